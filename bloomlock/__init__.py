@@ -1,0 +1,1 @@
+"""A distributed Bloom filter on plain Redis bitmaps."""
