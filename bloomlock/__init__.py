@@ -1,1 +1,37 @@
-"""A distributed Bloom filter on plain Redis bitmaps."""
+"""A distributed Bloom filter on plain Redis bitmaps: has anyone seen this before?"""
+
+from .errors import (
+    BloomlockError,
+    CapacityError,
+    ConfigurationError,
+    FilterLostError,
+    FilterMismatchError,
+    FilterNotFoundError,
+    LockError,
+    LockTimeoutError,
+    OutcomeUnknownError,
+    PartialResultError,
+    ServerError,
+)
+from .filters.async_bloom import AsyncBloomFilter
+from .filters.bloom import BloomFilter
+from .filters.inspection import FilterInfo
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncBloomFilter",
+    "BloomFilter",
+    "BloomlockError",
+    "CapacityError",
+    "ConfigurationError",
+    "FilterInfo",
+    "FilterLostError",
+    "FilterMismatchError",
+    "FilterNotFoundError",
+    "LockError",
+    "LockTimeoutError",
+    "OutcomeUnknownError",
+    "PartialResultError",
+    "ServerError",
+]

@@ -1,0 +1,129 @@
+"""What goes to Redis and how its reply is read: values, no I/O.
+
+Algorithms are generators ("cores"). A core yields a step, gets back what came of it, and returns its
+result; the runtimes (bloomlock/runtime) carry the steps out, one for threads and one for asyncio.
+A core decides by itself what a lost connection means, because only it knows whether its
+commands may be sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import redis.exceptions
+
+T = TypeVar("T")
+Replies: TypeAlias = list[Any]
+
+
+class Request(NamedTuple):
+    """Commands for one server, sent in one write, answered in order by a list of replies.
+
+    An error that the server answers stands in the list as an exception.
+
+    Attributes:
+        key: Any key of the commands; tells which server of a cluster.
+        commands: Each one RESP-encoded command with one reply.
+        hold: Keep the connection for the next request of the same core (WATCH).
+    """
+
+    key: str
+    commands: Sequence[bytes]
+    hold: bool = False
+
+
+class Pause(NamedTuple):
+    """Wait before the next step."""
+
+    seconds: float
+
+
+Step: TypeAlias = Request | Pause
+Core: TypeAlias = Generator[Step, Any, T]
+
+
+class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is an event, not an error
+    """A request got no full answer; thrown into the core that yielded it.
+
+    Attributes:
+        cause: redis-py's error.
+        sent: Whether any byte of the request may have reached the server.
+        replies: The replies that did arrive, a prefix of all.
+    """
+
+    def __init__(self, cause: Exception, *, sent: bool, replies: Replies) -> None:
+        """Keep what is known."""
+        super().__init__(str(cause))
+        self.cause = cause
+        self.sent = sent
+        self.replies = replies
+
+
+RETRY_PAUSES = (0.05, 0.2)
+"""Seconds before the second and third try of a request that may be repeated."""
+
+
+def encode_command(*arguments: str | bytes | int) -> bytes:
+    r"""Return one command in RESP (https://redis.io/docs/latest/develop/reference/protocol-spec/).
+
+    >>> encode_command("GET", "a")
+    b'*2\r\n$3\r\nGET\r\n$1\r\na\r\n'
+    """
+    parts = [b"*%d\r\n" % len(arguments)]
+    for argument in arguments:
+        data = argument if isinstance(argument, bytes) else str(argument).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+def deliver(request: Request, *, repeatable: bool) -> Core[Replies]:
+    """Send a request, again where that is safe, and return its replies.
+
+    Safe is: nothing was sent yet, or the commands may be repeated. A time-out has already waited
+    long and is followed by one more try only.
+
+    Raises:
+        ConnectionLost: When the tries are used up.
+    """
+    for pause in RETRY_PAUSES:
+        try:
+            return (yield request)
+        except ConnectionLost as lost:
+            if lost.sent and not repeatable:
+                raise
+            if isinstance(lost.cause, redis.exceptions.TimeoutError):
+                if not lost.sent:
+                    raise
+                break
+        yield Pause(pause)
+    return (yield request)
+
+
+def collect(request: Request, *, repeatable: bool) -> Core[Replies]:
+    """Like `deliver`, but never raise: each reply that did not come is the ConnectionLost."""
+    try:
+        return (yield from deliver(request, repeatable=repeatable))
+    except ConnectionLost as lost:
+        return lost.replies + [lost] * (len(request.commands) - len(lost.replies))
+
+
+def ask(key: str, *commands: bytes) -> Core[Replies]:
+    """Send commands that may be repeated and return their replies, none of them an error.
+
+    Raises:
+        redis.exceptions.RedisError: What the server answered, or why it could not be reached.
+    """
+    try:
+        replies = yield from deliver(Request(key, commands), repeatable=True)
+    except ConnectionLost as lost:
+        raise lost.cause from None
+    return check(replies)
+
+
+def check(replies: Replies) -> Replies:
+    """Return the replies, or raise the first that is an error."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

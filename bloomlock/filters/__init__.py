@@ -1,0 +1,1 @@
+"""The algorithms of the filters, and their public classes."""

@@ -1,0 +1,199 @@
+"""AsyncBloomFilter: the same filter for asyncio, over the same cores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from bloomlock.descriptor import Wanted
+from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
+from bloomlock.runtime.clients import async_client
+from bloomlock.runtime.tasks import Tasks
+
+from . import answers, inspection, maintenance
+from .core import FilterCore, OnFull, OnLost, OnUnknown
+from .face import FilterFace
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+    from types import TracebackType
+    from typing import Any, Self
+
+    import redis.asyncio
+
+    from bloomlock.commands import Core
+    from bloomlock.strategies import Strategy
+
+    from .inspection import FilterInfo
+
+    Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
+
+T = TypeVar("T")
+
+
+class AsyncBloomFilter(FilterFace):
+    """BloomFilter for asyncio: the same parameters, the same methods, awaited.
+
+    The filter is created or attached to at the first use, or by `await`ing the object itself.
+    What a BloomFilter wrote is read by it, and the other way round.
+
+    Args:
+        client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None, as
+            for BloomFilter; it belongs to one event loop.
+        name, capacity, error_rate, strategy, seeds, on_full, on_lost, on_unknown, shards, prefix:
+            As for BloomFilter.
+
+    >>> import asyncio
+    >>> from bloomlock.server import PrivateServer
+    >>> async def main(url):
+    ...     async with AsyncBloomFilter("pages", capacity=1000, client=url) as pages:
+    ...         first = await asyncio.gather(pages.add("a"), pages.add("a"))
+    ...         return sorted(first), await pages.exists("a"), await pages.count()
+    >>> with PrivateServer() as server:
+    ...     asyncio.run(main(server.url))
+    ([False, True], True, 1)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        capacity: int,
+        error_rate: float = 1e-6,
+        *,
+        client: Client = None,
+        strategy: str | Strategy = "atomic",
+        seeds: Iterable[int] | None = None,
+        on_full: OnFull = "warn",
+        on_lost: OnLost = "raise",
+        on_unknown: OnUnknown = "raise",
+        shards: int | None = None,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> None:
+        """Check the parameters; the first awaited use connects."""
+        core = FilterCore(
+            FilterKeys(name, prefix),
+            Wanted.check(capacity, error_rate, seeds, shards),
+            strategy=strategy,
+            on_full=on_full,
+            on_lost=on_lost,
+            on_unknown=on_unknown,
+        )
+        self._prepare(core, client)
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        *,
+        client: Client = None,
+        strategy: str | Strategy = "atomic",
+        on_full: OnFull = "warn",
+        on_lost: OnLost = "raise",
+        on_unknown: OnUnknown = "raise",
+        prefix: str = DEFAULT_PREFIX,
+    ) -> Self:
+        """Attach to a filter that exists; see BloomFilter.open."""
+        core = FilterCore(
+            FilterKeys(name, prefix),
+            None,
+            strategy=strategy,
+            on_full=on_full,
+            on_lost=on_lost,
+            on_unknown=on_unknown,
+        )
+        made = cls.__new__(cls)
+        made._prepare(core, client)
+        return await made
+
+    def _prepare(self, core: FilterCore, client: Client) -> None:
+        self._core = core
+        self._client = client
+        self._owns_client = False
+        self._runtime: Tasks | None = None
+
+    async def _run(self, core: Core[T]) -> T:
+        if self._runtime is None:
+            made, owned = await async_client(self._client)
+            if self._runtime is None:
+                self._runtime, self._owns_client = Tasks(made), owned
+            elif owned:
+                # Another task was faster while this one connected.
+                await made.aclose()
+        return await self._runtime.run(core)
+
+    async def _attach(self) -> Self:
+        try:
+            await self._run(self._core.attach())
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Create the filter or attach to it now, and return it."""
+        return self._attach().__await__()
+
+    async def add(self, item: str | bytes) -> bool:
+        """Add an item; True if it is new. See BloomFilter.add."""
+        return await self._run(answers.add(self._core, item))
+
+    async def exists(self, item: str | bytes) -> bool:
+        """Tell whether an item was added. See BloomFilter.exists."""
+        return await self._run(answers.exists(self._core, item))
+
+    async def add_many(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Add many items; one answer for each. See BloomFilter.add_many."""
+        return await self._run(answers.add_many(self._core, items))
+
+    async def exists_many(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Test many items; one answer for each. See BloomFilter.exists_many."""
+        return await self._run(answers.exists_many(self._core, items))
+
+    async def update(self, items: Iterable[str | bytes]) -> int:
+        """Add many items and return how many were new. See BloomFilter.update."""
+        return await self._run(answers.update(self._core, items))
+
+    async def count(self) -> int:
+        """Return the estimated number of distinct items. See BloomFilter.count."""
+        return await self._run(inspection.count(self._core))
+
+    async def info(self) -> FilterInfo:
+        """Return all parameters, fill and memory. See BloomFilter.info."""
+        return await self._run(inspection.info(self._core))
+
+    async def clear(self) -> None:
+        """Empty the filter for everybody. See BloomFilter.clear."""
+        await self._run(maintenance.clear(self._core))
+
+    async def delete(self) -> bool:
+        """Delete the filter; True if there was one. See BloomFilter.delete."""
+        return await self._run(maintenance.delete(self._core.keys))
+
+    async def copy(self, name: str) -> Self:
+        """Copy the filter to a new name and return the copy. See BloomFilter.copy."""
+        keys = FilterKeys(name, self._core.keys.prefix)
+        await self._run(maintenance.copy(self._core, keys))
+        made = type(self).__new__(type(self))
+        made._prepare(self._core.sibling(keys), self._runtime.client if self._runtime else None)
+        return await made
+
+    async def reattach(self) -> None:
+        """Go on with the filter as it is on the server now. See BloomFilter.reattach."""
+        await self._run(self._core.attach())
+
+    async def close(self) -> None:
+        """Close the client if this object made it."""
+        if self._runtime is not None and self._owns_client:
+            await self._runtime.client.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Create the filter or attach to it."""
+        return await self._attach()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()

@@ -1,0 +1,287 @@
+"""BloomFilter: the set-like object for threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bloomlock.descriptor import Wanted
+from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
+from bloomlock.runtime.clients import sync_client
+from bloomlock.runtime.threads import Threads
+
+from . import answers, inspection, maintenance
+from .core import FilterCore, OnFull, OnLost, OnUnknown
+from .face import FilterFace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Self
+
+    import redis
+
+    from bloomlock.strategies import Strategy
+
+    from .inspection import FilterInfo
+
+    Client = redis.Redis | redis.RedisCluster | str | None
+
+
+class BloomFilter(FilterFace):
+    """A Bloom filter in Redis, shared by every process that uses its name.
+
+    Creates the filter, or attaches to it and checks that it has the same parameters; two
+    processes that create it at the same instant agree.
+
+    Args:
+        name: Free text; the filter's identity on the server.
+        capacity: Distinct items it is sized for, n >= 1.
+        error_rate: False-positive rate at that fill, 0 < p < 1.
+        client: A redis-py client (standalone, Sentinel or Cluster), a URL, or None: the URL in
+            BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
+        strategy: How an update reaches Redis: "atomic", "lua", "transaction", "pipeline", "lock".
+        seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
+        on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items
+            then with CapacityError.
+        on_lost: What to do when the filter turns out to be missing, cleared or replaced:
+            "raise" FilterLostError, or "recreate" and go on.
+        on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
+            or count the item as "new".
+        shards: Redis strings to spread the bits over; None: as few as hold them.
+        prefix: Start of all keys.
+
+    Raises:
+        ConfigurationError: If a parameter is not usable; nothing was written.
+        ServerError: If the URL does not answer as a Redis server.
+        FilterMismatchError: If the name holds a filter with other parameters, or no filter.
+        FilterLostError: If the name holds a filter whose bitmap is gone, with `on_lost="raise"`.
+
+    Cost: three round trips. The server's memory for the full capacity is taken at creation.
+
+    >>> from bloomlock.server import PrivateServer
+    >>> server = PrivateServer().start()
+    >>> pages = BloomFilter("pages", capacity=100_000, client=server.url)
+    >>> pages.add("https://example.org/")
+    True
+    >>> pages.add("https://example.org/")
+    False
+    >>> "https://example.org/" in pages, "https://example.org/other" in pages
+    (True, False)
+    >>> pages.add_many(["a", "b", "a"])
+    [True, True, False]
+    >>> len(pages)
+    3
+    >>> pages
+    <BloomFilter 'pages': 100000 items at 1e-06, 2875518 bits, 20 hashes, 1 shard, atomic>
+    >>> server.stop()
+    """
+
+    def __init__(
+        self,
+        name: str,
+        capacity: int,
+        error_rate: float = 1e-6,
+        *,
+        client: Client = None,
+        strategy: str | Strategy = "atomic",
+        seeds: Iterable[int] | None = None,
+        on_full: OnFull = "warn",
+        on_lost: OnLost = "raise",
+        on_unknown: OnUnknown = "raise",
+        shards: int | None = None,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> None:
+        """Create the filter or attach to it."""
+        core = FilterCore(
+            FilterKeys(name, prefix),
+            Wanted.check(capacity, error_rate, seeds, shards),
+            strategy=strategy,
+            on_full=on_full,
+            on_lost=on_lost,
+            on_unknown=on_unknown,
+        )
+        self._start(core, client)
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        client: Client = None,
+        strategy: str | Strategy = "atomic",
+        on_full: OnFull = "warn",
+        on_lost: OnLost = "raise",
+        on_unknown: OnUnknown = "raise",
+        prefix: str = DEFAULT_PREFIX,
+    ) -> Self:
+        """Attach to a filter that exists, reading every parameter from the server.
+
+        Arguments are those of the class.
+
+        Raises:
+            FilterNotFoundError: If there is no filter of that name.
+            And as the class.
+        """
+        core = FilterCore(
+            FilterKeys(name, prefix),
+            None,
+            strategy=strategy,
+            on_full=on_full,
+            on_lost=on_lost,
+            on_unknown=on_unknown,
+        )
+        made = cls.__new__(cls)
+        made._start(core, client)
+        return made
+
+    def _start(self, core: FilterCore, client: Client) -> None:
+        self._core = core
+        made, self._owns_client = sync_client(client)
+        self._runtime = Threads(made)
+        try:
+            self._runtime.run(core.attach())
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, item: str | bytes) -> bool:
+        """Add an item.
+
+        Args:
+            item: A `str` (its UTF-8 form) or `bytes`.
+
+        Returns:
+            True if it is new: of any number of concurrent adds of a new item exactly one gets
+            True (except with the pipeline strategy).
+
+        Raises:
+            TypeError: If the item is neither.
+            OutcomeUnknownError: If the reply was lost and `on_unknown="raise"`.
+            FilterLostError: If the filter is gone and `on_lost="raise"`.
+            CapacityError: If the filter is full and `on_full="raise"`.
+
+        Cost: one round trip (two with the lock strategy); O(k) on the server.
+        """
+        return self._runtime.run(answers.add(self._core, item))
+
+    def exists(self, item: str | bytes) -> bool:
+        """Tell whether an item was added.
+
+        Returns:
+            True if it was, or with probability `error_rate` if it only looks like it; False
+            if it certainly was not.
+
+        Raises:
+            TypeError, FilterLostError: As `add`.
+
+        Cost: one round trip, repeated if its reply is lost; O(k) on the server.
+        """
+        return self._runtime.run(answers.exists(self._core, item))
+
+    def __contains__(self, item: str | bytes) -> bool:
+        """Return `exists(item)`."""
+        return self.exists(item)
+
+    def add_many(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Add many items; an item repeated among them is new once.
+
+        Args:
+            items: Any iterable; read and sent in chunks of 10,000 bits.
+
+        Returns:
+            One answer for each item, in order, as `add` gives it.
+
+        Raises:
+            As `add`. Every error has `results`: the answers known before it.
+
+        Cost: one round trip for each 10,000 / k items; memory for one chunk and the answers.
+        """
+        return self._runtime.run(answers.add_many(self._core, items))
+
+    def exists_many(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Test many items; one answer for each, in order, as `exists` gives it.
+
+        Cost: as `add_many`.
+        """
+        return self._runtime.run(answers.exists_many(self._core, items))
+
+    def update(self, items: Iterable[str | bytes]) -> int:
+        """Add many items and return how many were new.
+
+        Raises:
+            As `add`.
+
+        Cost: as `add_many`, but memory for one chunk only.
+        """
+        return self._runtime.run(answers.update(self._core, items))
+
+    def count(self) -> int:
+        """Return the estimated number of distinct items (Swamidass, Baldi 2007).
+
+        Cost: the server reads the whole bitmap, at most 16 MiB in one command.
+        """
+        return self._runtime.run(inspection.count(self._core))
+
+    def __len__(self) -> int:
+        """Return `count()`."""
+        return self.count()
+
+    def info(self) -> FilterInfo:
+        """Return all parameters, fill, estimated count, current error rate and memory.
+
+        Cost: as `count`.
+        """
+        return self._runtime.run(inspection.info(self._core))
+
+    def clear(self) -> None:
+        """Empty the filter for everybody; other objects attached to it notice.
+
+        Cost: five round trips; the server frees the old bitmap in the background.
+        """
+        self._runtime.run(maintenance.clear(self._core))
+
+    def delete(self) -> bool:
+        """Delete the filter; True if there was one. Objects attached to it find it lost."""
+        return self._runtime.run(maintenance.delete(self._core.keys))
+
+    def copy(self, name: str) -> Self:
+        """Copy the filter to a new name and return the copy, opened with the same client.
+
+        What was added before the copy began is in it; what is added meanwhile may be.
+
+        Raises:
+            ConfigurationError: If the name is taken.
+
+        Cost: the bitmap travels through this client, 1 MiB in one round trip each way.
+        """
+        keys = FilterKeys(name, self._core.keys.prefix)
+        self._runtime.run(maintenance.copy(self._core, keys))
+        made = type(self).__new__(type(self))
+        made._start(self._core.sibling(keys), self._runtime.client)
+        return made
+
+    def reattach(self) -> None:
+        """Go on with the filter as it is on the server now; creates it if it is missing.
+
+        What to call after a FilterLostError that is no surprise.
+        """
+        self._runtime.run(self._core.attach())
+
+    def close(self) -> None:
+        """Give back the connections; closes the client only if this object made it."""
+        self._runtime.close()
+        if self._owns_client:
+            self._runtime.client.close()
+
+    def __enter__(self) -> Self:
+        """Return the filter itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()

@@ -1,0 +1,150 @@
+"""What a filter object knows, shared by its sync and its asyncio face.
+
+A View is all that one generation fixes; it is replaced as a whole, so an operation that took one at
+its start is not confused by a clear in another thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted
+from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
+from bloomlock.strategies import make_strategy
+
+from .attachment import attach
+from .fill import FillWatch
+
+if TYPE_CHECKING:
+    from bloomlock.commands import Core
+    from bloomlock.hashing import Hasher
+    from bloomlock.keys import FilterKeys
+    from bloomlock.strategies import Strategy
+
+OnFull = Literal["warn", "raise"]
+OnLost = Literal["raise", "recreate"]
+OnUnknown = Literal["raise", "new"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One generation of the filter as this object sees it."""
+
+    descriptor: Descriptor
+    header: int
+    hasher: Hasher
+    shard_keys: tuple[str, ...]
+
+
+def new_generation() -> int:
+    """Return a generation that no other clear or creation will get; never 0."""
+    return secrets.randbelow(2**GENERATION_BITS - 1) + 1
+
+
+class FilterCore:
+    """Parameters, policies and the current view of one filter object.
+
+    Attributes:
+        keys: The filter's keys.
+        strategy: How updates reach Redis.
+        view: The generation attached to; None before the first use of an asyncio filter.
+        lost: Why the view is no longer true (`on_lost="raise"` only), else None.
+        untold: Items that an operation which raised FilterLostError added to the new generation
+            as new; the next `add` of such an item is told "new", so that a retry loses nothing.
+    """
+
+    def __init__(
+        self,
+        keys: FilterKeys,
+        wanted: Wanted | None,
+        *,
+        strategy: object,
+        on_full: object,
+        on_lost: object,
+        on_unknown: object,
+    ) -> None:
+        """Check the policies; nothing is sent."""
+        self.keys = keys
+        self.wanted = wanted
+        self.strategy: Strategy = make_strategy(strategy)
+        self.on_lost = _choice("on_lost", on_lost, OnLost)
+        self.on_unknown = _choice("on_unknown", on_unknown, OnUnknown)
+        if on_full == "grow":
+            raise ConfigurationError(
+                "on_full must be 'warn' or 'raise', not 'grow': filters that grow are not available yet"
+            )
+        self.fill = FillWatch(keys.name, refuse=_choice("on_full", on_full, OnFull) == "raise")
+        self.view: View | None = None
+        self.lost: str | None = None
+        self.untold: set[bytes] = set()
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """The parameters attached to, or, before that, those asked for."""
+        if self.view is not None:
+            return self.view.descriptor
+        if self.wanted is not None:
+            return self.wanted.describe()
+        raise ConfigurationError(f"filter {self.keys.name!r} was not opened yet; await its attach()")
+
+    def sibling(self, keys: FilterKeys) -> FilterCore:
+        """Return a core with the same policies that will open the filter at `keys`."""
+        return FilterCore(
+            keys,
+            None,
+            strategy=self.strategy,
+            on_full="raise" if self.fill.refuse else "warn",
+            on_lost=self.on_lost,
+            on_unknown=self.on_unknown,
+        )
+
+    def attach(self) -> Core[View]:
+        """Create the filter or attach to it as it is now, whatever was known before."""
+        recreate = self.on_lost == "recreate"
+        descriptor = yield from attach(
+            self.keys, self.wanted, new_generation(), recreate=recreate
+        )
+        return (yield from self.adopt(descriptor))
+
+    def adopt(self, descriptor: Descriptor) -> Core[View]:
+        """Take `descriptor` for the truth from now on."""
+        if descriptor.size.num_hashes > 64:  # noqa: PLR2004 - decode has checked all but this
+            raise FilterMismatchError(f"filter {self.keys.name!r} has too many hash functions")
+        shards = range(descriptor.size.shards)
+        view = View(
+            descriptor,
+            descriptor.header,
+            descriptor.hasher(),
+            tuple(self.keys.bits(shard) for shard in shards),
+        )
+        if self.wanted is None:
+            self.wanted = Wanted(
+                descriptor.capacity, descriptor.error_rate, descriptor.seeds, len(shards)
+            )
+        self.view, self.lost = view, None
+        yield from self.fill.start(view)
+        return view
+
+    def current(self) -> Core[View]:
+        """Return the view to work with, attaching at the first use.
+
+        Raises:
+            FilterLostError: If an earlier operation found the filter lost and nobody called
+                `reattach` since.
+        """
+        if self.lost is not None:
+            raise FilterLostError(self.lost)
+        if self.view is None:
+            return (yield from self.attach())
+        return self.view
+
+
+def _choice(parameter: str, value: object, allowed: object) -> str:
+    choices = get_args(allowed)
+    if isinstance(value, str) and value in choices:
+        return value
+    raise ConfigurationError(
+        f"{parameter} must be {' or '.join(map(repr, choices))}, not {value!r}"
+    )

@@ -1,0 +1,137 @@
+"""How full a filter is: counted bits, and a watch that says so in time for little.
+
+The bits of a Bloom filter are spread evenly, so a slice of the bitmap tells the fill of the
+whole: 64 KiB are counted in some microseconds and give the number of items within 0.5 %.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from bloomlock.commands import Core, ask, encode_command
+from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.sizing import estimate_count, estimate_deviation
+from bloomlock.strategies.bits import header_command
+
+if TYPE_CHECKING:
+    from .core import View
+
+logger = logging.getLogger("bloomlock")
+
+SAMPLE_BYTES = 64 * 1024
+COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
+"""About 2 ms of the server's time."""
+
+COMMANDS_PER_TRIP = 8
+NEARLY_FULL = 0.9
+
+
+class FillWatch:
+    """Knows when to look at the fill, and what to say about it.
+
+    Looks after attaching, and then whenever this process has added a sixteenth of what was
+    still free, so that up to sixteen processes together cannot pass the capacity unseen.
+
+    Args:
+        name: The filter's name, for messages.
+        refuse: Whether adds are refused once the filter is full.
+    """
+
+    def __init__(self, name: str, *, refuse: bool) -> None:
+        """Start knowing nothing."""
+        self.refuse = refuse
+        self.full = False
+        self._name = name
+        self._until_look = 0
+        self._samples = 0
+        self._said = 0.0
+
+    @property
+    def refusing(self) -> bool:
+        """Whether an add must be refused as things were when last looked at."""
+        return self.full and self.refuse
+
+    def start(self, view: View) -> Core[None]:
+        """Forget what was known and look once."""
+        self._said = 0.0
+        yield from self.look(view)
+
+    def added(self, count: int, view: View) -> Core[None]:
+        """Note that this process added `count` new items; look at the fill if it is time.
+
+        A look that fails is no failure of the add: the next one comes soon.
+        """
+        self._until_look -= count
+        if self._until_look > 0:
+            return
+        try:
+            yield from self.look(view)
+        except RedisError as error:
+            self._until_look = 1
+            logger.debug("looking at the fill of %r failed: %s", self._name, error)
+
+    def look(self, view: View) -> Core[None]:
+        """Estimate the fill from one slice of one shard. Cost: one round trip."""
+        size = view.descriptor.size
+        capacity = view.descriptor.capacity
+        whole = (size.shard_bits + 7) // 8
+        slices = max(1, whole // SAMPLE_BYTES)
+        self._samples += 1
+        key = view.shard_keys[self._samples % size.shards]
+        first = HEADER_BYTES + (self._samples * 7919 % slices) * SAMPLE_BYTES
+        last = first + SAMPLE_BYTES - 1
+        sampled = min(SAMPLE_BYTES * 8, size.shard_bits)
+        bits, start = yield from ask(
+            key, encode_command("BITCOUNT", key, first, last), header_command(key)
+        )
+        if header_from_bytes(start) != view.header:
+            self._until_look = 1
+            return
+        filled = bits / sampled * size.num_bits
+        count = estimate_count(filled, size.num_bits, size.num_hashes)
+        deviation = estimate_deviation(capacity, size.num_bits, size.num_hashes, sampled)
+        # Four deviations, so that the last items of a filter filled exactly to capacity still fit.
+        self.full = count > capacity + 4 * deviation
+        self._until_look = max(8, int(capacity - count) // 16)
+        self._say(count / capacity, capacity)
+
+    def _say(self, ratio: float, capacity: int) -> None:
+        level = 1.0 if self.full else NEARLY_FULL if ratio >= NEARLY_FULL else 0.0
+        if level > self._said:
+            self._said = level
+            state = "full" if self.full else "nearly full"
+            logger.warning(
+                "filter %r is %s: about %d %% of its capacity of %d items; beyond it the "
+                "false-positive rate rises quickly",
+                self._name,
+                state,
+                round(100 * ratio),
+                capacity,
+            )
+
+
+def count_bits(view: View) -> Core[int | None]:
+    """Count the set bits of all shards; None if the filter changed meanwhile.
+
+    Cost: all bitmaps are read by the server, at most 16 MiB in one command; one round trip for
+    each 128 MiB.
+    """
+    total = 0
+    size = (view.descriptor.size.shard_bits + 7) // 8
+    for key in view.shard_keys:
+        starts = range(HEADER_BYTES, HEADER_BYTES + size, COUNTED_BYTES_PER_COMMAND)
+        commands = [
+            encode_command("BITCOUNT", key, start, start + COUNTED_BYTES_PER_COMMAND - 1)
+            for start in starts
+        ]
+        for trip in range(0, len(commands), COMMANDS_PER_TRIP):
+            *counts, start = yield from ask(
+                key, *commands[trip : trip + COMMANDS_PER_TRIP], header_command(key)
+            )
+            if header_from_bytes(start) != view.header:
+                return None
+            total += sum(counts)
+    return total

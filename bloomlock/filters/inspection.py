@@ -1,0 +1,117 @@
+"""What can be told about a filter: its parameters, its fill, its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from redis.exceptions import ResponseError
+
+from bloomlock.commands import Core, ask, encode_command
+from bloomlock.errors import FilterLostError
+from bloomlock.sizing import error_rate_at_fill, estimate_count
+
+from .fill import count_bits
+
+if TYPE_CHECKING:
+    from .core import FilterCore, View
+
+
+@dataclass(frozen=True, slots=True)
+class FilterInfo:
+    """A filter as it is on the server.
+
+    Attributes:
+        name: The filter's name.
+        capacity: Distinct items it is sized for, n.
+        error_rate: False-positive rate at that fill, p.
+        num_bits: Bits of all shards, m.
+        num_hashes: Bits of one item, k.
+        seeds: One Murmur3 seed for each hash function; None: default hashing.
+        layout: Where the bits of an item lie: "classic", anywhere in its shard.
+        shards: Redis strings the bits are spread over.
+        generation: Changes whenever the filter is cleared or replaced.
+        strategy: How this object's updates reach Redis.
+        bits_set: Bits that are 1.
+        fill_ratio: bits_set / num_bits; about one half at capacity.
+        estimated_count: Distinct items added, estimated from the set bits.
+        current_error_rate: Chance that an item never added is taken for a seen one, now.
+        memory_bytes: What the server says the keys take; 0 where it does not tell.
+    """
+
+    name: str
+    capacity: int
+    error_rate: float
+    num_bits: int
+    num_hashes: int
+    seeds: tuple[int, ...] | None
+    layout: str
+    shards: int
+    generation: int
+    strategy: str
+    bits_set: int
+    fill_ratio: float
+    estimated_count: int
+    current_error_rate: float
+    memory_bytes: int
+
+
+def info(core: FilterCore) -> Core[FilterInfo]:
+    """Return all that is known about the filter.
+
+    Cost: the server reads the whole bitmap once, at most 16 MiB in one command.
+    """
+    view, bits_set = yield from _counted(core)
+    descriptor = view.descriptor
+    size = descriptor.size
+    fill_ratio = bits_set / size.num_bits
+    return FilterInfo(
+        name=core.keys.name,
+        capacity=descriptor.capacity,
+        error_rate=descriptor.error_rate,
+        num_bits=size.num_bits,
+        num_hashes=size.num_hashes,
+        seeds=descriptor.seeds,
+        layout=descriptor.layout,
+        shards=size.shards,
+        generation=descriptor.generation,
+        strategy=core.strategy.name,
+        bits_set=bits_set,
+        fill_ratio=fill_ratio,
+        estimated_count=round(estimate_count(bits_set, size.num_bits, size.num_hashes)),
+        current_error_rate=error_rate_at_fill(fill_ratio, size.num_hashes),
+        memory_bytes=(yield from _memory(core, view)),
+    )
+
+
+def count(core: FilterCore) -> Core[int]:
+    """Return the estimated number of distinct items. Cost: as `info`."""
+    view, bits_set = yield from _counted(core)
+    size = view.descriptor.size
+    return round(estimate_count(bits_set, size.num_bits, size.num_hashes))
+
+
+def _counted(core: FilterCore) -> Core[tuple[View, int]]:
+    view = yield from core.current()
+    bits_set = yield from count_bits(view)
+    if bits_set is None and core.on_lost == "recreate":
+        view = yield from core.attach()
+        bits_set = yield from count_bits(view)
+    if bits_set is None:
+        core.lost = (
+            f"filter {core.keys.name!r} was cleared, replaced or lost since this object attached to "
+            "it; call reattach() to go on with what is there now"
+        )
+        raise FilterLostError(core.lost)
+    return view, bits_set
+
+
+def _memory(core: FilterCore, view: View) -> Core[int]:
+    total = 0
+    try:
+        for key in (core.keys.meta, *view.shard_keys):
+            (size,) = yield from ask(key, encode_command("MEMORY", "USAGE", key))
+            total += size or 0
+    except ResponseError:
+        return 0
+    return total

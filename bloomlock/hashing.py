@@ -1,0 +1,166 @@
+"""From items to bit offsets: one scalar path and one batch path that agree. Pure.
+
+Default hashing. One Murmur3 x64 128-bit digest with seed 0 (A. Appleby, 2011) gives two unsigned
+64-bit halves h1 (the first eight bytes, little-endian) and h2. With m bits and S shards
+
+    shard = (h1 * S) >> 64
+    x = h1 mod m        y = h2 mod m        z = (h2 div m) mod m
+    offset_i = (x + i*y + C(i,2)*z + C(i+1,3)) mod m        for i = 0 .. k-1
+
+which is enhanced double hashing (P. C. Dillinger, P. Manolios, "Bloom filters in probabilistic
+verification", FMCAD 2004) with a third term. Two terms give m^2 sequences, and n items then
+collide whole with probability n/m^2, which is above an error rate of 1e-9 for any filter below
+ten million items; three terms give m^3.
+
+With seeds. offset_i is the first half of the digest with seed_i, modulo m; the shard comes from the
+first seed's. m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 2^-32.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
+
+from .errors import ConfigurationError
+from .sizing import HEADER_BITS, MAX_HASHES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    Offsets = Sequence[int]
+
+DEFAULT_SEED = 0
+
+
+def encode_item(item: object) -> bytes:
+    """Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is.
+
+    Raises:
+        TypeError: For any other type.
+        ConfigurationError: For a `str` that has no UTF-8 form (lone surrogates).
+
+    >>> encode_item("é") == encode_item(b"\\xc3\\xa9")
+    True
+    """
+    if isinstance(item, bytes):
+        return item
+    if isinstance(item, str):
+        try:
+            return item.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(
+                f"item {item[:80]!r} has a lone surrogate and no UTF-8 form; pass bytes"
+            ) from error
+    raise TypeError(f"item must be str or bytes, not {type(item).__name__} ({item!r:.80})")
+
+
+def check_seeds(seeds: object) -> tuple[int, ...] | None:
+    """Return `seeds` as a tuple (None: default hashing), or raise ConfigurationError."""
+    if seeds is None:
+        return None
+    allowed = f"1 to {MAX_HASHES} different whole numbers from 0 to 2^32 - 1, or None"
+    if isinstance(seeds, (str, bytes)) or not hasattr(seeds, "__iter__"):
+        raise ConfigurationError(f"seeds must be {allowed}, not {seeds!r}")
+    checked = tuple(seeds)
+    if (
+        not 1 <= len(checked) <= MAX_HASHES
+        or any(
+            isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed < 2**32
+            for seed in checked
+        )
+        or len(set(checked)) != len(checked)
+    ):
+        raise ConfigurationError(f"seeds must be {allowed}, not {seeds!r}")
+    return tuple(int(seed) for seed in checked)
+
+
+class Hasher:
+    """Offsets of items in the shards of one filter.
+
+    Args:
+        shard_bits: Bits of one shard, m.
+        num_hashes: Offsets for each item, k.
+        shards: Number of shards, S.
+        seeds: One Murmur3 seed for each hash function, or None for default hashing.
+
+    Offsets returned count from the start of the Redis string: the header's 64 bits are added.
+    """
+
+    def __init__(
+        self, shard_bits: int, num_hashes: int, shards: int = 1, seeds: tuple[int, ...] | None = None
+    ) -> None:
+        """Keep the shape."""
+        self.shard_bits = shard_bits
+        self.num_hashes = num_hashes
+        self.shards = shards
+        self.seeds = seeds
+
+    def locate(self, data: bytes) -> tuple[int, list[int]]:
+        """Return the shard and the k bit offsets of one encoded item.
+
+        Cost: about 0.1 microseconds for each offset.
+
+        >>> Hasher(9592955, 7).locate(b"https://example.org/")
+        (0, [141765, 6070789, 4365902, 4620060, 6833264, 1412560, 7543859])
+        """
+        bits = self.shard_bits
+        if self.seeds is not None:
+            halves = [mmh3_x64_128_utupledigest(data, seed)[0] for seed in self.seeds]
+            return (halves[0] * self.shards) >> 64, [h % bits + HEADER_BITS for h in halves]
+        h1, h2 = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
+        x = h1 % bits
+        z, y = divmod(h2, bits)
+        z %= bits
+        offsets = []
+        append = offsets.append
+        for step in range(1, self.num_hashes + 1):
+            append(x + HEADER_BITS)
+            x = (x + y) % bits
+            y += z + step
+        return (h1 * self.shards) >> 64, offsets
+
+    def locate_many(self, items: Sequence[bytes]) -> tuple[list[int], list[list[int]]]:
+        """Return the shards and the offsets of many encoded items, the same bits as `locate`.
+
+        Returns:
+            A list of n shard numbers and a list of n lists of k offsets.
+        """
+        if not items:
+            return [], []
+        first, offsets = self._seeded(items) if self.seeds else self._enhanced(items)
+        if self.shards == 1:
+            numbers = [0] * len(items)
+        else:
+            # (h1 * S) >> 64 by 32-bit halves: h1 * S itself has no room in 64 bits.
+            count, low = np.uint64(self.shards), first & np.uint64(0xFFFFFFFF)
+            high = (first >> np.uint64(32)) * count + ((low * count) >> np.uint64(32))
+            numbers = (high >> np.uint64(32)).tolist()
+        return numbers, (offsets + np.uint64(HEADER_BITS)).tolist()
+
+    def _enhanced(self, items: Sequence[bytes]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        halves = _halves(mmh3_x64_128_digest(item, DEFAULT_SEED) for item in items)
+        h1, h2 = halves[:, 0], halves[:, 1]
+        bits = np.uint64(self.shard_bits)
+        x, y, z = ((h % bits)[:, None] for h in (h1, h2, h2 // bits))
+        i = np.arange(self.num_hashes, dtype=np.uint64)[None, :]
+        one, two, six = np.uint64(1), np.uint64(2), np.uint64(6)
+        pairs = i * (i - (i > 0)) // two
+        triples = (i + one) * i * (i - (i > 0)) // six
+        # No overflow: m < 2^32 and i < 2^6, so the sum stays below 2^45.
+        return h1, (x + i * y + pairs * z + triples) % bits
+
+    def _seeded(self, items: Sequence[bytes]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        seeds = self.seeds or ()
+        digests = (mmh3_x64_128_digest(item, seed) for item in items for seed in seeds)
+        halves = _halves(digests)[:, 0].reshape(len(items), len(seeds))
+        return halves[:, 0], halves % np.uint64(self.shard_bits)
+
+
+def _halves(digests: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    # The digest is two little-endian words on every machine; the result has the machine's order.
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)

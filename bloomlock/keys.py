@@ -1,0 +1,120 @@
+"""Every key name, in one place. Pure.
+
+The braces are a Redis Cluster hash tag: all keys of one shard live in one slot, and different shards
+in different ones (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
+"""
+
+from __future__ import annotations
+
+import re
+
+from .errors import ConfigurationError
+
+DEFAULT_PREFIX = "bloomlock:"
+MAX_NAME_BYTES = 1024
+
+# The braces end a hash tag, the slash starts a shard number, the percent sign starts an escape.
+_ESCAPES = {"%": "%25", "{": "%7B", "}": "%7D", "/": "%2F"}
+_META_KEY = re.compile(r"\{(?P<name>[^{}/]+)\}:meta", re.DOTALL)
+
+
+def check_name(name: object) -> str:
+    """Return `name`, or raise ConfigurationError if it is not a usable name of a filter."""
+    if (
+        not isinstance(name, str)
+        or not name
+        or len(name.encode(errors="surrogatepass")) > MAX_NAME_BYTES
+    ):
+        raise ConfigurationError(
+            f"name must be a text of 1 to {MAX_NAME_BYTES} bytes of UTF-8, not {name!r:.80}"
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"name must be a text that has a UTF-8 form, not {name!r:.80}"
+        ) from error
+    return name
+
+
+def check_prefix(prefix: object) -> str:
+    """Return `prefix`, or raise ConfigurationError if it is no text without braces."""
+    if not isinstance(prefix, str) or "{" in prefix or "}" in prefix:
+        raise ConfigurationError(f"prefix must be a text without braces, not {prefix!r}")
+    return prefix
+
+
+def escape(name: str) -> str:
+    """Return `name` as it stands in a key.
+
+    >>> escape("news/{today}")
+    'news%2F%7Btoday%7D'
+    """
+    return "".join(_ESCAPES.get(character, character) for character in name)
+
+
+def unescape(escaped: str) -> str:
+    """Return the name that `escape` was given.
+
+    >>> unescape(escape("100%25 {a}/3"))
+    '100%25 {a}/3'
+    """
+    for character, code in reversed(_ESCAPES.items()):
+        escaped = escaped.replace(code, character)
+    return escaped
+
+
+class FilterKeys:
+    """The keys of one filter.
+
+    >>> keys = FilterKeys("pages")
+    >>> keys.meta, keys.bits(0), keys.bits(3)
+    ('bloomlock:{pages}:meta', 'bloomlock:{pages}:bits', 'bloomlock:{pages/3}:bits')
+    """
+
+    def __init__(self, name: str, prefix: str = DEFAULT_PREFIX) -> None:
+        """Keep the escaped name and the prefix."""
+        self.name = check_name(name)
+        self.prefix = check_prefix(prefix)
+        self._tag = escape(name)
+
+    @property
+    def meta(self) -> str:
+        """The hash that holds the descriptor."""
+        return f"{self.prefix}{{{self._tag}}}:meta"
+
+    def bits(self, shard: int) -> str:
+        """Return the string that holds header and bitmap of one shard."""
+        return f"{self.prefix}{{{self._shard_tag(shard)}}}:bits"
+
+    def _shard_tag(self, shard: int) -> str:
+        return self._tag if shard == 0 else f"{self._tag}/{shard}"
+
+
+def lock_key(bits_key: str, stripe: int) -> str:
+    """Return the lock of one stripe of the items of the shard at `bits_key`; in the same slot.
+
+    >>> lock_key(FilterKeys("pages").bits(3), 17)
+    'bloomlock:{pages/3}:lock:17'
+    """
+    return f"{bits_key.removesuffix('bits')}lock:{stripe}"
+
+
+def meta_pattern(prefix: str = DEFAULT_PREFIX) -> str:
+    """Return the SCAN pattern that finds the descriptors of all filters of a prefix.
+
+    >>> meta_pattern()
+    'bloomlock:{*}:meta'
+    """
+    literal = re.sub(r"([\\*?\[\]])", r"\\\1", check_prefix(prefix))
+    return f"{literal}{{*}}:meta"
+
+
+def name_of(meta_key: str, prefix: str = DEFAULT_PREFIX) -> str | None:
+    """Return the filter's name from the key of its descriptor, None if it is no such key.
+
+    >>> name_of(FilterKeys("a/b").meta)
+    'a/b'
+    """
+    match = _META_KEY.fullmatch(meta_key.removeprefix(prefix))
+    return unescape(match["name"]) if match else None

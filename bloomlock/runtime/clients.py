@@ -1,0 +1,133 @@
+"""Where a filter's client comes from: given, by URL, from the environment, or embedded."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from bloomlock.errors import ConfigurationError, ServerError
+from bloomlock.server import embedded_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+URL_VARIABLES = ("BLOOMLOCK_URL", "REDIS_URL")
+SCHEMES = ("redis://", "rediss://", "unix://")
+
+# With these a URL that does not answer is known within 3 seconds. What the URL says wins.
+CONNECT_TIMEOUT = 1.0
+REPLY_TIMEOUT = 2.5
+
+_SECRET = re.compile(r"(?<=://)([^@/]*)@")
+
+
+def find_url(client: object, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the URL to connect to, or None if it is the embedded server.
+
+    Raises:
+        ConfigurationError: If it is no URL of a Redis server.
+    """
+    source = "client"
+    url = client
+    if client is None:
+        for source in URL_VARIABLES:
+            if url := environment.get(source):
+                break
+        else:
+            return None
+    if not isinstance(url, str) or not url.startswith(SCHEMES):
+        raise ConfigurationError(
+            f"{source} must be a redis-py client or a URL that starts with "
+            f"{', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}, not {hide_secret(repr(url))}"
+        )
+    return url
+
+
+def hide_secret(url: str) -> str:
+    """Return the URL without its password.
+
+    >>> hide_secret("redis://user:secret@host:6379/0")
+    'redis://***@host:6379/0'
+    """
+    return _SECRET.sub("***@", url)
+
+
+def sync_client(client: object) -> tuple[redis.Redis | redis.RedisCluster, bool]:
+    """Return a client for threads, and whether it was made here.
+
+    Raises:
+        ConfigurationError: If `client` is neither a client for threads nor a URL.
+        ServerError: If the URL does not answer as a Redis server.
+    """
+    if isinstance(client, (redis.Redis, redis.RedisCluster)):
+        return client, False
+    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
+        raise ConfigurationError(
+            "client must be a redis.Redis or redis.RedisCluster, not an asyncio client; "
+            "use AsyncBloomFilter with that"
+        )
+    url = find_url(client) or embedded_url()
+    with _explained(url):
+        made = redis.Redis.from_url(url, **_options())
+        made.ping()
+    return made, True
+
+
+async def async_client(
+    client: object,
+) -> tuple[redis.asyncio.Redis | redis.asyncio.RedisCluster, bool]:
+    """Return a client for asyncio, and whether it was made here; raises as `sync_client`."""
+    import asyncio  # noqa: PLC0415 - only this path needs it
+
+    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
+        return client, False
+    if isinstance(client, (redis.Redis, redis.RedisCluster)):
+        raise ConfigurationError(
+            "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a client "
+            "for threads; use BloomFilter with that"
+        )
+    url = find_url(client) or await asyncio.to_thread(embedded_url)
+    with _explained(url):
+        made = redis.asyncio.Redis.from_url(url, **_options(asyncio_client=True))
+        await made.ping()
+    return made, True
+
+
+def _options(*, asyncio_client: bool = False) -> dict[str, Any]:
+    retry = redis.asyncio.retry.Retry if asyncio_client else Retry
+    return {
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_timeout": REPLY_TIMEOUT,
+        # The cores know what may be repeated; a client that retries by itself must not.
+        "retry": retry(NoBackoff(), 0),
+    }
+
+
+class _explained:  # noqa: N801 - used as a function
+    """Turn whatever a server that is none answers into one sentence."""
+
+    def __init__(self, url: str) -> None:
+        self._url = hide_secret(url)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (ValueError, TypeError)):
+            raise ConfigurationError(
+                f"client must be the URL of a Redis server, not {self._url!r} ({error})"
+            ) from error
+        if isinstance(error, (redis.RedisError, OSError)):
+            raise ServerError(
+                f"no Redis server answers at {self._url} ({_first_line(error)})"
+            ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,68 @@
+"""What a cluster answers when a slot has moved. Pure.
+
+https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (MOVED and ASK). A redirected
+command was not carried out, so sending it again is safe even for an update; its neighbours in
+the same request may have been, so only the redirected ones are sent again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from redis.exceptions import AskError, ExecAbortError, MovedError
+
+from bloomlock.commands import encode_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bloomlock.commands import Replies
+
+MAX_REDIRECTS = 5
+_ASKING = encode_command("ASKING")
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Commands of one request that another server has to answer.
+
+    Attributes:
+        indices: Which commands of the request.
+        ask: Whether the slot is only being moved (ASK), else it has moved (MOVED).
+        host: Where to.
+        port: Where to.
+    """
+
+    indices: list[int]
+    ask: bool
+    host: str
+    port: int
+
+    def prepare(self, commands: Sequence[bytes]) -> list[bytes]:
+        """Return the commands as the other server wants them."""
+        if not self.ask:
+            return list(commands)
+        return [part for command in commands for part in (_ASKING, command)]
+
+    def read(self, replies: Replies) -> Replies:
+        """Return the replies to the commands themselves."""
+        return replies[1::2] if self.ask else replies
+
+
+def find_redirects(replies: Replies) -> list[Redirect]:
+    """Return where to send which commands again; empty if none was redirected.
+
+    A transaction is redirected as a whole: it was aborted.
+    """
+    moved = {i: reply for i, reply in enumerate(replies) if isinstance(reply, (AskError, MovedError))}
+    if not moved:
+        return []
+    if isinstance(replies[-1], ExecAbortError):
+        moved = dict.fromkeys(range(len(replies)), next(iter(moved.values())))
+    targets: dict[tuple[bool, str, int], list[int]] = {}
+    for index, error in moved.items():
+        # MovedError is a kind of AskError in redis-py.
+        ask = not isinstance(error, MovedError)
+        targets.setdefault((ask, str(error.host), int(error.port)), []).append(index)
+    return [Redirect(indices, *target) for target, indices in targets.items()]

@@ -1,0 +1,155 @@
+"""Drives the cores over a redis-py client for asyncio; see threads.py for what it must not do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import redis.asyncio
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from bloomlock.commands import ConnectionLost, Core, Pause, Replies, Request
+
+from .redirects import MAX_REDIRECTS, Redirect, find_redirects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
+
+
+class Tasks:
+    """Runs cores on the running event loop; a cancelled run leaves no connection half-used."""
+
+    def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> None:
+        """Keep the client."""
+        self.client = client
+
+    async def run(self, core: Core[T]) -> T:
+        """Carry out the steps of a core and return its result."""
+        held: _Lease | None = None
+        try:
+            step = next(core)
+            while True:
+                try:
+                    if isinstance(step, Pause):
+                        await asyncio.sleep(step.seconds)
+                        step = core.send(None)
+                        continue
+                    if held is None and not step.hold:
+                        replies = await self._request(step)
+                    else:
+                        lease = held or await self._take(await self._source(step.key))
+                        held = None
+                        replies = await _exchange(lease, step.commands)
+                        if step.hold:
+                            held = lease
+                        else:
+                            await lease.give_back()
+                except ConnectionLost as lost:
+                    step = core.throw(lost)
+                else:
+                    step = core.send(replies)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            if held is not None:
+                await held.drop()
+
+    async def _request(self, request: Request) -> Replies:
+        lease = await self._take(await self._source(request.key))
+        replies = await _exchange(lease, request.commands)
+        await lease.give_back()
+        if not isinstance(self.client, redis.asyncio.RedisCluster):
+            return replies
+        for _ in range(MAX_REDIRECTS):
+            redirects = find_redirects(replies)
+            if not redirects:
+                break
+            for redirect in redirects:
+                await self._redirect(request, replies, redirect)
+        return replies
+
+    async def _redirect(self, request: Request, replies: Replies, redirect: Redirect) -> None:
+        lease = await self._take(await self._redirected_source(request.key, redirect))
+        commands = [request.commands[index] for index in redirect.indices]
+        answers = await _exchange(lease, redirect.prepare(commands))
+        await lease.give_back()
+        for index, answer in zip(redirect.indices, redirect.read(answers), strict=True):
+            replies[index] = answer
+
+    async def _source(self, key: str) -> Any:
+        """Return what connections come from: the pool, or the node of a cluster."""
+        client: Any = self.client
+        if not isinstance(client, redis.asyncio.RedisCluster):
+            return client.connection_pool
+        await client.initialize()
+        return client.get_node_from_key(key)
+
+    async def _redirected_source(self, key: str, redirect: Redirect) -> Any:
+        client: Any = self.client
+        if redirect.ask:
+            node = client.get_node(host=redirect.host, port=redirect.port)
+            if node is not None:
+                return node
+        await client.nodes_manager.initialize()
+        return client.get_node_from_key(key)
+
+    async def _take(self, source: Any) -> _Lease:
+        try:
+            if isinstance(self.client, redis.asyncio.RedisCluster):
+                connection = source.acquire_connection()
+                lease = _Lease(source, connection)
+                try:
+                    await connection.connect()
+                except BaseException:
+                    await lease.drop()
+                    raise
+                return lease
+            return _Lease(source, await source.get_connection())
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            if isinstance(self.client, redis.asyncio.RedisCluster):
+                with contextlib.suppress(RedisError, OSError):
+                    await self.client.nodes_manager.initialize()
+            raise ConnectionLost(error, sent=False, replies=[]) from error
+
+
+class _Lease:
+    """A connection and where it came from."""
+
+    def __init__(self, source: Any, connection: Any) -> None:
+        self._source = source
+        self.connection = connection
+
+    async def give_back(self) -> None:
+        released = self._source.release(self.connection)
+        if released is not None:
+            await released
+
+    async def drop(self) -> None:
+        """Give back a connection that is in the middle of something."""
+        await self.connection.disconnect(nowait=True)
+        await self.give_back()
+
+
+async def _exchange(lease: _Lease, commands: Sequence[bytes]) -> Replies:
+    connection = lease.connection
+    replies: Replies = []
+    try:
+        await connection.send_packed_command(b"".join(commands))
+        for _ in commands:
+            try:
+                replies.append(await connection.read_response(disable_decoding=True))
+            except ResponseError as error:
+                replies.append(error)
+    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        await lease.drop()
+        raise ConnectionLost(error, sent=True, replies=replies) from error
+    except BaseException:
+        await lease.drop()
+        raise
+    return replies

@@ -1,0 +1,198 @@
+"""Drives the cores over a redis-py client for threads.
+
+Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
+retry an update by itself, which loses items (the second try is told "already there" by the first).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from bloomlock.commands import ConnectionLost, Core, Pause, Replies, Request
+
+from .redirects import MAX_REDIRECTS, Redirect, find_redirects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
+Lease: TypeAlias = tuple[Any, Any]
+"""A redis-py connection pool and a connection taken from it."""
+
+FEW_CONNECTIONS = 16
+
+
+class Threads:
+    """Runs cores; safe to use from many threads.
+
+    One idle connection is kept out of the client's pool between requests, because taking one from
+    the pool costs as much as a quarter of a round trip. Pools that hold few connections, or
+    make callers wait for one, are left alone.
+    """
+
+    def __init__(self, client: redis.Redis | redis.RedisCluster) -> None:
+        """Keep the client."""
+        self.client = client
+        self._idle: list[Lease] = []
+        pool = getattr(client, "connection_pool", None)
+        self._keeps_idle = (
+            pool is not None
+            and not isinstance(pool, redis.BlockingConnectionPool)
+            and getattr(pool, "max_connections", 0) >= FEW_CONNECTIONS
+        )
+
+    def run(self, core: Core[T]) -> T:
+        """Carry out the steps of a core and return its result."""
+        held: Lease | None = None
+        try:
+            step = next(core)
+            while True:
+                try:
+                    if isinstance(step, Pause):
+                        time.sleep(step.seconds)
+                        step = core.send(None)
+                        continue
+                    if held is None and not step.hold:
+                        replies = self._request(step)
+                    else:
+                        lease = held or self._take(self._pool(step.key))
+                        held = None
+                        replies = self._exchange(lease, step.commands)
+                        if step.hold:
+                            held = lease
+                        else:
+                            self._give_back(lease)
+                except ConnectionLost as lost:
+                    step = core.throw(lost)
+                else:
+                    step = core.send(replies)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            if held is not None:
+                self._drop(held)
+
+    def close(self) -> None:
+        """Give the idle connection back."""
+        while self._idle:
+            self._release(self._idle.pop())
+
+    def _request(self, request: Request) -> Replies:
+        lease = self._take(self._pool(request.key))
+        replies = self._exchange(lease, request.commands)
+        self._give_back(lease)
+        if not isinstance(self.client, redis.RedisCluster):
+            return replies
+        for _ in range(MAX_REDIRECTS):
+            redirects = find_redirects(replies)
+            if not redirects:
+                break
+            replies = self._redirect(request, replies, redirects)
+        return replies
+
+    def _redirect(self, request: Request, replies: Replies, redirects: list[Redirect]) -> Replies:
+        for redirect in redirects:
+            pool = self._redirected_pool(request.key, redirect)
+            lease = self._take(pool)
+            commands = [request.commands[index] for index in redirect.indices]
+            answers = self._exchange(lease, redirect.prepare(commands))
+            self._give_back(lease)
+            for index, answer in zip(redirect.indices, redirect.read(answers), strict=True):
+                replies[index] = answer
+        return replies
+
+    def _pool(self, key: str) -> Any:
+        client: Any = self.client
+        if not isinstance(client, redis.RedisCluster):
+            return client.connection_pool
+        node = client.get_node_from_key(key)
+        return client.get_redis_connection(node).connection_pool
+
+    def _redirected_pool(self, key: str, redirect: Redirect) -> Any:
+        client: Any = self.client
+        if redirect.ask:
+            node = client.get_node(host=redirect.host, port=redirect.port)
+            if node is not None:
+                return client.get_redis_connection(node).connection_pool
+        client.nodes_manager.initialize()
+        return self._pool(key)
+
+    def _take(self, pool: Any) -> Lease:
+        lease = self._take_idle(pool)
+        if lease is not None:
+            return lease
+        try:
+            return pool, pool.get_connection()
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            self._look_for_nodes()
+            raise ConnectionLost(error, sent=False, replies=[]) from error
+
+    def _take_idle(self, pool: Any) -> Lease | None:
+        try:
+            lease = self._idle.pop()
+        except IndexError:
+            return None
+        kept_pool, connection = lease
+        if connection.pid != os.getpid():
+            return None
+        try:
+            # True: closed by the server, or replies that nobody asked for.
+            usable = kept_pool is pool and not connection.can_read()
+        except (RedisConnectionError, RedisTimeoutError, OSError):
+            usable = False
+        if usable:
+            return lease
+        self._drop(lease)
+        return None
+
+    def _look_for_nodes(self) -> None:
+        """Ask a cluster anew who serves what, after one of its servers was not reachable."""
+        if isinstance(self.client, redis.RedisCluster):
+            with contextlib.suppress(redis.RedisError, OSError):
+                self.client.nodes_manager.initialize()
+
+    def _give_back(self, lease: Lease) -> None:
+        if self._keeps_idle and not self._idle:
+            self._idle.append(lease)
+        else:
+            self._release(lease)
+
+    @staticmethod
+    def _release(lease: Lease) -> None:
+        pool, connection = lease
+        pool.release(connection)
+
+    @classmethod
+    def _drop(cls, lease: Lease) -> None:
+        """Give back a connection that is in the middle of something."""
+        lease[1].disconnect()
+        cls._release(lease)
+
+    def _exchange(self, lease: Lease, commands: Sequence[bytes]) -> Replies:
+        connection = lease[1]
+        replies: Replies = []
+        try:
+            connection.send_packed_command(
+                commands if len(commands) == 1 else (b"".join(commands),)
+            )
+            for _ in commands:
+                try:
+                    replies.append(connection.read_response(disable_decoding=True))
+                except ResponseError as error:
+                    replies.append(error)
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            self._drop(lease)
+            raise ConnectionLost(error, sent=True, replies=replies) from error
+        except BaseException:
+            self._drop(lease)
+            raise
+        return replies

@@ -1,0 +1,59 @@
+"""Lua scripts, each in its own file; run by digest, sent whole where the server lacks them.
+
+https://redis.io/docs/latest/commands/evalsha/
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from redis.exceptions import NoScriptError
+
+from bloomlock.commands import Core, Replies, Request, collect, encode_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Call = tuple[list[str], list[str | bytes | int]]
+
+
+class Script:
+    """One script of this folder.
+
+    Args:
+        name: File name without ".lua".
+    """
+
+    def __init__(self, name: str) -> None:
+        """Read the source and compute its digest."""
+        self.source = (files(__package__) / f"{name}.lua").read_text("utf-8")
+        self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    def by_digest(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
+        """Return the EVALSHA command."""
+        return encode_command("EVALSHA", self.digest, len(keys), *keys, *arguments)
+
+    def by_source(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
+        """Return the EVAL command, which also loads the script."""
+        return encode_command("EVAL", self.source, len(keys), *keys, *arguments)
+
+    def call(self, calls: Sequence[Call], *, repeatable: bool) -> Core[Replies]:
+        """Run the script once for each call, all in one round trip (two where it was not loaded).
+
+        A NOSCRIPT error means that nothing ran, so only those calls are sent again, with the source.
+
+        Returns:
+            One reply for each call; an error the server answered, or ConnectionLost, as it is.
+        """
+        key = calls[0][0][0]
+        commands = [self.by_digest(*call) for call in calls]
+        replies = yield from collect(Request(key, commands), repeatable=repeatable)
+        again = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if again:
+            commands = [self.by_source(*calls[i]) for i in again]
+            late = yield from collect(Request(key, commands), repeatable=repeatable)
+            for index, reply in zip(again, late, strict=True):
+                replies[index] = reply
+        return replies

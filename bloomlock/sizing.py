@@ -1,0 +1,213 @@
+"""From capacity and error rate to bits and hash functions, and back. Pure arithmetic.
+
+Sources:
+    B. H. Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 13(7), 1970.
+    A. Broder, M. Mitzenmacher, "Network applications of Bloom filters: a survey", Internet
+    Mathematics 1(4), 2004: the rate (1 - e^(-kn/m))^k and its optimum k = (m/n) ln 2.
+    S. J. Swamidass, P. Baldi, "Mathematical correction for fingerprint similarity measures to
+    improve chemical retrieval", J. Chem. Inf. Model. 47(3), 2007: the count of items from the
+    count of bits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+from .errors import ConfigurationError
+
+HEADER_BITS = 64
+"""Bits at the start of every shard that hold its header; the bitmap follows."""
+
+MAX_SHARD_BITS = 2**32 - HEADER_BITS
+"""A Redis string holds at most 512 MiB (https://redis.io/docs/latest/commands/setbit/)."""
+
+MAX_SHARDS = 256
+MIN_SHARD_BITS = 8192
+"""Below this the number of different offset sequences would bound the error rate (hashing.py)."""
+
+MAX_HASHES = 64
+MIN_ERROR_RATE = 1e-15
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The shape of a filter.
+
+    Attributes:
+        shard_bits: Bits of the bitmap of one shard, header not counted.
+        num_hashes: Hash functions, k: bits tested and set for one item.
+        shards: Redis strings the bitmap is spread over.
+    """
+
+    shard_bits: int
+    num_hashes: int
+    shards: int
+
+    @property
+    def num_bits(self) -> int:
+        """Bits of all shards together, m."""
+        return self.shard_bits * self.shards
+
+
+def check_capacity(capacity: object) -> int:
+    """Return `capacity` as an int, or raise ConfigurationError if it is not a whole number >= 1."""
+    if isinstance(capacity, bool) or not isinstance(capacity, Integral) or capacity < 1:
+        raise ConfigurationError(
+            f"capacity must be a whole number of items, at least 1, not {capacity!r}"
+        )
+    return int(capacity)
+
+
+def check_error_rate(error_rate: object) -> float:
+    """Return `error_rate` as a float, or raise ConfigurationError if outside [1e-15, 1)."""
+    if (
+        isinstance(error_rate, bool)
+        or not isinstance(error_rate, Real)
+        or not MIN_ERROR_RATE <= float(error_rate) < 1.0
+    ):
+        raise ConfigurationError(
+            f"error_rate must be a number from {MIN_ERROR_RATE} up to but not including 1, "
+            f"not {error_rate!r}"
+        )
+    return float(error_rate)
+
+
+def check_shards(shards: object) -> int | None:
+    """Return `shards` (None: as many as needed), or raise ConfigurationError."""
+    if shards is None:
+        return None
+    if (
+        isinstance(shards, bool)
+        or not isinstance(shards, Integral)
+        or not 1 <= shards <= MAX_SHARDS
+    ):
+        raise ConfigurationError(
+            f"shards must be a whole number from 1 to {MAX_SHARDS} or None, not {shards!r}"
+        )
+    return int(shards)
+
+
+def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:
+    """Return the smallest m for which k hash functions keep the rate at n items.
+
+    The rate (1 - e^(-kn/m))^k solved for m: m = -kn / ln(1 - p^(1/k)) (Broder, Mitzenmacher).
+    No optimal k is assumed, so the rounding of k costs bits and never the rate.
+
+    >>> bits_needed(1_000_000, 0.01, 7)
+    9592955
+    """
+    # log1p(-x) keeps its digits where p^(1/k) is small.
+    return math.ceil(-num_hashes * capacity / math.log1p(-(error_rate ** (1 / num_hashes))))
+
+
+def best_num_hashes(error_rate: float) -> int:
+    """Return the k that needs the fewest bits: one of the two integers around log2(1/p).
+
+    >>> [best_num_hashes(p) for p in (0.5, 0.01, 1e-6)]
+    [1, 7, 20]
+    """
+    ideal = -math.log2(error_rate)
+    candidates = {max(1, math.floor(ideal)), min(MAX_HASHES, max(1, math.ceil(ideal)))}
+    return min(sorted(candidates), key=lambda k: bits_needed(10**9, error_rate, k))
+
+
+def shard_capacity(capacity: int, shards: int) -> int:
+    """Return how many items one of several shards must hold.
+
+    Items spread over the shards by hash, so a shard gets n/S items give or take sqrt(n/S);
+    three of these are added, 0.03 % for a full-size shard.
+
+    >>> shard_capacity(1000, 1), shard_capacity(1_000_000, 4)
+    (1000, 251500)
+    """
+    if shards == 1:
+        return capacity
+    mean = capacity / shards
+    return math.ceil(mean + 3 * math.sqrt(mean))
+
+
+def size_for(
+    capacity: int,
+    error_rate: float,
+    *,
+    num_hashes: int | None = None,
+    shards: int | None = None,
+) -> Size:
+    """Return the smallest filter that holds `capacity` items at `error_rate`.
+
+    Args:
+        capacity: Distinct items, n.
+        error_rate: False-positive rate at that fill, p.
+        num_hashes: k where the caller fixed it (one seed for each hash function).
+        shards: Number of shards; None takes as few as hold the bits.
+
+    Raises:
+        ConfigurationError: If it would not fit in `shards` (or 256) shards of 2^32 bits.
+
+    >>> size_for(1_000_000, 0.01)
+    Size(shard_bits=9592955, num_hashes=7, shards=1)
+    >>> size_for(1_000_000_000, 1e-6)
+    Size(shard_bits=4108928037, num_hashes=20, shards=7)
+    """
+    k = num_hashes or best_num_hashes(error_rate)
+    least = -(-bits_needed(capacity, error_rate, k) // MAX_SHARD_BITS)
+    # One more than the plain division gives may be needed for the spread over shards.
+    choices = range(least, least + 2) if shards is None else (shards,)
+    for count in choices:
+        bits = bits_needed(shard_capacity(capacity, count), error_rate, k)
+        if bits <= MAX_SHARD_BITS and count <= MAX_SHARDS:
+            return Size(max(bits, MIN_SHARD_BITS), k, count)
+    total = capacity * bits_needed(10**6, error_rate, k) / 10**6
+    raise ConfigurationError(
+        f"capacity {capacity} at error_rate {error_rate} needs about 2^{math.log2(total):.1f} bits; "
+        f"{shards or MAX_SHARDS} shards hold at most 2^{math.log2((shards or MAX_SHARDS) * 2.0**32):.0f}"
+    )
+
+
+def expected_error_rate(count: float, num_bits: int, num_hashes: int) -> float:
+    """Return the false-positive rate after `count` distinct items: (1 - e^(-kn/m))^k.
+
+    >>> round(expected_error_rate(1_000_000, 9592955, 7), 6)
+    0.01
+    """
+    return float((-math.expm1(-num_hashes * count / num_bits)) ** num_hashes)
+
+
+def error_rate_at_fill(fill_ratio: float, num_hashes: int) -> float:
+    """Return the chance that an item never added finds all its k bits set: fill^k.
+
+    >>> error_rate_at_fill(0.5, 20) < 1e-6
+    True
+    """
+    return float(fill_ratio**num_hashes)
+
+
+def estimate_count(bits_set: float, num_bits: int, num_hashes: int) -> float:
+    """Return the number of distinct items from the number of set bits: -(m/k) ln(1 - X/m).
+
+    Source: Swamidass, Baldi 2007. A bitmap with every bit set gives the estimate for one clear
+    bit, the largest the bitmap can tell.
+
+    >>> round(estimate_count(4_796_000, 9592955, 7))
+    949768
+    """
+    clear = max(num_bits - bits_set, 1.0)
+    return -(num_bits / num_hashes) * math.log(clear / num_bits)
+
+
+def estimate_deviation(capacity: int, num_bits: int, num_hashes: int, sampled_bits: int) -> float:
+    """Return the standard deviation of `estimate_count` for a filter at its capacity.
+
+    Var(X) = m e^-c (1 - (1 + c) e^-c) with c = kn/m for the set bits, times (dn/dX)^2, and
+    m/s times as much when only s of the m bits were counted.
+
+    >>> round(estimate_deviation(1_000_000, 9592955, 7, 9592955))
+    260
+    """
+    c = num_hashes * capacity / num_bits
+    clear = math.exp(-c)
+    variance = num_bits * clear * (1 - (1 + c) * clear)
+    slope = 1 / (num_hashes * clear)
+    return slope * math.sqrt(max(variance, 0.0) * num_bits / sampled_bits)
