@@ -1,0 +1,249 @@
+"""The main job: start the workers, watch them, stop them, add up what they wrote down."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import redis.exceptions
+
+from bloomlock import BloomFilter, FilterNotFoundError
+from scrapy_ext.crawl.board import Board
+from scrapy_ext.crawl.config import CrawlConfig
+from scrapy_ext.crawl.report import Progress, Report
+from scrapy_ext.crawl.tally import JournalReader, Tally, tolerated
+from scrapy_ext.crawl.target import Target, open_target
+from scrapy_ext.crawl.team import Team
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What the user asked for; None means the default of the target.
+
+    Attributes:
+        source: URL, folder, or None for the pydoc pages.
+        workers: How many processes.
+        name: Name of a filter to go on with; None: one of this run's own.
+        capacity: Distinct links to reckon with.
+        error_rate: Share of new links taken for seen ones at that fill.
+        url: Redis URL; None: the library's default.
+        strategy: How updates reach the server.
+        max_pages: Stop after about so many pages; 0: never.
+        keep: Keep the filter (and what is left of the queue) at the end.
+        robots: Obey robots.txt.
+        concurrency: Pages one worker fetches at the same time.
+        delay: Pause between two pages of one worker, in seconds.
+        timeout: Longest wait for one page, in seconds.
+        patience: Give up after so many seconds without news from any worker.
+    """
+
+    source: str | None = None
+    workers: int = 4
+    name: str | None = None
+    capacity: int | None = None
+    error_rate: float | None = None
+    url: str | None = None
+    strategy: str = "atomic"
+    max_pages: int | None = None
+    keep: bool | None = None
+    robots: bool | None = None
+    concurrency: int = 8
+    delay: float = 0.0
+    timeout: float = 20.0
+    patience: float = 120.0
+
+
+def run(options: JobOptions, on_progress: Callable[[Progress], None] | None = None) -> Report:
+    """Crawl a site with several processes that share one filter and one queue.
+
+    Blocks until every page is fetched, the page limit is reached, the workers have failed, or
+    the user interrupts; in each case all processes have ended on return, and the keys the job
+    made are deleted unless they are to be kept.
+
+    Args:
+        options: What to crawl and how.
+        on_progress: Called about ten times a second.
+
+    Returns:
+        What was fetched, missed, fetched twice, and what went wrong.
+
+    Raises:
+        ConfigurationError: An option is not usable.
+        ServerError: The Redis server does not answer, or the embedded one cannot be started.
+    """
+    with open_target(options.source) as target, Board.connect(options.url) as board:
+        return _Job(options, target, board, on_progress or (lambda _: None)).run()
+
+
+class _Job:
+    """One run."""
+
+    def __init__(
+        self,
+        options: JobOptions,
+        target: Target,
+        board: Board,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._options = options
+        self._target = target
+        self._board = board
+        self._on_progress = on_progress
+        self._tally = Tally()
+        self._report = Report(target.title, options.workers)
+        self._name = options.name or f"crawl:{uuid.uuid4().hex[:12]}"
+        self._keep = options.keep if options.keep is not None else options.name is not None
+
+    def run(self) -> Report:
+        """Crawl, then add up."""
+        shared = self._filter()
+        try:
+            fresh = shared.count() == 0
+            self._board.open_queue(self._name, self._options.workers)
+            self._crawl(shared)
+            self._add_up(shared, fresh=fresh)
+        finally:
+            self._clean_up(shared)
+        return self._report
+
+    def _clean_up(self, shared: BloomFilter) -> None:
+        """Delete the keys of this run; a server that is gone by now is part of the report."""
+        try:
+            self._board.close_queue(keep=self._keep)
+            if not self._keep:
+                shared.delete()
+        except redis.exceptions.RedisError as error:
+            self._server_failed(error)
+
+    def _server_failed(self, error: redis.exceptions.RedisError) -> None:
+        sentence = f"the Redis server failed: {error}"
+        if sentence not in self._report.failures:
+            self._report.failures.append(sentence)
+
+    def _filter(self) -> BloomFilter:
+        """Attach to the filter of that name, or make one."""
+        options, client = self._options, self._board.client
+        if options.name is not None and options.capacity is None and options.error_rate is None:
+            try:
+                return BloomFilter.open(self._name, client=client, strategy=options.strategy)
+            except FilterNotFoundError:
+                pass
+        return BloomFilter(
+            self._name,
+            self._target.capacity if options.capacity is None else options.capacity,
+            1e-6 if options.error_rate is None else options.error_rate,
+            client=client,
+            strategy=options.strategy,
+        )
+
+    def _config(self, shared: BloomFilter) -> CrawlConfig:
+        options, target = self._options, self._target
+        return CrawlConfig(
+            start=target.start,
+            token=target.token,
+            redis=self._board.url,
+            filter_name=self._name,
+            capacity=shared.capacity,
+            error_rate=shared.error_rate,
+            strategy=options.strategy,
+            queue=self._board.queue,
+            busy=self._board.busy,
+            robots=target.remote if options.robots is None else options.robots,
+            concurrency=options.concurrency,
+            delay=options.delay,
+            throttle=target.remote,
+            timeout=options.timeout,
+        )
+
+    def _crawl(self, shared: BloomFilter) -> None:
+        """Run the workers to the end, and read all they wrote."""
+        config = self._config(shared)
+        with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
+            config.save(Path(folder, "config.json"))
+            started = time.monotonic()
+            team = Team(Path(folder), self._options.workers, config.last_pages)
+            reader = JournalReader(team.journals)
+            with team:
+                try:
+                    self._watch(team, reader)
+                except KeyboardInterrupt:
+                    self._report.interrupted = True
+                except redis.exceptions.RedisError as error:
+                    self._server_failed(error)
+                self._report.seconds = time.monotonic() - started
+                self._stop(team)
+            reader.read_into(self._tally)
+            self._report.failures += team.failures()
+
+    def _stop(self, team: Team) -> None:
+        """Let the workers finish their pages; Ctrl-C (again) ends them at once."""
+        try:
+            team.stop()
+        except KeyboardInterrupt:
+            self._report.interrupted = True
+            team.kill()
+
+    def _watch(self, team: Team, reader: JournalReader) -> None:
+        """Return when the crawl is over, for whatever reason."""
+        limit = self._options.max_pages
+        limit = self._target.max_pages if limit is None else limit
+        last_news = time.monotonic()
+        gone: set[int] = set()
+        while True:
+            if reader.read_into(self._tally):
+                last_news = time.monotonic()
+            running = team.running()
+            for number in set(range(self._options.workers)) - set(running) - gone:
+                gone.add(number)
+                self._board.leave_out(number)
+            queued, over = self._board.state()
+            self._on_progress(self._progress(team, queued, len(running)))
+            if over or not running or (limit and len(self._tally.fetched) >= limit):
+                return
+            if time.monotonic() - last_news > self._options.patience:
+                seconds = f"{self._options.patience:g} s"
+                self._report.failures.append(f"no worker has got on for {seconds}; given up")
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def _progress(self, team: Team, queued: int, running: int) -> Progress:
+        tally = self._tally
+        links, duplicates = sum(tally.links.values()), sum(tally.duplicates.values())
+        return Progress(len(tally.fetched), links, duplicates, queued, running, team.pids)
+
+    def _add_up(self, shared: BloomFilter, *, fresh: bool) -> None:
+        """Fill in the report."""
+        tally, report = self._tally, self._report
+        report.pages = len(tally.fetched)
+        report.links = sum(tally.links.values())
+        report.duplicates = sum(tally.duplicates.values())
+        report.distinct = len(tally.found)
+        report.twice = sorted(tally.twice())
+        report.refused = {tally.found.get(key, key): why for key, why in tally.refused.items()}
+        report.failed = {tally.found.get(key, key): why for key, why in tally.failed.items()}
+        report.filter_name = self._name
+        report.filter_capacity = shared.capacity
+        report.filter_error_rate = shared.error_rate
+        report.tolerated = tolerated(len(tally.found), shared.error_rate)
+        queued: set[str] = set()
+        try:
+            queued = self._board.queued_fingerprints()
+            report.filter_bytes = shared.info().memory_bytes or None
+            report.set_bytes = self._board.memory_of_exact_set(list(tally.found))
+        except redis.exceptions.RedisError as error:
+            self._server_failed(error)
+        lost, never_new = tally.lost(queued), tally.never_new(queued)
+        missed = lost | never_new if fresh else lost
+        report.queued = len(queued)
+        report.missed = sorted(tally.found[key] for key in missed)
+        report.lost = len(lost)
+        report.earlier = 0 if fresh else len(never_new)

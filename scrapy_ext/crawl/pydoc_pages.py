@@ -1,0 +1,174 @@
+"""The standard library's own documentation as a folder of HTML, rendered by pydoc.
+
+Every machine with Python carries this site: about 500 densely linked pages. pydoc imports what it
+shows, so only the modules listed here are rendered, in child processes that have no display, no
+standard input and no environment (pydoc prints `os.environ`). Rendered once for each Python and
+kept in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import importlib.util
+import os
+import pkgutil
+import platform
+import pydoc
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+_FORMAT = 1
+_RENDER_SECONDS = 180.0
+_HREF = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
+
+# Importing these does nothing but define names. Not here: what opens a window or a browser
+# (antigravity, idlelib, tkinter, turtle), prints (this), or runs tests.
+_HARMLESS = """
+    abc aifc argparse array ast asyncio atexit base64 bdb binascii bisect builtins bz2 calendar
+    cmath cmd code codecs codeop collections colorsys compileall concurrent configparser contextlib
+    contextvars copy copyreg cProfile csv ctypes curses dataclasses datetime dbm decimal difflib dis
+    doctest email encodings enum errno faulthandler fcntl filecmp fileinput fnmatch fractions ftplib
+    functools gc genericpath getopt getpass gettext glob graphlib grp gzip hashlib heapq hmac html
+    http imaplib importlib inspect io ipaddress itertools json keyword linecache locale logging lzma
+    mailbox marshal math mimetypes mmap modulefinder multiprocessing netrc numbers opcode operator
+    optparse os pathlib pdb pickle pickletools pkgutil platform plistlib poplib posix posixpath
+    pprint profile pstats pty pwd py_compile pyclbr pydoc pyexpat queue quopri random re readline
+    reprlib resource rlcompleter runpy sched secrets select selectors shelve shlex shutil signal
+    site smtplib socket socketserver sqlite3 ssl stat statistics string stringprep struct subprocess
+    symtable sys sysconfig syslog tabnanny tarfile tempfile termios textwrap threading time timeit
+    token tokenize tomllib trace traceback tracemalloc tty types typing unicodedata unittest urllib
+    uuid venv warnings wave weakref webbrowser wsgiref xml xmlrpc zipapp zipfile zipimport zlib
+    zoneinfo
+"""
+
+
+def pydoc_site() -> Path:
+    """Return the folder of rendered pages, rendering it first where the cache has none.
+
+    Two processes that render at the same time do the work twice and keep one result.
+
+    Returns:
+        A folder with `index.html` and one page for each module; every link between them resolves.
+
+    Raises:
+        OSError: The cache directory cannot be written.
+        RuntimeError: A rendering process failed or took longer than three minutes.
+    """
+    version = f"{platform.python_implementation()}-{platform.python_version()}-v{_FORMAT}"
+    folder = Path(platformdirs.user_cache_dir("bloomlock")) / f"pydoc-{version}"
+    if (folder / "index.html").exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        fresh = Path(scratch) / "pages"
+        fresh.mkdir(mode=0o700)
+        _render_all(fresh)
+        _finish(fresh)
+        try:
+            fresh.rename(folder)
+        except OSError:
+            if not (folder / "index.html").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                fresh.rename(folder)
+    return folder
+
+
+def module_names() -> list[str]:
+    """Return the listed modules this Python has, and the modules inside their packages."""
+    names = []
+    for top in _HARMLESS.split():
+        try:
+            spec = importlib.util.find_spec(top)
+        except (ImportError, ValueError):
+            continue
+        if spec is not None:
+            names.append(top)
+            names += _inside(top, list(spec.submodule_search_locations or ()))
+    return names
+
+
+def _inside(package: str, where: list[str]) -> list[str]:
+    """Return the modules of a package and of its packages, found without importing any."""
+    names = []
+    for found in pkgutil.iter_modules(where):
+        if found.name in ("__main__", "test", "tests"):
+            continue
+        name = f"{package}.{found.name}"
+        names.append(name)
+        if found.ispkg:
+            names += _inside(name, [str(Path(path) / found.name) for path in where])
+    return names
+
+
+def _render_all(folder: Path) -> None:
+    """Render every module into the folder, in as many processes as there are processors."""
+    names = module_names()
+    share = min(os.cpu_count() or 1, 8)
+    environment = {"HOME": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    children = [
+        # S603: this very interpreter and this very module.
+        subprocess.Popen(  # noqa: S603
+            [sys.executable, "-W", "ignore", "-m", __name__, str(folder), *names[part::share]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd=folder,
+        )
+        for part in range(share)
+    ]
+    try:
+        for child in children:
+            _, errors = child.communicate(timeout=_RENDER_SECONDS)
+            if child.returncode:
+                raise RuntimeError(f"rendering the pydoc pages failed: {errors.decode()[-300:]}")
+    except subprocess.TimeoutExpired as late:
+        raise RuntimeError(f"rendering the pydoc pages took over {_RENDER_SECONDS} s") from late
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def _finish(folder: Path) -> None:
+    """Write the index, and take out the links that lead nowhere in this folder."""
+    pages = sorted(page.name for page in folder.glob("*.html"))
+
+    def keep(match: re.Match[str]) -> str:
+        target, text = match.groups()
+        page = html.unescape(target).partition("#")[0]
+        offsite = page.startswith(("http:", "https:"))
+        return match.group() if not page or page == "." or offsite or page in known else text
+
+    known = set(pages)
+    for name in pages:
+        page = folder / name
+        page.write_text(_HREF.sub(keep, page.read_text("utf-8")), "utf-8")
+    title = f"Python {platform.python_version()}"
+    rows = [f'<li><a href="{name}">{name.removesuffix(".html")}</a></li>' for name in pages]
+    head = f'<!DOCTYPE html>\n<html><head><meta charset="utf-8"><title>{title}</title></head><body>'
+    lines = [head, f"<h1>{title}</h1>", "<ul>", *rows, "</ul>", "</body></html>", ""]
+    (folder / "index.html").write_text("\n".join(lines), "utf-8")
+
+
+def _render(folder: Path, names: list[str]) -> None:
+    """Render some modules; one that this platform cannot import is left out."""
+    for name in names:
+        try:
+            module = importlib.import_module(name)
+            page = pydoc.html.page(name, pydoc.html.document(module, name))
+        # BLE001: a module may raise anything while it is imported; the site does without it.
+        except Exception:  # noqa: BLE001, S112
+            continue
+        (folder / f"{name}.html").write_text(page, "utf-8", errors="replace")
+
+
+if __name__ == "__main__":
+    _render(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,123 @@
+"""The spider: every page of one site, and a journal of what it met."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
+
+from scrapy import Request, Spider, signals
+from scrapy.exceptions import DontCloseSpider, IgnoreRequest
+from scrapy.http import HtmlResponse
+from scrapy.utils.asyncio import call_later
+from w3lib.html import get_base_url
+
+from scrapy_ext.crawl.config import same_site
+from scrapy_ext.crawl.scheduler import wake_up
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from twisted.python.failure import Failure
+
+    from scrapy_ext.crawl.config import CrawlConfig
+    from scrapy_ext.crawl.journal import Journal
+
+# How soon an idle worker looks into the queue again, in seconds; the engine alone takes 5.
+_LOOK_AGAIN = 0.1
+_FIRST_REFUSAL = 400
+_FIRST_REDIRECT = 300
+
+
+class SiteSpider(Spider):
+    """Follows every link to the host it started on, and stays until it is told to stop."""
+
+    name = "site"
+
+    def __init__(self, config: CrawlConfig, journal: Journal, worker: int, **kwargs: Any) -> None:
+        """Keep what the worker was told.
+
+        Args:
+            config: The job.
+            journal: Where this worker writes what it met.
+            worker: This worker's number.
+            kwargs: For Scrapy.
+        """
+        super().__init__(**kwargs)
+        self.config = config
+        self.journal = journal
+        self.in_hand = (config.busy, worker)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> SiteSpider:
+        """Make the spider of a worker, and stay when idle."""
+        self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self._idle, signal=signals.spider_idle)
+        crawler.signals.connect(self._look_again, signal=signals.spider_opened)
+        return self
+
+    async def start(self) -> AsyncIterator[Request]:
+        """Offer the first page; the shared filter lets one worker have it."""
+        yield self._request(self.config.start)
+
+    def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:
+        """Note the page, then offer all its links to the filter.
+
+        The links are noted before the first is offered: one that is lost on its way is missed.
+        """
+        del kwargs
+        key = self._key(response.request)
+        if response.status >= _FIRST_REFUSAL:
+            self.journal.refused(key, response.url, f"status {response.status}")
+            return
+        requests = [self._request(url) for url in self._links(response)]
+        found = [(self._key(request), request.url) for request in requests]
+        self.journal.page(key, response.url, found)
+        yield from requests
+
+    def failed(self, failure: Failure) -> None:
+        """Note a page that could not be had."""
+        request: Request = failure.request  # type: ignore[attr-defined] # set by Scrapy
+        if isinstance(failure.value, IgnoreRequest):
+            self.journal.refused(self._key(request), request.url, str(failure.value))
+        else:
+            self.journal.failed(self._key(request), request.url, failure.getErrorMessage())
+
+    def _idle(self) -> None:
+        """Stay: another worker may be about to queue pages."""
+        raise DontCloseSpider
+
+    def _look_again(self) -> None:
+        self.journal.count()
+        engine = self.crawler.engine
+        if engine.spider is not None:
+            engine.crawl(wake_up())
+            call_later(_LOOK_AGAIN, self._look_again)
+
+    def _request(self, url: str) -> Request:
+        return Request(url, callback=self.parse, errback=self.failed)
+
+    def _key(self, request: Request | None) -> bytes:
+        if request is None:
+            raise TypeError("a response without its request")
+        return self.crawler.request_fingerprinter.fingerprint(request)
+
+    def _links(self, response: Response) -> Iterator[str]:
+        """Yield the target of every link of a page that leads to the same site, repeats too."""
+        if _FIRST_REDIRECT <= response.status < _FIRST_REFUSAL:
+            targets = [(response.headers.get("Location") or b"").decode("latin-1")]
+            base = response.url
+        elif isinstance(response, HtmlResponse):
+            targets = response.xpath("//a/@href | //area/@href | //iframe/@src").getall()
+            base = get_base_url(response.text[:4096], response.url, response.encoding)
+        else:
+            return
+        for target in targets:
+            try:
+                url = urljoin(base, target.strip())
+                wanted = urlsplit(url).scheme in {"http", "https"}
+                if target.strip() and wanted and same_site(url, self.config.start):
+                    yield url
+            except ValueError:
+                continue

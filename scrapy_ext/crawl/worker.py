@@ -1,0 +1,120 @@
+"""One worker of a job: `python -m scrapy_ext.crawl.worker CONFIG JOURNAL NUMBER`.
+
+A Scrapy process like any other. It runs until its standard input ends, which is how the job tells
+it to stop and how it learns that the job is no more; then it finishes the pages it has in hand.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from scrapy.crawler import CrawlerProcess
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro
+
+from scrapy_ext.crawl.config import CrawlConfig
+from scrapy_ext.crawl.journal import Journal
+from scrapy_ext.crawl.serve import TOKEN_HEADER
+from scrapy_ext.crawl.spider import SiteSpider
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+_STOPPED = "stopped"
+
+
+def scrapy_settings(config: CrawlConfig, log: Path) -> dict[str, Any]:
+    """Return the settings of a worker: scrapy-redis's scheduler, bloomlock's filter."""
+    headers = {TOKEN_HEADER: config.token} if config.token else {}
+    patience = {
+        "socket_timeout": 5.0,
+        "socket_connect_timeout": 5.0,
+        "retry_on_timeout": False,
+        # A push that is sent twice is a page that is fetched twice.
+        "retry": Retry(NoBackoff(), 0),
+    }
+    return {
+        "DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter",
+        "BLOOMLOCK_NAME": config.filter_name.replace("%", "%%"),
+        "BLOOMLOCK_CAPACITY": config.capacity,
+        "BLOOMLOCK_ERROR_RATE": config.error_rate,
+        "BLOOMLOCK_STRATEGY": config.strategy,
+        "SCHEDULER": "scrapy_ext.crawl.scheduler.CrawlScheduler",
+        "SCHEDULER_PERSIST": True,
+        "SCHEDULER_QUEUE_CLASS": "scrapy_ext.crawl.scheduler.SharedQueue",
+        "SCHEDULER_QUEUE_KEY": config.queue.replace("%", "%%"),
+        "SCHEDULER_SERIALIZER": "scrapy_ext.crawl.scheduler",
+        "REDIS_URL": config.redis,
+        "REDIS_PARAMS": patience,
+        "USER_AGENT": f"bloomlock/{version('bloomlock')}",
+        "DEFAULT_REQUEST_HEADERS": {"Accept": "text/html,*/*;q=0.5", **headers},
+        "ROBOTSTXT_OBEY": config.robots,
+        "CONCURRENT_REQUESTS": config.concurrency,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": config.concurrency,
+        "DOWNLOAD_DELAY": config.delay,
+        "AUTOTHROTTLE_ENABLED": config.throttle,
+        "DOWNLOAD_TIMEOUT": config.timeout,
+        "DOWNLOAD_MAXSIZE": 32 << 20,
+        "RETRY_TIMES": 2,
+        # Each of these would take a URL out of sight of the journal.
+        "REDIRECT_ENABLED": False,
+        "METAREFRESH_ENABLED": False,
+        "HTTPERROR_ALLOW_ALL": True,
+        "URLLENGTH_LIMIT": 0,
+        "COOKIES_ENABLED": False,
+        "TELNETCONSOLE_ENABLED": False,
+        "LOG_LEVEL": "INFO",
+        "LOG_FILE": str(log),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Run one worker to its end; return its exit status."""
+    journal_path = Path(arguments[1])
+    config = CrawlConfig.load(Path(arguments[0]))
+    process = CrawlerProcess(scrapy_settings(config, journal_path.with_suffix(".log")))
+    crawler = process.create_crawler(SiteSpider)
+    journal = Journal(journal_path)
+    process.crawl(crawler, config=config, journal=journal, worker=int(arguments[2]))
+    end = threading.Thread(target=_await_end, args=(crawler, config.last_pages), daemon=True)
+    end.start()
+    process.start()
+    journal.count()
+    reason = crawler.stats.get_value("finish_reason")
+    if process.bootstrap_failed or reason != _STOPPED:
+        sys.stderr.write(f"the spider ended by itself: {reason or 'it did not start'}\n")
+        return 1
+    return 0
+
+
+def _await_end(crawler: Crawler, last_pages: float) -> None:
+    """Wait in a thread for the end of standard input, then stop the spider, at last by force."""
+    from twisted.internet import reactor  # noqa: PLC0415 - Scrapy has to install it first
+
+    sys.stdin.buffer.read()
+    reactor.callFromThread(_stop, crawler)
+    threading.Event().wait(last_pages)
+    os._exit(3)
+
+
+def _stop(crawler: Crawler) -> None:
+    """Close the spider; where it is not open yet, as soon as it is."""
+    try:
+        opened = crawler.engine.spider is not None
+    except RuntimeError:
+        opened = False
+    if opened:
+        deferred_from_coro(crawler.engine.close_spider_async(reason=_STOPPED))
+    else:
+        call_later(0.1, _stop, crawler)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""The duplicates filter for Scrapy and scrapy-redis, shared by all processes of a spider."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Self
+
+from scrapy import signals
+from scrapy.core.scheduler import Scheduler
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.misc import load_object
+from scrapy.utils.request import fingerprint as default_fingerprint
+from scrapy.utils.request import referer_str
+
+from scrapy_ext.connection import redis_client
+from scrapy_ext.guard import GuardedFilter, Verdict
+from scrapy_ext.settings import FilterSettings
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+
+    from bloomlock import BloomFilter
+
+logger = logging.getLogger("bloomlock.scrapy")
+
+
+class BloomDupeFilter(BaseDupeFilter):
+    """Asks one Bloom filter in Redis whether any process of the spider has seen a request.
+
+    Set `DUPEFILTER_CLASS = "scrapy_ext.BloomDupeFilter"`; it serves Scrapy's own scheduler and
+    that of scrapy-redis. The filter outlives the crawl unless `BLOOMLOCK_CLEAR_ON_CLOSE` says
+    otherwise. `request_seen` costs one round trip and never raises: what becomes of a request
+    that cannot be checked is the policy of `BLOOMLOCK_ON_OUTAGE`.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        """Read and check the settings. Nothing is sent to the server yet.
+
+        Args:
+            crawler: The crawler this filter serves.
+
+        Raises:
+            ConfigurationError: A setting is not usable; the sentence names it.
+        """
+        spider = crawler.spider or crawler.spidercls
+        self._crawler = crawler
+        self._config = config = FilterSettings.read(crawler.settings, str(spider.name))
+        self._guard = GuardedFilter(
+            config,
+            connect=lambda: redis_client(crawler.settings, config.timeout),
+            count=self._count,
+            close=self._end_crawl,
+        )
+        self._dropped: Request | None = None
+        self._told: set[str] = set()
+        self._flush_due = False
+        self._spider_is_open = False
+        self._closed = False
+        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
+        if config.record_unfiltered:
+            crawler.signals.connect(self._scheduled, signal=signals.request_scheduled)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the filter for Scrapy's own scheduler, which then calls `open`."""
+        self = cls(crawler)
+        plain = issubclass(load_object(crawler.settings["SCHEDULER"]), Scheduler)
+        if plain and not crawler.settings.get("JOBDIR") and not self._config.clear_on_close:
+            logger.warning(
+                "The filter %r outlives this crawl but the scheduler's queue is only in memory: "
+                "requests that are queued when the crawl stops count as seen and are not fetched "
+                "again. Set JOBDIR, or use the scheduler of scrapy-redis.",
+                self._config.name,
+            )
+        return self
+
+    @classmethod
+    def from_spider(cls, spider: Spider) -> Self:
+        """Make the filter for the scheduler of scrapy-redis, which never calls `open`."""
+        self = cls(spider.crawler)
+        settings = spider.crawler.settings
+        if not settings.getbool("SCHEDULER_PERSIST") and not self._config.clear_on_close:
+            logger.warning(
+                "SCHEDULER_PERSIST is False: the first process that closes empties the queue of "
+                "all, while the filter %r keeps what was queued as seen. Set SCHEDULER_PERSIST "
+                "to True.",
+                self._config.name,
+            )
+        self._flush_due = settings.getbool("SCHEDULER_FLUSH_ON_START")
+        self.open()
+        return self
+
+    def open(self) -> None:
+        """Create the filter in the server, or attach to it.
+
+        A server that cannot be reached is an outage, left to the policy. Everything else that
+        goes wrong here stops the crawl before it starts.
+
+        Raises:
+            ConfigurationError: A setting is not usable.
+            FilterMismatchError: Another filter is stored under the name.
+        """
+        self._guard.start()
+
+    def request_seen(self, request: Request) -> bool:
+        """Record a request and return whether any process had recorded it before.
+
+        Args:
+            request: The request; its fingerprint is that of `REQUEST_FINGERPRINTER_CLASS`.
+
+        Returns:
+            True if the request is a duplicate, or if it could not be checked and the policy is
+            `drop`. Never raises.
+        """
+        self._count("checked")
+        verdict = self._check(request)
+        if verdict in {Verdict.ALLOWED, Verdict.DROPPED}:
+            self._count(verdict.value)
+        if verdict is Verdict.DROPPED:
+            self._dropped = request
+        return verdict in {Verdict.SEEN, Verdict.DROPPED}
+
+    def _check(self, request: Request, *, droppable: bool = True) -> Verdict:
+        """Take the crawler's own fingerprint of the request and check it."""
+        try:
+            # Read here and not in the constructor, which may run before it is set.
+            key = bytes(self._crawler.request_fingerprinter.fingerprint(request))
+        # A project's fingerprinter may raise anything; the links of the page shall not pay for it.
+        except Exception:
+            self._count("fingerprint_errors")
+            if "fingerprint" not in self._told:
+                self._told.add("fingerprint")
+                logger.exception("The request fingerprinter failed for %s", request)
+            own = b"no fingerprint:" + default_fingerprint(request)
+            return self._guard.decide(own, owed=False, droppable=droppable)
+        return self._guard.check(key, droppable=droppable)
+
+    def clear(self) -> None:
+        """Called by scrapy-redis: wipe the filter on start where that is set, never on close.
+
+        The scheduler calls this for `SCHEDULER_FLUSH_ON_START`, once and first of all, and again
+        when a process closes without `SCHEDULER_PERSIST`. The second would take the filter away
+        from the processes still running. To wipe it on purpose call `wipe`.
+        """
+        if self._flush_due:
+            self._flush_due = False
+            self.wipe()
+        elif not self._config.clear_on_close:
+            logger.info(
+                "The filter %r is kept; set BLOOMLOCK_CLEAR_ON_CLOSE, or call wipe(), to clear it.",
+                self._config.name,
+            )
+
+    def wipe(self) -> None:
+        """Clear the filter, for every process that uses it.
+
+        Raises:
+            redis.exceptions.RedisError: The server could not be reached, or refused.
+        """
+        self._guard.attached().clear()
+
+    def close(self, reason: str = "") -> None:
+        """Put the filter's state into the stats, delete it if asked to, close the connection.
+
+        Args:
+            reason: Why the spider closed; not used.
+        """
+        del reason
+        if not self._closed:
+            self._closed = True
+            self._guard.finish(self._finish)
+
+    def _finish(self, shared: BloomFilter) -> None:
+        """Do the last things that need the server."""
+        info = shared.info()
+        state = {
+            "estimated_count": info.estimated_count,
+            "capacity_used": info.estimated_count / info.capacity,
+            "current_error_rate": info.current_error_rate,
+            "memory_bytes": info.memory_bytes,
+        }
+        for name, value in state.items():
+            self._crawler.stats.set_value(f"dupefilter/bloomlock/{name}", value)
+        if self._config.clear_on_close:
+            shared.delete()
+
+    def log(self, request: Request, spider: Spider) -> None:
+        """Log a request that was filtered, and count it.
+
+        Args:
+            request: The request `request_seen` returned True for.
+            spider: Its spider.
+        """
+        if self._dropped is request:
+            self._dropped = None
+            logger.debug("Dropped unchecked request: %s", request, extra={"spider": spider})
+            return
+        if self._config.debug:
+            message = "Filtered duplicate request: %(request)s (referer: %(referer)s)"
+            values = {"request": request, "referer": referer_str(request)}
+            logger.debug(message, values, extra={"spider": spider})
+        elif "duplicate" not in self._told:
+            self._told.add("duplicate")
+            message = (
+                "Filtered duplicate request: %(request)s - no more duplicates will be shown "
+                "(see DUPEFILTER_DEBUG to show all duplicates)"
+            )
+            logger.debug(message, {"request": request}, extra={"spider": spider})
+        self._crawler.stats.inc_value("dupefilter/filtered")
+
+    def _count(self, what: str) -> None:
+        self._crawler.stats.inc_value(f"dupefilter/bloomlock/{what}")
+
+    def _end_crawl(self, reason: str) -> None:
+        """Close the spider once; before it is open, `_spider_opened` does it."""
+        if self._spider_is_open and "closing" not in self._told:
+            self._told.add("closing")
+            logger.error("Closing the spider: %s.", reason)
+            deferred_from_coro(self._crawler.engine.close_spider_async(reason=reason))
+
+    def _spider_opened(self) -> None:
+        self._spider_is_open = True
+        if self._guard.broken and self._config.on_outage == "close":
+            self._end_crawl("bloomlock_outage")
+
+    def _spider_closed(self, reason: str = "") -> None:
+        # scrapy-redis never calls `close`; after Scrapy's own scheduler has, this does nothing.
+        self.close(reason)
+
+    def _scheduled(self, request: Request) -> None:
+        if request.dont_filter:
+            self._check(request, droppable=False)

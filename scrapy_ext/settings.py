@@ -1,0 +1,126 @@
+"""The settings of the duplicates filter, read and checked before the crawl starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from bloomlock import ConfigurationError
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+POLICIES = ("allow", "drop", "close")
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSettings:
+    """What the project's settings say about the filter.
+
+    Attributes:
+        name: Name of the filter, the spider's name filled in.
+        capacity: Distinct requests the filter is sized for.
+        error_rate: Share of new requests taken for seen ones at that fill.
+        strategy: How an update reaches the server.
+        on_full: What the filter does when it is over its capacity.
+        on_outage: What becomes of a request that cannot be checked: one of `POLICIES`.
+        timeout: Longest wait for the server in one check, in seconds.
+        clear_on_close: Whether this process deletes the filter when its spider closes.
+        record_unfiltered: Whether requests with `dont_filter` are recorded (never dropped).
+        debug: Whether every duplicate is logged.
+    """
+
+    name: str
+    capacity: int
+    error_rate: float
+    strategy: str
+    on_full: Literal["warn", "raise"]
+    on_outage: str
+    timeout: float
+    clear_on_close: bool
+    record_unfiltered: bool
+    debug: bool
+
+    @classmethod
+    def read(cls, settings: BaseSettings, spider_name: str) -> FilterSettings:
+        """Read the settings of a crawl.
+
+        Args:
+            settings: The crawler's settings.
+            spider_name: Fills `%(spider)s` in `BLOOMLOCK_NAME`.
+
+        Returns:
+            The settings with their defaults filled in.
+
+        Raises:
+            ConfigurationError: A value is not usable; the sentence names it.
+        """
+        return cls(
+            name=_name(settings.get("BLOOMLOCK_NAME", "%(spider)s:dupefilter"), spider_name),
+            capacity=int(_number(settings, "BLOOMLOCK_CAPACITY", 1_000_000, whole=True)),
+            error_rate=_number(settings, "BLOOMLOCK_ERROR_RATE", 1e-6, below=1.0),
+            strategy=str(settings.get("BLOOMLOCK_STRATEGY", "atomic")),
+            # The library checks it, and knows best what is allowed.
+            on_full=cast("Any", settings.get("BLOOMLOCK_ON_FULL", "warn")),
+            on_outage=_policy(settings.get("BLOOMLOCK_ON_OUTAGE", "allow")),
+            timeout=_number(settings, "BLOOMLOCK_TIMEOUT", 1.0),
+            clear_on_close=_flag(settings, "BLOOMLOCK_CLEAR_ON_CLOSE"),
+            record_unfiltered=_flag(settings, "BLOOMLOCK_RECORD_UNFILTERED"),
+            debug=_flag(settings, "DUPEFILTER_DEBUG"),
+        )
+
+
+def _name(template: object, spider_name: str) -> str:
+    """Fill the spider's name into the template."""
+    allowed = "a non-empty string in which %(spider)s stands for the spider's name"
+    if not isinstance(template, str) or not template.strip():
+        raise ConfigurationError(f"BLOOMLOCK_NAME is {template!r}; allowed is {allowed}.")
+    try:
+        return template % {"spider": spider_name}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"BLOOMLOCK_NAME is {template!r}; allowed is {allowed} (and %% for a percent sign)."
+        ) from error
+
+
+def _number(
+    settings: BaseSettings,
+    key: str,
+    default: float,
+    *,
+    below: float = float("inf"),
+    whole: bool = False,
+) -> float:
+    """Read a number above 0; the command line's `-s` hands it over as a string."""
+    value = settings.get(key, default)
+    kind = "a whole number" if whole else "a number"
+    bound = "" if below == float("inf") else f" and below {below:g}"
+    sentence = f"{key} is {value!r}; allowed is {kind} above 0{bound}."
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ConfigurationError(sentence)
+    try:
+        number = float(value)
+    except ValueError as error:
+        raise ConfigurationError(sentence) from error
+    if not 0 < number < below or (whole and not number.is_integer()):
+        raise ConfigurationError(sentence)
+    return number
+
+
+def _policy(value: object) -> str:
+    """Check the outage policy."""
+    if value not in POLICIES:
+        raise ConfigurationError(
+            f"BLOOMLOCK_ON_OUTAGE is {value!r}; allowed are {', '.join(map(repr, POLICIES))}."
+        )
+    return str(value)
+
+
+def _flag(settings: BaseSettings, key: str) -> bool:
+    """Read a boolean the way Scrapy reads one."""
+    try:
+        return settings.getbool(key)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{key} is {settings.get(key)!r}; allowed are True and False."
+        ) from error
