@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 from .errors import ConfigurationError, FilterMismatchError
 from .hashing import Hasher, check_seeds
-from .sizing import Size, check_capacity, check_error_rate, check_shards, size_for
+from .sizing import (
+    MAX_HASHES,
+    MAX_SHARD_BITS,
+    MAX_SHARDS,
+    Size,
+    check_capacity,
+    check_error_rate,
+    check_shards,
+    size_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -202,6 +211,8 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     seeds = tuple(int(seed) for seed in fields["seeds"].split(",") if seed) or None
     if min(size.shard_bits, size.num_hashes, size.shards, generation) < 1:
         raise ConfigurationError("a size or the generation is not positive")
+    if size.num_hashes > MAX_HASHES or size.shard_bits > MAX_SHARD_BITS or size.shards > MAX_SHARDS:
+        raise ConfigurationError("a size is beyond what this version handles")
     if seeds and len(check_seeds(seeds) or ()) != size.num_hashes:
         raise ConfigurationError("as many seeds as hash functions are needed")
     return Descriptor(

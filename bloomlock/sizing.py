@@ -28,6 +28,7 @@ MIN_SHARD_BITS = 8192
 """Below this the number of different offset sequences would bound the error rate (hashing.py)."""
 
 MAX_HASHES = 64
+MEMORY_SLACK = 1.018
 MIN_ERROR_RATE = 1e-15
 
 
@@ -103,14 +104,21 @@ def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:
 
 
 def best_num_hashes(error_rate: float) -> int:
-    """Return the k that needs the fewest bits: one of the two integers around log2(1/p).
+    """Return the fewest hash functions that cost at most 1.8 % more bits than the optimum.
+
+    The optimum k = log2(1/p), with m = n log2(e) log2(1/p) bits, is flat: a fifth fewer hash
+    functions cost a hundredth more bits, and every call sends, tests and sets a fifth fewer.
 
     >>> [best_num_hashes(p) for p in (0.5, 0.01, 1e-6)]
-    [1, 7, 20]
+    [1, 6, 16]
     """
-    ideal = -math.log2(error_rate)
-    candidates = {max(1, math.floor(ideal)), min(MAX_HASHES, max(1, math.ceil(ideal)))}
-    return min(sorted(candidates), key=lambda k: bits_needed(10**9, error_rate, k))
+    capacity = 10**9
+    optimum = capacity * -math.log2(error_rate) / math.log(2)
+    ideal = max(1, math.ceil(-math.log2(error_rate)))
+    for k in range(1, ideal):
+        if bits_needed(capacity, error_rate, k) <= MEMORY_SLACK * optimum:
+            return k
+    return min(ideal, MAX_HASHES)
 
 
 def shard_capacity(capacity: int, shards: int) -> int:

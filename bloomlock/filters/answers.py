@@ -14,7 +14,7 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import ConnectionLost, Core
+from bloomlock.commands import ConnectionLost, Core, Request, collect
 from bloomlock.descriptor import has_unknown_flags, is_header
 from bloomlock.errors import (
     BloomlockError,
@@ -25,6 +25,7 @@ from bloomlock.errors import (
     PartialResultError,
 )
 from bloomlock.hashing import encode_item
+from bloomlock.strategies import CommandStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,38 +49,48 @@ ROUNDS = 10
 def add(core: FilterCore, item: str | bytes) -> Core[bool]:
     """Add one item; True if it is new."""
     data = encode_item(item)
-    if core.view is None or core.lost or core.untold or core.fill.refusing:
+    view = core.view
+    if view is None or core.lost or core.untold or core.fill.refusing:
         (new,) = yield from _add_chunk(core, [data])
         return new
-    view = core.view
-    shard, offsets = view.hasher.locate(data)
-    (segment,) = yield from core.strategy.exchange(
-        view.shard_keys[shard], (offsets,), view.header, write=True
-    )
-    if segment.error is None and segment.header == view.header and segment.missing:
-        new = segment.missing[0]
-        if new:
-            yield from core.fill.added(1, view)
-        return new
-    (new,) = yield from _Operation(core, [data], write=True).run(view, [([0], [segment])])
+    new = yield from _answer_one(core, view, data, write=True)
+    if new:
+        yield from core.fill.added(1, view)
     return new
 
 
 def exists(core: FilterCore, item: str | bytes) -> Core[bool]:
     """Tell whether an item was added (or, at the error rate, looks like it)."""
     data = encode_item(item)
-    if core.view is None or core.lost:
+    view = core.view
+    if view is None or core.lost:
         (seen,) = yield from _exists_chunk(core, [data])
         return seen
-    view = core.view
-    shard, offsets = view.hasher.locate(data)
-    (segment,) = yield from core.strategy.exchange(
-        view.shard_keys[shard], (offsets,), view.header, write=False
-    )
-    if segment.error is None and segment.header == view.header and segment.missing:
-        return not segment.missing[0]
-    (seen,) = yield from _Operation(core, [data], write=False).run(view, [([0], [segment])])
-    return seen
+    return (yield from _answer_one(core, view, data, write=False))
+
+
+def _answer_one(core: FilterCore, view: View, data: bytes, *, write: bool) -> Core[bool]:
+    """Do what _Operation does for one item, without its costs where all is as expected."""
+    strategy = core.strategy
+    number, offsets = view.hasher.locate(data)
+    shard, rows = view.shards[number], (offsets,)
+    if isinstance(strategy, CommandStrategy):
+        request = Request(shard.key, strategy.encode(shard, rows, write))
+        try:
+            replies = yield request
+        except ConnectionLost as lost:
+            if lost.sent and write:
+                replies = [lost] * len(request.commands)
+            else:
+                replies = yield from collect(request, repeatable=not write)
+        segments = strategy.decode(replies, rows)
+    else:
+        segments = yield from strategy.exchange(shard, rows, write=write)
+    _, header, missing, error = segments[0]
+    if error is None and missing is not None and header == view.header:
+        return missing[0] if write else not missing[0]
+    (answer,) = yield from _Operation(core, [data], write=write).run(view, [([0], segments)])
+    return answer
 
 
 def add_many(core: FilterCore, items: Iterable[str | bytes]) -> Core[list[bool]]:
@@ -212,7 +223,7 @@ class _Operation:
         answered = []
         for shard, (indices, mine) in placed.items():
             segments = yield from self._core.strategy.exchange(
-                view.shard_keys[shard], mine, view.header, write=self._write
+                view.shards[shard], mine, write=self._write
             )
             answered.append((indices, segments))
         return answered

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted
-from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
-from bloomlock.strategies import make_strategy
+from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.sizing import HEADER_BITS
+from bloomlock.strategies import Shard, make_strategy
 
 from .attachment import attach
 from .fill import FillWatch
@@ -35,7 +36,7 @@ class View:
     descriptor: Descriptor
     header: int
     hasher: Hasher
-    shard_keys: tuple[str, ...]
+    shards: tuple[Shard, ...]
 
 
 def new_generation() -> int:
@@ -110,15 +111,10 @@ class FilterCore:
 
     def adopt(self, descriptor: Descriptor) -> Core[View]:
         """Take `descriptor` for the truth from now on."""
-        if descriptor.size.num_hashes > 64:  # noqa: PLR2004 - decode has checked all but this
-            raise FilterMismatchError(f"filter {self.keys.name!r} has too many hash functions")
-        shards = range(descriptor.size.shards)
-        view = View(
-            descriptor,
-            descriptor.header,
-            descriptor.hasher(),
-            tuple(self.keys.bits(shard) for shard in shards),
-        )
+        header, size = descriptor.header, descriptor.size
+        end = HEADER_BITS + size.shard_bits
+        shards = tuple(Shard(self.keys.bits(n), header, end) for n in range(size.shards))
+        view = View(descriptor, header, descriptor.hasher(), shards)
         if self.wanted is None:
             self.wanted = Wanted(
                 descriptor.capacity, descriptor.error_rate, descriptor.seeds, len(shards)

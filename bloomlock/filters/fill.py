@@ -80,7 +80,7 @@ class FillWatch:
         whole = (size.shard_bits + 7) // 8
         slices = max(1, whole // SAMPLE_BYTES)
         self._samples += 1
-        key = view.shard_keys[self._samples % size.shards]
+        key = view.shards[self._samples % size.shards].key
         first = HEADER_BYTES + (self._samples * 7919 % slices) * SAMPLE_BYTES
         last = first + SAMPLE_BYTES - 1
         sampled = min(SAMPLE_BYTES * 8, size.shard_bits)
@@ -121,7 +121,8 @@ def count_bits(view: View) -> Core[int | None]:
     """
     total = 0
     size = (view.descriptor.size.shard_bits + 7) // 8
-    for key in view.shard_keys:
+    for shard in view.shards:
+        key = shard.key
         starts = range(HEADER_BYTES, HEADER_BYTES + size, COUNTED_BYTES_PER_COMMAND)
         commands = [
             encode_command("BITCOUNT", key, start, start + COUNTED_BYTES_PER_COMMAND - 1)

@@ -109,7 +109,7 @@ def _counted(core: FilterCore) -> Core[tuple[View, int]]:
 def _memory(core: FilterCore, view: View) -> Core[int]:
     total = 0
     try:
-        for key in (core.keys.meta, *view.shard_keys):
+        for key in (core.keys.meta, *(shard.key for shard in view.shards)):
             (size,) = yield from ask(key, encode_command("MEMORY", "USAGE", key))
             total += size or 0
     except ResponseError:

@@ -49,8 +49,8 @@ def copy(core: FilterCore, keys: FilterKeys) -> Core[None]:
     target = view.descriptor.with_generation(new_generation(), COPYING)
     yield from _reserve(keys, store_command(keys, target))
     try:
-        for shard, source in enumerate(view.shard_keys):
-            yield from _copy_shard(core, view, source, keys.bits(shard))
+        for number, source in enumerate(view.shards):
+            yield from _copy_shard(core, view, source.key, keys.bits(number))
         for shard in range(target.size.shards):
             key = keys.bits(shard)
             header = target.header.to_bytes(HEADER_BYTES, "big")

@@ -37,9 +37,8 @@ class Tasks:
                 try:
                     if isinstance(step, Pause):
                         await asyncio.sleep(step.seconds)
-                        step = core.send(None)
-                        continue
-                    if held is None and not step.hold:
+                        replies = []
+                    elif held is None and not step.hold:
                         replies = await self._request(step)
                     else:
                         lease = held or await self._take(await self._source(step.key))

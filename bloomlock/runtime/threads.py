@@ -28,6 +28,9 @@ Lease: TypeAlias = tuple[Any, Any]
 """A redis-py connection pool and a connection taken from it."""
 
 FEW_CONNECTIONS = 16
+FRESH_SECONDS = 0.05
+"""A connection used so recently is not asked whether it is still open."""
+
 
 
 class Threads:
@@ -40,8 +43,10 @@ class Threads:
 
     def __init__(self, client: redis.Redis | redis.RedisCluster) -> None:
         """Keep the client."""
-        self.client = client
+        self.client: Any = client
+        self._cluster: Any = client if isinstance(client, redis.RedisCluster) else None
         self._idle: list[Lease] = []
+        self._used = 0.0
         pool = getattr(client, "connection_pool", None)
         self._keeps_idle = (
             pool is not None
@@ -58,9 +63,8 @@ class Threads:
                 try:
                     if isinstance(step, Pause):
                         time.sleep(step.seconds)
-                        step = core.send(None)
-                        continue
-                    if held is None and not step.hold:
+                        replies = []
+                    elif held is None and not step.hold:
                         replies = self._request(step)
                     else:
                         lease = held or self._take(self._pool(step.key))
@@ -90,13 +94,12 @@ class Threads:
         lease = self._take(self._pool(request.key))
         replies = self._exchange(lease, request.commands)
         self._give_back(lease)
-        if not isinstance(self.client, redis.RedisCluster):
-            return replies
-        for _ in range(MAX_REDIRECTS):
-            redirects = find_redirects(replies)
-            if not redirects:
-                break
-            replies = self._redirect(request, replies, redirects)
+        if self._cluster is not None:
+            for _ in range(MAX_REDIRECTS):
+                redirects = find_redirects(replies)
+                if not redirects:
+                    break
+                replies = self._redirect(request, replies, redirects)
         return replies
 
     def _redirect(self, request: Request, replies: Replies, redirects: list[Redirect]) -> Replies:
@@ -111,19 +114,18 @@ class Threads:
         return replies
 
     def _pool(self, key: str) -> Any:
-        client: Any = self.client
-        if not isinstance(client, redis.RedisCluster):
-            return client.connection_pool
-        node = client.get_node_from_key(key)
-        return client.get_redis_connection(node).connection_pool
+        cluster = self._cluster
+        if cluster is None:
+            return self.client.connection_pool
+        return cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
 
     def _redirected_pool(self, key: str, redirect: Redirect) -> Any:
-        client: Any = self.client
+        cluster = self._cluster
         if redirect.ask:
-            node = client.get_node(host=redirect.host, port=redirect.port)
+            node = cluster.get_node(host=redirect.host, port=redirect.port)
             if node is not None:
-                return client.get_redis_connection(node).connection_pool
-        client.nodes_manager.initialize()
+                return cluster.get_redis_connection(node).connection_pool
+        cluster.nodes_manager.initialize()
         return self._pool(key)
 
     def _take(self, pool: Any) -> Lease:
@@ -145,8 +147,9 @@ class Threads:
         if connection.pid != os.getpid():
             return None
         try:
-            # True: closed by the server, or replies that nobody asked for.
-            usable = kept_pool is pool and not connection.can_read()
+            # Readable means closed by the server, or replies that nobody asked for.
+            fresh = time.monotonic() - self._used < FRESH_SECONDS
+            usable = kept_pool is pool and (fresh or not connection.can_read())
         except (RedisConnectionError, RedisTimeoutError, OSError):
             usable = False
         if usable:
@@ -156,12 +159,13 @@ class Threads:
 
     def _look_for_nodes(self) -> None:
         """Ask a cluster anew who serves what, after one of its servers was not reachable."""
-        if isinstance(self.client, redis.RedisCluster):
+        if self._cluster is not None:
             with contextlib.suppress(redis.RedisError, OSError):
-                self.client.nodes_manager.initialize()
+                self._cluster.nodes_manager.initialize()
 
     def _give_back(self, lease: Lease) -> None:
         if self._keeps_idle and not self._idle:
+            self._used = time.monotonic()
             self._idle.append(lease)
         else:
             self._release(lease)

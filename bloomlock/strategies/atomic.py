@@ -15,9 +15,9 @@ from .base import CommandStrategy, Segment, missing_bits, rows_per_command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .base import Rows
+    from .base import Rows, Shard
 
-# A batch spends its time on encoding, so an operation is text around its offset and nothing else.
+# Encoding is most of the work, so an operation is text around its offset and nothing else.
 # Index: the number of digits of the offset, at most 10 below 2^32.
 _SET = [f"$3\r\nSET\r\n$2\r\nu1\r\n${digits}\r\n" for digits in range(11)]
 _SET_END = "\r\n$1\r\n1\r\n"
@@ -30,13 +30,13 @@ class AtomicStrategy(CommandStrategy):
 
     name = "atomic"
 
-    def encode(self, key: str, rows: Rows, header: int, write: bool) -> list[bytes]:  # noqa: ARG002 - the reply tells the header
+    def encode(self, shard: Shard, rows: Rows, write: bool) -> list[bytes]:
         """Return one BITFIELD for up to 1000 bits' worth of items."""
         if len(rows) == 1:
-            return [bitfield(key, rows[0], write)]
+            return [bitfield(shard, rows[0], write)]
         size = rows_per_command(len(rows[0]))
         return [
-            bitfield(key, [offset for row in rows[start : start + size] for offset in row], write)
+            bitfield(shard, [offset for row in rows[start : start + size] for offset in row], write)
             for start in range(0, len(rows), size)
         ]
 
@@ -52,12 +52,24 @@ class AtomicStrategy(CommandStrategy):
         ]
 
 
-def bitfield(key: str, offsets: Sequence[int], write: bool) -> bytes:
+def bitfield(shard: Shard, offsets: Sequence[int], write: bool) -> bytes:
     """Return the command that reads the header and tests (and sets) the bits at `offsets`."""
-    texts = list(map(str, offsets))
     heads, end = (_SET, _SET_END) if write else (_GET, _GET_END)
-    operations = end.join([heads[len(text)] + text for text in texts])
-    return (_opening(key, len(texts), write) + operations + end).encode()
+    # Nearly all offsets have as many digits as the largest, or one less.
+    digits = len(str(shard.end - 1))
+    long, short = heads[digits], heads[digits - 1]
+    least_long, least_short = 10 ** (digits - 1), 10 ** (digits - 2)
+    operations = end.join(
+        [
+            f"{long}{offset}"
+            if offset >= least_long
+            else f"{short}{offset}"
+            if offset >= least_short
+            else f"{heads[len(str(offset))]}{offset}"
+            for offset in offsets
+        ]
+    )
+    return (_opening(shard.key, len(offsets), write) + operations + end).encode()
 
 
 @lru_cache(maxsize=4096)

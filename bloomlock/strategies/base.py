@@ -20,6 +20,20 @@ OPERATIONS_PER_COMMAND = 1000
 """Bits touched by one command of a batch: about 0.2 ms of the server's time."""
 
 
+class Shard(NamedTuple):
+    """One Redis string of a filter, as the caller believes it to be.
+
+    Attributes:
+        key: Its key.
+        header: The header it should have.
+        end: One past its last bit.
+    """
+
+    key: str
+    header: int
+    end: int
+
+
 class Segment(NamedTuple):
     """The answer to some consecutive rows that share one fate.
 
@@ -43,13 +57,12 @@ class Strategy(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def exchange(self, key: str, rows: Rows, header: int, *, write: bool) -> Core[list[Segment]]:
+    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """Test the bits of every row, and set them if `write`.
 
         Args:
-            key: The shard.
+            shard: Where the bits are.
             rows: Offsets of each item, all rows of the same length k.
-            header: The header the caller expects the shard to have.
             write: Set the bits as well.
 
         Returns:
@@ -60,14 +73,14 @@ class Strategy(ABC):
 class CommandStrategy(Strategy):
     """A strategy that is one round trip: rows to commands, replies to segments."""
 
-    def exchange(self, key: str, rows: Rows, header: int, *, write: bool) -> Core[list[Segment]]:
+    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange."""
-        commands = self.encode(key, rows, header, write)
-        replies = yield from collect(Request(key, commands), repeatable=not write)
+        request = Request(shard.key, self.encode(shard, rows, write))
+        replies = yield from collect(request, repeatable=not write)
         return self.decode(replies, rows)
 
     @abstractmethod
-    def encode(self, key: str, rows: Rows, header: int, write: bool) -> list[bytes]:
+    def encode(self, shard: Shard, rows: Rows, write: bool) -> list[bytes]:
         """Return the commands for one exchange."""
 
     @abstractmethod

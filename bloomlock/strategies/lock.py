@@ -27,7 +27,7 @@ from .pipeline import bits_then_header
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .base import Rows
+    from .base import Rows, Shard
 
 STRIPES = 1024
 SHORTEST_PAUSE = 0.001
@@ -50,8 +50,9 @@ class LockStrategy(Strategy):
         self._stripes = stripes
         self._locks = StripeLocks()
 
-    def exchange(self, key: str, rows: Rows, header: int, *, write: bool) -> Core[list[Segment]]:  # noqa: ARG002 - the reply tells the header
+    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange; a test needs no lock."""
+        key = shard.key
         if not write:
             commands = [*bit_commands(key, rows, write=False), header_command(key)]
             replies = yield from collect(Request(key, commands), repeatable=True)

@@ -11,7 +11,7 @@ from bloomlock.scripts import Script
 from .base import Segment, Strategy, rows_per_command
 
 if TYPE_CHECKING:
-    from .base import Rows
+    from .base import Rows, Shard
 
 
 class LuaStrategy(Strategy):
@@ -23,13 +23,14 @@ class LuaStrategy(Strategy):
         """Load the script's source."""
         self._script = Script("bits")
 
-    def exchange(self, key: str, rows: Rows, header: int, *, write: bool) -> Core[list[Segment]]:
+    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange."""
         num_hashes = len(rows[0])
         size = rows_per_command(num_hashes)
         groups = [rows[start : start + size] for start in range(0, len(rows), size)]
-        opening = [header.to_bytes(HEADER_BYTES, "big"), "SETBIT" if write else "GETBIT", num_hashes]
-        calls = [([key], [*opening, *(o for row in group for o in row)]) for group in groups]
+        header = shard.header.to_bytes(HEADER_BYTES, "big")
+        opening = [header, "SETBIT" if write else "GETBIT", num_hashes]
+        calls = [([shard.key], [*opening, *(o for row in group for o in row)]) for group in groups]
         replies = yield from self._script.call(calls, repeatable=not write)
         return [_segment(reply, len(group)) for reply, group in zip(replies, groups, strict=True)]
 

@@ -16,7 +16,7 @@ from .bits import bit_commands, header_command
 if TYPE_CHECKING:
     from bloomlock.commands import Replies
 
-    from .base import Rows
+    from .base import Rows, Shard
 
 
 class PipelineStrategy(CommandStrategy):
@@ -24,13 +24,13 @@ class PipelineStrategy(CommandStrategy):
 
     name = "pipeline"
 
-    def encode(self, key: str, rows: Rows, header: int, write: bool) -> list[bytes]:  # noqa: ARG002 - the reply tells the header
+    def encode(self, shard: Shard, rows: Rows, write: bool) -> list[bytes]:
         """Return the bits, then the header.
 
         The header comes last: a generation never returns, so a header that still is the expected
         one says that all bits before it were read or set in that generation.
         """
-        return [*bit_commands(key, rows, write), header_command(key)]
+        return [*bit_commands(shard.key, rows, write), header_command(shard.key)]
 
     def decode(self, replies: Replies, rows: Rows) -> list[Segment]:
         """Read the old bits; any error makes the answer to all rows unknown."""

@@ -14,7 +14,7 @@ from .base import CommandStrategy, Segment, missing_bits
 from .bits import bit_commands, header_command
 
 if TYPE_CHECKING:
-    from .base import Rows
+    from .base import Rows, Shard
 
 _MULTI = encode_command("MULTI")
 _EXEC = encode_command("EXEC")
@@ -25,9 +25,9 @@ class TransactionStrategy(CommandStrategy):
 
     name = "transaction"
 
-    def encode(self, key: str, rows: Rows, header: int, write: bool) -> list[bytes]:  # noqa: ARG002 - the reply tells the header
+    def encode(self, shard: Shard, rows: Rows, write: bool) -> list[bytes]:
         """Return the commands of one transaction for all rows."""
-        return [_MULTI, *bit_commands(key, rows, write), header_command(key), _EXEC]
+        return [_MULTI, *bit_commands(shard.key, rows, write), header_command(shard.key), _EXEC]
 
     def decode(self, replies: Replies, rows: Rows) -> list[Segment]:
         """Read the reply of EXEC; an error of any command aborts it as a whole."""
