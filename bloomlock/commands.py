@@ -1,7 +1,7 @@
 """What goes to Redis and how its reply is read: values, no I/O.
 
-Algorithms are generators ("cores"). A core yields a step, gets back what came of it, and returns its
-result; the runtimes (bloomlock/runtime) carry the steps out, one for threads and one for asyncio.
+Algorithms are generators ("cores"). A core yields a step, gets back what came of it, and returns
+its result; the runtimes (bloomlock/runtime) carry the steps out, one for threads and one for asyncio.
 A core decides by itself what a lost connection means, because only it knows whether its
 commands may be sent twice.
 """

@@ -139,9 +139,7 @@ class Wanted:
     def describe(self) -> Descriptor:
         """Return the descriptor of a new filter with these parameters, its generation still 0."""
         num_hashes = len(self.seeds) if self.seeds else None
-        size = size_for(
-            self.capacity, self.error_rate, num_hashes=num_hashes, shards=self.shards
-        )
+        size = size_for(self.capacity, self.error_rate, num_hashes=num_hashes, shards=self.shards)
         return Descriptor(self.capacity, self.error_rate, size, self.seeds)
 
     def differences(self, stored: Descriptor) -> list[str]:

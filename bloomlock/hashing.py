@@ -38,13 +38,13 @@ DEFAULT_SEED = 0
 
 
 def encode_item(item: object) -> bytes:
-    """Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is.
+    r"""Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is.
 
     Raises:
         TypeError: For any other type.
         ConfigurationError: For a `str` that has no UTF-8 form (lone surrogates).
 
-    >>> encode_item("é") == encode_item(b"\\xc3\\xa9")
+    >>> encode_item("é") == encode_item(b"\xc3\xa9")
     True
     """
     if isinstance(item, bytes):
@@ -92,7 +92,11 @@ class Hasher:
     """
 
     def __init__(
-        self, shard_bits: int, num_hashes: int, shards: int = 1, seeds: tuple[int, ...] | None = None
+        self,
+        shard_bits: int,
+        num_hashes: int,
+        shards: int = 1,
+        seeds: tuple[int, ...] | None = None,
     ) -> None:
         """Keep the shape."""
         self.shard_bits = shard_bits

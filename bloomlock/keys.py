@@ -1,7 +1,7 @@
 """Every key name, in one place. Pure.
 
-The braces are a Redis Cluster hash tag: all keys of one shard live in one slot, and different shards
-in different ones (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
+The braces are a Redis Cluster hash tag: all keys of one shard live in one slot, and different
+shards in different ones (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
 """
 
 from __future__ import annotations

@@ -155,9 +155,9 @@ def size_for(
         ConfigurationError: If it would not fit in `shards` (or 256) shards of 2^32 bits.
 
     >>> size_for(1_000_000, 0.01)
-    Size(shard_bits=9592955, num_hashes=7, shards=1)
+    Size(shard_bits=9616655, num_hashes=6, shards=1)
     >>> size_for(1_000_000_000, 1e-6)
-    Size(shard_bits=4108928037, num_hashes=20, shards=7)
+    Size(shard_bits=4174675432, num_hashes=16, shards=7)
     """
     k = num_hashes or best_num_hashes(error_rate)
     least = -(-bits_needed(capacity, error_rate, k) // MAX_SHARD_BITS)
@@ -167,10 +167,11 @@ def size_for(
         bits = bits_needed(shard_capacity(capacity, count), error_rate, k)
         if bits <= MAX_SHARD_BITS and count <= MAX_SHARDS:
             return Size(max(bits, MIN_SHARD_BITS), k, count)
-    total = capacity * bits_needed(10**6, error_rate, k) / 10**6
+    needed = math.log2(bits_needed(capacity, error_rate, k))
+    most = shards or MAX_SHARDS
     raise ConfigurationError(
-        f"capacity {capacity} at error_rate {error_rate} needs about 2^{math.log2(total):.1f} bits; "
-        f"{shards or MAX_SHARDS} shards hold at most 2^{math.log2((shards or MAX_SHARDS) * 2.0**32):.0f}"
+        f"capacity {capacity} at error_rate {error_rate} needs about 2^{needed:.1f} bits, but "
+        f"{most} shards hold 2^{32 + math.log2(most):.1f}"
     )
 
 

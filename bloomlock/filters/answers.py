@@ -134,7 +134,9 @@ def _in_chunks(core: FilterCore, items: Iterable[str | bytes], *, write: bool) -
 
 def _encoded(items: Iterable[str | bytes]) -> Iterator[bytes]:
     if isinstance(items, (str, bytes)):
-        raise TypeError(f"items must be an iterable of str or bytes, not one {type(items).__name__}")
+        raise TypeError(
+            f"items must be an iterable of str or bytes, not one {type(items).__name__}"
+        )
     return map(encode_item, items)
 
 
@@ -151,7 +153,9 @@ def _add_chunk(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
             return (yield from _refuse_new(core, items))
     results = yield from _Operation(core, items, write=True).run(view)
     if core.untold:
-        results = [new or _take_untold(core, item) for new, item in zip(results, items, strict=True)]
+        results = [
+            new or _take_untold(core, item) for new, item in zip(results, items, strict=True)
+        ]
     if added := sum(results):
         yield from core.fill.added(added, core.view or view)
     return results
@@ -200,7 +204,9 @@ class _Operation:
         for _ in range(ROUNDS):
             if answered is None:
                 answered = yield from self._exchange(view, todo)
-            stale = [s for indices, segments in answered for s in self._read(view, indices, segments)]
+            stale = [
+                s for indices, segments in answered for s in self._read(view, indices, segments)
+            ]
             todo, answered = [], None
             if stale:
                 view, todo = yield from self._follow(view, stale)
@@ -235,8 +241,8 @@ class _Operation:
         stale = []
         start = 0
         for segment in segments:
-            mine = indices[start : start + segment.count]
-            start += segment.count
+            mine = indices[start : start + segment.rows]
+            start += segment.rows
             if segment.error is not None:
                 self._take_error(mine, segment.error)
             elif segment.header == view.header:

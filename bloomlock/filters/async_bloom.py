@@ -101,7 +101,7 @@ class AsyncBloomFilter(FilterFace):
             on_unknown=on_unknown,
         )
         made = cls.__new__(cls)
-        made._prepare(core, client)
+        made._prepare(core, client)  # noqa: SLF001 - a second constructor
         return await made
 
     def _prepare(self, core: FilterCore, client: Client) -> None:
@@ -173,7 +173,8 @@ class AsyncBloomFilter(FilterFace):
         keys = FilterKeys(name, self._core.keys.prefix)
         await self._run(maintenance.copy(self._core, keys))
         made = type(self).__new__(type(self))
-        made._prepare(self._core.sibling(keys), self._runtime.client if self._runtime else None)
+        client = self._runtime.client if self._runtime else None
+        made._prepare(self._core.sibling(keys), client)  # noqa: SLF001 - our own class
         return await made
 
     async def reattach(self) -> None:

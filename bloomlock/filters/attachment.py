@@ -163,8 +163,9 @@ def _decide_and_write(keys: FilterKeys, decide: Decide) -> Core[Descriptor]:
             if planned is not None:
                 planned = decide((yield from look(keys, watch=True)), broken)
                 planned = yield from _write(keys, planned)
-            if planned is not None or found.descriptor is not None:
-                return (yield from _complete(keys, planned or found.descriptor))
+            current = planned or found.descriptor
+            if current is not None:
+                return (yield from _complete(keys, current))
         except _Changed as change:
             broken |= change.broken
         except ConnectionLost as lost:
@@ -200,8 +201,8 @@ def _refuse_other(keys: FilterKeys, wanted: Wanted | None, stored: Descriptor) -
 
 def _foreign(keys: FilterKeys) -> FilterMismatchError:
     return FilterMismatchError(
-        f"the keys of filter {keys.name!r} ({keys.meta!r}, {keys.bits(0)!r}) hold something that is "
-        "no filter; nothing was changed; choose another name or prefix"
+        f"the keys of filter {keys.name!r} ({keys.meta!r}, {keys.bits(0)!r}) hold something that "
+        "is no filter; nothing was changed; choose another name or prefix"
     )
 
 

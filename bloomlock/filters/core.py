@@ -74,7 +74,8 @@ class FilterCore:
         self.on_unknown = _choice("on_unknown", on_unknown, OnUnknown)
         if on_full == "grow":
             raise ConfigurationError(
-                "on_full must be 'warn' or 'raise', not 'grow': filters that grow are not available yet"
+                "on_full must be 'warn' or 'raise', not 'grow': filters that grow are not "
+                "available yet"
             )
         self.fill = FillWatch(keys.name, refuse=_choice("on_full", on_full, OnFull) == "raise")
         self.view: View | None = None
@@ -88,7 +89,9 @@ class FilterCore:
             return self.view.descriptor
         if self.wanted is not None:
             return self.wanted.describe()
-        raise ConfigurationError(f"filter {self.keys.name!r} was not opened yet; await its attach()")
+        raise ConfigurationError(
+            f"filter {self.keys.name!r} was not opened yet; await its attach()"
+        )
 
     def sibling(self, keys: FilterKeys) -> FilterCore:
         """Return a core with the same policies that will open the filter at `keys`."""
@@ -104,9 +107,7 @@ class FilterCore:
     def attach(self) -> Core[View]:
         """Create the filter or attach to it as it is now, whatever was known before."""
         recreate = self.on_lost == "recreate"
-        descriptor = yield from attach(
-            self.keys, self.wanted, new_generation(), recreate=recreate
-        )
+        descriptor = yield from attach(self.keys, self.wanted, new_generation(), recreate=recreate)
         return (yield from self.adopt(descriptor))
 
     def adopt(self, descriptor: Descriptor) -> Core[View]:

@@ -99,8 +99,8 @@ def _counted(core: FilterCore) -> Core[tuple[View, int]]:
         bits_set = yield from count_bits(view)
     if bits_set is None:
         core.lost = (
-            f"filter {core.keys.name!r} was cleared, replaced or lost since this object attached to "
-            "it; call reattach() to go on with what is there now"
+            f"filter {core.keys.name!r} was cleared, replaced or lost since this object attached "
+            "to it; call reattach() to go on with what is there now"
         )
         raise FilterLostError(core.lost)
     return view, bits_set

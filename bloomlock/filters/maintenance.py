@@ -65,7 +65,9 @@ def _reserve(keys: FilterKeys, store: bytes) -> Core[None]:
     found = yield from look(keys, watch=True)
     if found.descriptor is not None or found.header:
         yield Request(keys.meta, [encode_command("UNWATCH")])
-        raise ConfigurationError(f"name {keys.name!r} is taken by another filter; copy to a new one")
+        raise ConfigurationError(
+            f"name {keys.name!r} is taken by another filter; copy to a new one"
+        )
     commands = (encode_command("MULTI"), encode_command("UNLINK", keys.bits(0)), store)
     finish = Request(keys.meta, [*commands, encode_command("EXEC")])
     if not executed((yield from deliver(finish, repeatable=False))):
@@ -85,4 +87,3 @@ def _copy_shard(core: FilterCore, view: View, source: str, target: str) -> Core[
                 f"filter {core.keys.name!r} was cleared or lost while it was copied"
             )
         yield from ask(target, encode_command("SETRANGE", target, start, chunk))
-

@@ -92,7 +92,9 @@ async def async_client(
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a client "
             "for threads; use BloomFilter with that"
         )
-    url = find_url(client) or await asyncio.to_thread(embedded_url)
+    url = find_url(client)
+    if url is None:
+        url = await asyncio.to_thread(embedded_url)
     with _explained(url):
         made = redis.asyncio.Redis.from_url(url, **_options(asyncio_client=True))
         await made.ping()

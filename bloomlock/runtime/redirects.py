@@ -1,8 +1,8 @@
 """What a cluster answers when a slot has moved. Pure.
 
-https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (MOVED and ASK). A redirected
-command was not carried out, so sending it again is safe even for an update; its neighbours in
-the same request may have been, so only the redirected ones are sent again.
+https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (MOVED and ASK). A
+redirected command was not carried out, so sending it again is safe even for an update; its
+neighbours in the same request may have been, so only the redirected ones are sent again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def find_redirects(replies: Replies) -> list[Redirect]:
 
     A transaction is redirected as a whole: it was aborted.
     """
-    moved = {i: reply for i, reply in enumerate(replies) if isinstance(reply, (AskError, MovedError))}
+    moved = {
+        i: reply for i, reply in enumerate(replies) if isinstance(reply, (AskError, MovedError))
+    }
     if not moved:
         return []
     if isinstance(replies[-1], ExecAbortError):

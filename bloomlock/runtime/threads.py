@@ -32,7 +32,6 @@ FRESH_SECONDS = 0.05
 """A connection used so recently is not asked whether it is still open."""
 
 
-
 class Threads:
     """Runs cores; safe to use from many threads.
 

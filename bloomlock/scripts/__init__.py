@@ -16,7 +16,7 @@ from bloomlock.commands import Core, Replies, Request, collect, encode_command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Call = tuple[list[str], list[str | bytes | int]]
+    Call = tuple[Sequence[str], Sequence[str | bytes | int]]
 
 
 class Script:
@@ -42,7 +42,7 @@ class Script:
     def call(self, calls: Sequence[Call], *, repeatable: bool) -> Core[Replies]:
         """Run the script once for each call, all in one round trip (two where it was not loaded).
 
-        A NOSCRIPT error means that nothing ran, so only those calls are sent again, with the source.
+        A NOSCRIPT error means that nothing ran, so those calls are sent again, with the source.
 
         Returns:
             One reply for each call; an error the server answered, or ConnectionLost, as it is.

@@ -1,7 +1,7 @@
 """What every strategy does: turn the offsets of some items of one shard into one exchange.
 
-A row is the list of bit offsets of one item. A strategy answers, for each row, whether any of its bits
-was 0 ("missing"): for an update that makes the item new, for a test it makes it not seen.
+A row is the list of bit offsets of one item. A strategy answers, for each row, whether any of its
+bits was 0 ("missing"): for an update that makes the item new, for a test it makes it not seen.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Segment(NamedTuple):
     """The answer to some consecutive rows that share one fate.
 
     Attributes:
-        count: How many rows.
+        rows: How many rows.
         header: The shard's header as it was when the rows were answered.
         missing: For each row whether any of its bits was 0; None: the command saw another
             header than the expected one and did nothing.
         error: The server's error (nothing was done) or ConnectionLost (not known), else None.
     """
 
-    count: int
+    rows: int
     header: int = 0
     missing: Sequence[bool] | None = None
     error: Exception | None = None

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import Core
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
 from bloomlock.scripts import Script
 
 from .base import Segment, Strategy, rows_per_command
 
 if TYPE_CHECKING:
+    from bloomlock.commands import Core
+
     from .base import Rows, Shard
 
 
 class LuaStrategy(Strategy):
-    """One round trip by EVALSHA; exact, and the only strategy that never writes to a lost filter."""
+    """One round trip by EVALSHA; exact, and the only one that never writes to a lost filter."""
 
     name = "lua"
 
