@@ -6,16 +6,15 @@ import logging
 from typing import TYPE_CHECKING, Self
 
 from scrapy import signals
-from scrapy.core.scheduler import Scheduler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.utils.defer import deferred_from_coro
-from scrapy.utils.misc import load_object
 from scrapy.utils.request import fingerprint as default_fingerprint
 from scrapy.utils.request import referer_str
 
+from bloomlock import BloomlockError
 from scrapy_ext.connection import redis_client
 from scrapy_ext.guard import GuardedFilter, Verdict
-from scrapy_ext.settings import FilterSettings
+from scrapy_ext.settings import FilterSettings, warn_of_queue
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -36,23 +35,17 @@ class BloomDupeFilter(BaseDupeFilter):
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        """Read and check the settings. Nothing is sent to the server yet.
+        """Keep the crawler; its settings are read by `open`.
+
+        Scrapy reports an error raised here under another one of its own, one raised by `open`
+        as it is.
 
         Args:
             crawler: The crawler this filter serves.
-
-        Raises:
-            ConfigurationError: A setting is not usable; the sentence names it.
         """
-        spider = crawler.spider or crawler.spidercls
         self._crawler = crawler
-        self._config = config = FilterSettings.read(crawler.settings, str(spider.name))
-        self._guard = GuardedFilter(
-            config,
-            connect=lambda: redis_client(crawler.settings, config.timeout),
-            count=self._count,
-            close=self._end_crawl,
-        )
+        self._config: FilterSettings | None = None
+        self._guard: GuardedFilter | None = None
         self._dropped: Request | None = None
         self._told: set[str] = set()
         self._flush_due = False
@@ -60,50 +53,53 @@ class BloomDupeFilter(BaseDupeFilter):
         self._closed = False
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
-        if config.record_unfiltered:
-            crawler.signals.connect(self._scheduled, signal=signals.request_scheduled)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Make the filter for Scrapy's own scheduler, which then calls `open`."""
-        self = cls(crawler)
-        plain = issubclass(load_object(crawler.settings["SCHEDULER"]), Scheduler)
-        if plain and not crawler.settings.get("JOBDIR") and not self._config.clear_on_close:
-            logger.warning(
-                "The filter %r outlives this crawl but the scheduler's queue is only in memory: "
-                "requests that are queued when the crawl stops count as seen and are not fetched "
-                "again. Set JOBDIR, or use the scheduler of scrapy-redis.",
-                self._config.name,
-            )
-        return self
+        return cls(crawler)
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
-        """Make the filter for the scheduler of scrapy-redis, which never calls `open`."""
+        """Make and open the filter for the scheduler of scrapy-redis, which never calls `open`.
+
+        Raises:
+            BloomlockError: As `open`.
+        """
         self = cls(spider.crawler)
-        settings = spider.crawler.settings
-        if not settings.getbool("SCHEDULER_PERSIST") and not self._config.clear_on_close:
-            logger.warning(
-                "SCHEDULER_PERSIST is False: the first process that closes empties the queue of "
-                "all, while the filter %r keeps what was queued as seen. Set SCHEDULER_PERSIST "
-                "to True.",
-                self._config.name,
-            )
-        self._flush_due = settings.getbool("SCHEDULER_FLUSH_ON_START")
+        self._flush_due = spider.crawler.settings.getbool("SCHEDULER_FLUSH_ON_START")
         self.open()
         return self
 
     def open(self) -> None:
-        """Create the filter in the server, or attach to it.
+        """Read the settings, then create the filter in the server or attach to it.
 
         A server that cannot be reached is an outage, left to the policy. Everything else that
         goes wrong here stops the crawl before it starts.
 
         Raises:
-            ConfigurationError: A setting is not usable.
+            ConfigurationError: A setting is not usable; the sentence names it.
             FilterMismatchError: Another filter is stored under the name.
+            ServerError: The embedded server could not be started.
         """
-        self._guard.start()
+        crawler = self._crawler
+        spider = crawler.spider or crawler.spidercls
+        try:
+            config = FilterSettings.read(crawler.settings, str(spider.name))
+            guard = GuardedFilter(
+                config,
+                connect=lambda: redis_client(crawler.settings, config.timeout),
+                count=self._count,
+                close=self._end_crawl,
+            )
+            guard.start()
+        except BloomlockError as error:
+            logger.critical("%s", error)
+            raise
+        self._config, self._guard = config, guard
+        warn_of_queue(crawler.settings, config)
+        if config.record_unfiltered:
+            crawler.signals.connect(self._scheduled, signal=signals.request_scheduled)
 
     def request_seen(self, request: Request) -> bool:
         """Record a request and return whether any process had recorded it before.
@@ -115,19 +111,22 @@ class BloomDupeFilter(BaseDupeFilter):
             True if the request is a duplicate, or if it could not be checked and the policy is
             `drop`. Never raises.
         """
+        if self._guard is None:
+            return False  # `open` failed, was logged, and stops the crawl
         self._count("checked")
-        verdict = self._check(request)
+        verdict = self._check(self._guard, request)
         if verdict in {Verdict.ALLOWED, Verdict.DROPPED}:
             self._count(verdict.value)
         if verdict is Verdict.DROPPED:
             self._dropped = request
         return verdict in {Verdict.SEEN, Verdict.DROPPED}
 
-    def _check(self, request: Request, *, droppable: bool = True) -> Verdict:
+    def _check(self, guard: GuardedFilter, request: Request, *, droppable: bool = True) -> Verdict:
         """Take the crawler's own fingerprint of the request and check it."""
         try:
-            # Read here and not in the constructor, which may run before it is set.
-            key = bytes(self._crawler.request_fingerprinter.fingerprint(request))
+            # Read here and not in the constructor, which may run before it is set. The view
+            # refuses what is not bytes; bytes(5) would be five zeros.
+            key = bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
         # A project's fingerprinter may raise anything; the links of the page shall not pay for it.
         except Exception:
             self._count("fingerprint_errors")
@@ -135,8 +134,8 @@ class BloomDupeFilter(BaseDupeFilter):
                 self._told.add("fingerprint")
                 logger.exception("The request fingerprinter failed for %s", request)
             own = b"no fingerprint:" + default_fingerprint(request)
-            return self._guard.decide(own, owed=False, droppable=droppable)
-        return self._guard.check(key, droppable=droppable)
+            return guard.decide(own, owed=False, droppable=droppable)
+        return guard.check(key, droppable=droppable)
 
     def clear(self) -> None:
         """Called by scrapy-redis: wipe the filter on start where that is set, never on close.
@@ -148,7 +147,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._flush_due:
             self._flush_due = False
             self.wipe()
-        elif not self._config.clear_on_close:
+        elif self._config is not None and not self._config.clear_on_close:
             logger.info(
                 "The filter %r is kept; set BLOOMLOCK_CLEAR_ON_CLOSE, or call wipe(), to clear it.",
                 self._config.name,
@@ -160,7 +159,8 @@ class BloomDupeFilter(BaseDupeFilter):
         Raises:
             redis.exceptions.RedisError: The server could not be reached, or refused.
         """
-        self._guard.attached().clear()
+        if self._guard is not None:
+            self._guard.attached().clear()
 
     def close(self, reason: str = "") -> None:
         """Put the filter's state into the stats, delete it if asked to, close the connection.
@@ -169,7 +169,7 @@ class BloomDupeFilter(BaseDupeFilter):
             reason: Why the spider closed; not used.
         """
         del reason
-        if not self._closed:
+        if self._guard is not None and not self._closed:
             self._closed = True
             self._guard.finish(self._finish)
 
@@ -184,7 +184,7 @@ class BloomDupeFilter(BaseDupeFilter):
         }
         for name, value in state.items():
             self._crawler.stats.set_value(f"dupefilter/bloomlock/{name}", value)
-        if self._config.clear_on_close:
+        if self._config is not None and self._config.clear_on_close:
             shared.delete()
 
     def log(self, request: Request, spider: Spider) -> None:
@@ -198,7 +198,7 @@ class BloomDupeFilter(BaseDupeFilter):
             self._dropped = None
             logger.debug("Dropped unchecked request: %s", request, extra={"spider": spider})
             return
-        if self._config.debug:
+        if self._config is not None and self._config.debug:
             message = "Filtered duplicate request: %(request)s (referer: %(referer)s)"
             values = {"request": request, "referer": referer_str(request)}
             logger.debug(message, values, extra={"spider": spider})
@@ -223,7 +223,9 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _spider_opened(self) -> None:
         self._spider_is_open = True
-        if self._guard.broken and self._config.on_outage == "close":
+        if self._guard is None:
+            self.open()  # for a scheduler that does not keep the contract
+        elif self._guard.broken and self._guard.closes:
             self._end_crawl("bloomlock_outage")
 
     def _spider_closed(self, reason: str = "") -> None:
@@ -231,5 +233,5 @@ class BloomDupeFilter(BaseDupeFilter):
         self.close(reason)
 
     def _scheduled(self, request: Request) -> None:
-        if request.dont_filter:
-            self._check(request, droppable=False)
+        if request.dont_filter and self._guard is not None:
+            self._check(self._guard, request, droppable=False)

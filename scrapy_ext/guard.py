@@ -72,6 +72,11 @@ class GuardedFilter:
         """Whether the last round trip failed."""
         return self._breaker.broken
 
+    @property
+    def closes(self) -> bool:
+        """Whether the policy is to end the crawl."""
+        return self._config.on_outage == "close"
+
     def start(self) -> None:
         """Create or attach to the filter; a server that is away counts as an outage.
 
@@ -178,7 +183,7 @@ class GuardedFilter:
                 error,
                 self._config.on_outage,
             )
-        if self._config.on_outage == "close":
+        if self.closes:
             self._close("bloomlock_outage")
 
     def _full(self, error: CapacityError) -> None:
@@ -187,7 +192,7 @@ class GuardedFilter:
         if not self._told_full:
             self._told_full = True
             logger.error("%s Until then: %s.", error, self._config.on_outage)
-        if self._config.on_outage == "close":
+        if self.closes:
             self._close("bloomlock_full")
 
     def _answered(self) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
+
+from scrapy.core.scheduler import Scheduler
+from scrapy.utils.misc import load_object
 
 from bloomlock import ConfigurationError
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
+
+logger = logging.getLogger("bloomlock.scrapy")
 
 POLICIES = ("allow", "drop", "close")
 
@@ -67,6 +73,33 @@ class FilterSettings:
             clear_on_close=_flag(settings, "BLOOMLOCK_CLEAR_ON_CLOSE"),
             record_unfiltered=_flag(settings, "BLOOMLOCK_RECORD_UNFILTERED"),
             debug=_flag(settings, "DUPEFILTER_DEBUG"),
+        )
+
+
+def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
+    """Warn where requests count as seen for good while the queue they wait in may be lost.
+
+    Args:
+        settings: The crawler's settings.
+        config: What they say about the filter.
+    """
+    if config.clear_on_close:
+        return
+    # Not issubclass: Scrapy's metaclass calls everything with the right methods a subclass.
+    bases = load_object(settings["SCHEDULER"]).__mro__
+    if Scheduler in bases and not settings.get("JOBDIR"):
+        logger.warning(
+            "The filter %r outlives this crawl but the scheduler's queue is only in memory: "
+            "requests that are queued when the crawl stops count as seen and are not fetched "
+            "again. Set JOBDIR, or use the scheduler of scrapy-redis.",
+            config.name,
+        )
+    of_scrapy_redis = any(base.__module__.startswith("scrapy_redis.") for base in bases)
+    if of_scrapy_redis and not settings.getbool("SCHEDULER_PERSIST"):
+        logger.warning(
+            "SCHEDULER_PERSIST is False: the first process that closes empties the queue of all, "
+            "while the filter %r keeps what was queued as seen. Set it to True.",
+            config.name,
         )
 
 

@@ -13,7 +13,7 @@ from redis.retry import Retry
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from bloomlock import ServerError
+from bloomlock import ConfigurationError, ServerError
 from bloomlock.server import embedded_url
 from scrapy_ext.crawl.scheduler import loads
 
@@ -48,6 +48,7 @@ class Board:
             url: Its URL; None: `BLOOMLOCK_URL`, `REDIS_URL`, or the embedded server.
 
         Raises:
+            ConfigurationError: The URL is none of a Redis server.
             ServerError: It does not answer within three seconds, or not like a Redis server.
         """
         variables = (os.environ.get("BLOOMLOCK_URL"), os.environ.get("REDIS_URL"))
@@ -61,7 +62,9 @@ class Board:
                 retry=Retry(NoBackoff(), 0),
             )
             client.ping()
-        except (ValueError, redis.exceptions.RedisError, OSError) as error:
+        except ValueError as error:
+            raise ConfigurationError(f"the Redis URL ...{shown} is not usable: {error}") from error
+        except (redis.exceptions.RedisError, OSError) as error:
             raise ServerError(f"no Redis server answers at {shown}: {error}") from error
         return cls(chosen, client)
 

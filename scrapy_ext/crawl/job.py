@@ -180,7 +180,12 @@ class _Job:
                 except redis.exceptions.RedisError as error:
                     self._server_failed(error)
                 self._report.seconds = time.monotonic() - started
-                self._stop(team)
+                if not self._report.failures:
+                    self._stop(team)
+                team.kill()
+            if self._report.interrupted:
+                # Ctrl-C can strike between reading a line and adding it.
+                self._tally, reader = Tally(), JournalReader(team.journals)
             reader.read_into(self._tally)
             self._report.failures += team.failures()
 

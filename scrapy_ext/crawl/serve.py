@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import threading
+import zlib
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -24,14 +26,20 @@ class FolderServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take a free port; requests are answered from `__enter__` on.
+        """Take a port; requests are answered from `__enter__` on.
+
+        The port follows from the folder's path, so that a folder keeps its address and a named
+        filter knows its pages again; where it is taken, any free one will do.
 
         Args:
             folder: An existing folder. Its `index.html`, or else its listing, is the start page.
         """
         self.token = secrets.token_urlsafe(16)
         handler = partial(_Handler, token=self.token, directory=str(folder))
-        self._server = _Server(("127.0.0.1", 0), handler)
+        try:
+            self._server = _Server(("127.0.0.1", _usual_port(folder)), handler)
+        except OSError:
+            self._server = _Server(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
 
     @property
@@ -49,6 +57,11 @@ class FolderServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=5)
+
+
+def _usual_port(folder: Path) -> int:
+    """Return a port outside of the range systems take outgoing ports from."""
+    return 20_000 + zlib.crc32(os.fsencode(folder.resolve())) % 10_000
 
 
 class _Server(ThreadingHTTPServer):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _LOOK_AGAIN = 0.1
 _FIRST_REFUSAL = 400
 _FIRST_REDIRECT = 300
+_SCHEMES = {"http", "https"}
 
 
 class SiteSpider(Spider):
@@ -71,6 +72,9 @@ class SiteSpider(Spider):
         if response.status >= _FIRST_REFUSAL:
             self.journal.refused(key, response.url, f"status {response.status}")
             return
+        if (away := self._leads_away(response)) is not None:
+            self.journal.refused(key, response.url, f"redirects to {away}")
+            return
         requests = [self._request(url) for url in self._links(response)]
         found = [(self._key(request), request.url) for request in requests]
         self.journal.page(key, response.url, found)
@@ -103,21 +107,40 @@ class SiteSpider(Spider):
             raise TypeError("a response without its request")
         return self.crawler.request_fingerprinter.fingerprint(request)
 
+    def _leads_away(self, response: Response) -> str | None:
+        """Return where a page redirects to, if that is another site."""
+        target = _redirect(response)
+        return None if target is None or self._is_here(target) else target
+
     def _links(self, response: Response) -> Iterator[str]:
         """Yield the target of every link of a page that leads to the same site, repeats too."""
-        if _FIRST_REDIRECT <= response.status < _FIRST_REFUSAL:
-            targets = [(response.headers.get("Location") or b"").decode("latin-1")]
-            base = response.url
+        if (target := _redirect(response)) is not None:
+            yield target
         elif isinstance(response, HtmlResponse):
-            targets = response.xpath("//a/@href | //area/@href | //iframe/@src").getall()
             base = get_base_url(response.text[:4096], response.url, response.encoding)
-        else:
-            return
-        for target in targets:
-            try:
-                url = urljoin(base, target.strip())
-                wanted = urlsplit(url).scheme in {"http", "https"}
-                if target.strip() and wanted and same_site(url, self.config.start):
+            for link in response.xpath("//a/@href | //area/@href | //iframe/@src").getall():
+                url = _join(base, link.strip())
+                if link.strip() and self._is_here(url):
                     yield url
-            except ValueError:
-                continue
+
+    def _is_here(self, url: str) -> bool:
+        try:
+            return urlsplit(url).scheme in _SCHEMES and same_site(url, self.config.start)
+        except ValueError:
+            return False
+
+
+def _redirect(response: Response) -> str | None:
+    """Return where a response redirects to, if it does."""
+    target = response.headers.get("Location")
+    if target is None or not _FIRST_REDIRECT <= response.status < _FIRST_REFUSAL:
+        return None
+    return _join(response.url, target.decode("latin-1").strip())
+
+
+def _join(base: str, link: str) -> str:
+    """Return the address of a link, or an empty string if it is none."""
+    try:
+        return urljoin(base, link)
+    except ValueError:
+        return ""

@@ -34,7 +34,7 @@ class Team:
         self._config = folder / "config.json"
         self._last_pages = last_pages
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._failed: dict[int, str] = {}
+        self._put_down: set[int] = set()
 
     def __enter__(self) -> Self:
         """Start the processes."""
@@ -75,11 +75,18 @@ class Team:
     def failures(self) -> list[str]:
         """Return a sentence for each worker that ended in another way than it should."""
         return [
-            f"worker {number} (process {process.pid}) {_how_it_ended(process.returncode)}"
-            f"{self._last_words(number)}"
+            f"worker {number} (process {process.pid}) {self._end(number, process.returncode)}"
             for number, process in enumerate(self._processes)
             if process.poll() not in {None, 0}
         ]
+
+    def _end(self, number: int, code: int) -> str:
+        """Say how a worker ended, and its last words, which one that was killed has not."""
+        if number in self._put_down:
+            return "still ran at the end and was killed"
+        if code < 0:
+            return f"was killed by signal {-code}"
+        return f"ended with status {code}{self._last_words(number)}"
 
     def stop(self) -> None:
         """Let the workers finish the pages they have in hand, and wait for their end."""
@@ -87,16 +94,18 @@ class Team:
             if process.stdin is not None and not process.stdin.closed:
                 process.stdin.close()
         deadline = time.monotonic() + self._last_pages + _GRACE
-        for process in self._processes:
+        for number, process in enumerate(self._processes):
             try:
                 process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
+                self._put_down.add(number)
                 process.kill()
 
     def kill(self) -> None:
         """End the workers at once."""
-        for process in self._processes:
+        for number, process in enumerate(self._processes):
             if process.poll() is None:
+                self._put_down.add(number)
                 process.kill()
         for process in self._processes:
             process.wait()
@@ -104,7 +113,7 @@ class Team:
                 process.stdin.close()
 
     def _last_words(self, number: int) -> str:
-        """Return the last lines a failed worker wrote."""
+        """Return the last line a failed worker wrote."""
         journal = self.journals[number]
         for source in (journal.with_suffix(".err"), journal.with_suffix(".log")):
             if source.exists():
@@ -112,7 +121,3 @@ class Team:
                 if lines:
                     return ": " + lines[-1][-300:]
         return ""
-
-
-def _how_it_ended(code: int) -> str:
-    return f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"

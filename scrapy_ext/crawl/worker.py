@@ -60,6 +60,8 @@ def scrapy_settings(config: CrawlConfig, log: Path) -> dict[str, Any]:
         "CONCURRENT_REQUESTS_PER_DOMAIN": config.concurrency,
         "DOWNLOAD_DELAY": config.delay,
         "AUTOTHROTTLE_ENABLED": config.throttle,
+        "AUTOTHROTTLE_START_DELAY": 0.5,
+        "AUTOTHROTTLE_MAX_DELAY": 10.0,
         "DOWNLOAD_TIMEOUT": config.timeout,
         "DOWNLOAD_MAXSIZE": 32 << 20,
         "RETRY_TIMES": 2,

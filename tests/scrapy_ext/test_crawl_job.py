@@ -1,0 +1,244 @@
+"""The main job on a small folder: real workers, exact counts, and what happens when one dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from servers import exists, wait_until
+
+from bloomlock import BloomFilter, ConfigurationError, ServerError
+from scrapy_ext.crawl.job import JobOptions, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from scrapy_ext.crawl.report import Progress
+
+PAGES = 24
+# The index and every page link to every page twice, to the index, to a page that is not there,
+# and to another site.
+LINKS = 2 * PAGES + 2
+COMMAND = "from bloomlock.cli.crawl import crawl_command; crawl_command()"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    links = "".join(f'<a href="{page}.html#part">{page}</a>' for page in [*range(PAGES)] * 2)
+    more = '<a href="/">up</a><a href="gone.html">?</a><a href="http://127.0.0.1:1/">away</a>'
+    body = f"<html><body>{links}{more}</body></html>"
+    for name in ["index", *range(PAGES)]:
+        tmp_path.joinpath(f"{name}.html").write_text(body)
+    return tmp_path
+
+
+def command(folder: Path, url: str, *options: str) -> list[str]:
+    return [sys.executable, "-c", COMMAND, str(folder), "--url", url, "--json", *options]
+
+
+def test_every_page_once_and_none_missed(folder: Path, valkey: str, client: redis.Redis) -> None:
+    done = subprocess.run(
+        command(folder, valkey, "--workers", "2"), capture_output=True, timeout=60, check=False
+    )
+    report = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    assert report["pages"] == PAGES + 1
+    # Each of the two workers offers the first page as well.
+    assert report["links"] == (PAGES + 1) * LINKS + 2
+    assert report["distinct"] == PAGES + 2
+    assert report["duplicates"] == report["links"] - report["distinct"]
+    assert report["twice"] == report["missed"] == report["failures"] == []
+    assert [url.rpartition("/")[2] for url in report["refused"]] == ["gone.html"]
+    assert report["lost"] == report["queued"] == report["earlier"] == 0
+    assert 0 < report["filter_bytes"] < 5000
+    assert report["set_bytes"] > 26 * 40
+    assert client.keys() == []
+
+
+def test_the_table(folder: Path, valkey: str) -> None:
+    arguments = [each for each in command(folder, valkey, "--workers", "1") if each != "--json"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    rows = {
+        cells[1].strip(): cells[2].strip()
+        for line in done.stdout.splitlines()
+        if len(cells := line.split("│")) > 3
+    }
+    assert rows["pages fetched"] == str(PAGES + 1)
+    assert rows["pages fetched twice"] == rows["pages missed"] == "0"
+    assert done.returncode == 0
+
+
+def test_a_named_crawl_is_gone_on_with(folder: Path, valkey: str, client: redis.Redis) -> None:
+    options = {"source": str(folder), "workers": 2, "url": valkey, "name": "docs"}
+    first = run(JobOptions(**options, max_pages=5, delay=0.1, concurrency=2))
+    assert 5 <= first.pages < PAGES
+    assert first.ok
+    assert first.queued == PAGES + 2 - first.pages - len(first.refused)
+    second = run(JobOptions(**options))
+    assert second.ok
+    assert first.pages + second.pages == PAGES + 1
+    assert second.queued == 0
+    assert second.earlier == first.pages
+    assert BloomFilter.open("docs", client=client).count() == PAGES + 2
+    assert [key for key in client.scan_iter() if b":crawl:" in key] == []
+
+
+def test_a_killed_worker_is_reported_with_the_pages_it_had(folder: Path, valkey: str) -> None:
+    def kill_the_first(progress: Progress) -> None:
+        if progress.pages >= 4 and not killed:
+            killed.append(progress.pids[0])
+            os.kill(progress.pids[0], signal.SIGKILL)
+
+    killed: list[int] = []
+    options = JobOptions(str(folder), workers=2, url=valkey, delay=0.1, concurrency=4)
+    report = run(options, kill_the_first)
+    assert not report.ok
+    assert report.failures == [f"worker 0 (process {killed[0]}) was killed by signal 9"]
+    # It had one page on its way and others waiting; the other worker did all the rest.
+    assert 1 <= report.lost == len(report.missed) <= 8
+    assert report.pages + len(report.missed) + len(report.refused) == PAGES + 2
+    assert report.twice == []
+
+
+def test_workers_that_cannot_start_fail_the_job(
+    folder: Path, valkey: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any
+) -> None:
+    broken = tmp_path_factory.mktemp("path")
+    broken.joinpath("scrapy_redis.py").write_text("raise RuntimeError('a broken installation')")
+    monkeypatch.setenv("PYTHONPATH", str(broken))
+    report = run(JobOptions(str(folder), workers=1, url=valkey))
+    assert not report.ok
+    assert report.pages == 0
+    assert len(report.failures) == 1
+    assert report.failures[0].endswith("ended with status 1: RuntimeError: a broken installation")
+
+
+def test_workers_that_do_not_get_on_are_given_up(folder: Path, valkey: str) -> None:
+    # A worker that may fetch less than nothing at the same time waits for ever.
+    report = run(JobOptions(str(folder), workers=1, url=valkey, concurrency=-1, patience=1.5))
+    assert not report.ok
+    assert report.failures[0] == "no worker has got on for 1.5 s; given up"
+    assert report.failures[1].endswith("still ran at the end and was killed")
+
+
+@pytest.fixture
+def running(folder: Path, valkey: str, client: redis.Redis) -> Iterator[Any]:
+    """A job that has fetched some pages and is far from its end; with its workers' ids."""
+    options = ["--workers", "2", "--delay", "1", "--concurrency", "1", "--name", "kept"]
+    process = subprocess.Popen(command(folder, valkey, *options), stdout=subprocess.PIPE)
+    wait_until(lambda: client.llen("bloomlock:crawl:kept:queue") > 0)
+    tasks = Path(f"/proc/{process.pid}/task")
+    if not tasks.exists():
+        pytest.skip("the children of a process cannot be told here")
+    lines = [path.read_text() for path in tasks.glob("*/children")]
+    children = [int(child) for line in lines for child in line.split()]
+    assert len(children) == 2
+    yield process, children
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_says_what_there_is(number: signal.Signals, running: Any) -> None:
+    process, children = running
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=40)
+    report = json.loads(out)
+    assert process.returncode == 130
+    assert report["interrupted"]
+    assert report["pages"] >= 1
+    assert report["queued"] >= 1
+    assert report["missed"] == report["twice"] == report["failures"] == []
+    assert not any(exists(child) for child in children)
+
+
+def test_no_worker_outlives_a_job_that_was_killed(running: Any) -> None:
+    process, children = running
+    process.kill()
+    wait_until(lambda: not any(exists(child) for child in children), 30)
+
+
+def test_the_server_dies(folder: Path) -> None:
+    from bloomlock.server import PrivateServer  # noqa: PLC0415 - only here
+
+    def kill_the_server(progress: Progress) -> None:
+        if progress.pages >= 2:
+            server.stop()
+
+    with PrivateServer() as server:
+        options = JobOptions(str(folder), workers=1, url=server.url, delay=0.1, concurrency=2)
+        report = run(options, kill_the_server)
+    assert not report.ok
+    assert any("the Redis server failed" in failure for failure in report.failures)
+
+
+class Elsewhere(SimpleHTTPRequestHandler):
+    """A site that somebody else serves, with a page that has moved there and one that left."""
+
+    moved: ClassVar = {"/1.html": "/moved/1.html", "/2.html": "https://www.example.org/2.html"}
+
+    def do_GET(self) -> None:
+        if self.path not in self.moved:
+            return super().do_GET()
+        self.send_response(301)
+        self.send_header("Location", self.moved[self.path])
+        self.send_header("Content-Length", "0")
+        return self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def test_a_site_of_somebody_else(tmp_path: Path, valkey: str) -> None:
+    tmp_path.joinpath("robots.txt").write_text("User-agent: *\nDisallow: /private.html\n")
+    names = ["1.html", "2.html", "private.html"]
+    links = "".join(f'<a href="{name}">{name}</a>' for name in names)
+    tmp_path.joinpath("moved").mkdir()
+    for name in ["index.html", "private.html", "moved/1.html"]:
+        tmp_path.joinpath(name).write_text(f"<html><body>{links}</body></html>")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Elsewhere, directory=tmp_path)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        report = run(JobOptions(url, workers=1, url=valkey))
+        server.shutdown()
+    assert report.ok
+    # The page that has moved counts, and so does the one it has moved to, whose links are to
+    # moved/2.html and moved/private.html, which are not there.
+    assert report.pages == 3
+    assert report.refused[f"{url}/2.html"] == "redirects to https://www.example.org/2.html"
+    assert "robots.txt" in report.refused[f"{url}/private.html"]
+    assert sorted(why for why in report.refused.values() if "status" in why) == ["status 404"] * 2
+
+
+@pytest.mark.parametrize("source", ["no such folder", "ftp://host/", "http://"])
+def test_a_source_that_is_none(source: str, valkey: str) -> None:
+    with pytest.raises(ConfigurationError, match="SOURCE is"):
+        run(JobOptions(source, url=valkey))
+
+
+def test_a_server_that_is_none(folder: Path) -> None:
+    with pytest.raises(ServerError, match=r"no Redis server answers at 127\.0\.0\.1:1/0"):
+        run(JobOptions(str(folder), url="redis://:secret@127.0.0.1:1/0"))
+
+
+def test_without_scrapy_one_sentence() -> None:
+    hide = f"import sys; sys.modules['scrapy'] = None; {COMMAND}"
+    done = subprocess.run(
+        [sys.executable, "-c", hide], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'bloomlock[scrapy]'" in done.stderr

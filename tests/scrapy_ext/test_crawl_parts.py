@@ -1,0 +1,123 @@
+"""The parts of the main job that need no crawl: the sums, the pages, the folder server."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+from scrapy import Request
+
+from scrapy_ext.crawl.config import same_site
+from scrapy_ext.crawl.journal import Journal
+from scrapy_ext.crawl.pydoc_pages import module_names, pydoc_site
+from scrapy_ext.crawl.scheduler import dumps, loads
+from scrapy_ext.crawl.serve import TOKEN_HEADER, FolderServer
+from scrapy_ext.crawl.tally import JournalReader, Tally, tolerated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_sums_of_two_journals(tmp_path: Path) -> None:
+    paths = [tmp_path / "0", tmp_path / "1"]
+    reader, tally = JournalReader(paths), Tally()
+    assert not reader.read_into(tally)
+    one, two = Journal(paths[0]), Journal(paths[1])
+    one.won(b"a", "/a")
+    one.page(b"a", "/a", [(b"a", "/a"), (b"b", "/b"), (b"c", "/c"), (b"d", "/d"), (b"e", "/e")])
+    for key, url in ((b"b", "/b"), (b"c", "/c"), (b"d", "/d")):
+        one.won(key, url)
+    two.page(b"b", "/b", [(b"a", "/a")])
+    assert reader.read_into(tally)
+    assert tally.twice() == []
+    assert tally.lost(queued=["63"]) == {"64"}
+    assert tally.never_new(queued=[]) == {"65"}
+    one.page(b"b", "/b", [])
+    two.refused(b"c", "/c", "status 404")
+    two.failed(b"d", "/d", "time-out")
+    two.checked, two.duplicates = 10, 7
+    two.count()
+    assert reader.read_into(tally)
+    assert tally.twice() == ["/b"]
+    assert tally.lost(queued=[]) == set()
+    assert (tally.links, tally.duplicates) == ({1: 10}, {1: 7})
+    two.count()
+    assert not reader.read_into(tally), "counters alone are no news"
+
+
+def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
+    path = tmp_path / "0"
+    path.write_bytes(b'{"kind": "refused", "key": "61", "url": "/a", ')
+    reader, tally = JournalReader([path]), Tally()
+    assert not reader.read_into(tally)
+    with path.open("ab") as file:
+        file.write(b'"why": "no"}\n')
+    assert reader.read_into(tally)
+    assert tally.refused == {"61": "no"}
+
+
+@pytest.mark.parametrize(
+    ("items", "rate", "most"), [(500, 1e-6, 0), (100_000, 1e-6, 1), (500, 0.01, 13)]
+)
+def test_tolerated(items: int, rate: float, most: int) -> None:
+    assert tolerated(items, rate) == most
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("http://a/x", "https://a:443/y", True),
+        ("http://a:81/", "http://a/", False),
+        ("http://a/", "http://b.a/", False),
+        ("http://A/", "http://a/", True),
+    ],
+)
+def test_same_site(first: str, second: str, same: bool) -> None:
+    assert same_site(first, second) is same
+
+
+def test_a_request_survives_the_queue() -> None:
+    request = Request("http://a/?q=ü", meta={"depth": 3}, dont_filter=True, priority=-1)
+    stored = dumps(request.to_dict())
+    assert loads(stored.encode())["meta"] == {"depth": 3}
+    assert dumps(Request(**loads(stored)).to_dict()) == stored
+
+
+def test_the_pydoc_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda _: str(tmp_path))
+    monkeypatch.setenv("A_SECRET", "not for the os page")
+    folder = pydoc_site()
+    pages = {page.name: page.read_text("utf-8") for page in folder.iterdir()}
+    assert len(pages) > 400
+    assert {"json.html", "asyncio.events.html", "os.html"} <= pages.keys()
+    assert not any("antigravity" in name or "__main__" in name for name in pages)
+    assert "not for the os page" not in pages["os.html"]
+    targets = {target for page in pages.values() for target in re.findall(r'href="([^"#]*)', page)}
+    local = {target for target in targets if target and not target.startswith("http")}
+    assert local - pages.keys() == {"."}
+    before = folder.stat().st_mtime_ns
+    assert pydoc_site() == folder
+    assert folder.stat().st_mtime_ns == before
+    assert [each.name for each in tmp_path.iterdir()] == [folder.name]
+
+
+def test_the_listed_modules_are_harmless() -> None:
+    names = set(module_names())
+    assert names.isdisjoint({"antigravity", "this", "idlelib", "tkinter", "turtle", "__main__"})
+    assert not any(name.endswith(".__main__") for name in names)
+
+
+def test_the_folder_is_for_those_who_know_the_token(tmp_path: Path) -> None:
+    tmp_path.joinpath("index.html").write_text("hello")
+    with FolderServer(tmp_path) as server:
+        request = urllib.request.Request(server.url)  # noqa: S310 - our own loopback URL
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=10)  # noqa: S310 - as above
+        assert refused.value.code == 403
+        refused.value.close()
+        request.add_header(TOKEN_HEADER, server.token)
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+            assert answer.read() == b"hello"
