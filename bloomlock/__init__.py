@@ -15,6 +15,7 @@ from .errors import (
 )
 from .filters.async_bloom import AsyncBloomFilter
 from .filters.bloom import BloomFilter
+from .filters.catalog import delete_filter, list_filters
 from .filters.inspection import FilterInfo
 
 __version__ = "0.1.0"
@@ -34,4 +35,6 @@ __all__ = [
     "OutcomeUnknownError",
     "PartialResultError",
     "ServerError",
+    "delete_filter",
+    "list_filters",
 ]
