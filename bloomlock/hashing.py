@@ -12,8 +12,15 @@ verification", FMCAD 2004) with a third term. Two terms give m^2 sequences, and 
 collide whole with probability n/m^2, which is above an error rate of 1e-9 for any filter below
 ten million items; three terms give m^3.
 
-With seeds. offset_i is the first half of the digest with seed_i, modulo m; the shard comes from the
-first seed's. m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 2^-32.
+With seeds. Let g_i be the first half of the digest with seed_i. Then
+
+    shard = (g_0 * S) >> 64
+    offset_i = (g_i mod m + i) mod m
+
+The i is there because Murmur3 lets a short item that ends in a zero byte and the same item without
+it exchange the digests of two neighbouring seeds: without it both would have the same bits.
+
+m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 2^-32.
 """
 
 from __future__ import annotations
@@ -115,7 +122,8 @@ class Hasher:
         bits = self.shard_bits
         if self.seeds is not None:
             halves = [mmh3_x64_128_utupledigest(data, seed)[0] for seed in self.seeds]
-            return (halves[0] * self.shards) >> 64, [h % bits + HEADER_BITS for h in halves]
+            offsets = [(half % bits + i) % bits + HEADER_BITS for i, half in enumerate(halves)]
+            return (halves[0] * self.shards) >> 64, offsets
         h1, h2 = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
         x = h1 % bits
         z, y = divmod(h2, bits)
@@ -162,7 +170,8 @@ class Hasher:
         seeds = self.seeds or ()
         digests = (mmh3_x64_128_digest(item, seed) for item in items for seed in seeds)
         halves = _halves(digests)[:, 0].reshape(len(items), len(seeds))
-        return halves[:, 0], halves % np.uint64(self.shard_bits)
+        bits = np.uint64(self.shard_bits)
+        return halves[:, 0], (halves % bits + np.arange(len(seeds), dtype=np.uint64)) % bits
 
 
 def _halves(digests: Iterable[bytes]) -> npt.NDArray[np.uint64]:

@@ -1,0 +1,111 @@
+"""Whatever is done to a filter, it answers as a Python set would."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from bloomlock import BloomFilter
+
+# At this rate and with so few items a false positive would be a wonder, so equality is asked.
+CAPACITY, ERROR_RATE = 2000, 1e-12
+
+items = st.one_of(st.binary(max_size=8), st.text(max_size=6), st.sampled_from("abcdef"))
+batches = st.lists(items, max_size=40)
+
+
+def as_bytes(item: str | bytes) -> bytes:
+    return item if isinstance(item, bytes) else item.encode()
+
+
+class Model(RuleBasedStateMachine):
+    url: str
+    strategy: str
+    decode: bool
+
+    @initialize(shards=st.integers(1, 3), seeded=st.booleans())
+    def create(self, shards: int, seeded: bool) -> None:
+        self.client = redis.Redis.from_url(self.url, decode_responses=self.decode)
+        self.client.flushall()
+        self.seen: set[bytes] = set()
+        self.filter = BloomFilter(
+            "model",
+            CAPACITY,
+            ERROR_RATE,
+            client=self.client,
+            strategy=self.strategy,
+            shards=shards,
+            seeds=range(40) if seeded else None,
+        )
+
+    def offer(self, item: str | bytes) -> bool:
+        data = as_bytes(item)
+        new = data not in self.seen
+        self.seen.add(data)
+        return new
+
+    @rule(item=items)
+    def add(self, item: str | bytes) -> None:
+        assert self.filter.add(item) == self.offer(item)
+
+    @rule(batch=batches)
+    def add_many(self, batch: list[str | bytes]) -> None:
+        assert self.filter.add_many(iter(batch)) == [self.offer(item) for item in batch]
+
+    @rule(batch=batches)
+    def update(self, batch: list[str | bytes]) -> None:
+        assert self.filter.update(batch) == sum([self.offer(item) for item in batch])
+
+    @rule(item=items)
+    def exists(self, item: str | bytes) -> None:
+        assert self.filter.exists(item) == (as_bytes(item) in self.seen)
+        assert (item in self.filter) == (as_bytes(item) in self.seen)
+
+    @rule(batch=batches)
+    def exists_many(self, batch: list[str | bytes]) -> None:
+        assert self.filter.exists_many(batch) == [as_bytes(item) in self.seen for item in batch]
+
+    @rule()
+    def clear(self) -> None:
+        self.filter.clear()
+        self.seen.clear()
+
+    @rule()
+    def open_again(self) -> None:
+        self.filter = BloomFilter.open("model", client=self.client, strategy=self.strategy)
+
+    @rule()
+    def move_to_a_copy_and_back(self) -> None:
+        copied = self.filter.copy("other")
+        self.filter.delete()
+        self.filter = copied.copy("model")
+        copied.delete()
+
+    @invariant()
+    def all_that_was_added_is_seen(self) -> None:
+        if getattr(self, "seen", None):
+            assert all(self.filter.exists_many(self.seen))
+
+    def teardown(self) -> None:
+        if hasattr(self, "client"):
+            assert self.filter.count() == pytest.approx(len(self.seen), abs=3)
+            self.client.close()
+
+
+@pytest.mark.parametrize("decode", [False, True], ids=["bytes", "text"])
+@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "pipeline", "lock"])
+def test_as_a_set(valkey, strategy, decode):
+    machine = type("Machine", (Model,), {"url": valkey, "strategy": strategy, "decode": decode})
+    case = machine.TestCase
+    # Shrinking a failure of forty commands a step would take longer than reading it.
+    case.settings = settings(
+        max_examples=15,
+        stateful_step_count=25,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
+        print_blob=True,
+    )
+    case().runTest()

@@ -1,0 +1,146 @@
+"""The stored parameters: nothing is lost on the way, nothing wrong is believed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bloomlock import ConfigurationError, FilterMismatchError
+from bloomlock.descriptor import (
+    FIELDS,
+    READY,
+    Wanted,
+    decode,
+    encode,
+    has_unknown_flags,
+    header_from_bytes,
+    header_of,
+    is_header,
+)
+from bloomlock.keys import FilterKeys, escape, meta_pattern, name_of, unescape
+
+seeds = st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9, unique=True)
+
+
+def stored(fields: dict[str, str]) -> list[bytes | None]:
+    return [fields[field].encode() if field in fields else None for field in FIELDS]
+
+
+def described(**changes: str) -> list[bytes | None]:
+    descriptor = Wanted.check(1000, 0.01).describe().with_generation(7, READY)
+    return stored({**encode(descriptor), **changes})
+
+
+@given(st.integers(1, 10**9), st.floats(1e-9, 0.9), seeds, st.integers(1, 2**48 - 1))
+def test_what_is_stored_is_read(capacity, error_rate, given_seeds, generation):
+    wanted = Wanted.check(capacity, error_rate, given_seeds)
+    descriptor = wanted.describe().with_generation(generation, READY)
+    read = decode("x", stored(encode(descriptor)))
+    assert read == descriptor
+    assert not wanted.differences(read)
+
+
+@given(st.integers(1, 2**48 - 1))
+def test_headers_fit_a_signed_integer_and_are_recognised(generation):
+    header = header_of(generation)
+    assert 0 < header < 2**63
+    assert is_header(header)
+    assert not has_unknown_flags(header)
+    assert has_unknown_flags(header | 1 << 48)
+    assert header_from_bytes(header.to_bytes(8, "big")) == header
+
+
+@pytest.mark.parametrize("foreign", [0, 1, int.from_bytes(b"some str"), 2**63 - 1])
+def test_other_strings_are_no_header(foreign):
+    assert not is_header(foreign)
+
+
+def test_a_short_string_has_no_header():
+    assert header_from_bytes(b"B\0\0") == 0
+
+
+def test_nothing_stored_is_nothing():
+    assert decode("x", [None] * len(FIELDS)) is None
+
+
+def test_a_newer_format_is_refused():
+    with pytest.raises(FilterMismatchError, match="format 2.*upgrade bloomlock"):
+        decode("x", described(format="2"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": "zero"},
+        {"capacity": "-3"},
+        {"error_rate": "nan"},
+        {"shard_bits": "0"},
+        {"shard_bits": str(2**33)},
+        {"num_hashes": "65"},
+        {"shards": "1000"},
+        {"seeds": "1,1,2,3,4,5"},
+        {"seeds": "1"},
+        {"layout": "blocked"},
+        {"generation": "0"},
+    ],
+    ids=str,
+)
+def test_a_broken_descriptor_is_refused(changes):
+    with pytest.raises(FilterMismatchError, match="'x'"):
+        decode("x", described(**changes))
+
+
+def test_a_missing_field_is_refused():
+    values = described()
+    values[FIELDS.index("shards")] = None
+    with pytest.raises(FilterMismatchError):
+        decode("x", values)
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1.5, "10", None, True, float("nan")])
+def test_bad_capacity(capacity):
+    with pytest.raises(ConfigurationError, match="capacity must be .* not "):
+        Wanted.check(capacity, 0.01)
+
+
+@pytest.mark.parametrize("rate", [0, -0.1, 1.0, 2, float("nan"), float("inf"), "0.1", None, True])
+def test_bad_error_rate(rate):
+    with pytest.raises(ConfigurationError, match="error_rate must be .* not "):
+        Wanted.check(1000, rate)
+
+
+@pytest.mark.parametrize("shards", [0, 257, 1.0, "2", True])
+def test_bad_shards(shards):
+    with pytest.raises(ConfigurationError, match="shards must be .* not "):
+        Wanted.check(1000, 0.01, None, shards)
+
+
+@given(st.text(min_size=1))
+def test_names_survive_escaping(name):
+    escaped = escape(name)
+    assert not set(escaped) & set("{}/")
+    assert unescape(escaped) == name
+
+
+@given(st.text(min_size=1, max_size=50), st.integers(1, 255))
+def test_no_name_reaches_another_filters_shard(name, shard):
+    assert FilterKeys(f"{name}/{shard}").bits(0) != FilterKeys(name).bits(shard)
+
+
+def test_names_are_found_again():
+    assert name_of(FilterKeys("a {b}/c\n").meta) == "a {b}/c\n"
+    assert name_of("bloomlock:{x}:bits") is None
+    assert meta_pattern("my[app]:") == r"my\[app\]:{*}:meta"
+
+
+@pytest.mark.parametrize("name", ["", None, 3, b"x", "x" * 1025, "\ud800"])
+def test_bad_names(name):
+    with pytest.raises(ConfigurationError, match="name must be"):
+        FilterKeys(name)
+
+
+@pytest.mark.parametrize("prefix", ["{", "a}", None])
+def test_bad_prefixes(prefix):
+    with pytest.raises(ConfigurationError, match="prefix must be"):
+        FilterKeys("x", prefix)

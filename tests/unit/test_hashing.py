@@ -1,0 +1,151 @@
+"""Offsets: written-down vectors, agreement of both paths, no bias, no signs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bloomlock import ConfigurationError
+from bloomlock.hashing import Hasher, check_seeds, encode_item
+from bloomlock.sizing import HEADER_BITS, MAX_SHARD_BITS
+
+VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text("utf-8"))
+
+hashers = st.builds(
+    Hasher,
+    st.one_of(st.integers(8192, MAX_SHARD_BITS), st.just(MAX_SHARD_BITS), st.just(2**31)),
+    st.integers(1, 64),
+    st.integers(1, 256),
+)
+seeded_hashers = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=64, unique=True).flatmap(
+    lambda seeds: st.builds(
+        Hasher,
+        st.integers(8192, MAX_SHARD_BITS),
+        st.just(len(seeds)),
+        st.integers(1, 256),
+        st.just(tuple(seeds)),
+    )
+)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["what"])
+def test_written_vectors_still_hold(vector):
+    seeds = tuple(vector["seeds"]) or None
+    hasher = Hasher(vector["shard_bits"], vector["num_hashes"], vector["shards"], seeds)
+    data = bytes.fromhex(vector["item_hex"])
+    expected = (vector["shard"], [HEADER_BITS + offset for offset in vector["offsets"]])
+    assert hasher.locate(data) == expected
+    assert hasher.locate_many([data]) == ([expected[0]], [expected[1]])
+
+
+def murmur3_x64_128(data: bytes, seed: int) -> tuple[int, int]:
+    """Murmur3 as its author wrote it, in plain Python: an oracle that shares no code with mmh3."""
+    mask = 2**64 - 1
+
+    def rotl(x: int, r: int) -> int:
+        return ((x << r) | (x >> (64 - r))) & mask
+
+    def fmix(k: int) -> int:
+        k = ((k ^ (k >> 33)) * 0xFF51AFD7ED558CCD) & mask
+        k = ((k ^ (k >> 33)) * 0xC4CEB9FE1A85EC53) & mask
+        return k ^ (k >> 33)
+
+    c1, c2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+    h1 = h2 = seed
+    blocks = len(data) // 16 * 16
+    for start in range(0, blocks, 16):
+        k1 = int.from_bytes(data[start : start + 8], "little")
+        k2 = int.from_bytes(data[start + 8 : start + 16], "little")
+        h1 ^= rotl(k1 * c1 & mask, 31) * c2 & mask
+        h1 = ((rotl(h1, 27) + h2) * 5 + 0x52DCE729) & mask
+        h2 ^= rotl(k2 * c2 & mask, 33) * c1 & mask
+        h2 = ((rotl(h2, 31) + h1) * 5 + 0x38495AB5) & mask
+    tail = data[blocks:]
+    h2 ^= rotl(int.from_bytes(tail[8:], "little") * c2 & mask, 33) * c1 & mask
+    h1 ^= rotl(int.from_bytes(tail[:8], "little") * c1 & mask, 31) * c2 & mask
+    h1, h2 = h1 ^ len(data), h2 ^ len(data)
+    h1 = (h1 + h2) & mask
+    h2 = (h2 + h1) & mask
+    h1, h2 = fmix(h1), fmix(h2)
+    h1 = (h1 + h2) & mask
+    return h1, (h2 + h1) & mask
+
+
+def by_the_book(hasher: Hasher, data: bytes) -> tuple[int, list[int]]:
+    """The formulas of hashing.py's docstring, one by one."""
+    bits = hasher.shard_bits
+    if hasher.seeds:
+        halves = [murmur3_x64_128(data, seed)[0] for seed in hasher.seeds]
+        offsets = [(half % bits + i) % bits + HEADER_BITS for i, half in enumerate(halves)]
+        return (halves[0] * hasher.shards) >> 64, offsets
+    h1, h2 = murmur3_x64_128(data, 0)
+    x, y, z = h1 % bits, h2 % bits, (h2 // bits) % bits
+    offsets = [
+        (x + i * y + i * (i - 1) // 2 * z + (i + 1) * i * (i - 1) // 6) % bits + HEADER_BITS
+        for i in range(hasher.num_hashes)
+    ]
+    return (h1 * hasher.shards) >> 64, offsets
+
+
+@given(st.one_of(hashers, seeded_hashers), st.lists(st.binary(max_size=70), max_size=20))
+@example(Hasher(MAX_SHARD_BITS, 64, 256), [b"", b"\xff" * 64])
+def test_scalar_batch_and_book_agree_bit_for_bit(hasher, items):
+    shards, offsets = hasher.locate_many(items)
+    assert [hasher.locate(item) for item in items] == list(zip(shards, offsets, strict=True))
+    assert [by_the_book(hasher, item) for item in items] == list(zip(shards, offsets, strict=True))
+    for row in offsets:
+        assert all(HEADER_BITS <= offset < HEADER_BITS + hasher.shard_bits for offset in row)
+
+
+def test_offsets_are_uniform_where_a_32_bit_hash_is_not():
+    # At 3e9 bits a 32-bit hash taken modulo m hits the first 1.29e9 bits twice as often.
+    hasher = Hasher(3_000_000_000, 10)
+    _, rows = hasher.locate_many([b"%d" % number for number in range(50_000)])
+    thirds = Counter((offset - HEADER_BITS) // 1_000_000_000 for row in rows for offset in row)
+    for third in range(3):
+        assert thirds[third] / 500_000 == pytest.approx(1 / 3, abs=0.004)
+
+
+def test_trailing_zero_bytes_make_another_item_under_neighbouring_seeds():
+    # The plain digests of these are permutations of each other: g(b"", s) = g(b"\0", s ^ 1).
+    hasher = Hasher(10**9, 40, 1, tuple(range(40)))
+    sets = [frozenset(hasher.locate(item)[1]) for item in (b"", b"\0", b"\0\0", b"a", b"a\0")]
+    assert all(len(one & other) < 5 for one in sets for other in sets if one is not other)
+
+
+def test_items_spread_evenly_over_shards():
+    hasher = Hasher(2**32 - 64, 3, 7)
+    shards, _ = hasher.locate_many([b"%d" % number for number in range(70_000)])
+    assert sorted(Counter(shards)) == list(range(7))
+    assert all(abs(count - 10_000) < 500 for count in Counter(shards).values())
+
+
+@given(st.text())
+def test_text_is_its_utf8(text):
+    assert encode_item(text) == text.encode()
+
+
+@pytest.mark.parametrize("item", [None, 1, 1.5, ["a"], bytearray(b"a"), memoryview(b"a"), object()])
+def test_other_types_are_refused(item):
+    with pytest.raises(TypeError, match="item must be str or bytes, not"):
+        encode_item(item)
+
+
+def test_a_lone_surrogate_is_refused():
+    with pytest.raises(ConfigurationError, match="surrogate"):
+        encode_item("\ud800")
+
+
+@pytest.mark.parametrize("seeds", [(), [1, 1], [-1], [2**32], ["a"], "12", 5, [True], range(65)])
+def test_bad_seeds_are_refused(seeds):
+    with pytest.raises(ConfigurationError, match="seeds must be"):
+        check_seeds(seeds)
+
+
+def test_seeds_may_be_any_iterable():
+    assert check_seeds(range(3)) == (0, 1, 2)

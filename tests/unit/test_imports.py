@@ -1,0 +1,91 @@
+"""Imports point downwards only, and what stands above the library uses its public names."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# From the bottom up; a module may import from its own layer and from those before it.
+LAYERS = [
+    {"errors"},
+    {"sizing", "keys"},
+    {"hashing"},
+    {"descriptor"},
+    {"commands"},
+    {"scripts"},
+    {"locks"},
+    {"strategies"},
+    {"server"},
+    {"runtime"},
+    {"filters"},
+    {""},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+PURE = {"errors", "sizing", "keys", "hashing", "descriptor", "commands", "strategies"}
+IMPURE_MODULES = {"socket", "time", "asyncio", "threading", "subprocess", "os", "redis.client"}
+PUBLIC = {"bloomlock", "bloomlock.server", "bloomlock.errors"}
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def place_of(path: Path) -> str:
+    parts = path.relative_to(ROOT / "bloomlock").with_suffix("").parts
+    return "" if parts == ("__init__",) else parts[0]
+
+
+def imported(path: Path) -> set[str]:
+    """Absolute names of all modules a file imports, wherever the import stands."""
+    package = path.relative_to(ROOT).parts[:-1]
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *(node.module or "").split("."))).strip(".")
+            names.add(module)
+            names |= {f"{module}.{alias.name}" for alias in node.names if not node.module}
+    return names
+
+
+def test_every_part_of_the_package_has_a_layer():
+    assert {place_of(path) for path in modules("bloomlock")} == set(LEVEL)
+
+
+@pytest.mark.parametrize("path", modules("bloomlock"), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_downwards(path):
+    mine = LEVEL[place_of(path)]
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] == "bloomlock" and parts[1:2]:
+            place = parts[1] if parts[1] in LEVEL else ""
+            assert LEVEL[place] <= mine, f"{path.name} imports {name}"
+        elif parts[0] == "bloomlock":
+            assert mine >= LEVEL[""], f"{path.name} imports the public names"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules("bloomlock") if place_of(path) in PURE],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_pure_parts_know_neither_clock_nor_network(path):
+    assert not imported(path) & IMPURE_MODULES
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for folder in ("bloomlock/cli", "scrapy_ext", "benchmarks") for p in modules(folder)],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_what_stands_above_uses_public_names(path):
+    ours = {name for name in imported(path) if name.split(".")[0] == "bloomlock"}
+    inner = {name for name in ours if not name.startswith("bloomlock.cli")}
+    assert inner <= PUBLIC

@@ -1,0 +1,98 @@
+"""Sizing against the formulas and against published numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bloomlock import ConfigurationError
+from bloomlock.sizing import (
+    HEADER_BITS,
+    MAX_SHARD_BITS,
+    MAX_SHARDS,
+    Size,
+    best_num_hashes,
+    bits_needed,
+    error_rate_at_fill,
+    estimate_count,
+    expected_error_rate,
+    shard_capacity,
+    size_for,
+)
+
+capacities = st.integers(1, 10**9)
+error_rates = st.floats(1e-12, 0.5)
+
+
+@given(capacities, error_rates)
+def test_the_rate_is_kept_at_capacity_and_one_bit_less_would_break_it(capacity, error_rate):
+    size = size_for(capacity, error_rate, shards=None)
+    per_shard = shard_capacity(capacity, size.shards)
+    rate = expected_error_rate(per_shard, size.shard_bits, size.num_hashes)
+    assert rate <= error_rate * (1 + 1e-6)
+    needed = bits_needed(per_shard, error_rate, size.num_hashes)
+    if needed > 10_000:
+        assert expected_error_rate(per_shard, needed - 2, size.num_hashes) > error_rate * (1 - 1e-9)
+
+
+@given(capacities, error_rates)
+def test_bits_stay_within_two_percent_of_the_optimum(capacity, error_rate):
+    optimum = -capacity * math.log2(error_rate) / math.log(2)
+    needed = bits_needed(capacity, error_rate, best_num_hashes(error_rate))
+    ideal = bits_needed(capacity, error_rate, max(1, math.ceil(-math.log2(error_rate))))
+    assert needed <= max(1.02 * optimum, ideal) + 1
+
+
+def test_textbook_numbers():
+    # 9.585 bits an item at 1 % with the real-valued optimum, 9.593 with its k rounded to 7.
+    assert bits_needed(1_000_000, 0.01, 7) == 9_592_955
+    assert best_num_hashes(0.01) == 6
+    assert bits_needed(1_000_000, 0.01, 6) / 1_000_000 == pytest.approx(9.617, abs=0.001)
+    assert expected_error_rate(1_000_000, 9_592_955, 7) == pytest.approx(0.01, rel=1e-6)
+
+
+def test_large_filters_take_as_many_shards_as_they_need():
+    assert size_for(140_000_000, 1e-6).shards == 1
+    size = size_for(1_000_000_000, 1e-6)
+    assert size.shards == 7
+    assert HEADER_BITS + size.shard_bits <= 2**32
+
+
+def test_the_largest_filter_has_2_to_the_40_bits():
+    size = size_for(37_000_000_000, 1e-6)
+    assert size.shards <= MAX_SHARDS
+    with pytest.raises(ConfigurationError, match=r"needs about 2\^41\.\d bits"):
+        size_for(100_000_000_000, 1e-6)
+
+
+def test_too_few_shards_are_refused():
+    with pytest.raises(ConfigurationError, match="1 shards hold"):
+        size_for(1_000_000_000, 1e-6, shards=1)
+
+
+def test_given_hashes_cost_bits_and_not_the_rate():
+    for num_hashes in (1, 3, 30):
+        size = size_for(100_000, 0.001, num_hashes=num_hashes)
+        assert size.num_hashes == num_hashes
+        rate = expected_error_rate(100_000, size.num_bits, num_hashes)
+        assert rate == pytest.approx(0.001, rel=1e-3)
+
+
+@given(st.integers(1, 100_000), st.integers(1, 30))
+def test_the_count_is_recovered_from_the_expected_bits(count, num_hashes):
+    num_bits = 4_000_000
+    bits_set = num_bits * -math.expm1(-num_hashes * count / num_bits)
+    assert estimate_count(bits_set, num_bits, num_hashes) == pytest.approx(count, rel=1e-6)
+
+
+def test_a_full_bitmap_has_a_finite_count_and_rate_one():
+    assert math.isfinite(estimate_count(1000, 1000, 3))
+    assert error_rate_at_fill(1.0, 5) == 1.0
+
+
+def test_size_counts_all_shards():
+    assert Size(100, 3, 4).num_bits == 400
+    assert MAX_SHARD_BITS == 2**32 - 64
