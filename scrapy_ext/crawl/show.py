@@ -65,8 +65,8 @@ def table(report: Report) -> Table:
 def _rows(report: Report) -> Iterator[tuple[str, str, str]]:
     seconds = max(report.seconds, 1e-3)
     share = report.duplicates / report.links if report.links else 0.0
-    processes = f"by {report.workers} processes in {seconds:.1f} s"
-    yield "pages fetched", f"{report.pages:,}", processes
+    processes = f"by {report.workers} {'process' if report.workers == 1 else 'processes'}"
+    yield "pages fetched", f"{report.pages:,}", f"{processes} in {seconds:.1f} s"
     yield "links checked", f"{report.links:,}", f"{report.distinct:,} different"
     yield "duplicates filtered", f"{report.duplicates:,}", f"{share:.1%} of the links"
     yield "pages fetched twice", f"{len(report.twice):,}", _urls(report.twice)

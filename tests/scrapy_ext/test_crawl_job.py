@@ -134,9 +134,17 @@ def test_workers_that_do_not_get_on_are_given_up(folder: Path, valkey: str) -> N
 
 
 @pytest.fixture
-def running(folder: Path, valkey: str, client: redis.Redis) -> Iterator[Any]:
+def running(
+    folder: Path,
+    valkey: str,
+    client: redis.Redis,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Any]:
     """A job that has fetched some pages and is far from its end; with its workers' ids."""
     options = ["--workers", "2", "--delay", "1", "--concurrency", "1", "--name", "kept"]
+    # A job that is killed cannot remove its journals.
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("journals")))
     process = subprocess.Popen(command(folder, valkey, *options), stdout=subprocess.PIPE)
     wait_until(lambda: client.llen("bloomlock:crawl:kept:queue") > 0)
     tasks = Path(f"/proc/{process.pid}/task")
