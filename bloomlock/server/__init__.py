@@ -1,0 +1,14 @@
+"""Servers that bloomlock starts by itself.
+
+The embedded server is one real Valkey for each user: persistent, on a unix socket that only that
+user can reach, started by whichever process needs it first and left running for the others. A
+`PrivateServer` is a throw-away one for tests and scripts.
+"""
+
+from __future__ import annotations
+
+from bloomlock.server.embedded import embedded_url, start, stop
+from bloomlock.server.private import PrivateServer
+from bloomlock.server.status import ServerStatus, status
+
+__all__ = ["PrivateServer", "ServerStatus", "embedded_url", "start", "status", "stop"]

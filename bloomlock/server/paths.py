@@ -1,0 +1,225 @@
+"""Where the embedded server lives on disk, and who may go there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import platformdirs
+
+from bloomlock.errors import ConfigurationError, ServerError
+
+HOME_VARIABLE = "BLOOMLOCK_HOME"
+_SOCKET_NAME = "server.sock"
+_LIFE_NAME = "server.alive"
+# sun_path without its closing zero byte.
+_SOCKET_LIMIT = 103 if sys.platform == "darwin" else 107
+WAY_OUT = f"set {HOME_VARIABLE} to another directory or give the URL of a server"
+
+
+@dataclass(frozen=True)
+class Home:
+    """The files of one embedded server.
+
+    Attributes:
+        data_dir: Directory of its data, log and locks.
+        socket_path: Its unix socket; in `data_dir` wherever the path is short enough.
+    """
+
+    data_dir: Path
+    socket_path: Path
+
+    @property
+    def url(self) -> str:
+        """The server's address, as redis-py's `from_url` reads it."""
+        return socket_url(self.socket_path)
+
+    @property
+    def start_lock(self) -> Path:
+        """Locked by the process that starts or stops the server, while it does so."""
+        return self.data_dir / "start.lock"
+
+    @property
+    def life_file(self) -> Path:
+        """Locked by the server itself for as long as it lives."""
+        return self.data_dir / _LIFE_NAME
+
+    @property
+    def pid_file(self) -> Path:
+        """Written by the server."""
+        return self.data_dir / "server.pid"
+
+    @property
+    def log_file(self) -> Path:
+        """Written by the server."""
+        return self.data_dir / "server.log"
+
+    def pid(self) -> int | None:
+        """Return the process id the server wrote down; true only while its life lock is held."""
+        try:
+            return int(self.pid_file.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def prepare(self) -> None:
+        """Create what is missing, closed to all other users.
+
+        Raises:
+            ServerError: A directory cannot be created or belongs to somebody else.
+        """
+        _make_private(self.data_dir)
+        if self.socket_path.parent != self.data_dir:
+            _make_private(self.socket_path.parent)
+
+    def check(self) -> bool:
+        """Tell whether there is a socket, and refuse one that others could have put there.
+
+        Returns:
+            False if a directory or the socket is missing.
+
+        Raises:
+            ServerError: One of them belongs to somebody else or is of another kind.
+        """
+        if not is_private(self.data_dir) or not is_private(self.socket_path.parent):
+            return False
+        found = _lstat(self.socket_path)
+        if found is None:
+            return False
+        _refuse_foreign(self.socket_path, found)
+        if not stat.S_ISSOCK(found.st_mode):
+            raise ServerError(
+                f"{self.socket_path} is not a socket; move it away so that the embedded server "
+                f"can listen there, or {WAY_OUT}"
+            )
+        return True
+
+
+def find_home() -> Home:
+    """Compute the paths of this user's embedded server; touches nothing.
+
+    Raises:
+        ConfigurationError: BLOOMLOCK_HOME is not an absolute path.
+    """
+    named = os.environ.get(HOME_VARIABLE)
+    path = Path(named or platformdirs.user_data_dir("bloomlock", appauthor=False))
+    if str(path).startswith("~"):
+        path = path.expanduser()
+    if not path.is_absolute():
+        raise ConfigurationError(
+            f"{HOME_VARIABLE} is {named!r}: it must be an absolute path, so that processes in "
+            f"other directories find the same server"
+        )
+    # Two spellings of one directory have to lead to one socket.
+    data_dir = path.resolve()
+    return Home(data_dir, _socket_path(data_dir))
+
+
+def socket_url(path: Path) -> str:
+    """Write a unix socket's path as a URL, with everything special escaped."""
+    return f"unix://{quote(os.fsencode(path))}?db=0"
+
+
+def fits_socket(path: Path) -> bool:
+    """Tell whether a socket can be bound to `path` and its URL leads back to it."""
+    try:
+        return len(str(path).encode()) <= _SOCKET_LIMIT
+    except UnicodeEncodeError:  # bytes that are no UTF-8 do not survive redis-py's URL parser
+        return False
+
+
+def short_temp_dir() -> Path:
+    """Return a directory for temporary directories that are to hold a socket.
+
+    Raises:
+        ServerError: Every candidate is too long.
+    """
+    for base in (Path(tempfile.gettempdir()), _fixed_temp_dir()):
+        if fits_socket(base / "bloomlock-xxxxxxxxxxxx" / _SOCKET_NAME):
+            return base
+    raise ServerError(
+        f"the temporary directory {tempfile.gettempdir()} is too long for a unix socket; set "
+        f"TMPDIR to a shorter one"
+    )
+
+
+def is_private(path: Path) -> bool:
+    """Tell whether a directory exists, and refuse one that others own; close it to others.
+
+    Raises:
+        ServerError: It belongs to somebody else, is no directory or cannot be looked at.
+    """
+    found = _lstat(path)
+    if found is None:
+        return False
+    _refuse_foreign(path, found)
+    if not stat.S_ISDIR(found.st_mode):
+        raise ServerError(f"{path} is not a directory; move it away, or {WAY_OUT}")
+    if found.st_mode & 0o077:
+        _close(path)
+    return True
+
+
+def _socket_path(data_dir: Path) -> Path:
+    path = data_dir / _SOCKET_NAME
+    if fits_socket(path):
+        return path
+    digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
+    path = _fixed_temp_dir() / f"bloomlock-{os.geteuid()}-{digest}" / _SOCKET_NAME
+    if fits_socket(path):
+        return path
+    raise ServerError(
+        f"the data directory {data_dir} is too long for a unix socket, and so is the temporary "
+        f"directory; {WAY_OUT}"
+    )
+
+
+def _fixed_temp_dir() -> Path:
+    # TMPDIR may differ between the processes of one user, and all have to find the same socket.
+    fixed = Path("/tmp")  # noqa: S108 - a 0700 directory with checked owner is made inside it
+    return fixed if fixed.is_dir() else Path(tempfile.gettempdir())
+
+
+def _close(path: Path) -> None:
+    """Take away the rights of others, but never from a directory that has another purpose."""
+    names = {entry.name for entry in path.iterdir()}
+    if names and _LIFE_NAME not in names:
+        raise ServerError(
+            f"{path} is open to other users and holds other files, so the embedded server is not "
+            f"put there; use a directory of its own, or {WAY_OUT}"
+        )
+    path.chmod(0o700)
+
+
+def _make_private(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        pass  # as a directory or as something that is refused below
+    except OSError as error:
+        raise ServerError(
+            f"the embedded server's directory {path} cannot be created: {error.strerror}; {WAY_OUT}"
+        ) from error
+    is_private(path)
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ServerError(f"{path} cannot be read: {error.strerror}; {WAY_OUT}") from error
+
+
+def _refuse_foreign(path: Path, found: os.stat_result) -> None:
+    if found.st_uid != os.geteuid():
+        raise ServerError(
+            f"{path} belongs to user {found.st_uid} and this process runs as user "
+            f"{os.geteuid()}, so the embedded server is not used; {WAY_OUT}"
+        )
