@@ -1,0 +1,59 @@
+"""Servers for all tests, and a home for the embedded one that is not the user's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+import servers
+
+from bloomlock import server
+from bloomlock.server import PrivateServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HOME = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Earlier than any fixture, so that it also holds for what modules do when they are imported
+    # and for the examples in docstrings.
+    home = tempfile.mkdtemp(prefix="bloomlock-tests-")
+    config.stash[_HOME] = home
+    os.environ["BLOOMLOCK_HOME"] = home
+    for name in ("BLOOMLOCK_URL", "REDIS_URL"):
+        os.environ.pop(name, None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    home = config.stash[_HOME]
+    os.environ["BLOOMLOCK_HOME"] = home
+    server.stop()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[str]:
+    """URL of the Valkey that bloomlock embeds."""
+    with PrivateServer(binary=servers.require_server("valkey")) as private:
+        yield private.url
+
+
+@pytest.fixture(scope="session", params=servers.KINDS)
+def server_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """URL of a server of each kind, one after the other."""
+    with PrivateServer(binary=servers.require_server(request.param)) as private:
+        yield private.url
+
+
+@pytest.fixture
+def client(server_url: str) -> Iterator[redis.Redis]:
+    """A client of an empty server of each kind."""
+    with redis.Redis.from_url(server_url) as made:
+        made.flushall()
+        yield made

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bloomlock import server
+from bloomlock.server import life
+from bloomlock.server.paths import find_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A directory with a short path that every user may enter."""
+    made = Path(tempfile.mkdtemp(prefix="bl-", dir="/tmp")).resolve()
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def use_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Path]]:
+    """Move the embedded server to another directory; the server there is ended afterwards."""
+    used: list[Path] = []
+
+    def use(path: Path) -> Path:
+        monkeypatch.setenv("BLOOMLOCK_HOME", str(path))
+        used.append(path)
+        return path
+
+    yield use
+    for path in used:
+        monkeypatch.setenv("BLOOMLOCK_HOME", str(path))
+        end_by_force()
+        if find_home().socket_path.parent != find_home().data_dir:
+            shutil.rmtree(find_home().socket_path.parent, ignore_errors=True)
+
+
+@pytest.fixture
+def home(base: Path, use_home: Callable[[Path], Path]) -> Path:
+    """A data directory of this test's own, not yet there."""
+    return use_home(base / "home")
+
+
+def end_by_force() -> None:
+    # By the pid the server wrote down, not by the code under test.
+    at = find_home()
+    pid = at.pid()
+    if pid is not None and life.is_held(at.life_file):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def pid() -> Callable[[], int]:
+    """The process id of the running embedded server."""
+
+    def ask() -> int:
+        state = server.status()
+        assert state.pid is not None
+        return state.pid
+
+    return ask
+
+
+@pytest.fixture
+def python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run Python code in a process of its own."""
+
+    def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run

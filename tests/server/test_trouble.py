@@ -1,0 +1,197 @@
+"""Servers that died, hang, read their data or lost their socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import redis
+import servers
+
+from bloomlock import server
+from bloomlock.errors import ServerError
+from bloomlock.server import embedded
+
+LAST_FILE = "appendonlydir/appendonly.aof.1.incr.aof"
+
+
+def command(*words: str) -> bytes:
+    parts = b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+    return b"*%d\r\n%s" % (len(words), parts)
+
+
+def test_a_stale_socket_is_replaced(home):
+    home.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(home / "server.sock"))
+    assert (home / "server.sock").is_socket()
+    assert redis.Redis.from_url(server.embedded_url()).ping()
+
+
+@pytest.mark.usefixtures("home")
+def test_a_killed_server_comes_back_with_every_acknowledged_write(pid):
+    client = redis.Redis.from_url(server.embedded_url())
+    for number in range(500):
+        client.set(f"key{number}", number)
+    first = pid()
+    os.kill(first, signal.SIGKILL)
+    servers.wait_until(lambda: not servers.exists(first))
+    client = redis.Redis.from_url(server.embedded_url())
+    assert client.dbsize() == 500
+    assert client.get("key499") == b"499"
+    assert pid() != first
+
+
+def test_status_after_a_crash_is_not_running(home, pid):
+    server.start()
+    number = pid()
+    os.kill(number, signal.SIGKILL)
+    servers.wait_until(lambda: not servers.exists(number))
+    assert (home / "server.sock").exists()
+    assert (home / "server.pid").exists()
+    assert server.status().running is False
+    assert server.stop() is False
+
+
+@pytest.mark.usefixtures("home")
+def test_a_hung_server_is_told_of_and_left_alone_until_stop(pid):
+    server.embedded_url()
+    number = pid()
+    os.kill(number, signal.SIGSTOP)
+    message = rf"\(pid {number}\) runs but does not answer; end it with `bloomlock server stop`"
+    with pytest.raises(ServerError, match=message):
+        server.embedded_url(timeout=0.5)
+    with pytest.raises(ServerError, match=message):
+        server.status()
+    assert servers.exists(number)
+    assert server.stop(timeout=2.0) is True
+    assert not servers.exists(number)
+    assert server.start() is True
+
+
+@pytest.mark.usefixtures("home")
+def test_patience_with_a_hung_server_ends_before_a_long_timeout(monkeypatch, pid):
+    monkeypatch.setattr(embedded, "_PATIENCE", 0.2)
+    server.embedded_url()
+    os.kill(pid(), signal.SIGSTOP)
+    with pytest.raises(ServerError, match="runs but does not answer"):
+        server.embedded_url(timeout=600.0)  # the time limit of a test is shorter
+
+
+def test_a_server_whose_socket_was_removed_is_replaced_and_keeps_its_data(home, monkeypatch, pid):
+    monkeypatch.setattr(embedded, "_PATIENCE", 0.2)
+    redis.Redis.from_url(server.embedded_url()).set("seen", "yes")
+    first = pid()
+    (home / "server.sock").unlink()
+    assert redis.Redis.from_url(server.embedded_url()).get("seen") == b"yes"
+    assert not servers.exists(first)
+    assert pid() != first
+
+
+def test_a_server_whose_socket_was_removed_is_stopped(home, pid):
+    server.start()
+    number = pid()
+    (home / "server.sock").unlink()
+    assert server.stop() is True
+    assert not servers.exists(number)
+
+
+@pytest.mark.usefixtures("home")
+def test_stop_ends_a_server_that_a_script_keeps_busy(pid):
+    url = server.embedded_url()
+    number = pid()
+    client = redis.Redis.from_url(url, socket_timeout=0.3, retry=None)
+    client.config_set("busy-reply-threshold", 50)
+    with pytest.raises(redis.TimeoutError):
+        client.eval("while true do end", 0)
+    with pytest.raises(ServerError, match="is not ready in time: BUSY"):
+        server.embedded_url(timeout=0.3)
+    assert server.stop() is True
+    assert not servers.exists(number)
+
+
+def test_the_caller_waits_until_the_data_are_read(home, pid):
+    redis.Redis.from_url(server.embedded_url()).set("first", 1)
+    server.stop()
+    # Slow to read: the server looks after its clients every 1,024 commands.
+    work = command("EVAL", "for i = 1, 5000 do end redis.call('INCR', 'n')", "0")
+    with (home / LAST_FILE).open("ab") as aof:
+        aof.write(work * 24_000 + command("SET", "last", "1"))
+    code = "from bloomlock.server import start; start()"
+    with subprocess.Popen([sys.executable, "-c", code]) as starter:
+        servers.wait_until(lambda: server.status().running)
+        state = server.status()
+        assert state.loading is True
+        with pytest.raises(ServerError, match=r"not ready in time: .*loading|does not answer"):
+            server.embedded_url(timeout=0.01)
+        client = redis.Redis.from_url(server.embedded_url())
+        assert client.mget("first", "n", "last") == [b"1", b"24000", b"1"]
+        assert pid() == state.pid
+    assert starter.returncode == 0
+
+
+def test_half_a_command_at_the_end_of_the_file_costs_only_itself(home):
+    client = redis.Redis.from_url(server.embedded_url())
+    client.set("whole", 1)
+    client.set("half", 2)
+    server.stop()
+    with (home / LAST_FILE).open("r+b") as aof:
+        aof.truncate(aof.seek(0, os.SEEK_END) - 3)
+    client = redis.Redis.from_url(server.embedded_url())
+    assert client.mget("whole", "half") == [b"1", None]
+
+
+def test_a_server_that_dies_while_starting_leaves_its_last_words(home):
+    redis.Redis.from_url(server.embedded_url()).set("key", 1)
+    server.stop()
+    with (home / LAST_FILE).open("ab") as aof:
+        aof.write(b"this is no command\r\n" * 10)
+    for _ in range(2):
+        with pytest.raises(ServerError) as caught:
+            server.embedded_url()
+        assert "ended while it was starting; its last log lines: " in str(caught.value)
+        assert "Bad file format reading the append only file" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert server.status().running is False
+
+
+def test_old_log_lines_are_not_taken_for_last_words(home):
+    server.start()
+    server.stop()
+    (home / "appendonlydir" / "appendonly.aof.manifest").write_text("nonsense\n")
+    with pytest.raises(ServerError) as caught:
+        server.start()
+    assert "bye bye" not in str(caught.value)
+    assert "manifest" in str(caught.value)
+
+
+def test_data_in_use_on_another_host_are_left_alone(home, monkeypatch, pid):
+    monkeypatch.setattr(embedded, "_PATIENCE", 0.2)
+    server.start()
+    number = pid()
+    # What a home directory on the network shows of the server of another machine.
+    (home / "server.alive").write_text("elsewhere")
+    (home / "server.sock").unlink()
+    for function in (server.embedded_url, server.stop, server.status):
+        with pytest.raises(ServerError, match="embedded server of the host elsewhere"):
+            function()
+    with pytest.raises(ServerError, match="embedded server of the host elsewhere"):
+        server.embedded_url(timeout=0.1)
+    assert servers.exists(number)
+
+
+def test_the_life_lock_outlives_the_starter_and_not_the_server(home, python, pid):
+    python("from bloomlock.server import start; start()")
+    # Even without the pid file and the socket, no second server is started on these data.
+    number = pid()
+    (home / "server.sock").unlink()
+    (home / "server.pid").rename(home / "kept.pid")
+    with pytest.raises(ServerError, match="runs but does not answer"):
+        server.embedded_url(timeout=0.3)
+    (home / "kept.pid").rename(home / "server.pid")
+    assert servers.exists(number)
+    assert (home / "server.log").read_text().count("Valkey is starting") == 1

