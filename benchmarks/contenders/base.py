@@ -1,0 +1,25 @@
+"""What every contender can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Contender(ABC):
+    """Something that is offered items; the wrapper costs the same for all of them."""
+
+    @abstractmethod
+    def add(self, item: str) -> bool:
+        """Add an item; True if it is new."""
+
+    @abstractmethod
+    def exists(self, item: str) -> bool:
+        """Tell whether an item was added."""
+
+    def add_many(self, items: Sequence[str]) -> list[bool]:
+        """Add many items; one by one where the contender has nothing better."""
+        return [self.add(item) for item in items]

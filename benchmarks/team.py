@@ -1,0 +1,119 @@
+"""The processes of one contender."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .contenders import Entry
+    from .jobs import Answer, Job
+    from .place import Place
+
+ROOT = Path(__file__).parent.parent
+LONGEST_WAIT = 300.0
+"""Seconds for one slice; a process that takes longer hangs."""
+
+
+class Team:
+    """Processes that wait for jobs; to be used as a context manager.
+
+    Args:
+        entry: The contender.
+        place: Where all of them work.
+        processes: How many.
+    """
+
+    def __init__(self, entry: Entry, place: Place, processes: int) -> None:
+        """Start the processes; `wait_ready` tells when they are."""
+        self.entry = entry
+        self.place = place
+        order = {
+            "module": entry.module,
+            "place": asdict(place),
+            "options": dict(entry.options),
+        }
+        command = [sys.executable, "-m", "benchmarks.worker", json.dumps(order)]
+        self._processes = [
+            subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(processes)
+        ]
+
+    def __enter__(self) -> Self:
+        """Return the team."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+    def wait_ready(self) -> None:
+        """Wait until every process has its connection.
+
+        Raises:
+            RuntimeError: If one of them ended or hangs.
+        """
+        for process in self._processes:
+            self._hear(process)
+
+    def run(self, jobs: Sequence[Job]) -> list[Answer]:
+        """Give each process one job, start them together, and return their answers.
+
+        Fewer jobs than processes leave the others waiting.
+
+        Raises:
+            RuntimeError: As `wait_ready`.
+        """
+        busy = self._processes[: len(jobs)]
+        for process, job in zip(busy, jobs, strict=True):
+            self._tell(process, asdict(job))
+        for process in busy:
+            self._hear(process)
+        for process in busy:
+            self._tell(process, "go")
+        return [self._hear(process) for process in busy]
+
+    def _tell(self, process: subprocess.Popen[str], what: object) -> None:
+        if process.stdin is None or process.poll() is not None:
+            raise RuntimeError(self._ended(process))
+        process.stdin.write(json.dumps(what) + "\n")
+        process.stdin.flush()
+
+    def _hear(self, process: subprocess.Popen[str]) -> Answer:
+        if process.stdout is None:
+            raise RuntimeError(self._ended(process))
+        readable, _, _ = select.select([process.stdout], [], [], LONGEST_WAIT)
+        if not readable:
+            raise RuntimeError(
+                f"a process of {self.entry.name} said nothing for {LONGEST_WAIT:g} s"
+            )
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(self._ended(process))
+        answer: Any = json.loads(line)
+        return dict(answer)
+
+    def _ended(self, process: subprocess.Popen[str]) -> str:
+        return f"a process of {self.entry.name} ended with status {process.wait()}"
+
+
+@contextmanager
+def assembled(plan: Sequence[tuple[Entry, Place]], processes: int) -> Iterator[list[Team]]:
+    """Provide a team for each entry, all ready, and end them."""
+    with ExitStack() as stack:
+        teams = [stack.enter_context(Team(entry, place, processes)) for entry, place in plan]
+        for team in teams:
+            team.wait_ready()
+        yield teams

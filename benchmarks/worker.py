@@ -1,0 +1,42 @@
+"""One process of one contender: `python -m benchmarks.worker JSON`.
+
+It reads a job from standard input, prepares it and says so; does it when told to; answers. Each
+of these is one line of JSON. So all processes of all contenders stay alive and are run in turn.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import sys
+
+from .contenders import make
+from .jobs import Job, prepare
+from .place import Place
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    # Ctrl-C reaches the whole group; the team ends its workers by itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    order = json.loads(sys.argv[1])
+    contender = make(order["module"], Place(**order["place"]), order["options"])
+    gc.freeze()  # so that no collection ever goes through all that was imported
+    _say({"ready": True})
+    for line in iter(sys.stdin.readline, ""):
+        job = Job(**json.loads(line))
+        run = prepare(contender, job)
+        _say({"ready": True})
+        if not sys.stdin.readline():
+            return
+        _say(run())
+
+
+def _say(answer: object) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
