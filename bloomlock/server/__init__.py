@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from bloomlock.server.embedded import embedded_url, start, stop
 from bloomlock.server.private import PrivateServer
-from bloomlock.server.status import ServerStatus, status
+from bloomlock.server.report import ServerStatus, status
 
 __all__ = ["PrivateServer", "ServerStatus", "embedded_url", "start", "status", "stop"]

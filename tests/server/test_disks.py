@@ -6,9 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def in_small_file_system(directory: Path, options: str, code: str) -> str:

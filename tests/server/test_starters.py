@@ -15,15 +15,17 @@ from bloomlock import server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 STARTERS = 8
 ROUNDS = 10
 WORKER = """
-import sys
+import os, sys
 import redis
 from bloomlock.server import embedded_url
 print("ready", flush=True)
 for line in sys.stdin:
+    os.environ["BLOOMLOCK_HOME"] = line.strip()
     url = embedded_url()
     try:
         print(url, redis.Redis.from_url(url).info("server")["run_id"], flush=True)
@@ -49,11 +51,10 @@ class Starters:
     def answers(self) -> list[str]:
         return [process.stdout.readline() for process in self.processes if process.stdout]
 
-    def go(self) -> list[str]:
+    def go(self, home: Path) -> None:
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.write("go\n")
-        return self.answers()
+            process.stdin.write(f"{home}\n")
 
     def end(self) -> None:
         for process in self.processes:
@@ -61,8 +62,8 @@ class Starters:
             process.communicate()
 
 
-@pytest.fixture
-def starters(home) -> Iterator[Starters]:  # noqa: ARG001 - the workers inherit the variable
+@pytest.fixture(scope="module")
+def starters() -> Iterator[Starters]:
     made = Starters()
     yield made
     made.end()
@@ -71,7 +72,8 @@ def starters(home) -> Iterator[Starters]:  # noqa: ARG001 - the workers inherit 
 @pytest.mark.processes
 def test_eight_starters_at_once_get_one_server(home, starters, pid):
     for number in range(ROUNDS):
-        answers = starters.go()
+        starters.go(home)
+        answers = starters.answers()
         url, _ = answers[0].split()
         assert answers == [answers[0]] * STARTERS, f"round {number}"
         assert "stopped" not in answers[0]
@@ -90,10 +92,10 @@ def test_eight_starters_at_once_get_one_server(home, starters, pid):
 @pytest.mark.processes
 def test_starters_and_a_stopper_never_lose_data(home, starters):
     for number in range(ROUNDS):
-        assert len(set(starters.go())) == 1
+        starters.go(home)
+        assert len(set(starters.answers())) == 1
         assert redis.Redis.from_url(server.embedded_url()).incr("rounds") == number + 1
-        for process in starters.processes:
-            process.stdin.write("go\n")
+        starters.go(home)
         # Some of them find the old server, some wait for its end and start the next one.
         server.stop()
         assert all(line.startswith("unix://") for line in starters.answers())

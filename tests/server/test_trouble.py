@@ -58,7 +58,8 @@ def test_status_after_a_crash_is_not_running(home, pid):
 
 
 @pytest.mark.usefixtures("home")
-def test_a_hung_server_is_told_of_and_left_alone_until_stop(pid):
+def test_a_hung_server_is_told_of_and_left_alone_until_stop(monkeypatch, pid):
+    monkeypatch.setattr("bloomlock.server.report._TIMEOUT", 0.2)
     server.embedded_url()
     number = pid()
     os.kill(number, signal.SIGSTOP)
@@ -68,7 +69,7 @@ def test_a_hung_server_is_told_of_and_left_alone_until_stop(pid):
     with pytest.raises(ServerError, match=message):
         server.status()
     assert servers.exists(number)
-    assert server.stop(timeout=2.0) is True
+    assert server.stop(timeout=1.0) is True
     assert not servers.exists(number)
     assert server.start() is True
 
@@ -76,6 +77,7 @@ def test_a_hung_server_is_told_of_and_left_alone_until_stop(pid):
 @pytest.mark.usefixtures("home")
 def test_patience_with_a_hung_server_ends_before_a_long_timeout(monkeypatch, pid):
     monkeypatch.setattr(embedded, "_PATIENCE", 0.2)
+    monkeypatch.setattr(embedded, "_PING_TIMEOUT", 0.2)
     server.embedded_url()
     os.kill(pid(), signal.SIGSTOP)
     with pytest.raises(ServerError, match="runs but does not answer"):
