@@ -33,21 +33,11 @@ class Team:
     """
 
     def __init__(self, entry: Entry, place: Place, processes: int) -> None:
-        """Start the processes; `wait_ready` tells when they are."""
+        """Keep the parameters; `start` starts the processes."""
         self.entry = entry
         self.place = place
-        order = {
-            "module": entry.module,
-            "place": asdict(place),
-            "options": dict(entry.options),
-        }
-        command = [sys.executable, "-m", "benchmarks.worker", json.dumps(order)]
-        self._processes = [
-            subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            for _ in range(processes)
-        ]
+        self._count = processes
+        self._processes: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
         """Return the team."""
@@ -58,6 +48,25 @@ class Team:
         for process in self._processes:
             process.kill()
             process.communicate()
+
+    def start(self) -> None:
+        """Start the processes; `wait_ready` tells when they are."""
+        order = {
+            "module": self.entry.module,
+            "place": asdict(self.place),
+            "options": dict(self.entry.options),
+        }
+        for _ in range(self._count):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.worker", json.dumps(order)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                # Not in the group that Ctrl-C reaches: the team ends its processes by itself.
+                process_group=0,
+            )
+            self._processes.append(process)
 
     def wait_ready(self) -> None:
         """Wait until every process has its connection.
@@ -114,6 +123,8 @@ def assembled(plan: Sequence[tuple[Entry, Place]], processes: int) -> Iterator[l
     """Provide a team for each entry, all ready, and end them."""
     with ExitStack() as stack:
         teams = [stack.enter_context(Team(entry, place, processes)) for entry, place in plan]
+        for team in teams:
+            team.start()
         for team in teams:
             team.wait_ready()
         yield teams
