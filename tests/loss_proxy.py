@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import shutil
 import socket
 import tempfile
@@ -67,11 +68,16 @@ class LossProxy:
         far = socket.socket(socket.AF_UNIX)
         with near, far, contextlib.suppress(OSError):
             far.connect(self._server)
+            # Read without bound, as a server does: a client may send a whole batch before it reads.
+            arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+            threading.Thread(target=_pump, args=(near, arrived), daemon=True).start()
             commands = hiredis.Reader()
-            while data := near.recv(65536):
+            while data := arrived.get():
                 commands.feed(data)
                 while (command := commands.gets()) is not False:
                     if not self._relay(near, far, command):
+                        # Closing alone would not wake the pump, nor reach the client.
+                        near.shutdown(socket.SHUT_RDWR)
                         return
 
     def _relay(self, near: socket.socket, far: socket.socket, command: list[bytes]) -> bool:
@@ -95,6 +101,16 @@ class LossProxy:
             return False
         near.sendall(raw)
         return True
+
+
+def _pump(source: socket.socket, arrived: queue.SimpleQueue[bytes]) -> None:
+    data = b"more"
+    while data:
+        try:
+            data = source.recv(65536)
+        except OSError:
+            data = b""
+        arrived.put(data)
 
 
 HANDSHAKE = {"HELLO", "CLIENT", "PING", "SELECT", "AUTH", "INFO"}

@@ -172,6 +172,9 @@ def _refuse_new(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
     seen = yield from _exists_chunk(core, items)
     if all(seen):
         return [False] * len(items)
+    if not core.fill.refusing:
+        # The filter was cleared meanwhile, and asking followed it there.
+        return (yield from _add_chunk(core, items))
     capacity = core.descriptor.capacity
     known = [False] * seen.index(False)
     raise CapacityError(

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cli_process import COMMAND, environment
+
+from bloomlock import BloomFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def name() -> str:
+    """A filter name of this test's own."""
+    return f"cli-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def run(valkey: str) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """Run a command to its end; its server is the one of BLOOMLOCK_URL."""
+
+    def run(
+        *arguments: str, given: bytes = b"", url: str | None = valkey, **extra: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            input=given,
+            capture_output=True,
+            timeout=60,
+            check=False,
+            env=environment(url, extra),
+        )
+
+    return run
+
+
+@pytest.fixture
+def start(valkey: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a command with pipes at its three ends; it is killed with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str, url: str | None = valkey, **options: Any) -> subprocess.Popen[bytes]:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], env=environment(url, {}), **(pipes | options)
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None and not pipe.closed:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        process.wait()
+
+
+@pytest.fixture
+def marked(valkey: str, name: str) -> Callable[[list[bytes]], set[bytes]]:
+    """Tell which of some lines are marked as seen on the server."""
+
+    def marked(lines: list[bytes]) -> set[bytes]:
+        with BloomFilter.open(name, client=valkey) as bloom:
+            seen = bloom.exists_many(lines)
+        return {line for line, is_seen in zip(lines, seen, strict=True) if is_seen}
+
+    return marked

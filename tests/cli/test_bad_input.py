@@ -1,0 +1,190 @@
+"""Bad input is one sentence on standard error, status 2, and nothing is written."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+
+import pytest
+import redis
+from cli_process import COMMAND, environment
+
+from bloomlock import BloomFilter
+from bloomlock.server import PrivateServer
+
+NOWHERE = "unix:///nowhere/at/all.sock"
+
+
+def refuse(done, *parts: str) -> None:
+    message = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert message.startswith("bloomlock: ")
+    assert message.count("\n") == 1
+    assert message.endswith("\n")
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "part"),
+    [
+        ("--capacity", "0", "capacity must be a whole number of items, at least 1, not 0"),
+        ("--capacity", "-5", "capacity must be a whole number of items, at least 1, not -5"),
+        ("--capacity", "1.5", "capacity must be a whole number of items, at least 1, not '1.5'"),
+        ("--capacity", "many", "capacity must be a whole number of items, at least 1, not 'many'"),
+        ("--capacity", "9" * 30, "capacity 9999999"),
+        ("--error-rate", "0", "error_rate must be a number from 1e-15"),
+        ("--error-rate", "1", "error_rate must be a number from 1e-15"),
+        ("--error-rate", "-0.1", "error_rate must be a number from 1e-15"),
+        ("--error-rate", "nan", "error_rate must be a number from 1e-15"),
+        ("--error-rate", "1 %", "error_rate must be a number from 1e-15"),
+        ("--strategy", "hope", "strategy must be one of 'atomic', 'lua', 'transaction'"),
+        ("--on-full", "burst", "on_full must be 'warn' or 'raise', not 'burst'"),
+        ("--on-lost", "weep", "on_lost must be 'raise' or 'recreate', not 'weep'"),
+        ("--name", "", "name must be a text"),
+        ("--name", "x" * 1025, "name must be a text"),
+        ("--nonsense", "1", "No such option '--nonsense'"),
+    ],
+)
+def test_parameters_are_checked_before_anything_is_sent(run, option, value, part):
+    # A server that is not there would be the complaint if it were asked first.
+    done = run("dedup", "--name", "n", "--url", NOWHERE, option, value, given=b"a\n")
+    refuse(done, part)
+
+
+def test_files_are_checked_before_anything_is_sent(run, tmp_path):
+    good = tmp_path / "good"
+    good.write_bytes(b"a\n")
+    missing = tmp_path / "missing"
+    options = ("dedup", "--name", "n", "--url", NOWHERE, str(good))
+    refuse(run(*options, str(missing)), f"cannot read {missing}: No such file or directory")
+    refuse(run(*options, str(tmp_path)), f"cannot read {tmp_path}: it is a directory")
+    refuse(run(*options, f"{good}/x"), f"cannot read {good}/x: Not a directory")
+
+
+@pytest.mark.parametrize("command", [["dedup", "--name", "n"], ["add", "n"], ["info", "n"], ["ls"]])
+def test_no_server_at_the_url(run, command):
+    refuse(run(*command, "--url", NOWHERE), f"no Redis server answers at {NOWHERE}")
+
+
+def test_no_server_at_the_port(run):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"redis://:secret@127.0.0.1:{taken.getsockname()[1]}/0"
+        done = run("dedup", "--url", url, given=b"a\n")
+    refuse(done, "no Redis server answers at redis://***@127.0.0.1:", "refused")
+    assert b"secret" not in done.stderr
+
+
+@pytest.mark.parametrize("reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_something_else_at_the_port(run, reply):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def serve() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(reply)
+
+        threading.Thread(target=serve, daemon=True).start()
+        done = run("dedup", "--url", f"redis://127.0.0.1:{other.getsockname()[1]}", given=b"a\n")
+    refuse(done, "no Redis server answers at redis://127.0.0.1:")
+
+
+def test_a_server_that_is_silent_is_given_up(run):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = run("ls", "--url", f"redis://127.0.0.1:{silent.getsockname()[1]}")
+    refuse(done, "no Redis server answers at redis://127.0.0.1:", "imeout")
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("http://localhost", "--url must be a URL that starts with redis://"),
+        ("localhost:6379", "--url must be a URL that starts with redis://"),
+        (
+            "redis://localhost:port",
+            "must be the URL of a Redis server, not 'redis://localhost:port'",
+        ),
+    ],
+)
+def test_urls_that_are_none(run, url, part):
+    refuse(run("ls", "--url", url), part)
+
+
+@pytest.mark.parametrize("variable", ["BLOOMLOCK_URL", "REDIS_URL"])
+def test_urls_in_the_environment(run, variable):
+    done = run("dedup", given=b"a\n", url=None, **{variable: "nonsense"})
+    refuse(done, f"{variable} must be a URL that starts with redis://")
+
+
+@pytest.mark.parametrize(
+    ("asked", "part"),
+    [
+        (("--capacity", "2000"), "capacity: stored 1000, asked 2000"),
+        (("--error-rate", "0.5"), "error_rate: stored 0.01, asked 0.5"),
+    ],
+)
+def test_other_parameters_than_the_stored_ones(run, name, valkey, asked, part):
+    with BloomFilter(name, 1000, 0.01, client=valkey) as bloom:
+        refuse(run("dedup", "--name", name, *asked, given=b"a\n"), part)
+        assert bloom.count() == 0
+
+
+@pytest.mark.parametrize("part", ["meta", "bits"])
+def test_a_key_of_another_type(run, name, valkey, part):
+    with redis.Redis.from_url(valkey) as client:
+        key = f"bloomlock:{{{name}}}:{part}"
+        client.sadd(key, "something else")
+        refuse(run("dedup", "--name", name, given=b"a\n"), "hold something that is no filter")
+        refuse(run("exists", name, "a"), "hold something that is no filter")
+        assert client.smembers(key) == {b"something else"}
+        client.delete(key)
+
+
+def test_a_newer_format(run, name, valkey):
+    with BloomFilter(name, 1000, client=valkey), redis.Redis.from_url(valkey) as client:
+        client.hset(f"bloomlock:{{{name}}}:meta", "format", "99")
+        refuse(run("dedup", "--name", name, given=b"a\n"), "stored in format 99", "upgrade")
+
+
+def test_a_bitmap_that_is_gone(run, name, valkey):
+    with BloomFilter(name, 1000, client=valkey), redis.Redis.from_url(valkey) as client:
+        client.delete(f"bloomlock:{{{name}}}:bits")
+        done = run("dedup", "--name", name, "--capacity", "1000", given=b"a\n")
+        refuse(done, "has lost its bitmap", "--on-lost recreate")
+        done = run(
+            *("dedup", "--name", name, "--capacity", "1000", "--on-lost", "recreate"), given=b"a\n"
+        )
+        assert (done.returncode, done.stdout) == (0, b"a\n")
+
+
+def test_a_server_without_memory(run, name):
+    with PrivateServer(config={"maxmemory": "3mb"}) as server:
+        done = run("dedup", "--name", name, "--capacity", "50000000", url=server.url, given=b"a\n")
+        refuse(done, "the server says: command not allowed when used memory > 'maxmemory'")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "part"), [("<&-", "input is closed"), (">&-", "output is closed")]
+)
+def test_closed_ends(valkey, name, redirection, part):
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {redirection}', "sh", *COMMAND, "dedup", "--name", name],
+        input=b"a\n",
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env=environment(valkey, {}),
+    )
+    refuse(done, part)
+
+
+def test_an_unknown_command(run):
+    refuse(run("dedupe"), "No such command 'dedupe'")
+
+
+def test_a_name_is_needed(run):
+    refuse(run("info"), "Missing argument")
+    refuse(run("delete"), "Missing argument")

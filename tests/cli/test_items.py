@@ -1,0 +1,93 @@
+"""`bloomlock add` and `bloomlock exists`: exit statuses that a script can rely on."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from cli_process import PATIENCE, answer, send
+
+from bloomlock import BloomFilter
+
+
+def test_add_counts_the_new_ones_and_tells_whether_there_were_any(run, name):
+    done = run("add", name, "a", "b", "a")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"2\n", b"")
+    done = run("add", name, "b", "c")
+    assert (done.returncode, done.stdout) == (0, b"1\n")
+    done = run("add", name, "b", "c")
+    assert (done.returncode, done.stdout) == (1, b"0\n")
+
+
+def test_quiet_add(run, name):
+    assert (run("add", "-q", name, "a").returncode, run("add", "-q", name, "a").returncode) == (
+        0,
+        1,
+    )
+    assert run("add", "-q", name, "b").stdout == b""
+
+
+def test_add_reads_lines_where_no_item_is_given(run, name):
+    assert run("add", name, given=b"a\nb\na\n\xff\0\n").stdout == b"3\n"
+    assert run("exists", name, given=b"b\n\xff\0").returncode == 0
+    nothing = run("add", name)
+    assert (nothing.returncode, nothing.stdout) == (1, b"0\n")
+
+
+def test_items_are_bytes(run, name, valkey):
+    run("add", name, os.fsdecode(b"\xff\xfe"), "é", "", "--", "-q")
+    with BloomFilter.open(name, client=valkey) as bloom:
+        assert bloom.exists_many([b"\xff\xfe", "é", "", "-q", "q"]) == [
+            True,
+            True,
+            True,
+            True,
+            False,
+        ]
+
+
+def test_add_creates_with_the_given_parameters(run, name, valkey):
+    run("add", name, "a", "--capacity", "777", "--error-rate", "0.01", "--strategy", "lua")
+    with BloomFilter.open(name, client=valkey) as bloom:
+        assert (bloom.capacity, bloom.error_rate) == (777, 0.01)
+
+
+def test_the_defaults_are_a_million_at_one_in_a_million(run, name, valkey):
+    run("add", name, "a")
+    with BloomFilter.open(name, client=valkey) as bloom:
+        assert (bloom.capacity, bloom.error_rate) == (1_000_000, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("items", "status"), [(["a"], 0), (["a", "b"], 0), (["a", "x"], 1), (["x"], 1), ([""], 1)]
+)
+def test_exists_tells_by_its_status(run, name, valkey, items, status):
+    with BloomFilter(name, 1000, client=valkey) as bloom:
+        bloom.update(["a", "b"])
+        done = run("exists", name, *items)
+        assert (done.returncode, done.stdout, done.stderr) == (status, b"", b"")
+        assert bloom.count() == 2
+
+
+def test_exists_writes_what_it_is_asked_for(run, name):
+    run("add", name, "a", "b")
+    text = b"x\na\ny\nb\nx\n\xff"
+    assert run("exists", name, "--seen", given=text).stdout == b"a\nb\n"
+    assert run("exists", name, "--new", given=text).stdout == b"x\ny\nx\n\xff\n"
+    assert run("exists", name, "--new", "x", "a").stdout == b"x\n"
+    assert run("exists", name).returncode == 0
+
+
+def test_exists_streams(start, run, name):
+    run("add", name, "a")
+    process = start("exists", name, "--seen")
+    send(process, b"b\na\n")
+    assert answer(process) == b"a\n"
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 1
+
+
+def test_exists_without_the_filter_is_an_error_and_no_answer(run, name):
+    done = run("exists", name, "a")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == f"bloomlock: there is no filter named '{name}'\n".encode()

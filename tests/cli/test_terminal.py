@@ -1,0 +1,110 @@
+"""At a terminal: questions, a bar, and help."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+from cli_process import PATIENCE
+
+from bloomlock import BloomFilter, list_filters
+from bloomlock.cli import COMMANDS
+
+
+@pytest.fixture
+def terminal():
+    """Both ends of a terminal: ours, and that of the process."""
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+def shown(ours: int, text: bytes) -> bytes:
+    """Read from a terminal until `text` was shown."""
+    seen = b""
+    deadline = time.monotonic() + PATIENCE
+    while text not in seen:
+        ready, _, _ = select.select([ours], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"not shown; only {seen!r}"
+        seen += os.read(ours, 1 << 16)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("reply", "gone"),
+    [(b"y\n", True), (b"YES\n", True), (b"n\n", False), (b"\n", False), (b"\x04", False)],
+)
+def test_delete_asks(start, terminal, name, *, valkey, reply, gone):
+    ours, theirs = terminal
+    BloomFilter(name, 1000, client=valkey).close()
+    process = start("delete", name, stdin=theirs, stderr=theirs)
+    shown(ours, b"Delete '%b'? [y/N] " % name.encode())
+    assert name in list_filters(client=valkey)
+    os.write(ours, reply)
+    assert process.wait(PATIENCE) == (0 if gone else 1)
+    assert (name not in list_filters(client=valkey)) is gone
+
+
+def test_clear_asks_unless_told_not_to(start, terminal, valkey, name):
+    _, theirs = terminal
+    with BloomFilter(name, 1000, client=valkey) as bloom:
+        bloom.add("a")
+        process = start("clear", "--yes", name, stdin=theirs, stderr=theirs)
+        assert process.wait(PATIENCE) == 0
+        bloom.reattach()
+        assert bloom.count() == 0
+
+
+def test_a_bar_where_the_lines_go_elsewhere(start, terminal, name, tmp_path):
+    ours, theirs = terminal
+    file = tmp_path / "lines"
+    file.write_bytes(b"".join(b"%d\n" % number for number in range(20_000)))
+    process = start("dedup", "--name", name, str(file), stderr=theirs)
+    shown(ours, b" lines")
+    assert process.stdout.read() == file.read_bytes()
+    assert process.wait(PATIENCE) == 0
+
+
+def test_no_bar_between_the_lines(start, terminal, name):
+    ours, theirs = terminal
+    process = start("dedup", "--name", name, stdout=theirs, stderr=theirs)
+    process.stdin.write(b"a\nb\na\n")
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 0
+    assert shown(ours, b"b\r\n") == b"a\r\nb\r\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(run, command):
+    done = run(command, "--help")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(f"Usage: bloomlock {command} ".encode())
+    if command not in ("server", "crawl"):
+        assert f"    bloomlock {command}" in done.stdout.decode() or command == "dedup"
+
+
+def test_no_command_is_an_error_with_help(run):
+    done = run()
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"Usage: bloomlock ")
+    assert all(f"\n  {command} ".encode() in done.stderr for command in COMMANDS)
+
+
+def test_version(run):
+    assert run("--version").stdout.startswith(b"bloomlock 0.")
+
+
+def test_add_pays_for_nothing_it_does_not_use():
+    code = (
+        "import sys; from bloomlock.cli import cli\n"
+        "cli.main(['add', '--help'], standalone_mode=False)\n"
+        "print({'rich', 'scrapy', 'scrapy_ext'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    assert done.stdout.endswith(b"set()\n")

@@ -1,0 +1,147 @@
+"""Bad input: one sentence, nothing written, within three seconds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import closing
+
+import pytest
+import redis
+import redis.asyncio
+
+from bloomlock import AsyncBloomFilter, BloomFilter, ConfigurationError, ServerError
+
+BAD = [
+    ({"name": ""}, "name must be"),
+    ({"name": None}, "name must be"),
+    ({"name": b"x"}, "name must be"),
+    ({"capacity": 0}, "capacity must be"),
+    ({"capacity": -5}, "capacity must be"),
+    ({"capacity": 10.5}, "capacity must be"),
+    ({"capacity": "1000"}, "capacity must be"),
+    ({"capacity": 10**13}, "capacity 10000000000000 at error_rate"),
+    ({"error_rate": 0}, "error_rate must be"),
+    ({"error_rate": 1.0}, "error_rate must be"),
+    ({"error_rate": float("nan")}, "error_rate must be"),
+    ({"error_rate": "0.01"}, "error_rate must be"),
+    ({"strategy": "fast"}, "strategy must be one of 'atomic'.*not 'fast'"),
+    ({"strategy": None}, "strategy must be"),
+    ({"seeds": [1, 1]}, "seeds must be"),
+    ({"shards": 0}, "shards must be"),
+    ({"on_full": "explode"}, "on_full must be 'warn' or 'raise', not 'explode'"),
+    ({"on_lost": True}, "on_lost must be 'raise' or 'recreate', not True"),
+    ({"on_unknown": ""}, "on_unknown must be 'raise' or 'new', not ''"),
+    ({"prefix": "{"}, "prefix must be"),
+    ({"client": 5}, "client must be a redis-py client or a URL"),
+    ({"client": "http://localhost"}, "client must be .* not 'http://localhost'"),
+    ({"client": "redis://localhost:notaport/0"}, "client must be"),
+    ({"client": "redis://localhost/0?socket_timeout=soon"}, "client must be"),
+]
+
+
+@pytest.mark.parametrize(("changes", "says"), BAD, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("kind", [BloomFilter, AsyncBloomFilter])
+def test_parameters(valkey, kind, changes, says):
+    client = redis.Redis.from_url(valkey)
+    client.flushall()
+    arguments = {"name": "x", "capacity": 1000, "client": valkey, **changes}
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        made = kind(**arguments)
+        if kind is AsyncBloomFilter:
+            import asyncio
+
+            asyncio.run(made.exists("a"))
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize("item", [None, 5, ["a"], bytearray(b"a")])
+def test_items_of_other_types(client, item):
+    made = BloomFilter("x", 1000, client=client)
+    before = client.get("bloomlock:{x}:bits")
+    for operation in (made.add, made.exists, made.__contains__):
+        with pytest.raises(TypeError, match="item must be str or bytes"):
+            operation(item)
+    for operation in (made.add_many, made.exists_many, made.update):
+        with pytest.raises(TypeError, match="item must be str or bytes"):
+            operation(["fine", item])
+    assert client.get("bloomlock:{x}:bits") == before
+
+
+def test_one_text_is_no_batch(client):
+    made = BloomFilter("x", 1000, client=client)
+    for text in ("abc", b"abc"):
+        with pytest.raises(TypeError, match="items must be an iterable"):
+            made.add_many(text)
+
+
+def test_an_iterable_that_raises_half_way_keeps_the_answers(client):
+    made = BloomFilter("x", 5000, client=client)
+
+    def broken():
+        yield from map(str, range(2000))
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more") as caught:
+        made.add_many(broken())
+    known = len(caught.value.results)
+    assert 0 < known <= 2000
+    assert caught.value.results == [True] * known
+    assert made.exists_many(map(str, range(2000))) == [True] * known + [False] * (2000 - known)
+
+
+def test_a_client_of_the_other_kind(valkey):
+    with pytest.raises(ConfigurationError, match="use AsyncBloomFilter"):
+        BloomFilter("x", 1000, client=redis.asyncio.Redis.from_url(valkey))
+
+
+def within_three_seconds(url, says):
+    start = time.monotonic()
+    with pytest.raises(ServerError, match=says) as caught:
+        BloomFilter("x", 1000, client=url)
+    # The issue's own bound, not a speed: what must not happen is a hang.
+    assert time.monotonic() - start < 3.5
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, redis.ConnectionError)
+
+
+def test_nobody_listens():
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        within_three_seconds(f"redis://:secret@127.0.0.1:{port}/0", r"redis://\*\*\*@127\.0\.0\.1")
+    within_three_seconds("unix:///nowhere/at/all.sock", "no Redis server answers at unix:")
+
+
+@pytest.mark.parametrize(
+    "greeting", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\1\2\3", b""], ids=str
+)
+def test_somebody_else_listens(greeting):
+    def serve(listener):
+        with closing(listener.accept()[0]) as near:
+            near.recv(1000)
+            if greeting is None:
+                time.sleep(3)
+            elif greeting:
+                near.sendall(greeting)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        within_three_seconds(f"redis://127.0.0.1:{port}/0", "no Redis server answers at redis:")
+        thread.join(5)
+
+
+def test_the_environment_names_the_server(valkey, monkeypatch):
+    monkeypatch.setenv("REDIS_URL", "unix:///nowhere.sock")
+    monkeypatch.setenv("BLOOMLOCK_URL", valkey)
+    with BloomFilter("by environment", 100) as made:
+        assert made.add("a")
+        made.delete()
+    monkeypatch.setenv("BLOOMLOCK_URL", "nonsense")
+    with pytest.raises(ConfigurationError, match="BLOOMLOCK_URL must be .* not 'nonsense'"):
+        BloomFilter("x", 100)

@@ -1,0 +1,284 @@
+"""Creating, attaching, losing: never a silent no."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import random
+import threading
+
+import pytest
+import redis
+
+from bloomlock import (
+    BloomFilter,
+    FilterLostError,
+    FilterMismatchError,
+    FilterNotFoundError,
+)
+
+STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
+BITS = "bloomlock:{x}:bits"
+META = "bloomlock:{x}:meta"
+
+
+@pytest.fixture(params=STRATEGIES)
+def strategy(request):
+    return request.param
+
+
+def test_open_needs_a_filter(client):
+    with pytest.raises(FilterNotFoundError, match="no filter named 'x'"):
+        BloomFilter.open("x", client=client)
+    assert client.keys("*") == []
+
+
+def test_open_reads_every_parameter(client):
+    made = BloomFilter("x", 12_345, 1e-4, client=client, seeds=[5, 6, 7], shards=2)
+    opened = BloomFilter.open("x", client=client)
+    for what in ("capacity", "error_rate", "num_bits", "num_hashes", "seeds", "shards"):
+        assert getattr(opened, what) == getattr(made, what)
+    assert opened.generation == made.generation
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"capacity": 2000}, "capacity: stored 1000, asked 2000"),
+        ({"error_rate": 0.5}, "error_rate: stored 0.01, asked 0.5"),
+        ({"seeds": [1]}, "seeds: stored None, asked"),
+        ({"shards": 3}, "shards: stored 1, asked 3"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_other_parameters_are_refused(client, changes, says):
+    BloomFilter("x", 1000, 0.01, client=client).add("a")
+    before = client.hgetall(META), client.get(BITS)
+    for on_lost in ("raise", "recreate"):
+        with pytest.raises(FilterMismatchError, match=says):
+            BloomFilter("x", **{"capacity": 1000, "error_rate": 0.01, **changes}, client=client,
+                        on_lost=on_lost)  # fmt: skip
+    assert (client.hgetall(META), client.get(BITS)) == before
+
+
+@pytest.mark.parametrize("key", [META, BITS])
+@pytest.mark.parametrize("kind", ["list", "string", "set"])
+def test_foreign_keys_are_left_alone(client, key, kind):
+    if kind == "string":
+        client.set(key, "something else")
+    else:
+        {"list": client.rpush, "set": client.sadd}[kind](key, "a")
+    before = client.dump(key)
+    for on_lost in ("raise", "recreate"):
+        with pytest.raises(FilterMismatchError, match="is no filter"):
+            BloomFilter("x", 1000, client=client, on_lost=on_lost)
+    with pytest.raises(FilterMismatchError, match="is no filter"):
+        BloomFilter.open("x", client=client)
+    assert client.dump(key) == before
+    assert client.dbsize() == 1
+
+
+def test_a_newer_descriptor_is_refused(client):
+    BloomFilter("x", 1000, client=client)
+    client.hset(META, "format", 2)
+    with pytest.raises(FilterMismatchError, match="format 2"):
+        BloomFilter("x", 1000, client=client)
+
+
+def test_a_header_flag_of_a_newer_version_is_refused(client, strategy):
+    made = BloomFilter("x", 1000, client=client, strategy=strategy)
+    client.setbit(BITS, 9, 1)
+    with pytest.raises(FilterMismatchError, match="newer version"):
+        made.exists("a")
+
+
+# Each of these takes the filter away; afterwards no answer may be a plain False.
+LOSSES = {
+    "flushall": lambda client: client.flushall(),
+    "both keys": lambda client: client.delete(BITS, META),
+    "bitmap": lambda client: client.delete(BITS),
+    "expired": lambda client: client.pexpire(BITS, 0),
+    "overwritten": lambda client: client.set(BITS, b"\0" * 4000),
+    "deleted": lambda client: BloomFilter.open("x", client=client).delete(),
+    "cleared": lambda client: BloomFilter.open("x", client=client).clear(),
+    "replaced": lambda client: (client.flushall(), BloomFilter("x", 1000, client=client)),
+}
+
+OPERATIONS = {
+    "exists": lambda made: made.exists("a"),
+    "contains": lambda made: "a" in made,
+    "exists_many": lambda made: made.exists_many(["a", "b"]),
+    "add": lambda made: made.add("a"),
+    "add_many": lambda made: made.add_many(["a", "b"]),
+    "update": lambda made: made.update(["a", "b"]),
+    "count": lambda made: made.count(),
+    "info": lambda made: made.info(),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_filter_is_noticed_by_every_operation(client, strategy, loss, operation):
+    made = BloomFilter("x", 1000, client=client, strategy=strategy)
+    made.add("a")
+    LOSSES[loss](client)
+    for _ in range(2):
+        with pytest.raises(FilterLostError, match=r"reattach\(\)"):
+            OPERATIONS[operation](made)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_recreate_goes_on_with_an_empty_filter(client, strategy, loss, operation, caplog):
+    made = BloomFilter("x", 1000, client=client, strategy=strategy, on_lost="recreate")
+    made.add_many(["a", "before"])
+    LOSSES[loss](client)
+    with caplog.at_level(logging.WARNING, "bloomlock"):
+        answer = OPERATIONS[operation](made)
+    expected = {
+        "exists": False,
+        "contains": False,
+        "exists_many": [False, False],
+        "add": True,
+        "add_many": [True, True],
+        "update": 2,
+        "count": 0,
+    }
+    assert answer == expected.get(operation, answer)
+    assert not made.exists("before")
+    assert made.add("after")
+    assert made.exists("after")
+    assert BloomFilter("x", 1000, client=client).exists("after")
+    if operation not in {"count", "info"}:
+        assert "cleared or lost" in caplog.text
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_add_that_raised_is_new_when_repeated(client, strategy, loss):
+    made = BloomFilter("x", 1000, client=client, strategy=strategy)
+    other = BloomFilter("x", 1000, client=client)
+    LOSSES[loss](client)
+    with pytest.raises(FilterLostError):
+        made.add("a")
+    if loss in {"bitmap", "expired", "overwritten"}:
+        # Half a filter is only started anew by somebody who asks for that.
+        BloomFilter("x", 1000, client=client, on_lost="recreate")
+    made.reattach()
+    assert made.add("a") is True
+    assert made.add("a") is False
+    other.reattach()
+    assert other.exists("a")
+
+
+def test_a_batch_that_raised_is_new_when_repeated(client, strategy):
+    made = BloomFilter("x", 5000, client=client, strategy=strategy)
+    batch = [str(number) for number in range(2000)]
+    BloomFilter.open("x", client=client).clear()
+    with pytest.raises(FilterLostError):
+        made.add_many(batch)
+    made.reattach()
+    assert made.add_many(batch) == [True] * 2000
+
+
+def test_a_lost_bitmap_is_noticed_at_attaching(client):
+    BloomFilter("x", 1000, client=client).add("a")
+    client.delete(BITS)
+    with pytest.raises(FilterLostError, match="lost its bitmap"):
+        BloomFilter("x", 1000, client=client)
+    with pytest.raises(FilterLostError, match="lost its bitmap"):
+        BloomFilter.open("x", client=client)
+    assert BloomFilter("x", 1000, client=client, on_lost="recreate").add("a")
+
+
+def test_a_lost_descriptor_is_noticed_at_attaching(client):
+    BloomFilter("x", 1000, client=client).add("a")
+    client.delete(META)
+    with pytest.raises(FilterLostError, match="lost its descriptor"):
+        BloomFilter("x", 1000, client=client)
+    assert BloomFilter("x", 1000, client=client, on_lost="recreate").add("a")
+
+
+def test_a_lost_shard_is_noticed(client):
+    made = BloomFilter("x", 1000, client=client, shards=3)
+    made.update(map(str, range(50)))
+    client.delete("bloomlock:{x/2}:bits")
+    with pytest.raises(FilterLostError):
+        made.exists_many(map(str, range(50)))
+    with pytest.raises(FilterLostError, match="one of its shards"):
+        BloomFilter("x", 1000, client=client)
+    made = BloomFilter("x", 1000, client=client, on_lost="recreate")
+    assert not any(made.exists_many(map(str, range(50))))
+
+
+def test_a_creation_that_stopped_half_way_is_finished_by_the_next(client):
+    BloomFilter("x", 1000, client=client, shards=4)
+    client.hset(META, "state", "creating")
+    client.delete("bloomlock:{x/2}:bits", "bloomlock:{x/3}:bits")
+    made = BloomFilter.open("x", client=client)
+    assert sum(made.add_many(map(str, range(100)))) == 100
+    assert client.hget(META, "state") in (b"ready", "ready")
+
+
+def test_a_copy_that_stopped_half_way_is_no_filter(client):
+    BloomFilter("x", 1000, client=client).add("a")
+    client.hset(META, "state", "copying")
+    client.delete(BITS)
+    for attach in (lambda: BloomFilter("x", 1000, client=client),
+                   lambda: BloomFilter.open("x", client=client)):  # fmt: skip
+        with pytest.raises(FilterMismatchError, match="copy was interrupted"):
+            attach()
+
+
+def _create(url, barrier, results):
+    client = redis.Redis.from_url(url)
+    for number in range(20):
+        barrier.wait(30)
+        made = BloomFilter(f"race {number}", 1000, client=client, shards=1 + number % 3)
+        results.put((number, made.generation, made.add("the same")))
+
+
+@pytest.mark.processes
+def test_processes_that_create_at_once_agree(valkey):
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(4), context.Queue()
+    redis.Redis.from_url(valkey).flushall()
+    workers = [context.Process(target=_create, args=(valkey, barrier, results)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    answers = [results.get(timeout=60) for _ in range(80)]
+    for worker in workers:
+        worker.join(30)
+        assert worker.exitcode == 0
+    for number in range(20):
+        mine = [answer[1:] for answer in answers if answer[0] == number]
+        assert len({generation for generation, _ in mine}) == 1
+        assert sorted(new for _, new in mine) == [False, False, False, True]
+
+
+def test_threads_that_share_one_object(client, strategy):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    made = BloomFilter("x", 5000, client=client, strategy=strategy)
+    wins: list[list[str]] = [[] for _ in range(4)]
+    items = [str(number) for number in range(300)]
+
+    def offer(mine: list[str], order: list[str]) -> None:
+        for item in order:
+            if made.add(item):
+                mine.append(item)
+            assert made.exists(item)
+
+    threads = [
+        threading.Thread(
+            target=offer, args=(mine, random.Random(seed + index).sample(items, len(items)))
+        )
+        for index, mine in enumerate(wins)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    won = [item for mine in wins for item in mine]
+    if strategy != "pipeline":
+        assert sorted(won) == sorted(items)
+    assert all(made.exists_many(items))

@@ -1,0 +1,106 @@
+"""Several real processes offer the same items: exact counts."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import random
+from collections import Counter
+
+import pytest
+import redis
+
+from bloomlock import AsyncBloomFilter, BloomFilter
+
+pytestmark = pytest.mark.processes
+EXACT = ("atomic", "lua", "transaction", "lock")
+WORKERS = 8
+ERROR_RATE = 1e-9
+
+
+def offer(url, strategy, how, items, seed, barrier, results):
+    """Offer all items in an order of one's own; report which were new."""
+    order = list(items)
+    random.Random(seed).shuffle(order)
+    barrier.wait(60)
+    if how == "asyncio":
+        results.put(asyncio.run(offer_async(url, strategy, order)))
+        return
+    made = BloomFilter("race", 50_000, ERROR_RATE, client=url, strategy=strategy)
+    if how == "add":
+        won = []
+        for item in order:
+            if made.add(item):
+                won.append(item)
+            # Nobody who has been answered may see a "no" afterwards.
+            if not made.exists(item):
+                won.append(f"{item} was denied")
+    else:
+        # Overlapping batches of uneven sizes, some items twice in one.
+        won = []
+        while order:
+            size = 1 + len(order) % 997
+            batch, order = order[:size], order[size:]
+            batch += batch[:5]
+            won += [item for item, new in zip(batch, made.add_many(batch), strict=True) if new]
+            if not all(made.exists_many(batch)):
+                won.append("denied")
+    results.put(won)
+
+
+async def offer_async(url, strategy, order):
+    async with AsyncBloomFilter(
+        "race", 50_000, ERROR_RATE, client=url, strategy=strategy
+    ) as made:
+        won = []
+        for start in range(0, len(order), 50):
+            batch = order[start : start + 50]
+            answers = await asyncio.gather(*(made.add(item) for item in batch))
+            won += [item for item, new in zip(batch, answers, strict=True) if new]
+        return won
+
+
+def race(url, strategy, how, count):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    redis.Redis.from_url(url).flushall()
+    items = [f"https://example.org/{number}" for number in range(count)]
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(WORKERS), context.Queue()
+    workers = [
+        context.Process(
+            target=offer, args=(url, strategy, how, items, seed + index, barrier, results)
+        )
+        for index in range(WORKERS)
+    ]
+    for worker in workers:
+        worker.start()
+    won = Counter(item for _ in workers for item in results.get(timeout=150))
+    for worker in workers:
+        worker.join(30)
+        assert worker.exitcode == 0
+    return won, items
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_every_item_has_exactly_one_winner_by_add(valkey, strategy):
+    won, items = race(valkey, strategy, "add", 2_000)
+    assert won == Counter(items)
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_every_item_has_exactly_one_winner_by_add_many(valkey, strategy):
+    won, items = race(valkey, strategy, "add_many", 20_000)
+    assert won == Counter(items)
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lock"])
+def test_every_item_has_exactly_one_winner_by_asyncio(valkey, strategy):
+    won, items = race(valkey, strategy, "asyncio", 2_000)
+    assert won == Counter(items)
+
+
+def test_a_pipeline_denies_nothing_but_crowns_anybody(valkey):
+    # The control: without atomicity items have several winners, or none. None of them is denied.
+    won, items = race(valkey, "pipeline", "add", 2_000)
+    assert set(won) <= set(items)
