@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import random
 import shutil
+import socket
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +20,7 @@ from bloomlock.errors import ServerError
 from bloomlock.server.binary import valkey_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def _valkey() -> Path | None:
@@ -82,3 +87,35 @@ def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
         if time.monotonic() > deadline:
             pytest.fail(f"it did not happen in {seconds} s")
         time.sleep(0.01)
+
+
+def low_port() -> int:
+    """Return a free port that leaves room for a cluster's own port 10,000 above it."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 10_000))
+            return port
+
+
+@contextlib.contextmanager
+def sentinel(binary: Path, name: str, master_port: int) -> Iterator[int]:
+    """Run a Sentinel that watches one master alone; yields its port."""
+    port = low_port()
+    with tempfile.TemporaryDirectory(prefix="sentinel-") as directory:
+        config = Path(directory, "sentinel.conf")
+        config.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {directory}\n"
+            f"sentinel monitor {name} 127.0.0.1 {master_port} 1\n"
+            f"sentinel down-after-milliseconds {name} 500\n"
+            f"sentinel failover-timeout {name} 5000\n"
+        )
+        process = subprocess.Popen(
+            [binary, config, "--sentinel"], stdout=subprocess.DEVNULL, cwd=directory
+        )
+        try:
+            yield port
+        finally:
+            process.kill()
+            process.wait()

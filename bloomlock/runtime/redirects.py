@@ -32,22 +32,28 @@ class Redirect:
         ask: Whether the slot is only being moved (ASK), else it has moved (MOVED).
         host: Where to.
         port: Where to.
+        whole: Whether the commands are one transaction, for which ASKING is said once.
     """
 
     indices: list[int]
     ask: bool
     host: str
     port: int
+    whole: bool
 
     def prepare(self, commands: Sequence[bytes]) -> list[bytes]:
         """Return the commands as the other server wants them."""
         if not self.ask:
             return list(commands)
+        if self.whole:
+            return [_ASKING, *commands]
         return [part for command in commands for part in (_ASKING, command)]
 
     def read(self, replies: Replies) -> Replies:
         """Return the replies to the commands themselves."""
-        return replies[1::2] if self.ask else replies
+        if not self.ask:
+            return replies
+        return replies[1:] if self.whole else replies[1::2]
 
 
 def find_redirects(replies: Replies) -> list[Redirect]:
@@ -60,11 +66,12 @@ def find_redirects(replies: Replies) -> list[Redirect]:
     }
     if not moved:
         return []
-    if isinstance(replies[-1], ExecAbortError):
+    whole = isinstance(replies[-1], ExecAbortError)
+    if whole:
         moved = dict.fromkeys(range(len(replies)), next(iter(moved.values())))
     targets: dict[tuple[bool, str, int], list[int]] = {}
     for index, error in moved.items():
         # MovedError is a kind of AskError in redis-py.
         ask = not isinstance(error, MovedError)
         targets.setdefault((ask, str(error.host), int(error.port)), []).append(index)
-    return [Redirect(indices, *target) for target, indices in targets.items()]
+    return [Redirect(indices, *target, whole) for target, indices in targets.items()]

@@ -30,20 +30,15 @@ class LoseOne:
 
 
 @pytest.mark.parametrize("how", ["before", "after"])
-@pytest.mark.parametrize("number", [1, 15, 23])
+@pytest.mark.parametrize("number", [1, 23])
 def test_a_lost_reply_loses_no_line(run, valkey, name, how, number):
     with LossProxy(valkey, LoseOne(number, how)) as proxy:
         done = run("dedup", "--name", name, url=proxy.url, given=TEXT)
         assert proxy.lost == 1
     assert done.returncode == 0
-    written = done.stdout.splitlines()
-    assert set(written) == set(LINES)
+    assert done.stdout.splitlines() == LINES
     assert done.stderr.startswith(b"bloomlock: the reply was lost when ")
     assert done.stderr.count(b"\n") == 1
-    if how == "after":
-        assert written == LINES
-    # Repeated is at most what was in flight.
-    assert len(written) - len(LINES) < 700
 
 
 def test_a_server_that_is_stuck_stops_it(run, valkey, name):
@@ -66,7 +61,7 @@ def test_a_server_that_is_stuck_stops_it(run, valkey, name):
     # The first round trip was answered; of the second nobody knows.
     assert written == LINES[: len(written)]
     assert 600 < len(written) < 1400
-    assert done.stderr.splitlines()[-1].startswith(b"bloomlock: Timeout")
+    assert done.stderr.splitlines()[-1].startswith(b"bloomlock: the reply was lost")
     assert b"Traceback" not in done.stderr
 
 

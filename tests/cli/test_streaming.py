@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
-import select
 import signal
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
 import redis
 from cli_process import COMMAND, PATIENCE, answer, send
+from servers import wait_until
 
 LINES = [b"https://example.org/some/longer/path/%06d" % i for i in range(100_000)]
 
@@ -20,6 +23,12 @@ def file(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"\n".join(LINES) + b"\n")
     return str(path)
+
+
+def unread(process) -> int:
+    size = array.array("i", [0])
+    fcntl.ioctl(process.stdout, termios.FIONREAD, size)
+    return size[0]
 
 
 def test_a_line_is_answered_before_the_next_one_comes(start, name):
@@ -87,8 +96,9 @@ def test_ignored_signals_stay_ignored(start, name):
 
 def test_a_second_signal_ends_it_at_once(start, name, file):
     process = start("dedup", "--name", name, file)
-    select.select([process.stdout], [], [], PATIENCE)
-    process.send_signal(signal.SIGINT)  # noted, but the pipe is full and nobody reads
+    # The pipe is full, and nobody reads: the first signal is noted, and waits.
+    wait_until(lambda: unread(process) > 60_000)
+    process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     process.send_signal(signal.SIGINT)

@@ -1,0 +1,103 @@
+"""The command line: `bloomlock dedup`, `add`, `exists`, `info`, `ls`, `clear`, `delete`, ...
+
+Over public names only. A command is imported when it is called, so that none pays for the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import click
+
+from bloomlock import __version__
+
+from .examples import examples
+from .failures import ERROR, Stopped, die, report_errors, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = {
+    "dedup": "dedup:dedup_command",
+    "add": "items:add_command",
+    "exists": "items:exists_command",
+    "info": "manage:info_command",
+    "ls": "manage:ls_command",
+    "clear": "manage:clear_command",
+    "delete": "manage:delete_command",
+    "server": "server:server_group",
+    "crawl": "crawl:crawl_command",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of all commands, the most used first."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command; None if there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+        return cast("click.Command", found)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, ending as Unix tools do.
+
+        Here and not in `main`, because click has its own mind about Ctrl-C and broken pipes.
+        """
+        try:
+            with report_errors():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Stopped(signal.SIGINT) from None
+        except BrokenPipeError:
+            raise Stopped(signal.SIGPIPE) from None
+
+
+@click.command(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "tail -F access.log | cut -d' ' -f7 | bloomlock dedup --name paths",
+        'bloomlock add -q urls "$url" && wget "$url"',
+    ),
+)
+@click.version_option(__version__, package_name="bloomlock", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> int | None:
+    """Has anyone seen this before? Bloom filters in Redis, shared by many processes.
+
+    The server is the one of --url, else of BLOOMLOCK_URL, else of REDIS_URL, else one that
+    bloomlock starts for you.
+
+    Exit status: 0 if all went well, 1 if the answer is no, 2 after an error.
+    """
+    if context.invoked_subcommand is not None:
+        return None
+    click.echo(context.get_help(), err=True)
+    return ERROR
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and end the process.
+
+    Args:
+        arguments: What stands behind the program's name; None: those of this process.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        status = cli.main(given, prog_name="bloomlock", standalone_mode=False)
+    except click.ClickException as error:
+        status = say(error)
+    except Stopped as stopped:
+        die(stopped.signal)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,116 @@
+"""How a command ends when it does not end well: one sentence, a status, a signal; no traceback."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+import redis.exceptions
+
+from bloomlock import BloomlockError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NO = 1
+ERROR = 2
+_SIGNAL_STATUS = 128
+
+_HELP_ASKED = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""What newer click raises for a group without a command; its message is the whole help."""
+
+
+class Failure(click.ClickException):
+    """One sentence for standard error; exit status 2."""
+
+    exit_code = ERROR
+
+
+class Stopped(BaseException):
+    """A signal asked this process to end; not an error, and nothing that catches errors sees it.
+
+    Attributes:
+        signal: Which.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Keep the signal."""
+        super().__init__(number)
+        self.signal = number
+
+
+@contextmanager
+def report_errors() -> Iterator[None]:
+    """Turn what can go wrong outside of this program into a Failure; show log lines as ours."""
+    handler = _OneLine()
+    logger = logging.getLogger("bloomlock")
+    logger.addHandler(handler)
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except redis.exceptions.ResponseError as error:
+        raise Failure(f"the server says: {error}") from error
+    except (BloomlockError, redis.exceptions.RedisError) as error:
+        raise Failure(sentence(str(error) or type(error).__name__)) from error
+    except OSError as error:
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        raise Failure(f"{where}{error.strerror or error}") from error
+    finally:
+        logger.removeHandler(handler)
+
+
+def warn(message: str) -> None:
+    """Write one line to standard error."""
+    if sys.stderr is not None:
+        line = " ".join(message.split())
+        print(f"bloomlock: {line}", file=sys.stderr, flush=True)  # noqa: T201 - what it is for
+
+
+def say(error: click.ClickException) -> int:
+    """Write one line about an error to standard error; return the exit status."""
+    message = error.format_message()
+    if isinstance(error, _HELP_ASKED):
+        click.echo(message, err=True)
+    elif isinstance(error, click.UsageError) and error.ctx is not None:
+        warn(f"{message.rstrip('.')} (see {error.ctx.command_path} --help)")
+    else:
+        warn(message)
+    return error.exit_code
+
+
+def sentence(message: str) -> str:
+    """Say what the library says to a programmer to somebody at a terminal.
+
+    >>> sentence('filter "a" is lost; call reattach() to go on with what is there now, or use '
+    ...          'on_lost="recreate"')
+    'filter "a" is lost; use --on-lost recreate'
+    """
+    message = message.replace("call reattach() to go on with what is there now, or ", "")
+    message = re.sub(r'\bon_(\w+)="(\w+)"', lambda match: f"--on-{match[1]} {match[2]}", message)
+    message = message.replace(" a redis-py client or a URL ", " a URL ")
+    message = re.sub(r"^client must be a URL", "--url must be a URL", message)
+    return re.sub(r"^client must be", "the server's address must be", message)
+
+
+def die(number: int) -> None:
+    """End this process by a signal, so that a shell knows that it did not end by itself."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    sys.exit(_SIGNAL_STATUS + number)
+
+
+class _OneLine(logging.Handler):
+    """Shows warnings of the library as lines of this program."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage())

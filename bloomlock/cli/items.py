@@ -1,0 +1,91 @@
+"""`bloomlock add` and `bloomlock exists`: single items for scripts, lists from standard input."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bloomlock import BloomFilter
+
+from .answers import add_lines, test_lines
+from .examples import examples
+from .failures import NO
+from .lines import STDIN, check_files
+from .options import FilterOptions, filter_options, name_argument, url_option
+from .work import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
+
+
+@click.command(
+    "add",
+    epilog=examples(
+        'bloomlock add -q urls "$url" && wget "$url"',
+        "bloomlock add urls < list-of-urls.txt",
+    ),
+)
+@name_argument
+@_items_argument
+@filter_options
+@click.option(
+    "--on-full",
+    default="warn",
+    show_default=True,
+    metavar="[warn|raise]",
+    help="At the capacity: warn and go on with more and more errors, or stop.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status tells.")
+def add_command(name: str, items: tuple[str, ...], *, quiet: bool, **options: Any) -> int:
+    """Add ITEMs to the filter NAME and write how many were new.
+
+    Without ITEMs each line of standard input is one. The filter is created if there is none.
+
+    Exit status, as that of grep -c: 0 if any item was new, 1 if all were seen before, 2 after an
+    error. Of any number of processes that add the same new item exactly one gets a 0.
+    """
+    check_files(() if items else (STDIN,))
+    work = Work(add_lines, write=None)
+    with FilterOptions(**options).create_or_open(name) as bloom:
+        _do(work, bloom, items)
+    if not quiet:
+        click.echo(work.new)
+    return 0 if work.new else NO
+
+
+@click.command(
+    "exists",
+    epilog=examples(
+        'bloomlock exists urls "$url" || echo "never seen"',
+        "bloomlock exists urls --new < list-of-urls.txt",
+    ),
+)
+@name_argument
+@_items_argument
+@url_option
+@click.option("--seen", "write", flag_value="seen", help="Write the items that were seen before.")
+@click.option("--new", "write", flag_value="new", help="Write the items that were not.")
+def exists_command(name: str, items: tuple[str, ...], url: str | None, write: str | None) -> int:
+    """Tell whether ITEMs were added to the filter NAME; adds nothing.
+
+    Without ITEMs each line of standard input is one. A yes is wrong at the filter's error rate,
+    a no never.
+
+    Exit status: 0 if all were seen, 1 if some were not, 2 after an error.
+    """
+    check_files(() if items else (STDIN,))
+    work = Work(test_lines, write=None if write is None else write == "new")
+    with BloomFilter.open(name, client=url) as bloom:
+        _do(work, bloom, items)
+    return NO if work.new else 0
+
+
+def _do(work: Work, bloom: BloomFilter, items: Sequence[str]) -> None:
+    if items:
+        work.do_items(bloom, [os.fsencode(item) for item in items])
+    else:
+        work.do_files(bloom, (STDIN,))

@@ -1,0 +1,134 @@
+"""Options that several commands have, and the filter they describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bloomlock import BloomFilter, FilterMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_CAPACITY = 1_000_000
+DEFAULT_ERROR_RATE = 1e-6
+
+
+def _number(kind: type[int | float]) -> Callable[[str], int | float | str]:
+    """Return what makes a number of a text, or leaves it for the library to say what is allowed."""
+
+    def number(text: str) -> int | float | str:
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+
+    return number
+
+
+url_option = click.option(
+    "--url",
+    metavar="URL",
+    help="Redis server.  [default: BLOOMLOCK_URL, REDIS_URL, a server of bloomlock's own]",
+)
+
+name_argument = click.argument("name")
+
+_FILTER_OPTIONS = (
+    click.option(
+        "--capacity",
+        type=_number(int),
+        metavar="N",
+        help="Different items a new filter is made for; an existing one must have the same.  "
+        f"[default: that of the existing one, or {DEFAULT_CAPACITY}]",
+    ),
+    click.option(
+        "--error-rate",
+        type=_number(float),
+        metavar="P",
+        help="Share of new items taken for seen ones when it is full.  "
+        f"[default: that of the existing one, or {DEFAULT_ERROR_RATE:g}]",
+    ),
+    url_option,
+    click.option(
+        "--strategy",
+        default="atomic",
+        show_default=True,
+        metavar="[atomic|lua|transaction|pipeline|lock]",
+        help="How an update reaches the server.",
+    ),
+    click.option(
+        "--on-lost",
+        default="raise",
+        show_default=True,
+        metavar="[raise|recreate]",
+        help="If somebody clears or deletes the filter meanwhile: stop, or go on with a new one.",
+    ),
+)
+
+
+def filter_options(command: F) -> F:
+    """Give a command the options that describe a filter; they arrive as keywords."""
+    for option in reversed(_FILTER_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """What a user said about a filter; None: nothing."""
+
+    capacity: Any = None
+    error_rate: Any = None
+    url: str | None = None
+    strategy: Any = "atomic"
+    on_lost: Any = "raise"
+    on_full: Any = "warn"
+
+    def create_or_open(self, name: str) -> BloomFilter:
+        """Create the filter, or attach to it, whatever parameters it has that nobody asked for.
+
+        Raises:
+            FilterMismatchError: If it exists and is not as asked for.
+            And as BloomFilter.
+        """
+        try:
+            # First, because it looks at every parameter before it sends anything.
+            return BloomFilter(
+                name,
+                DEFAULT_CAPACITY if self.capacity is None else self.capacity,
+                DEFAULT_ERROR_RATE if self.error_rate is None else self.error_rate,
+                client=self.url,
+                **self._policies(),
+            )
+        except FilterMismatchError:
+            return self._open_as_it_is(name)
+
+    def _open_as_it_is(self, name: str) -> BloomFilter:
+        found = BloomFilter.open(name, client=self.url, **self._policies())
+        pairs = (
+            ("capacity", found.capacity, self.capacity),
+            ("error_rate", found.error_rate, self.error_rate),
+        )
+        differences = [
+            f"{what}: stored {stored}, asked {asked}"
+            for what, stored, asked in pairs
+            if asked not in (None, stored)
+        ]
+        if differences:
+            found.close()
+            raise FilterMismatchError(
+                f"filter {name!r} exists with other parameters ({'; '.join(differences)})"
+            )
+        return found
+
+    def _policies(self) -> dict[str, Any]:
+        return {
+            "strategy": self.strategy,
+            "on_lost": self.on_lost,
+            "on_full": self.on_full,
+        }

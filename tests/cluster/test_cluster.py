@@ -1,0 +1,157 @@
+"""A filter over a real cluster of three servers, and over a real Sentinel."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+import pytest
+import redis
+import redis.asyncio
+import servers
+from redis.cluster import ClusterNode, RedisCluster
+from redis.sentinel import Sentinel
+
+from bloomlock import AsyncBloomFilter, BloomFilter, FilterLostError
+from bloomlock.server import PrivateServer
+
+STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
+SLOTS = 16384
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """Three masters that own a third of the slots each."""
+    with ExitStack() as stack:
+        binary = servers.require_server("valkey")
+        config = {"cluster-enabled": "yes", "cluster-node-timeout": "2000"}
+        started = [
+            stack.enter_context(
+                PrivateServer(binary=binary, port=servers.low_port(), config=config)
+            )
+            for _ in range(3)
+        ]
+        clients = [redis.Redis(port=node.port, decode_responses=True) for node in started]
+        for index, client in enumerate(clients):
+            first, last = index * SLOTS // 3, (index + 1) * SLOTS // 3 - 1
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", started[0].port)
+        servers.wait_until(
+            lambda: all(c.cluster("info").get("cluster_state") == "ok" for c in clients)
+            and all(len(c.cluster("nodes")) == 3 for c in clients)
+        )
+        yield clients
+
+
+@pytest.fixture
+def cluster(nodes):
+    for client in nodes:
+        client.flushall()
+    port = nodes[0].connection_pool.connection_kwargs["port"]
+    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)]) as made:
+        yield made
+
+
+@pytest.mark.parametrize("shards", [1, 5])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards):
+    made = BloomFilter("pages", 5000, 1e-9, client=cluster, strategy=strategy, shards=shards)
+    items = [str(number) for number in range(1500)]
+    assert made.add_many(items) == [True] * 1500
+    assert made.add("0") is False
+    assert made.add("new") is True
+    opened = BloomFilter.open("pages", client=cluster)
+    assert all(opened.exists_many(items))
+    assert opened.count() == pytest.approx(1501, abs=3)
+    if shards > 1:
+        assert sum(bool(node.dbsize()) for node in nodes) > 1
+    copied = made.copy("elsewhere")
+    assert all(copied.exists_many(items))
+    made.clear()
+    assert not any(made.exists_many(items))
+    with pytest.raises(FilterLostError):
+        opened.exists_many(items)
+    assert made.delete()
+    assert copied.delete()
+    assert sum(node.dbsize() for node in nodes) == 0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_slot_that_moves_loses_nothing(cluster, nodes, strategy):
+    made = BloomFilter("moving", 5000, 1e-9, client=cluster, strategy=strategy)
+    items = [str(number) for number in range(1200)]
+    assert made.add_many(items[:600]) == [True] * 600
+    key = "bloomlock:{moving}:bits"
+    slot = cluster.keyslot(key)
+    ids = [node.execute_command("CLUSTER", "MYID") for node in nodes]
+    old = next(i for i, node in enumerate(nodes) if node.keys("*moving*"))
+    new = (old + 1) % 3
+    nodes[new].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[old])
+    nodes[old].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[new])
+    port = nodes[new].connection_pool.connection_kwargs["port"]
+    for moved in nodes[old].keys("*moving*"):
+        nodes[old].execute_command("MIGRATE", "127.0.0.1", port, moved, 0, 5000)
+    # The old owner answers ASK now: the keys are gone, the slot is not.
+    assert made.exists_many(["0", "nothing"]) == [True, False]
+    assert made.add("while it moves") is True
+    for node in (nodes[new], nodes[old]):
+        node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[new])
+    # Now it answers MOVED.
+    assert made.add_many(items) == [False] * 600 + [True] * 600
+    assert made.exists("while it moves")
+    assert BloomFilter.open("moving", client=cluster).exists("0")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_asyncio_over_the_cluster(cluster, nodes, strategy):
+    async def run():
+        port = nodes[1].connection_pool.connection_kwargs["port"]
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
+        made = await AsyncBloomFilter(
+            "a", 5000, 1e-9, client=client, strategy=strategy, shards=4
+        )
+        items = [str(number) for number in range(200)]
+        answers = await asyncio.gather(*(made.add(item) for item in items + items))
+        if strategy != "pipeline":
+            assert sum(answers) == 200
+        assert all(await made.exists_many(items))
+        await client.aclose()
+
+    asyncio.run(run())
+    assert BloomFilter.open("a", client=cluster).exists("7")
+
+
+@pytest.fixture
+def sentinel():
+    binary = servers.require_server("valkey")
+    with ExitStack() as stack:
+        master = stack.enter_context(PrivateServer(binary=binary, port=0))
+        replica = stack.enter_context(
+            PrivateServer(binary=binary, port=0, config={"replicaof": ["127.0.0.1", master.port]})
+        )
+        watcher = stack.enter_context(servers.sentinel(binary, "mymaster", master.port))
+        yield master, replica, Sentinel([("127.0.0.1", watcher)], socket_timeout=2)
+
+
+def test_a_failover_by_sentinel(sentinel):
+    master, replica, watching = sentinel
+    made = BloomFilter("s", 2000, client=watching.master_for("mymaster"), on_unknown="new")
+    assert made.add("before")
+    with redis.Redis(port=replica.port) as second:
+        servers.wait_until(lambda: second.keys("*:bits") != [])
+        with redis.Redis(port=master.port) as first:
+            first.execute_command("WAIT", 1, 5000)
+        master.kill()
+        servers.wait_until(lambda: second.info("replication")["role"] == "master", 30)
+    servers.wait_until(lambda: _answers(made), 30)
+    assert made.exists("before")
+    assert made.add("after")
+    assert made.add("after") is False
+
+
+def _answers(made):
+    try:
+        return made.exists("before")
+    except redis.RedisError:
+        return False
