@@ -2,16 +2,85 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
+import socket
+import subprocess
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import subprocess
+import threading
+from pathlib import Path
+from typing import NamedTuple, Self
 
 COMMAND = (sys.executable, "-m", "bloomlock.cli")
 PATIENCE = 20.0
+
+
+class Done(NamedTuple):
+    """How a process ended."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+class ForkServer:
+    """Runs command lines to their end, one at a time, each in a process of its own."""
+
+    def __enter__(self) -> Self:
+        ours, theirs = socket.socketpair()
+        script = Path(__file__).with_name("cli_fork_server.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment(None, {"OPENBLAS_NUM_THREADS": "1"}),
+        )
+        theirs.close()
+        ours.settimeout(60)
+        self._control = ours
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._control.close()
+        self._process.wait(PATIENCE)
+
+    def run(
+        self, arguments: list[str], given: bytes, url: str | None, extra: dict[str, str]
+    ) -> Done:
+        """Run one with `given` on its standard input."""
+        ends = [os.pipe() for _ in range(3)]
+        files = [ends[0][0], ends[1][1], ends[2][1]]
+        request = {"arguments": arguments, "environment": environment(url, extra)}
+        socket.send_fds(self._control, [json.dumps(request).encode() + b"\n"], files)
+        for file in files:
+            os.close(file)
+        outputs: list[bytes] = [b"", b""]
+        threads = [
+            threading.Thread(target=_feed, args=(ends[0][1], given)),
+            threading.Thread(target=_drain, args=(ends[1][0], outputs, 0)),
+            threading.Thread(target=_drain, args=(ends[2][0], outputs, 1)),
+        ]
+        for thread in threads:
+            thread.start()
+        status = int(self._control.recv(100))
+        for thread in threads:
+            thread.join(PATIENCE)
+        return Done(status, *outputs)
+
+
+def _feed(file: int, data: bytes) -> None:
+    with os.fdopen(file, "wb", buffering=0) as pipe:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[pipe.write(left) :]
+            except BrokenPipeError:
+                return
+
+
+def _drain(file: int, outputs: list[bytes], number: int) -> None:
+    with os.fdopen(file, "rb") as pipe:
+        outputs[number] = pipe.read()
 
 
 def environment(url: str | None, extra: dict[str, str]) -> dict[str, str]:

@@ -82,3 +82,4 @@ class Work:
             progress.answered(self.lines, self.new)
             if error is not None:
                 raise error
+        patience.check()

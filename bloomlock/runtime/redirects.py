@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from redis.exceptions import AskError, ExecAbortError, MovedError
+from redis.exceptions import AskError, MovedError
 
 from bloomlock.commands import encode_command
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_REDIRECTS = 5
 _ASKING = encode_command("ASKING")
+_MULTI = encode_command("MULTI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Redirect:
         return replies[1:] if self.whole else replies[1::2]
 
 
-def find_redirects(replies: Replies) -> list[Redirect]:
+def find_redirects(commands: Sequence[bytes], replies: Replies) -> list[Redirect]:
     """Return where to send which commands again; empty if none was redirected.
 
     A transaction is redirected as a whole: it was aborted.
@@ -66,7 +67,7 @@ def find_redirects(replies: Replies) -> list[Redirect]:
     }
     if not moved:
         return []
-    whole = isinstance(replies[-1], ExecAbortError)
+    whole = commands[0] == _MULTI
     if whole:
         moved = dict.fromkeys(range(len(replies)), next(iter(moved.values())))
     targets: dict[tuple[bool, str, int], list[int]] = {}

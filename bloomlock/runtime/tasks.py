@@ -66,7 +66,7 @@ class Tasks:
         if not isinstance(self.client, redis.asyncio.RedisCluster):
             return replies
         for _ in range(MAX_REDIRECTS):
-            redirects = find_redirects(replies)
+            redirects = find_redirects(request.commands, replies)
             if not redirects:
                 break
             for redirect in redirects:

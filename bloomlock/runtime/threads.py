@@ -95,7 +95,7 @@ class Threads:
         self._give_back(lease)
         if self._cluster is not None:
             for _ in range(MAX_REDIRECTS):
-                redirects = find_redirects(replies)
+                redirects = find_redirects(request.commands, replies)
                 if not redirects:
                     break
                 replies = self._redirect(request, replies, redirects)

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cli_process import COMMAND, environment
+from cli_process import COMMAND, Done, ForkServer, environment
 
 from bloomlock import BloomFilter
 
@@ -20,21 +20,18 @@ def name() -> str:
     return f"cli-{uuid.uuid4().hex}"
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
+
+
 @pytest.fixture
-def run(valkey: str) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+def run(valkey: str, fork_server: ForkServer) -> Callable[..., Done]:
     """Run a command to its end; its server is the one of BLOOMLOCK_URL."""
 
-    def run(
-        *arguments: str, given: bytes = b"", url: str | None = valkey, **extra: str
-    ) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*COMMAND, *arguments],
-            input=given,
-            capture_output=True,
-            timeout=60,
-            check=False,
-            env=environment(url, extra),
-        )
+    def run(*arguments: str, given: bytes = b"", url: str | None = valkey, **extra: str) -> Done:
+        return fork_server.run(list(arguments), given, url, extra)
 
     return run
 
