@@ -38,8 +38,10 @@ def nodes():
             client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
             client.execute_command("CLUSTER", "MEET", "127.0.0.1", started[0].port)
         servers.wait_until(
-            lambda: all(c.cluster("info").get("cluster_state") == "ok" for c in clients)
-            and all(len(c.cluster("nodes")) == 3 for c in clients)
+            lambda: (
+                all(c.cluster("info").get("cluster_state") == "ok" for c in clients)
+                and all(len(c.cluster("nodes")) == 3 for c in clients)
+            )
         )
         yield clients
 
@@ -108,9 +110,7 @@ def test_asyncio_over_the_cluster(cluster, nodes, strategy):
     async def run():
         port = nodes[1].connection_pool.connection_kwargs["port"]
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
-        made = await AsyncBloomFilter(
-            "a", 5000, 1e-9, client=client, strategy=strategy, shards=4
-        )
+        made = await AsyncBloomFilter("a", 5000, 1e-9, client=client, strategy=strategy, shards=4)
         items = [str(number) for number in range(200)]
         answers = await asyncio.gather(*(made.add(item) for item in items + items))
         if strategy != "pipeline":

@@ -141,7 +141,7 @@ def test_what_is_known_of_a_batch_is_told(server, proxy, through, strategy):
         assert True in results
         proxy.judge = lambda _name, _number: "pass"
         known = [item for item, new in zip(batch, results, strict=False) if new]
-        never_sent = batch[len(results):]
+        never_sent = batch[len(results) :]
         assert all(made.exists_many(known))
         assert not any(made.exists_many(never_sent))
 

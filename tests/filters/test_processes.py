@@ -49,9 +49,7 @@ def offer(url, strategy, how, items, seed, barrier, results):
 
 
 async def offer_async(url, strategy, order):
-    async with AsyncBloomFilter(
-        "race", 50_000, ERROR_RATE, client=url, strategy=strategy
-    ) as made:
+    async with AsyncBloomFilter("race", 50_000, ERROR_RATE, client=url, strategy=strategy) as made:
         won = []
         for start in range(0, len(order), 50):
             batch = order[start : start + 50]
