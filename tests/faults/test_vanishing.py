@@ -21,7 +21,7 @@ SECONDS = 1.5
 
 
 def work(url, strategy, stop, results):
-    """Add, and look at once; whatever was answered must still hold, or an error must say why not."""
+    """Add, and look at once; what was answered must still hold, or an error must say why not."""
     denied = lost = asked = 0
     made = attach(url, strategy)
     me = random.randrange(10**9)

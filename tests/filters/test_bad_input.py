@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -50,8 +51,6 @@ def test_parameters(valkey, kind, changes, says):
     with pytest.raises(ConfigurationError, match=says) as caught:
         made = kind(**arguments)
         if kind is AsyncBloomFilter:
-            import asyncio
-
             asyncio.run(made.exists("a"))
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, ValueError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_type
 
 import redis
-import redis.asyncio
+import redis.asyncio  # noqa: TC002 - as a user would write it
 
 from bloomlock import AsyncBloomFilter, BloomFilter, FilterInfo, OutcomeUnknownError
 
