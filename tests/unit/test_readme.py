@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import bloomlock
 from bloomlock.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
@@ -23,10 +22,3 @@ def test_ci_runs_the_test_command_of_the_readme():
 def test_every_strategy_is_explained():
     for name in STRATEGIES:
         assert f"`{name}`" in README
-
-
-def test_every_error_has_its_place():
-    design = (ROOT / "docs" / "design.md").read_text("utf-8")
-    assert "errors.py" in design
-    for name in bloomlock.__all__:
-        assert hasattr(bloomlock, name)

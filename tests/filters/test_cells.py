@@ -1,0 +1,105 @@
+"""The cells of the README's guarantee table that are about what is sent."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from bloomlock import BloomFilter
+from bloomlock.commands import Request
+from bloomlock.filters import answers
+
+STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
+
+
+@pytest.fixture
+def restricted(client):
+    """A client that may do everything but what is named; `restricted("-eval")`."""
+    made = []
+
+    def make(*rules):
+        client.execute_command("ACL", "SETUSER", "some", "on", ">pw", "~*", "&*", "+@all", *rules)
+        options = client.connection_pool.connection_kwargs
+        other = redis.Redis(unix_socket_path=options["path"], username="some", password="pw")  # noqa: S106
+        made.append(other)
+        return other
+
+    yield make
+    for other in made:
+        other.close()
+    client.execute_command("ACL", "DELUSER", "some")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_where_eval_is_forbidden(client, restricted, strategy):
+    limited = restricted("-@scripting")
+    made = BloomFilter("x", 1000, client=limited, strategy=strategy)
+    if strategy == "lua":
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            made.add("a")
+        return
+    assert made.add("a") is True
+    assert made.add_many(["a", "b", "b"]) == [False, True, False]
+    assert made.exists("a")
+    made.clear()
+    assert not made.exists("a")
+    assert client.keys("*:lock:*") == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_where_bitfield_is_forbidden(restricted, strategy):
+    limited = restricted("-bitfield", "-bitfield_ro")
+    made = BloomFilter("x", 1000, client=limited, strategy=strategy)
+    if strategy == "atomic":
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            made.add("a")
+        return
+    assert made.add("a") is True
+    assert made.add_many(["a", "b", "b"]) == [False, True, False]
+    assert made.exists("b")
+
+
+@pytest.mark.parametrize("forbidden", ["-delifeq", "-@scripting", "-@scripting -delifeq"])
+def test_locks_are_released_whatever_is_forbidden(client, restricted, forbidden):
+    rules = [rule for rule in forbidden.split() if rule != "-delifeq" or _knows(client, "DELIFEQ")]
+    made = BloomFilter("x", 1000, client=restricted(*rules), strategy="lock")
+    assert made.add_many(map(str, range(50))) == [True] * 50
+    assert client.keys("*:lock:*") == []
+
+
+def _knows(client, command):
+    try:
+        client.execute_command(command)
+    except redis.ResponseError as error:
+        return "unknown command" not in str(error)
+    return True
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_round_trips_of_one_add(client, strategy):
+    made = BloomFilter("x", 1000, client=client, strategy=strategy)
+    made.add("warm: the script is loaded, the way to release is known")
+    expected = 3 if strategy == "lock" else 1
+    assert trips(made, answers.add(made._core, "a")) == expected
+    assert trips(made, answers.exists(made._core, "a")) == 1
+    if strategy != "lock":
+        chunk = 10_000 // made.num_hashes
+        assert trips(made, answers.add_many(made._core, map(str, range(chunk)))) == 1 + 1
+
+
+def trips(made, core):
+    """Drive a core by hand, request by request, and count them."""
+
+    def one(step):
+        replies = yield step
+        return replies
+
+    count = 0
+    try:
+        step = next(core)
+        while True:
+            assert isinstance(step, Request)
+            count += 1
+            step = core.send(made._runtime.run(one(step)))
+    except StopIteration:
+        return count
