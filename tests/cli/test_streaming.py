@@ -8,14 +8,17 @@ import os
 import signal
 import subprocess
 import termios
+import threading
 from pathlib import Path
 
 import pytest
 import redis
 from cli_process import COMMAND, PATIENCE, answer, send
+from loss_proxy import LossProxy
 from servers import wait_until
 
 LINES = [b"https://example.org/some/longer/path/%06d" % i for i in range(100_000)]
+FULL_PIPE = 60_000
 
 
 @pytest.fixture
@@ -54,14 +57,39 @@ def test_a_signal_ends_it_while_it_waits(start, name, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_the_midst_loses_nothing(start, name, file, marked, number):
+def test_a_signal_while_it_writes_loses_nothing(start, name, file, marked, number):
     process = start("dedup", "--name", name, file)
-    first = answer(process)
+    wait_until(lambda: unread(process) > FULL_PIPE)
     process.send_signal(number)
-    written = (first + process.stdout.read()).split()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    written = process.stdout.read().split()
     assert process.wait(PATIENCE) == -number
     assert process.stderr.read() == b""
     assert len(written) < len(LINES)
+    assert set(written) == marked(LINES)
+
+
+def test_a_signal_while_it_asks_loses_nothing(start, valkey, name, file, marked):
+    asked, go_on = threading.Event(), threading.Event()
+
+    def judge(command: str, number: int) -> str:
+        if number > 30 and command == "BITFIELD":
+            asked.set()
+            go_on.wait(PATIENCE)
+        return "pass"
+
+    with LossProxy(valkey, judge) as proxy:
+        process = start("dedup", "--name", name, file, url=proxy.url)
+        assert asked.wait(PATIENCE)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        go_on.set()
+        written = process.stdout.read().split()
+        assert process.wait(PATIENCE) == -signal.SIGINT
+    assert process.stderr.read() == b""
+    assert 1000 < len(written) < 5000
     assert set(written) == marked(LINES)
 
 
@@ -98,7 +126,7 @@ def test_ignored_signals_stay_ignored(start, name):
 def test_a_second_signal_ends_it_at_once(start, name, file):
     process = start("dedup", "--name", name, file)
     # The pipe is full, and nobody reads: the first signal is noted, and waits.
-    wait_until(lambda: unread(process) > 60_000)
+    wait_until(lambda: unread(process) > FULL_PIPE)
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
