@@ -44,7 +44,7 @@ def refuse(done, *parts: str) -> None:
         ("--on-lost", "weep", "on_lost must be 'raise' or 'recreate', not 'weep'"),
         ("--name", "", "name must be a text"),
         ("--name", "x" * 1025, "name must be a text"),
-        ("--nonsense", "1", "No such option '--nonsense'"),
+        ("--nonsense", "1", "--nonsense"),
     ],
 )
 def test_parameters_are_checked_before_anything_is_sent(run, option, value, part):
@@ -182,7 +182,7 @@ def test_closed_ends(valkey, name, redirection, part):
 
 
 def test_an_unknown_command(run):
-    refuse(run("dedupe"), "No such command 'dedupe'")
+    refuse(run("dedupe"), "No such command")
 
 
 def test_a_name_is_needed(run):
