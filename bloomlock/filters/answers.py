@@ -198,6 +198,7 @@ class _Operation:
         self._write = write
         self._results: Results = [None] * len(items)
         self._failure: Exception | None = None
+        self._found_new: set[int] = set()
 
     def run(
         self, view: View, answered: list[tuple[list[int], list[Segment]]] | None = None
@@ -256,7 +257,8 @@ class _Operation:
 
     def _take(self, indices: list[int], segment: Segment) -> None:
         for index, missing in zip(indices, segment.missing or (), strict=True):
-            self._results[index] = missing if self._write else not missing
+            new = missing or index in self._found_new
+            self._results[index] = new if self._write else not missing
 
     def _take_error(self, indices: list[int], error: Exception) -> None:
         if isinstance(error, ConnectionLost):
@@ -300,10 +302,15 @@ class _Operation:
         again = []
         for indices, segment in stale:
             same = segment.header == now.header and now.descriptor.same_bits(view.descriptor)
-            if same and segment.missing is not None:
+            if same and core.strategy.whole and segment.missing is not None:
                 self._take(indices, segment)
-            else:
-                again += indices
+                continue
+            again += indices
+            if is_header(segment.header) and not core.strategy.whole:
+                # Some of these bits were set by us; that they are set when asked again must not
+                # turn "new" into "seen".
+                flags = zip(indices, segment.missing or (), strict=False)
+                self._found_new.update(index for index, missing in flags if missing)
         return now, again
 
     def _lose(self, header: int, stale: list[tuple[list[int], Segment]]) -> None:

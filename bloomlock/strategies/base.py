@@ -52,9 +52,17 @@ class Segment(NamedTuple):
 
 
 class Strategy(ABC):
-    """How one update reaches Redis."""
+    """How one update reaches Redis.
+
+    Attributes:
+        name: What users call it.
+        whole: Whether all bits of an item and the header are read and set at one instant. If
+            not, the bits may be spread over two generations, and a header that is not
+            the expected one tells nothing about them.
+    """
 
     name: ClassVar[str]
+    whole: ClassVar[bool] = True
 
     @abstractmethod
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:

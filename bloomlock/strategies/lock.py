@@ -43,6 +43,7 @@ class LockStrategy(Strategy):
     """
 
     name = "lock"
+    whole = False
 
     def __init__(self, timeout: float = 30.0, stripes: int = STRIPES) -> None:
         """Keep the waiting time."""

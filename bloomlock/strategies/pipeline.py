@@ -23,6 +23,7 @@ class PipelineStrategy(CommandStrategy):
     """One round trip through anything that speaks SETBIT; no false negatives, no single winner."""
 
     name = "pipeline"
+    whole = False
 
     def encode(self, shard: Shard, rows: Rows, write: bool) -> list[bytes]:
         """Return the bits, then the header.

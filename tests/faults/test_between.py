@@ -1,0 +1,93 @@
+"""What happens between two commands of one operation, made to happen there."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from loss_proxy import HANDSHAKE, LossProxy
+
+from bloomlock import BloomFilter, FilterLostError, OutcomeUnknownError
+
+STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
+
+
+@pytest.fixture
+def server(valkey):
+    with redis.Redis.from_url(valkey) as made:
+        made.flushall()
+        yield made
+
+
+@pytest.fixture
+def proxy(valkey):
+    with LossProxy(valkey, lambda _name, _number: "pass") as made:
+        yield made
+
+
+def do_before(proxy, number, action):
+    """Run `action` once, just before the command that is `number`th from now on."""
+    state = {"left": number}
+
+    def judge(name, _number):
+        if name not in HANDSHAKE:
+            if state["left"] == 0:
+                action()
+            state["left"] -= 1
+        return "pass"
+
+    proxy.judge = judge
+    return state
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_flush_in_the_middle_of_a_read_is_never_a_no(server, proxy, strategy):
+    for number in range(100):
+        server.flushall()
+        proxy.judge = lambda _name, _number: "pass"
+        with BloomFilter("x", 2000, 1e-3, client=proxy.url, strategy=strategy) as made:
+            made.add("there")
+            state = do_before(proxy, number, server.flushall)
+            try:
+                assert made.exists("there")
+            except FilterLostError:
+                continue
+            if state["left"] >= 0:
+                # The read was over before its turn came.
+                assert number >= 1
+                return
+    pytest.fail("a read of a thousand commands?")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_clear_in_the_middle_of_an_add_leaves_no_half(server, proxy, strategy):
+    """An add that says "new" without an error is whole, in the generation it was told of."""
+    for number in range(100):
+        server.flushall()
+        proxy.judge = lambda _name, _number: "pass"
+        with BloomFilter(
+            "x", 2000, 1e-3, client=proxy.url, strategy=strategy, on_lost="recreate"
+        ) as made:
+            other = BloomFilter.open("x", client=server)
+            state = do_before(proxy, number, other.clear)
+            assert made.add("item") is True
+            if state["left"] >= 0:
+                return
+            proxy.judge = lambda _name, _number: "pass"
+            # Of the old generation, if the clear came after its last bit and header: wiped rightly.
+            wiped = made.generation != other.generation
+            assert wiped or made.exists("item")
+    pytest.fail("an add of a hundred commands?")
+
+
+def test_a_lock_lost_before_the_bits_are_set_is_no_second_new(server, proxy):
+    def steal():
+        for key in server.keys("*:lock:*"):
+            server.set(key, "somebody else")
+
+    with BloomFilter("x", 2000, client=proxy.url, strategy="lock") as made:
+        # SET and GET take the lock; the third command is the first SETBIT.
+        do_before(proxy, 2, steal)
+        with pytest.raises(OutcomeUnknownError, match="lease"):
+            made.add("item")
+        # The other's lock was not released by us.
+        assert [server.get(key) for key in server.keys("*:lock:*")] == [b"somebody else"]
