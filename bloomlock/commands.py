@@ -1,9 +1,9 @@
 """What goes to Redis and how its reply is read: values, no I/O.
 
 Algorithms are generators ("cores"). A core yields a step, gets back what came of it, and returns
-its result; the runtimes (bloomlock/runtime) carry the steps out, one for threads and one for asyncio.
-A core decides by itself what a lost connection means, because only it knows whether its
-commands may be sent twice.
+its result; the runtimes (bloomlock/runtime) carry the steps out, one for threads and one for
+asyncio. A core decides by itself what a lost connection means, because only it knows whether
+its commands may be sent twice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is a
         self.replies = replies
 
 
-RETRY_PAUSES = (0.05, 0.2)
+RETRY_PAUSES = (0.0, 0.2)
 """Seconds before the second and third try of a request that may be repeated."""
 
 
@@ -88,7 +88,7 @@ def deliver(request: Request, *, repeatable: bool) -> Core[Replies]:
     """
     for pause in RETRY_PAUSES:
         try:
-            return (yield request)
+            replies: Replies = yield request
         except ConnectionLost as lost:
             if lost.sent and not repeatable:
                 raise
@@ -96,8 +96,11 @@ def deliver(request: Request, *, repeatable: bool) -> Core[Replies]:
                 if not lost.sent:
                     raise
                 break
+        else:
+            return replies
         yield Pause(pause)
-    return (yield request)
+    replies = yield request
+    return replies
 
 
 def collect(request: Request, *, repeatable: bool) -> Core[Replies]:

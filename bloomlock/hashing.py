@@ -77,7 +77,7 @@ def check_seeds(seeds: object) -> tuple[int, ...] | None:
     if (
         not 1 <= len(checked) <= MAX_HASHES
         or any(
-            isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed < 2**32
+            isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32
             for seed in checked
         )
         or len(set(checked)) != len(checked)

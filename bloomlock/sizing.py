@@ -54,7 +54,7 @@ class Size:
 
 def check_capacity(capacity: object) -> int:
     """Return `capacity` as an int, or raise ConfigurationError if it is not a whole number >= 1."""
-    if isinstance(capacity, bool) or not isinstance(capacity, Integral) or capacity < 1:
+    if isinstance(capacity, bool) or not isinstance(capacity, Integral) or int(capacity) < 1:
         raise ConfigurationError(
             f"capacity must be a whole number of items, at least 1, not {capacity!r}"
         )
@@ -82,7 +82,7 @@ def check_shards(shards: object) -> int | None:
     if (
         isinstance(shards, bool)
         or not isinstance(shards, Integral)
-        or not 1 <= shards <= MAX_SHARDS
+        or not 1 <= int(shards) <= MAX_SHARDS
     ):
         raise ConfigurationError(
             f"shards must be a whole number from 1 to {MAX_SHARDS} or None, not {shards!r}"

@@ -8,7 +8,6 @@ from scrapy_redis_bloomfilter.bloomfilter import BloomFilter
 from scrapy_redis_bloomfilter.defaults import BLOOMFILTER_HASH_NUMBER
 
 from benchmarks.place import Place, connect
-from bloomlock.sizing import bits_needed
 
 from . import base
 
@@ -18,7 +17,8 @@ class Contender(base.Contender):
 
     def __init__(self, place: Place) -> None:
         """Connect; the bitmap is the smallest power of 2 that would hold the error rate."""
-        bits = bits_needed(place.capacity, place.error_rate, BLOOMFILTER_HASH_NUMBER)
+        hashes = BLOOMFILTER_HASH_NUMBER
+        bits = -hashes * place.capacity / math.log1p(-(place.error_rate ** (1 / hashes)))
         exponent = math.ceil(math.log2(bits))
         self._filter = BloomFilter(connect(place.url), place.key, bit=exponent)
 

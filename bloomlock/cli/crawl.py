@@ -15,6 +15,8 @@ from rich.console import Console
 
 from bloomlock import BloomlockError
 
+from .examples import examples
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,7 +26,14 @@ _INTERRUPTED = 130
 _STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")
 
 
-@click.command("crawl")
+@click.command(
+    "crawl",
+    epilog=examples(
+        "bloomlock crawl",
+        "bloomlock crawl build/html --workers 2",
+        "bloomlock crawl https://example.org/ --name example --max-pages 500",
+    ),
+)
 @click.argument("source", required=False, metavar="[URL|FOLDER]")
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=4, show_default=True, help="Scrapy processes."

@@ -11,6 +11,8 @@ import click
 from bloomlock import server
 from bloomlock.errors import BloomlockError
 
+from .examples import examples
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,7 +20,10 @@ _NOT_RUNNING = 3  # what `systemctl status` and init scripts answer
 _UNIT = 1024
 
 
-@click.group("server")
+@click.group(
+    "server",
+    epilog=examples("bloomlock server status", "bloomlock server stop"),
+)
 def server_group() -> None:
     """Start, stop or look at the embedded server of this user."""
 

@@ -122,9 +122,9 @@ def _in_chunks(core: FilterCore, items: Iterable[str | bytes], *, write: bool) -
     except PartialResultError as error:
         error.results[:0] = results
         raise
-    except Exception as error:
-        # Whoever stopped the batch (the server, the network, the caller's own iterable), the
-        # answers to the chunks before are known, and must not be lost with it.
+    except BaseException as error:
+        # Whoever stopped the batch (the server, the network, the caller's own iterable, Ctrl-C),
+        # the answers to the chunks before are known, and must not be lost with it.
         known: Results = [*results, *getattr(error, "results", ())]
         error.results = known  # type: ignore[attr-defined]
         error.add_note(f"bloomlock: {len(results)} items before were answered, see .results")
@@ -270,7 +270,9 @@ class _Operation:
                 error = _unknown(self._core.keys.name, len(indices), error)
             else:
                 error = error.cause
-        self._failure = self._failure or error
+        # That something may have happened matters more than that something did not.
+        if self._failure is None or isinstance(error, OutcomeUnknownError):
+            self._failure = error
 
     def _raise(self) -> None:
         error = self._failure

@@ -102,14 +102,15 @@ def attach(
         gone = _what_is_gone(found, broken)
         if gone is None and found.descriptor is not None:
             return None
-        if gone is not None and not (recreate and wanted):
+        if gone is not None and not (recreate and (wanted or found.descriptor)):
             raise FilterLostError(
                 f"filter {keys.name!r} has lost {gone} (evicted, or deleted by hand); delete it, "
                 'or pass on_lost="recreate" to start it anew'
             )
-        if wanted is None:
+        model = wanted.describe() if wanted else found.descriptor
+        if model is None:
             raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
-        return wanted.describe().with_generation(generation, READY)
+        return model.with_generation(generation, READY)
 
     return (yield from _decide_and_write(keys, decide))
 

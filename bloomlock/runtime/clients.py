@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 import redis.asyncio
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 URL_VARIABLES = ("BLOOMLOCK_URL", "REDIS_URL")
+EMBEDDED = "the embedded server's address"
 SCHEMES = ("redis://", "rediss://", "unix://")
 
 # With these a URL that does not answer is known within 3 seconds. What the URL says wins.
@@ -27,7 +28,14 @@ REPLY_TIMEOUT = 2.5
 _SECRET = re.compile(r"(?<=://)([^@/]*)@")
 
 
-def find_url(client: object, environment: Mapping[str, str] = os.environ) -> str | None:
+class Address(NamedTuple):
+    """A URL and where it was found."""
+
+    url: str
+    source: str
+
+
+def find_url(client: object, environment: Mapping[str, str] = os.environ) -> Address | None:
     """Return the URL to connect to, or None if it is the embedded server.
 
     Raises:
@@ -46,7 +54,7 @@ def find_url(client: object, environment: Mapping[str, str] = os.environ) -> str
             f"{source} must be a redis-py client or a URL that starts with "
             f"{', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}, not {hide_secret(repr(url))}"
         )
-    return url
+    return Address(url, source)
 
 
 def hide_secret(url: str) -> str:
@@ -72,11 +80,21 @@ def sync_client(client: object) -> tuple[redis.Redis | redis.RedisCluster, bool]
             "client must be a redis.Redis or redis.RedisCluster, not an asyncio client; "
             "use AsyncBloomFilter with that"
         )
-    url = find_url(client) or embedded_url()
-    with _explained(url):
-        made = redis.Redis.from_url(url, **_options())
+    address = find_url(client) or Address(embedded_url(), EMBEDDED)
+    with _explained(address):
+        made = redis.Redis.from_url(address.url, **_options())
         made.ping()
+        if _is_cluster(made):
+            made.close()
+            return redis.RedisCluster.from_url(address.url, **_options()), True
     return made, True
+
+
+def _is_cluster(client: redis.Redis) -> bool:
+    try:
+        return bool(client.info("cluster").get("cluster_enabled"))
+    except redis.ResponseError:
+        return False  # INFO is forbidden here; a client for a cluster can still be given
 
 
 async def async_client(
@@ -92,13 +110,24 @@ async def async_client(
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a client "
             "for threads; use BloomFilter with that"
         )
-    url = find_url(client)
-    if url is None:
-        url = await asyncio.to_thread(embedded_url)
-    with _explained(url):
-        made = redis.asyncio.Redis.from_url(url, **_options(asyncio_client=True))
+    address = find_url(client)
+    if address is None:
+        address = Address(await asyncio.to_thread(embedded_url), EMBEDDED)
+    options = _options(asyncio_client=True)
+    with _explained(address):
+        made = redis.asyncio.Redis.from_url(address.url, **options)
         await made.ping()
+        if await _is_cluster_awaited(made):
+            await made.aclose()
+            return redis.asyncio.RedisCluster.from_url(address.url, **options), True
     return made, True
+
+
+async def _is_cluster_awaited(client: redis.asyncio.Redis) -> bool:
+    try:
+        return bool((await client.info("cluster")).get("cluster_enabled"))
+    except redis.ResponseError:
+        return False
 
 
 def _options(*, asyncio_client: bool = False) -> dict[str, Any]:
@@ -114,8 +143,9 @@ def _options(*, asyncio_client: bool = False) -> dict[str, Any]:
 class _explained:  # noqa: N801 - used as a function
     """Turn whatever a server that is none answers into one sentence."""
 
-    def __init__(self, url: str) -> None:
-        self._url = hide_secret(url)
+    def __init__(self, address: Address) -> None:
+        self._url = hide_secret(address.url)
+        self._source = address.source
 
     def __enter__(self) -> None:
         pass
@@ -123,7 +153,7 @@ class _explained:  # noqa: N801 - used as a function
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (ValueError, TypeError)):
             raise ConfigurationError(
-                f"client must be the URL of a Redis server, not {self._url!r} ({error})"
+                f"{self._source} must be the URL of a Redis server, not {self._url!r} ({error})"
             ) from error
         if isinstance(error, (redis.RedisError, OSError)):
             raise ServerError(

@@ -79,6 +79,19 @@ def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards):
     assert sum(node.dbsize() for node in nodes) == 0
 
 
+def test_the_url_of_any_server_of_a_cluster_is_enough(cluster, nodes):
+    port = nodes[2].connection_pool.connection_kwargs["port"]
+    url = f"redis://127.0.0.1:{port}"
+    with BloomFilter("by url", 5000, client=url, shards=4) as made:
+        assert made.add_many(map(str, range(200))) == [True] * 200
+
+    async def run():
+        async with AsyncBloomFilter("by url", 5000, client=url, shards=4) as same:
+            return await same.exists_many(map(str, range(200)))
+
+    assert all(asyncio.run(run()))
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_slot_that_moves_loses_nothing(cluster, nodes, strategy):
     made = BloomFilter("moving", 5000, 1e-9, client=cluster, strategy=strategy)

@@ -190,6 +190,14 @@ def test_a_lost_bitmap_is_noticed_at_attaching(client):
     assert BloomFilter("x", 1000, client=client, on_lost="recreate").add("a")
 
 
+def test_open_recreates_from_the_descriptor_where_asked(client):
+    BloomFilter("x", 1000, 0.01, client=client, seeds=[1, 2, 3], shards=2).add("a")
+    client.delete(BITS)
+    made = BloomFilter.open("x", client=client, on_lost="recreate")
+    assert (made.capacity, made.seeds, made.shards) == (1000, (1, 2, 3), 2)
+    assert made.add("a")
+
+
 def test_a_lost_descriptor_is_noticed_at_attaching(client):
     BloomFilter("x", 1000, client=client).add("a")
     client.delete(META)
