@@ -161,11 +161,11 @@ def size_for(
     """
     k = num_hashes or best_num_hashes(error_rate)
     least = -(-bits_needed(capacity, error_rate, k) // MAX_SHARD_BITS)
-    # One more than the plain division gives may be needed for the spread over shards.
-    choices = range(least, least + 2) if shards is None else (shards,)
+    # More than the plain division gives may be needed, for the uneven spread over shards.
+    choices = range(least, MAX_SHARDS + 1) if shards is None else (shards,)
     for count in choices:
         bits = bits_needed(shard_capacity(capacity, count), error_rate, k)
-        if bits <= MAX_SHARD_BITS and count <= MAX_SHARDS:
+        if bits <= MAX_SHARD_BITS:
             return Size(max(bits, MIN_SHARD_BITS), k, count)
     needed = math.log2(bits_needed(capacity, error_rate, k))
     most = shards or MAX_SHARDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError, FilterMismatchError
@@ -19,6 +19,7 @@ from bloomlock.descriptor import (
     is_header,
 )
 from bloomlock.keys import FilterKeys, escape, meta_pattern, name_of, unescape
+from bloomlock.sizing import bits_needed
 
 seeds = st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9, unique=True)
 
@@ -33,7 +34,10 @@ def described(**changes: str) -> list[bytes | None]:
 
 
 @given(st.integers(1, 10**9), st.floats(1e-9, 0.9), seeds, st.integers(1, 2**48 - 1))
+@example(4_910_485, 1e-5, [0], 1)
 def test_what_is_stored_is_read(capacity, error_rate, given_seeds, generation):
+    num_hashes = len(given_seeds or range(20))
+    assume(bits_needed(capacity, error_rate, num_hashes) < 2**39)
     wanted = Wanted.check(capacity, error_rate, given_seeds)
     descriptor = wanted.describe().with_generation(generation, READY)
     read = decode("x", stored(encode(descriptor)))
