@@ -25,7 +25,6 @@ from bloomlock.errors import (
     PartialResultError,
 )
 from bloomlock.hashing import encode_item
-from bloomlock.strategies import CommandStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,8 +53,8 @@ def add(core: FilterCore, item: str | bytes) -> Core[bool]:
         (new,) = yield from _add_chunk(core, [data])
         return new
     new = yield from _answer_one(core, view, data, write=True)
-    if new:
-        yield from core.fill.added(1, view)
+    if new and core.fill.due(1):
+        yield from core.fill.look_after_add(view)
     return new
 
 
@@ -71,10 +70,10 @@ def exists(core: FilterCore, item: str | bytes) -> Core[bool]:
 
 def _answer_one(core: FilterCore, view: View, data: bytes, *, write: bool) -> Core[bool]:
     """Do what _Operation does for one item, without its costs where all is as expected."""
-    strategy = core.strategy
+    strategy = core.one_trip
     number, offsets = view.hasher.locate(data)
     shard, rows = view.shards[number], (offsets,)
-    if isinstance(strategy, CommandStrategy):
+    if strategy is not None:
         request = Request(shard.key, strategy.encode(shard, rows, write))
         try:
             replies = yield request
@@ -85,7 +84,7 @@ def _answer_one(core: FilterCore, view: View, data: bytes, *, write: bool) -> Co
                 replies = yield from collect(request, repeatable=not write)
         segments = strategy.decode(replies, rows)
     else:
-        segments = yield from strategy.exchange(shard, rows, write=write)
+        segments = yield from core.strategy.exchange(shard, rows, write=write)
     _, header, missing, error = segments[0]
     if error is None and missing is not None and header == view.header:
         return missing[0] if write else not missing[0]
@@ -156,8 +155,8 @@ def _add_chunk(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
         results = [
             new or _take_untold(core, item) for new, item in zip(results, items, strict=True)
         ]
-    if added := sum(results):
-        yield from core.fill.added(added, core.view or view)
+    if core.fill.due(sum(results)):
+        yield from core.fill.look_after_add(core.view or view)
     return results
 
 

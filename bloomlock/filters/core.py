@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.sizing import HEADER_BITS
-from bloomlock.strategies import Shard, make_strategy
+from bloomlock.strategies import CommandStrategy, Shard, make_strategy
 
 from .attachment import attach
 from .fill import FillWatch
@@ -50,6 +50,7 @@ class FilterCore:
     Attributes:
         keys: The filter's keys.
         strategy: How updates reach Redis.
+        one_trip: The same, if an exchange of it is one request and nothing else.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
         untold: Items that an operation which raised FilterLostError added to the new generation
@@ -70,6 +71,7 @@ class FilterCore:
         self.keys = keys
         self.wanted = wanted
         self.strategy: Strategy = make_strategy(strategy)
+        self.one_trip = self.strategy if isinstance(self.strategy, CommandStrategy) else None
         self.on_lost = _choice("on_lost", on_lost, OnLost)
         self.on_unknown = _choice("on_unknown", on_unknown, OnUnknown)
         if on_full == "grow":
@@ -113,8 +115,8 @@ class FilterCore:
     def adopt(self, descriptor: Descriptor) -> Core[View]:
         """Take `descriptor` for the truth from now on."""
         header, size = descriptor.header, descriptor.size
-        end = HEADER_BITS + size.shard_bits
-        shards = tuple(Shard(self.keys.bits(n), header, end) for n in range(size.shards))
+        digits = len(str(HEADER_BITS + size.shard_bits - 1))
+        shards = tuple(Shard(self.keys.bits(n), header, digits) for n in range(size.shards))
         view = View(descriptor, header, descriptor.hasher(), shards)
         if self.wanted is None:
             self.wanted = Wanted(

@@ -44,29 +44,25 @@ class FillWatch:
         """Start knowing nothing."""
         self.refuse = refuse
         self.full = False
+        # Whether an add must be refused as things were when last looked at.
+        self.refusing = False
         self._name = name
         self._until_look = 0
         self._samples = 0
         self._said = 0.0
-
-    @property
-    def refusing(self) -> bool:
-        """Whether an add must be refused as things were when last looked at."""
-        return self.full and self.refuse
 
     def start(self, view: View) -> Core[None]:
         """Forget what was known and look once."""
         self._said = 0.0
         yield from self.look(view)
 
-    def added(self, count: int, view: View) -> Core[None]:
-        """Note that this process added `count` new items; look at the fill if it is time.
-
-        A look that fails is no failure of the add: the next one comes soon.
-        """
+    def due(self, count: int) -> bool:
+        """Note that this process added `count` new items; tell whether it is time to look."""
         self._until_look -= count
-        if self._until_look > 0:
-            return
+        return self._until_look <= 0
+
+    def look_after_add(self, view: View) -> Core[None]:
+        """Look; a look that fails is no failure of the add, and the next one comes soon."""
         try:
             yield from self.look(view)
         except RedisError as error:
@@ -95,6 +91,7 @@ class FillWatch:
         deviation = estimate_deviation(capacity, size.num_bits, size.num_hashes, sampled)
         # Four deviations, so that the last items of a filter filled exactly to capacity still fit.
         self.full = count > capacity + 4 * deviation
+        self.refusing = self.full and self.refuse
         self._until_look = max(8, int(capacity - count) // 16)
         self._say(count / capacity, capacity)
 

@@ -23,6 +23,7 @@ _SET = [f"$3\r\nSET\r\n$2\r\nu1\r\n${digits}\r\n" for digits in range(11)]
 _SET_END = "\r\n$1\r\n1\r\n"
 _GET = [f"$3\r\nGET\r\n$2\r\nu1\r\n${digits}\r\n" for digits in range(11)]
 _GET_END = "\r\n"
+_LEAST = [0, *(10**power for power in range(10))]
 
 
 class AtomicStrategy(CommandStrategy):
@@ -56,9 +57,9 @@ def bitfield(shard: Shard, offsets: Sequence[int], write: bool) -> bytes:
     """Return the command that reads the header and tests (and sets) the bits at `offsets`."""
     heads, end = (_SET, _SET_END) if write else (_GET, _GET_END)
     # Nearly all offsets have as many digits as the largest, or one less.
-    digits = len(str(shard.end - 1))
+    digits = shard.digits
     long, short = heads[digits], heads[digits - 1]
-    least_long, least_short = 10 ** (digits - 1), 10 ** (digits - 2)
+    least_long, least_short = _LEAST[digits], _LEAST[digits - 1]
     operations = end.join(
         [
             f"{long}{offset}"

@@ -26,12 +26,12 @@ class Shard(NamedTuple):
     Attributes:
         key: Its key.
         header: The header it should have.
-        end: One past its last bit.
+        digits: Decimal digits of its last offset.
     """
 
     key: str
     header: int
-    end: int
+    digits: int
 
 
 class Segment(NamedTuple):
