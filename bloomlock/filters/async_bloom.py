@@ -9,7 +9,7 @@ from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 from bloomlock.runtime.clients import async_client
 from bloomlock.runtime.tasks import Tasks
 
-from . import answers, inspection, maintenance
+from . import answers, copying, inspection, maintenance
 from .core import FilterCore, OnFull, OnLost, OnUnknown
 from .face import FilterFace
 
@@ -171,7 +171,7 @@ class AsyncBloomFilter(FilterFace):
     async def copy(self, name: str) -> Self:
         """Copy the filter to a new name and return the copy. See BloomFilter.copy."""
         keys = FilterKeys(name, self._core.keys.prefix)
-        await self._run(maintenance.copy(self._core, keys))
+        await self._run(copying.copy(self._core, keys))
         made = type(self).__new__(type(self))
         client = self._runtime.client if self._runtime else None
         made._prepare(self._core.sibling(keys), client)  # noqa: SLF001 - our own class

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from bloomlock.descriptor import Wanted
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 from bloomlock.runtime.clients import sync_client
-from bloomlock.runtime.threads import Threads
+from bloomlock.runtime.threads import threads_for
 
-from . import answers, inspection, maintenance
+from . import answers, copying, inspection, maintenance
 from .core import FilterCore, OnFull, OnLost, OnUnknown
 from .face import FilterFace
 
@@ -134,7 +134,7 @@ class BloomFilter(FilterFace):
     def _start(self, core: FilterCore, client: Client) -> None:
         self._core = core
         made, self._owns_client = sync_client(client)
-        self._runtime = Threads(made)
+        self._runtime = threads_for(made)
         try:
             self._runtime.run(core.attach())
         except BaseException:
@@ -252,7 +252,7 @@ class BloomFilter(FilterFace):
         Cost: the bitmap travels through this client, 1 MiB in one round trip each way.
         """
         keys = FilterKeys(name, self._core.keys.prefix)
-        self._runtime.run(maintenance.copy(self._core, keys))
+        self._runtime.run(copying.copy(self._core, keys))
         made = type(self).__new__(type(self))
         made._start(self._core.sibling(keys), self._runtime.client)  # noqa: SLF001 - our own class
         return made

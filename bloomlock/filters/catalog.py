@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
 from bloomlock.runtime.clients import sync_client
-from bloomlock.runtime.threads import Threads
+from bloomlock.runtime.threads import threads_for
 
 from . import maintenance
 
@@ -70,7 +70,7 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
     """
     keys = FilterKeys(name, prefix)
     with _connected(client) as connected:
-        runtime = Threads(connected)
+        runtime = threads_for(connected)
         try:
             return runtime.run(maintenance.delete(keys))
         finally:

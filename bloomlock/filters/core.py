@@ -1,42 +1,26 @@
-"""What a filter object knows, shared by its sync and its asyncio face.
-
-A View is all that one generation fixes; it is replaced as a whole, so an operation that took one at
-its start is not confused by a clear in another thread.
-"""
+"""What a filter object knows, shared by its sync and its asyncio face."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted
 from bloomlock.errors import ConfigurationError, FilterLostError
-from bloomlock.sizing import HEADER_BITS
-from bloomlock.strategies import CommandStrategy, Shard, make_strategy
+from bloomlock.strategies import CommandStrategy, make_strategy
 
 from .attachment import attach
 from .fill import FillWatch
+from .view import View
 
 if TYPE_CHECKING:
     from bloomlock.commands import Core
-    from bloomlock.hashing import Hasher
     from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Strategy
 
 OnFull = Literal["warn", "raise"]
 OnLost = Literal["raise", "recreate"]
 OnUnknown = Literal["raise", "new"]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """One generation of the filter as this object sees it."""
-
-    descriptor: Descriptor
-    header: int
-    hasher: Hasher
-    shards: tuple[Shard, ...]
 
 
 def new_generation() -> int:
@@ -114,13 +98,10 @@ class FilterCore:
 
     def adopt(self, descriptor: Descriptor) -> Core[View]:
         """Take `descriptor` for the truth from now on."""
-        header, size = descriptor.header, descriptor.size
-        digits = len(str(HEADER_BITS + size.shard_bits - 1))
-        shards = tuple(Shard(self.keys.bits(n), header, digits) for n in range(size.shards))
-        view = View(descriptor, header, descriptor.hasher(), shards)
+        view = View.of(self.keys, descriptor)
         if self.wanted is None:
             self.wanted = Wanted(
-                descriptor.capacity, descriptor.error_rate, descriptor.seeds, len(shards)
+                descriptor.capacity, descriptor.error_rate, descriptor.seeds, descriptor.size.shards
             )
         self.view, self.lost = view, None
         yield from self.fill.start(view)

@@ -17,7 +17,7 @@ from bloomlock.sizing import estimate_count, estimate_deviation
 from bloomlock.strategies.bits import header_command
 
 if TYPE_CHECKING:
-    from .core import View
+    from .view import View
 
 logger = logging.getLogger("bloomlock")
 

@@ -14,7 +14,8 @@ from bloomlock.sizing import error_rate_at_fill, estimate_count
 from .fill import count_bits
 
 if TYPE_CHECKING:
-    from .core import FilterCore, View
+    from .core import FilterCore
+    from .view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import redis
@@ -33,7 +34,7 @@ FRESH_SECONDS = 0.05
 
 
 class Threads:
-    """Runs cores; safe to use from many threads.
+    """Runs cores; safe to use from many threads. Get one by `threads_for`.
 
     One idle connection is kept out of the client's pool between requests, because taking one from
     the pool costs as much as a quarter of a round trip. Pools that hold few connections, or
@@ -45,6 +46,8 @@ class Threads:
         self.client: Any = client
         self._cluster: Any = client if isinstance(client, redis.RedisCluster) else None
         self._idle: list[Lease] = []
+        # The pool counts the idle connection as used; it must not do so for ever.
+        weakref.finalize(self, _release_all, self._idle).atexit = False
         self._used = 0.0
         pool = getattr(client, "connection_pool", None)
         self._keeps_idle = (
@@ -86,8 +89,7 @@ class Threads:
 
     def close(self) -> None:
         """Give the idle connection back."""
-        while self._idle:
-            self._release(self._idle.pop())
+        _release_all(self._idle)
 
     def _request(self, request: Request) -> Replies:
         lease = self._take(self._pool(request.key))
@@ -167,18 +169,15 @@ class Threads:
             self._used = time.monotonic()
             self._idle.append(lease)
         else:
-            self._release(lease)
+            pool, connection = lease
+            pool.release(connection)
 
     @staticmethod
-    def _release(lease: Lease) -> None:
-        pool, connection = lease
-        pool.release(connection)
-
-    @classmethod
-    def _drop(cls, lease: Lease) -> None:
+    def _drop(lease: Lease) -> None:
         """Give back a connection that is in the middle of something."""
-        lease[1].disconnect()
-        cls._release(lease)
+        pool, connection = lease
+        connection.disconnect()
+        pool.release(connection)
 
     def _exchange(self, lease: Lease, commands: Sequence[bytes]) -> Replies:
         connection = lease[1]
@@ -199,3 +198,21 @@ class Threads:
             self._drop(lease)
             raise
         return replies
+
+
+def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:
+    """Return the runtime of a client, the same for all filters over it."""
+    # A client's id is not given to another one while its runtime, which holds it, lives.
+    shared = _SHARED.get(id(client))
+    if shared is None:
+        shared = _SHARED[id(client)] = Threads(client)
+    return shared
+
+
+_SHARED: weakref.WeakValueDictionary[int, Threads] = weakref.WeakValueDictionary()
+
+
+def _release_all(idle: list[Lease]) -> None:
+    while idle:
+        pool, connection = idle.pop()
+        pool.release(connection)

@@ -91,3 +91,54 @@ def test_a_lock_lost_before_the_bits_are_set_is_no_second_new(server, proxy):
             made.add("item")
         # The other's lock was not released by us.
         assert [server.get(key) for key in server.keys("*:lock:*")] == [b"somebody else"]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_clear_clears_whoever_comes_between(server, proxy, shards):
+    for number in range(100):
+        server.flushall()
+        proxy.judge = lambda _name, _number: "pass"
+        with BloomFilter("x", 2000, client=proxy.url, shards=shards) as made:
+            made.update(map(str, range(50)))
+            other = BloomFilter.open("x", client=server)
+            state = do_before(proxy, number, other.clear)
+            made.clear()
+            assert not any(BloomFilter.open("x", client=server).exists_many(map(str, range(50))))
+            if state["left"] >= 0:
+                return
+    pytest.fail("a clear of a hundred commands?")
+
+
+def test_a_copy_is_whole_or_not_there(server, proxy):
+    for number in range(100):
+        server.flushall()
+        proxy.judge = lambda _name, _number: "pass"
+        with BloomFilter("x", 2000, client=proxy.url, shards=2) as made:
+            made.update(map(str, range(50)))
+            other = BloomFilter.open("x", client=server)
+            state = do_before(proxy, number, other.clear)
+            try:
+                copied = made.copy("y")
+            except FilterLostError:
+                proxy.judge = lambda _name, _number: "pass"
+                assert server.keys("*y*") == []
+                continue
+            assert all(copied.exists_many(map(str, range(50))))
+            if state["left"] >= 0:
+                return
+    pytest.fail("a copy of a hundred commands?")
+
+
+def test_a_copy_whose_target_is_taken_away_says_so(server, proxy):
+    for number in range(3, 12):
+        server.flushall()
+        proxy.judge = lambda _name, _number: "pass"
+        with BloomFilter("x", 2000, client=proxy.url, shards=2) as made:
+            made.add("a")
+            state = do_before(proxy, number, lambda: server.delete("bloomlock:{y}:meta"))
+            try:
+                made.copy("y")
+            except (FilterLostError, ValueError):
+                continue
+            # It was taken away after the copy was done, or before it began.
+            assert state["left"] < 0

@@ -173,13 +173,22 @@ def actions():
         made.add("a")
         return made
 
+    def copy(client):
+        made = create_sharded(client)
+        made.update(map(str, range(30)))
+        for name in client.keys("*copied*"):
+            client.delete(name)
+        copied = made.copy("copied")
+        assert all(copied.exists_many(map(str, range(30))))
+        return made
+
     def delete(client):
         create(client).delete()
         return create(client)
 
     return {
         made.__name__: made
-        for made in (create, create_sharded, clear, clear_sharded, recreate, delete)
+        for made in (create, create_sharded, clear, clear_sharded, recreate, copy, delete)
     }
 
 

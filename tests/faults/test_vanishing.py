@@ -150,6 +150,28 @@ def test_a_restarted_server_without_its_data_is_noticed():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_dead_server_is_told_in_the_clients_own_words(strategy):
+    with PrivateServer(binary=servers.require_server("valkey")) as server:
+        made = BloomFilter("x", 1000, client=server.url, strategy=strategy)
+        made.add("a")
+        server.kill()
+        for operation in (
+            lambda: made.add("a"),
+            lambda: made.exists("a"),
+            lambda: made.add_many(["a", "b"]),
+            lambda: made.exists_many(["a", "b"]),
+            made.count,
+            made.info,
+            made.clear,
+            made.delete,
+            made.reattach,
+            lambda: made.copy("y"),
+        ):
+            with pytest.raises((redis.ConnectionError, OutcomeUnknownError)):
+                operation()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_forked_child_does_not_share_the_connection(valkey, strategy):
     redis.Redis.from_url(valkey).flushall()
     made = BloomFilter("x", 10_000, 1e-9, client=valkey, strategy=strategy)

@@ -1,0 +1,116 @@
+"""Copying a filter to another name, chunk by chunk through the client.
+
+The copy's descriptor says "copying" and its shards have no header until all bits are there, so
+nobody can take a half copy for a filter. Bits only ever go from 0 to 1, so a copy made while others
+add holds at least what was added before it began.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from bloomlock.commands import RETRY_PAUSES, ConnectionLost, Core, Request, ask, encode_command
+from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, header_from_bytes
+from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.strategies.bits import header_command
+
+from .core import FilterCore, new_generation
+from .maintenance import delete
+from .stored import look, look_and_watch
+from .writing import EXEC, MULTI, Changed, executed, mark_ready, store_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bloomlock.keys import FilterKeys
+
+    from .view import View
+
+COPIED_BYTES_PER_TRIP = 1024 * 1024
+
+
+def copy(core: FilterCore, keys: FilterKeys) -> Core[None]:
+    """Copy the filter to new keys.
+
+    Raises:
+        ConfigurationError: If there is something under the new name.
+        FilterLostError: If source or copy were cleared, deleted or lost meanwhile; what was
+            copied is deleted again.
+    """
+    view = yield from core.current()
+    target = view.descriptor.with_generation(new_generation(), COPYING)
+    yield from _repeated(lambda: _reserve(keys, target))
+    try:
+        for number, source in enumerate(view.shards):
+            yield from _copy_shard(core, view, source.key, keys.bits(number))
+        for number in range(target.size.shards):
+            key = keys.bits(number)
+            header = target.header.to_bytes(HEADER_BYTES, "big")
+            yield from ask(key, encode_command("SETRANGE", key, 0, header))
+        yield from _repeated(lambda: _open(keys, target))
+    except Changed:
+        raise FilterLostError(
+            f"filter {keys.name!r} was deleted or replaced while it was filled by a copy"
+        ) from None
+    except (FilterLostError, RedisError):
+        with suppress(RedisError):
+            yield from _give_up(keys, target)
+        raise
+
+
+def _repeated(step: Callable[[], Core[None]]) -> Core[None]:
+    """Run a step that may be repeated until it was not cut off by a lost connection."""
+    losses = 0
+    while True:
+        try:
+            yield from step()
+        except ConnectionLost as lost:
+            losses += 1
+            if losses > len(RETRY_PAUSES) or not lost.sent:
+                raise lost.cause from None
+        else:
+            return
+
+
+def _reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
+    """Store the descriptor under a name that is free, or is ours by a try that was cut off."""
+    found = yield from look_and_watch(keys)
+    if found.descriptor is not None or found.header:
+        yield Request(keys.meta, [encode_command("UNWATCH")])
+        if found.descriptor == target:
+            return
+        raise ConfigurationError(f"name {keys.name!r} is taken by another filter")
+    commands = [MULTI, encode_command("UNLINK", keys.bits(0)), store_command(keys, target), EXEC]
+    if not executed((yield Request(keys.meta, commands))):
+        raise ConfigurationError(f"name {keys.name!r} was taken by another filter just now")
+
+
+def _open(keys: FilterKeys, target: Descriptor) -> Core[None]:
+    found = yield from look(keys)
+    if found.descriptor == target.with_generation(target.generation, READY):
+        return
+    yield from mark_ready(keys, target)
+
+
+def _give_up(keys: FilterKeys, target: Descriptor) -> Core[None]:
+    found = yield from look(keys)
+    if found.descriptor == target:
+        yield from delete(keys)
+
+
+def _copy_shard(core: FilterCore, view: View, source: str, target: str) -> Core[None]:
+    yield from ask(target, encode_command("UNLINK", target))
+    size = HEADER_BYTES + (view.descriptor.size.shard_bits + 7) // 8
+    for start in range(HEADER_BYTES, size, COPIED_BYTES_PER_TRIP):
+        end = min(start + COPIED_BYTES_PER_TRIP, size) - 1
+        chunk, header = yield from ask(
+            source, encode_command("GETRANGE", source, start, end), header_command(source)
+        )
+        if header_from_bytes(header) != view.header:
+            raise FilterLostError(
+                f"filter {core.keys.name!r} was cleared or lost while it was copied"
+            )
+        yield from ask(target, encode_command("SETRANGE", target, start, chunk))

@@ -1,0 +1,43 @@
+"""One generation of a filter as an object sees it.
+
+It is replaced as a whole, so an operation that took one at its start is not confused by a clear in
+another thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bloomlock.sizing import HEADER_BITS
+from bloomlock.strategies import Shard
+
+if TYPE_CHECKING:
+    from bloomlock.descriptor import Descriptor
+    from bloomlock.hashing import Hasher
+    from bloomlock.keys import FilterKeys
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one generation fixes.
+
+    Attributes:
+        descriptor: Its parameters.
+        header: What every shard starts with.
+        hasher: Places items.
+        shards: Where the bits are.
+    """
+
+    descriptor: Descriptor
+    header: int
+    hasher: Hasher
+    shards: tuple[Shard, ...]
+
+    @classmethod
+    def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
+        """Return the view of the generation that a descriptor describes."""
+        header, size = descriptor.header, descriptor.size
+        digits = len(str(HEADER_BITS + size.shard_bits - 1))
+        shards = tuple(Shard(keys.bits(n), header, digits) for n in range(size.shards))
+        return cls(descriptor, header, descriptor.hasher(), shards)

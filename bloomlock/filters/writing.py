@@ -1,0 +1,137 @@
+"""Writing a filter's keys: descriptor and first shard together, further shards one by one.
+
+Whoever writes a filter of several shards leaves the state "creating" until all are written, and
+whoever finds that state helps: each step is done only if nobody did it yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bloomlock.commands import Core, Replies, Request, ask, check, deliver, encode_command
+from bloomlock.descriptor import (
+    CREATING,
+    HEADER_BYTES,
+    READY,
+    Descriptor,
+    encode,
+    header_from_bytes,
+)
+from bloomlock.sizing import HEADER_BITS
+from bloomlock.strategies.bits import header_command
+
+from .stored import look, look_and_watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bloomlock.keys import FilterKeys
+
+    from .stored import Found
+
+EXEC = encode_command("EXEC")
+MULTI = encode_command("MULTI")
+
+
+class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
+    """Somebody else changed the filter meanwhile, or a generation was found broken."""
+
+    def __init__(self, broken: Iterable[int] = ()) -> None:
+        """Keep the generations that have lost a shard."""
+        super().__init__()
+        self.broken = set(broken)
+
+
+def write(keys: FilterKeys, planned: Descriptor) -> Core[Descriptor | None]:
+    """Write descriptor and first shard under the WATCH of the held connection.
+
+    Returns:
+        What was written; None if somebody else was faster and nothing was written.
+    """
+    if planned.size.shards > 1:
+        planned = replace(planned, state=CREATING)
+    commands = [
+        MULTI,
+        encode_command("DEL", keys.meta),
+        store_command(keys, planned),
+        *_empty_shard(keys.bits(0), planned),
+        EXEC,
+    ]
+    replies = yield Request(keys.meta, commands)
+    return planned if executed(replies) else None
+
+
+def store_command(keys: FilterKeys, descriptor: Descriptor) -> bytes:
+    """Return the command that stores the descriptor."""
+    fields = [part for pair in encode(descriptor).items() for part in pair]
+    return encode_command("HSET", keys.meta, *fields)
+
+
+def _empty_shard(key: str, descriptor: Descriptor) -> list[bytes]:
+    """Return the commands that replace a shard by an empty one of full length.
+
+    The full length is taken at once, so a server without the memory says so now and not later.
+    """
+    last_byte = (HEADER_BITS + descriptor.size.shard_bits + 7) // 8 - 1
+    return [
+        encode_command("UNLINK", key),
+        encode_command("SETRANGE", key, last_byte, b"\0"),
+        encode_command("SETRANGE", key, 0, descriptor.header.to_bytes(HEADER_BYTES, "big")),
+    ]
+
+
+def executed(replies: Replies) -> bool:
+    """Tell whether EXEC, the last of the replies, ran; raise what the server refused."""
+    # The reason stands in the reply to the refused command, EXEC only says that it aborted.
+    check(replies)
+    if isinstance(replies[-1], list):
+        check(replies[-1])
+    return replies[-1] is not None
+
+
+def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
+    """Bring the further shards to the descriptor's generation, or check that they are there."""
+    shards = range(1, descriptor.size.shards)
+    if descriptor.state == CREATING:
+        for shard in shards:
+            _refuse_change((yield from look(keys)), descriptor)
+            yield from _initialise(keys, shard, descriptor)
+        yield from mark_ready(keys, descriptor)
+        return replace(descriptor, state=READY)
+    for shard in shards:
+        (start,) = yield from ask(keys.bits(shard), header_command(keys.bits(shard)))
+        if header_from_bytes(start) != descriptor.header:
+            raise Changed(broken={descriptor.generation})
+    return descriptor
+
+
+def mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
+    """Open a filter whose shards are all written.
+
+    Raises:
+        Changed: If somebody replaced it meanwhile.
+    """
+    _refuse_change((yield from look_and_watch(keys)), descriptor)
+    ready = encode_command("HSET", keys.meta, "state", READY)
+    if not executed((yield Request(keys.meta, [MULTI, ready, EXEC]))):
+        raise Changed
+
+
+def _refuse_change(found: Found, descriptor: Descriptor) -> None:
+    # A helper that slept must not empty a shard that is in use since.
+    current = found.descriptor
+    known = (descriptor.generation, descriptor.state)
+    if current is None or (current.generation, current.state) != known:
+        raise Changed
+
+
+def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor) -> Core[None]:
+    """Empty one further shard, unless a helper already did."""
+    key = keys.bits(shard)
+    watching = [encode_command("WATCH", key), header_command(key)]
+    replies = yield from deliver(Request(key, watching, hold=True), repeatable=True)
+    if header_from_bytes(check(replies)[1]) == descriptor.header:
+        yield Request(key, [encode_command("UNWATCH")])
+    elif not executed((yield Request(key, [MULTI, *_empty_shard(key, descriptor), EXEC]))):
+        raise Changed
