@@ -49,10 +49,13 @@ def look(keys: FilterKeys) -> Core[Found]:
 def look_and_watch(keys: FilterKeys) -> Core[Found]:
     """Do the same under WATCH, and hold the connection for the transaction to come.
 
+    Only the descriptor is watched: whoever creates or clears writes it, and adds to the bitmap, of
+    which there may be thousands a second, must not keep anybody from clearing.
+
     Raises:
         ConnectionLost: If the server cannot be reached; the WATCH is gone then.
     """
-    watch = encode_command("WATCH", keys.meta, keys.bits(0))
+    watch = encode_command("WATCH", keys.meta)
     request = Request(keys.meta, [watch, *_commands(keys)], hold=True)
     replies = yield from deliver(request, repeatable=True)
     return _read(keys, replies)

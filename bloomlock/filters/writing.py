@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from redis.exceptions import NoPermissionError
+
 from bloomlock.commands import Core, Replies, Request, ask, check, deliver, encode_command
 from bloomlock.descriptor import (
     CREATING,
@@ -18,6 +20,7 @@ from bloomlock.descriptor import (
     encode,
     header_from_bytes,
 )
+from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS
 from bloomlock.strategies.bits import header_command
 
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 EXEC = encode_command("EXEC")
 MULTI = encode_command("MULTI")
+WATCHED_TRIES = 100
+_SCRIPT = Script("initialise")
 
 
 class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
@@ -73,12 +78,19 @@ def _empty_shard(key: str, descriptor: Descriptor) -> list[bytes]:
 
     The full length is taken at once, so a server without the memory says so now and not later.
     """
-    last_byte = (HEADER_BITS + descriptor.size.shard_bits + 7) // 8 - 1
     return [
         encode_command("UNLINK", key),
-        encode_command("SETRANGE", key, last_byte, b"\0"),
-        encode_command("SETRANGE", key, 0, descriptor.header.to_bytes(HEADER_BYTES, "big")),
+        encode_command("SETRANGE", key, _last_byte(descriptor), b"\0"),
+        encode_command("SETRANGE", key, 0, _header(descriptor)),
     ]
+
+
+def _last_byte(descriptor: Descriptor) -> int:
+    return (HEADER_BITS + descriptor.size.shard_bits + 7) // 8 - 1
+
+
+def _header(descriptor: Descriptor) -> bytes:
+    return descriptor.header.to_bytes(HEADER_BYTES, "big")
 
 
 def executed(replies: Replies) -> bool:
@@ -129,9 +141,22 @@ def _refuse_change(found: Found, descriptor: Descriptor) -> None:
 def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor) -> Core[None]:
     """Empty one further shard, unless a helper already did."""
     key = keys.bits(shard)
-    watching = [encode_command("WATCH", key), header_command(key)]
-    replies = yield from deliver(Request(key, watching, hold=True), repeatable=True)
-    if header_from_bytes(check(replies)[1]) == descriptor.header:
-        yield Request(key, [encode_command("UNWATCH")])
-    elif not executed((yield Request(key, [MULTI, *_empty_shard(key, descriptor), EXEC]))):
-        raise Changed
+    arguments: list[str | bytes | int] = [_header(descriptor), _last_byte(descriptor)]
+    (reply,) = yield from _SCRIPT.call([([key], arguments)], repeatable=True)
+    if isinstance(reply, NoPermissionError):
+        yield from _initialise_watched(key, descriptor)
+    elif isinstance(reply, Exception):
+        raise reply
+
+
+def _initialise_watched(key: str, descriptor: Descriptor) -> Core[None]:
+    """Do the same where EVAL is forbidden; adds to the old generation may come between."""
+    for _ in range(WATCHED_TRIES):
+        watching = [encode_command("WATCH", key), header_command(key)]
+        replies = yield from deliver(Request(key, watching, hold=True), repeatable=True)
+        if header_from_bytes(check(replies)[1]) == descriptor.header:
+            yield Request(key, [encode_command("UNWATCH")])
+            return
+        if executed((yield Request(key, [MULTI, *_empty_shard(key, descriptor), EXEC]))):
+            return
+    raise Changed

@@ -94,14 +94,20 @@ def test_a_lock_lost_before_the_bits_are_set_is_no_second_new(server, proxy):
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_clear_clears_whoever_comes_between(server, proxy, shards):
+@pytest.mark.parametrize("other_does", ["clear", "add", "touch"])
+def test_a_clear_clears_whoever_comes_between(server, proxy, shards, other_does):
     for number in range(100):
         server.flushall()
         proxy.judge = lambda _name, _number: "pass"
         with BloomFilter("x", 2000, client=proxy.url, shards=shards) as made:
             made.update(map(str, range(50)))
-            other = BloomFilter.open("x", client=server)
-            state = do_before(proxy, number, other.clear)
+            other = BloomFilter.open("x", client=server, on_lost="recreate")
+            between = {
+                "clear": other.clear,
+                "add": lambda other=other: other.update(map(str, range(1000, 1050))),
+                "touch": lambda: server.hset("bloomlock:{x}:meta", "touched", 1),
+            }
+            state = do_before(proxy, number, between[other_does])
             made.clear()
             assert not any(BloomFilter.open("x", client=server).exists_many(map(str, range(50))))
             if state["left"] >= 0:

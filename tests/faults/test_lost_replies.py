@@ -196,9 +196,11 @@ def actions():
 @pytest.mark.parametrize("action", actions().values(), ids=actions())
 def test_creation_and_clearing_survive_any_single_loss(server, proxy, through, action, verdict):
     """Whatever reply is lost, the operation succeeds, or raises and can be repeated."""
+    server.script_flush()
     total = commands_of(proxy, lambda: action(through))
     for lost in range(total):
         server.flushall()
+        server.script_flush()
         lose_once(proxy, verdict, skip=lost)
         try:
             made = action(through)

@@ -99,6 +99,38 @@ def test_never_a_silent_no(valkey, strategy, chaos):
     assert sum(asked for _, _, asked in outcomes) > 20
 
 
+def add_until(url, stop, shards):
+    made = BloomFilter("x", 200_000, client=url, on_lost="recreate", shards=shards)
+    number = 0
+    while not stop.is_set():
+        made.add_many(f"{number} {n}" for n in range(50))
+        number += 1
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_clear_works_while_others_add_all_the_time(valkey, shards):
+    redis.Redis.from_url(valkey).flushall()
+    made = BloomFilter("x", 200_000, client=valkey, shards=shards)
+    context = multiprocessing.get_context("fork")
+    stop = context.Event()
+    workers = [
+        context.Process(target=add_until, args=(valkey, stop, shards)) for _ in range(WRITERS)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        generations = set()
+        for _ in range(50):
+            made.clear()
+            generations.add(made.generation)
+        assert len(generations) == 50
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join(30)
+    assert [worker.exitcode for worker in workers] == [0] * WRITERS
+
+
 def test_real_eviction_is_noticed():
     with PrivateServer(binary=servers.require_server("valkey")) as server:
         client = redis.Redis.from_url(server.url)

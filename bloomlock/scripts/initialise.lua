@@ -1,0 +1,12 @@
+-- Replace a shard by an empty one, unless it already is of the wanted generation. Safe to repeat.
+-- KEYS[1]   the shard
+-- ARGV[1]   the header it shall have, 8 bytes
+-- ARGV[2]   the number of its last byte, counted from 0
+-- Reply     1 if it was replaced, 0 if it had that header already
+if redis.call('GETRANGE', KEYS[1], 0, 7) == ARGV[1] then
+  return 0
+end
+redis.call('UNLINK', KEYS[1])
+redis.call('SETRANGE', KEYS[1], ARGV[2], '\0')
+redis.call('SETRANGE', KEYS[1], 0, ARGV[1])
+return 1
