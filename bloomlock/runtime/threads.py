@@ -16,6 +16,7 @@ import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.sentinel import SentinelConnectionPool
 
 from bloomlock.commands import ConnectionLost, Core, Pause, Replies, Request
 
@@ -38,7 +39,8 @@ class Threads:
 
     One idle connection is kept out of the client's pool between requests, because taking one from
     the pool costs as much as a quarter of a round trip. Pools that hold few connections, or
-    make callers wait for one, are left alone.
+    make callers wait for one, are left alone, and so are Sentinel's, which look at each
+    connection that comes back whether its server is still the master.
     """
 
     def __init__(self, client: redis.Redis | redis.RedisCluster) -> None:
@@ -52,7 +54,7 @@ class Threads:
         pool = getattr(client, "connection_pool", None)
         self._keeps_idle = (
             pool is not None
-            and not isinstance(pool, redis.BlockingConnectionPool)
+            and not isinstance(pool, (redis.BlockingConnectionPool, SentinelConnectionPool))
             and getattr(pool, "max_connections", 0) >= FEW_CONNECTIONS
         )
 

@@ -25,7 +25,7 @@ from .bits import bit_commands, header_command
 from .pipeline import bits_then_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from .base import Rows, Shard
 
@@ -40,13 +40,20 @@ class LockStrategy(Strategy):
     Args:
         timeout: Seconds to wait for the lock of an item.
         stripes: Locks for each shard.
+        new_token: Gives a token that nobody else has.
     """
 
     name = "lock"
     whole = False
 
-    def __init__(self, timeout: float = 30.0, stripes: int = STRIPES) -> None:
+    def __init__(
+        self,
+        timeout: float = 30.0,
+        stripes: int = STRIPES,
+        new_token: Callable[[], bytes] = lambda: secrets.token_bytes(16),
+    ) -> None:
         """Keep the waiting time."""
+        self._new_token = new_token
         self._timeout = timeout
         self._stripes = stripes
         self._locks = StripeLocks()
@@ -74,7 +81,7 @@ class LockStrategy(Strategy):
         self, key: str, rows: Rows, waiting: list[int], results: list[Segment | None]
     ) -> Core[bool]:
         """Update every waiting row whose lock is free; tell whether there was one."""
-        token = secrets.token_bytes(16)
+        token = self._new_token()
         names = {index: self._lock_name(key, rows[index]) for index in waiting}
         wanted = sorted(set(names.values()))
         try:

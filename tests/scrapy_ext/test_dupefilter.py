@@ -61,8 +61,11 @@ def test_two_processes_share_one_filter(
     options = {"BLOOMLOCK_RECORD_UNFILTERED": True, "SCHEDULER_IDLE_BEFORE_CLOSE": 1, **scheduler}
     first, second = start_spider(**options), start_spider(**options)
     fetched = Counter(first.finish().fetched + second.finish().fetched)
-    # Each process fetches its start page; everything else is fetched once in all.
-    assert fetched == {path: 2 if path == "/0" else 1 for path in site.paths}
+    # Each process asks for its start page. (The queue of scrapy-redis is a sorted set: it holds
+    # equal requests once, if the second comes before the first is fetched.) Everything else is
+    # fetched once in all.
+    assert fetched.pop("/0") in ({1, 2} if scheduler else {2})
+    assert fetched == dict.fromkeys(set(site.paths) - {"/0"}, 1)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
