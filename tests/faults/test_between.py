@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import redis
 from loss_proxy import HANDSHAKE, LossProxy
 
 from bloomlock import BloomFilter, FilterLostError, OutcomeUnknownError
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
-
-
-@pytest.fixture
-def server(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
-
-
-@pytest.fixture
-def proxy(valkey):
-    with LossProxy(valkey, lambda _name, _number: "pass") as made:
-        yield made
 
 
 def do_before(proxy, number, action):

@@ -12,26 +12,13 @@ import random
 import pytest
 import redis
 import redis.asyncio
-from loss_proxy import HANDSHAKE, LossProxy
+from loss_proxy import HANDSHAKE
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bloomlock import AsyncBloomFilter, BloomFilter, OutcomeUnknownError
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
-
-
-@pytest.fixture
-def server(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
-
-
-@pytest.fixture
-def proxy(valkey):
-    with LossProxy(valkey, lambda _name, _number: "pass") as made:
-        yield made
 
 
 @pytest.fixture

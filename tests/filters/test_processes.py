@@ -81,8 +81,8 @@ def race(url, strategy, how, count):
 
 
 @pytest.mark.parametrize("strategy", EXACT)
-def test_every_item_has_exactly_one_winner_by_add(valkey, strategy):
-    won, items = race(valkey, strategy, "add", 2_000)
+def test_every_item_has_exactly_one_winner_by_add(server_url, strategy):
+    won, items = race(server_url, strategy, "add", 2_000)
     assert won == Counter(items)
 
 

@@ -97,12 +97,12 @@ class Model(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("decode", [False, True], ids=["bytes", "text"])
 @pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "pipeline", "lock"])
-def test_as_a_set(valkey, strategy, decode):
-    machine = type("Machine", (Model,), {"url": valkey, "strategy": strategy, "decode": decode})
+def test_as_a_set(server_url, strategy, decode):
+    machine = type("Machine", (Model,), {"url": server_url, "strategy": strategy, "decode": decode})
     case = machine.TestCase
     # Shrinking a failure of forty commands a step would take longer than reading it.
     case.settings = settings(
-        max_examples=15,
+        max_examples=10,
         stateful_step_count=25,
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate],
