@@ -220,7 +220,7 @@ class BloomFilter(FilterFace):
         return self._runtime.run(inspection.count(self._core))
 
     def __len__(self) -> int:
-        """Return `count()`."""
+        """Return `count()`; so `if pages:` asks the server, and is False for an empty filter."""
         return self.count()
 
     def info(self) -> FilterInfo:
