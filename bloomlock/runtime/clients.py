@@ -23,7 +23,7 @@ SCHEMES = ("redis://", "rediss://", "unix://")
 
 # With these a URL that does not answer is known within 3 seconds. What the URL says wins.
 CONNECT_TIMEOUT = 1.0
-REPLY_TIMEOUT = 2.5
+REPLY_TIMEOUT = 2.0
 
 _SECRET = re.compile(r"(?<=://)([^@/]*)@")
 
