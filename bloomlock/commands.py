@@ -118,10 +118,9 @@ def ask(key: str, *commands: bytes) -> Core[Replies]:
         redis.exceptions.RedisError: What the server answered, or why it could not be reached.
     """
     try:
-        replies = yield from deliver(Request(key, commands), repeatable=True)
+        return check((yield from deliver(Request(key, commands), repeatable=True)))
     except ConnectionLost as lost:
         raise lost.cause from None
-    return check(replies)
 
 
 def check(replies: Replies) -> Replies:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .view import View
 
 BITS_PER_TRIP = 10_000
-"""Bits tested or set in one round trip of a batch: 500 items at k = 20, about 400 kB."""
+"""Bits tested or set in one round trip of a batch: 625 items at 1e-6, about 400 kB."""
 
 
 def add(core: FilterCore, item: str | bytes) -> Core[bool]:

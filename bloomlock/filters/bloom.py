@@ -56,7 +56,8 @@ class BloomFilter(FilterFace):
         FilterMismatchError: If the name holds a filter with other parameters, or no filter.
         FilterLostError: If the name holds a filter whose bitmap is gone, with `on_lost="raise"`.
 
-    Cost: three round trips. The server's memory for the full capacity is taken at creation.
+    Cost: two round trips to attach, four to create. The server's memory for the full capacity is
+    taken at creation.
 
     >>> from bloomlock.server import PrivateServer
     >>> with PrivateServer() as server:
@@ -233,7 +234,8 @@ class BloomFilter(FilterFace):
     def clear(self) -> None:
         """Empty the filter for everybody; other objects attached to it notice.
 
-        Cost: five round trips; the server frees the old bitmap in the background.
+        Cost: four round trips, two more for each further shard; the server frees the old bitmap
+        in the background.
         """
         self._runtime.run(maintenance.clear(self._core))
 

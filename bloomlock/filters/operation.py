@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from redis.exceptions import RedisError
+
 from bloomlock.commands import ConnectionLost, Core
 from bloomlock.descriptor import has_unknown_flags, is_header
 from bloomlock.errors import (
@@ -152,7 +154,12 @@ class Operation:
             if core.on_lost == "raise":
                 self._lose(header, stale)
             logger.warning("filter %r was cleared or lost; attaching to it anew", core.keys.name)
-            now = yield from core.attach()
+            try:
+                now = yield from core.attach()
+            except (RedisError, BloomlockError) as error:
+                self._remember(stale)
+                self._failure = self._failure or error
+                self._raise()
         again = []
         for indices, segment in stale:
             same = segment.header == now.header and now.descriptor.same_bits(view.descriptor)
@@ -174,11 +181,15 @@ class Operation:
             f"filter {core.keys.name!r} {what} since this object attached to it; call reattach() "
             'to go on with what is there now, or use on_lost="recreate"'
         )
-        if self._write and is_header(header):
-            for indices, segment in stale:
-                new = zip(indices, segment.missing or (), strict=False)
-                core.untold.update(self._items[index] for index, missing in new if missing)
+        self._remember(stale)
         raise FilterLostError(core.lost, self._results) from self._failure
+
+    def _remember(self, stale: list[tuple[list[int], Segment]]) -> None:
+        """Keep what was added as new to a generation the caller will not be told of now."""
+        for indices, segment in stale:
+            if self._write and is_header(segment.header):
+                new = zip(indices, segment.missing or (), strict=False)
+                self._core.untold.update(self._items[i] for i, missing in new if missing)
 
 
 def _unknown(name: str, count: int, lost: ConnectionLost) -> BloomlockError:

@@ -40,10 +40,9 @@ def look(keys: FilterKeys) -> Core[Found]:
     """
     request = Request(keys.meta, _commands(keys))
     try:
-        replies = yield from deliver(request, repeatable=True)
+        return _read(keys, (yield from deliver(request, repeatable=True)))
     except ConnectionLost as lost:
         raise lost.cause from None
-    return _read(keys, replies)
 
 
 def look_and_watch(keys: FilterKeys) -> Core[Found]:

@@ -17,7 +17,7 @@ from bloomlock.commands import encode_command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bloomlock.commands import Replies
+    from bloomlock.commands import ConnectionLost, Replies
 
 MAX_REDIRECTS = 5
 _ASKING = encode_command("ASKING")
@@ -50,11 +50,20 @@ class Redirect:
             return [_ASKING, *commands]
         return [part for command in commands for part in (_ASKING, command)]
 
-    def read(self, replies: Replies) -> Replies:
-        """Return the replies to the commands themselves."""
-        if not self.ask:
-            return replies
-        return replies[1:] if self.whole else replies[1::2]
+    def merge(self, replies: Replies, answers: Replies, lost: ConnectionLost | None = None) -> None:
+        """Put what the other server answered where it belongs among all replies.
+
+        Args:
+            replies: The replies to the whole request; changed in place.
+            answers: The replies to what `prepare` gave, all of them or a prefix.
+            lost: What cut them off; stands for each answer that is missing. It must not be
+                raised for the whole request, whose other commands were carried out.
+        """
+        if self.ask:
+            answers = answers[1:] if self.whole else answers[1::2]
+        missing = [lost] * (len(self.indices) - len(answers))
+        for index, answer in zip(self.indices, [*answers, *missing], strict=True):
+            replies[index] = answer
 
 
 def find_redirects(commands: Sequence[bytes], replies: Replies) -> list[Redirect]:

@@ -74,12 +74,15 @@ class Tasks:
         return replies
 
     async def _redirect(self, request: Request, replies: Replies, redirect: Redirect) -> None:
-        lease = await self._take(await self._redirected_source(request.key, redirect))
         commands = [request.commands[index] for index in redirect.indices]
-        answers = await _exchange(lease, redirect.prepare(commands))
-        await lease.give_back()
-        for index, answer in zip(redirect.indices, redirect.read(answers), strict=True):
-            replies[index] = answer
+        try:
+            lease = await self._take(await self._redirected_source(request.key, redirect))
+            answers = await _exchange(lease, redirect.prepare(commands))
+        except ConnectionLost as lost:
+            redirect.merge(replies, lost.replies, lost)
+        else:
+            await lease.give_back()
+            redirect.merge(replies, answers)
 
     async def _source(self, key: str) -> Any:
         """Return what connections come from: the pool, or the node of a cluster."""

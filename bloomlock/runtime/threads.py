@@ -107,13 +107,15 @@ class Threads:
 
     def _redirect(self, request: Request, replies: Replies, redirects: list[Redirect]) -> Replies:
         for redirect in redirects:
-            pool = self._redirected_pool(request.key, redirect)
-            lease = self._take(pool)
             commands = [request.commands[index] for index in redirect.indices]
-            answers = self._exchange(lease, redirect.prepare(commands))
-            self._give_back(lease)
-            for index, answer in zip(redirect.indices, redirect.read(answers), strict=True):
-                replies[index] = answer
+            try:
+                lease = self._take(self._redirected_pool(request.key, redirect))
+                answers = self._exchange(lease, redirect.prepare(commands))
+            except ConnectionLost as lost:
+                redirect.merge(replies, lost.replies, lost)
+            else:
+                self._give_back(lease)
+                redirect.merge(replies, answers)
         return replies
 
     def _pool(self, key: str) -> Any:
@@ -215,6 +217,8 @@ _SHARED: weakref.WeakValueDictionary[int, Threads] = weakref.WeakValueDictionary
 
 
 def _release_all(idle: list[Lease]) -> None:
-    while idle:
-        pool, connection = idle.pop()
-        pool.release(connection)
+    # Another thread may take the last one in between.
+    with contextlib.suppress(IndexError):
+        while True:
+            pool, connection = idle.pop()
+            pool.release(connection)
