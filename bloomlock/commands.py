@@ -39,7 +39,33 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Step: TypeAlias = Request | Pause
+class Listen(NamedTuple):
+    """Be told of announcements until the core ends; answered by the channel, b"" if there is none.
+
+    Attributes:
+        key: Any key of the commands; tells which server of a cluster.
+        connect: Whether to connect for it; else only what is connected already is used.
+    """
+
+    key: str
+    connect: bool
+
+
+class Wait(NamedTuple):
+    """Wait for a message on the channel; answered by the message, or by None.
+
+    None means that the time is over, or that messages may have been missed.
+
+    Attributes:
+        addressee: First word of the message waited for; others are not for this core.
+        seconds: How long at most.
+    """
+
+    addressee: bytes
+    seconds: float
+
+
+Step: TypeAlias = Request | Pause | Listen | Wait
 Core: TypeAlias = Generator[Step, Any, T]
 
 

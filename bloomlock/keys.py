@@ -7,6 +7,7 @@ shards in different ones (https://redis.io/docs/latest/operate/oss_and_stack/ref
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from .errors import ConfigurationError
 
@@ -89,6 +90,41 @@ class FilterKeys:
 
     def _shard_tag(self, shard: int) -> str:
         return self._tag if shard == 0 else f"{self._tag}/{shard}"
+
+
+class LockKeys(NamedTuple):
+    """The keys of one lock, all in one slot.
+
+    >>> LockKeys.of("report")[:3]
+    ('bloomlock:{report}:lock', 'bloomlock:{report}:lock:holders', 'bloomlock:{report}:lock:queue')
+
+    Attributes:
+        lock: The token of the holder, or the group that shares the lock.
+        holders: The holders of a shared lock.
+        queue: The waiters.
+        alive: Until when each waiter counts as alive.
+        fence: The last fence.
+    """
+
+    lock: str
+    holders: str
+    queue: str
+    alive: str
+    fence: str
+
+    @classmethod
+    def of(cls, name: str, prefix: str = DEFAULT_PREFIX) -> LockKeys:
+        """Return the keys of the lock of this name.
+
+        Raises:
+            ConfigurationError: If the name or the prefix is not usable.
+        """
+        return cls.at(f"{check_prefix(prefix)}{{{escape(check_name(name))}}}:lock")
+
+    @classmethod
+    def at(cls, lock: str) -> LockKeys:
+        """Return the keys of the lock whose own key is `lock`."""
+        return cls(lock, *(f"{lock}:{part}" for part in cls._fields[1:]))
 
 
 def lock_key(bits_key: str, stripe: int) -> str:

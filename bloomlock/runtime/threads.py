@@ -18,8 +18,9 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
-from bloomlock.commands import ConnectionLost, Core, Pause, Replies, Request
+from bloomlock.commands import ConnectionLost, Core, Listen, Pause, Replies, Request, Wait
 
+from .listening import Listener, connect_listener
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ Lease: TypeAlias = tuple[Any, Any]
 """A redis-py connection pool and a connection taken from it."""
 
 FEW_CONNECTIONS = 16
+IDLE_LISTENERS = 4
+"""Connections kept for the next waits; each waiting thread has one of its own meanwhile."""
 FRESH_SECONDS = 0.05
 """A connection used so recently is not asked whether it is still open."""
 
@@ -51,6 +54,7 @@ class Threads:
         # The pool counts the idle connection as used; it must not do so for ever.
         weakref.finalize(self, _release_all, self._idle).atexit = False
         self._used = 0.0
+        self._listeners: list[Listener] = []
         pool = getattr(client, "connection_pool", None)
         self._keeps_idle = (
             pool is not None
@@ -61,13 +65,14 @@ class Threads:
     def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
         held: Lease | None = None
+        listener: Listener | None = None
+        replies: Any
         try:
             step = next(core)
             while True:
                 try:
-                    if isinstance(step, Pause):
-                        time.sleep(step.seconds)
-                        replies = []
+                    if not isinstance(step, Request):
+                        replies, listener = self._wait(step, listener)
                     elif held is None and not step.hold:
                         replies = self._request(step)
                     else:
@@ -88,10 +93,43 @@ class Threads:
         finally:
             if held is not None:
                 self._drop(held)
+            if listener is not None:
+                self._stop_listening(listener)
 
     def close(self) -> None:
-        """Give the idle connection back."""
+        """Give the idle connection back, and close those that listen for nobody."""
         _release_all(self._idle)
+        with contextlib.suppress(IndexError):
+            while True:
+                self._listeners.pop().close()
+
+    def _wait(
+        self, step: Pause | Listen | Wait, listener: Listener | None
+    ) -> tuple[bytes | None, Listener | None]:
+        """Carry out a step without a request; return its answer and who listens from now on."""
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+        elif isinstance(step, Listen):
+            listener = listener or self._listen(step)
+            return listener.channel if listener else b"", listener
+        elif listener is not None:
+            return listener.wait(step.addressee, step.seconds), listener
+        return None, listener
+
+    def _listen(self, step: Listen) -> Listener | None:
+        with contextlib.suppress(IndexError):
+            while True:
+                listener = self._listeners.pop()
+                if listener.is_open():
+                    return listener
+                listener.close()
+        return connect_listener(self._pool(step.key)) if step.connect else None
+
+    def _stop_listening(self, listener: Listener) -> None:
+        if listener.is_open() and len(self._listeners) < IDLE_LISTENERS:
+            self._listeners.append(listener)
+        else:
+            listener.close()
 
     def _request(self, request: Request) -> Replies:
         lease = self._take(self._pool(request.key))

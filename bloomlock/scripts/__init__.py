@@ -23,12 +23,13 @@ class Script:
     """One script of this folder.
 
     Args:
-        name: File name without ".lua".
+        names: File names without ".lua"; several are one script, the shared part first.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, *names: str) -> None:
         """Read the source and compute its digest."""
-        self.source = (files(__package__) / f"{name}.lua").read_text("utf-8")
+        folder = files(__package__)
+        self.source = "".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def by_digest(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:

@@ -1,0 +1,239 @@
+"""A command as a child process, and who ends it if this process cannot.
+
+With no terminal around, the command gets a process group of its own and signals go to all of it:
+ending `sh -c "fetch; load"` has to end what the shell is running, too. At a terminal it stays in
+the group of this process, because only there it can read from the terminal and be stopped by
+Ctrl-Z; signals then go to the command alone. Ctrl-C reaches both of them there, by the terminal,
+so it is not sent on: a second one means "at once" to many programs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .failures import Failure, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+CANNOT_RUN = 126
+NOT_FOUND = 127
+_SIGNAL_STATUS = 128
+_SHELL = "/bin/sh"
+_FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
+_PAUSE = 0.05
+
+# Waits for the end of its input, which comes when this process is gone, however it went. A line
+# before that says that the command has ended. $1 is a number of tenths of a second.
+_GUARD = """
+read -r target && [ -n "$target" ] || exit 0
+read -r _ && exit 0
+left=$1
+kill -s TERM -- "$target"; kill -s CONT -- "$target"
+while [ "$left" -gt 0 ] && kill -s 0 -- "$target"; do sleep 0.1; left=$((left - 1)); done
+kill -s KILL -- "$target"
+"""
+
+
+class CannotRunError(Failure):
+    """A command cannot be started; the exit statuses are those of a shell."""
+
+    def __init__(self, command: str, why: str, status: int) -> None:
+        """Say it in one sentence."""
+        super().__init__(f"cannot run {command!r}: {why}")
+        self.exit_code = status
+
+
+def find_program(command: str) -> str:
+    """Return the path of the program that a shell would run.
+
+    Raises:
+        CannotRunError: If there is none, with status 127, or if it is not executable, with 126.
+    """
+    found = shutil.which(command)
+    if found is not None:
+        return found
+    if os.sep in command:
+        if Path(command).is_dir():
+            raise CannotRunError(command, "it is a directory", CANNOT_RUN)
+        if not Path(command).exists():
+            raise CannotRunError(command, "there is no such file", NOT_FOUND)
+    elif not any(Path(folder, command).is_file() for folder in os.get_exec_path()):
+        raise CannotRunError(command, "command not found", NOT_FOUND)
+    raise CannotRunError(command, "permission denied", CANNOT_RUN)
+
+
+class Child:
+    """A command that runs. Needs a running event loop that calls `look` at each SIGCHLD.
+
+    Args:
+        program: What `find_program` returned.
+        arguments: The command as it was given.
+        environment: Its environment.
+        grace: Seconds between SIGTERM and SIGKILL if this process is killed meanwhile.
+
+    Raises:
+        CannotRunError: If it cannot be started after all.
+    """
+
+    def __init__(
+        self, program: str, arguments: Sequence[str], environment: Mapping[str, str], grace: float
+    ) -> None:
+        """Start it, under guard."""
+        self._ended = asyncio.Event()
+        self._alone = not _has_terminal()
+        self._guard = _Guard(grace)
+        try:
+            self._process = self._start(program, arguments, environment)
+        except BaseException:
+            self._guard.dismiss()
+            raise
+        self._guard.watch(-self._process.pid if self._alone else self._process.pid)
+        self.look()
+
+    def look(self) -> None:
+        """Notice that it has ended, if it has."""
+        if not self._ended.is_set() and self._process.poll() is not None:
+            self._guard.dismiss()
+            self._ended.set()
+
+    async def wait(self) -> None:
+        """Wait for its end."""
+        await self._ended.wait()
+
+    @property
+    def status(self) -> int:
+        """The exit status of one that has ended, as a shell gives it."""
+        return _SIGNAL_STATUS - self._process.returncode if self.killer else self._process.returncode
+
+    @property
+    def killer(self) -> int | None:
+        """The signal that ended it, or None if it ended by itself."""
+        return -self._process.returncode if self._process.returncode < 0 else None
+
+    def forward(self, number: int) -> None:
+        """Send on a signal that this process got, unless the command has it already."""
+        if not self._ended.is_set() and not (
+            number in _FROM_KEYS and not self._alone and _is_in_foreground()
+        ):
+            self._send(number)
+
+    async def end(self, grace: float) -> None:
+        """Send SIGTERM, after `grace` seconds SIGKILL; returns when it has ended."""
+        self._send(signal.SIGTERM)
+        # A stopped process hears SIGTERM when it goes on.
+        self._send(signal.SIGCONT)
+        try:
+            async with asyncio.timeout(grace):
+                await self.wait()
+                while self._alone and self._send(0):
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError:
+            self._send(signal.SIGKILL)
+            await self.wait()
+
+    def _send(self, number: int) -> bool:
+        """Return whether there was anybody to send it to."""
+        try:
+            if self._alone:
+                os.killpg(self._process.pid, number)
+                return True
+            self._process.send_signal(number)
+            return self._process.returncode is None
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            # It has become another user, or (macOS) only its zombie is left.
+            if not self._ended.is_set():
+                warn(f"not permitted to send a signal to the command, process {self._process.pid}")
+            return False
+
+    def _start(
+        self, program: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        try:
+            try:
+                return self._execute(program, arguments, environment)
+            except OSError as error:
+                if error.errno != errno.ENOEXEC:
+                    raise
+                # A script that does not say whose it is; every shell takes it for its own.
+                script = [_SHELL, program, *arguments[1:]]
+                return self._execute(_SHELL, script, environment)
+        except OSError as error:
+            status = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
+            raise CannotRunError(arguments[0], (error.strerror or str(error)), status) from error
+
+    def _execute(
+        self, program: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            arguments,
+            executable=program,
+            env=environment,
+            # What the caller opened for it (`3< file`, `<(...)`) is for it.
+            close_fds=False,
+            process_group=0 if self._alone else None,
+        )
+
+
+class _Guard:
+    """A small shell that ends a process if this one is killed; a portable PR_SET_PDEATHSIG.
+
+    That would send one signal, without a second one for who does not listen, on Linux only, and
+    forgets about it when the command is run as another user.
+    """
+
+    def __init__(self, grace: float) -> None:
+        tenths = str(round(grace * 10))
+        self._process = subprocess.Popen(  # noqa: S603 - a fixed script, arguments apart
+            [_SHELL, "-c", _GUARD, "sh", tenths],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def watch(self, target: int) -> None:
+        """Name the process, or the group of processes as a negative number."""
+        self._write(b"%d\n" % target)
+
+    def dismiss(self) -> None:
+        """End the shell without what it waits for."""
+        self._write(b"\n")
+        self._process.communicate()
+
+    def _write(self, line: bytes) -> None:
+        with suppress(BrokenPipeError):  # somebody ended it
+            if self._process.stdin is not None:
+                os.write(self._process.stdin.fileno(), line)
+
+
+def _has_terminal() -> bool:
+    return _foreground_group() is not None
+
+
+def _is_in_foreground() -> bool:
+    return _foreground_group() == os.getpgrp()
+
+
+def _foreground_group() -> int | None:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return None
+    try:
+        return os.tcgetpgrp(terminal)
+    except OSError:
+        return None
+    finally:
+        os.close(terminal)

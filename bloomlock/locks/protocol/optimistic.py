@@ -1,0 +1,159 @@
+"""The protocol without scripts: the state is read under WATCH, changed here, and written by EXEC.
+
+EXEC does nothing if the lock changed or expired since it was read; then all is done again. Grants
+are announced after EXEC, never before it is known to have happened.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import redis.exceptions
+
+from bloomlock.commands import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
+
+from .state import LIVENESS_MS, LockState
+from .transitions import fence_life_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bloomlock.keys import LockKeys
+
+    from .state import Announcement
+    from .transitions import Announce
+
+    Transition = Callable[[LockState, int, Announce], "T"]
+
+T = TypeVar("T")
+
+TRIES = 200
+SHORTEST_PAUSE = 0.0005
+LONGEST_PAUSE = 0.05
+NEVER_MS = 2**52
+
+
+def run_optimistically(
+    keys: LockKeys,
+    transition: Transition[T],
+    *,
+    after: bytes | None = None,
+    repeatable: bool = True,
+) -> Core[tuple[T, Any]]:
+    """Carry out a transition on the server; two round trips, more when others are as quick.
+
+    Args:
+        keys: Of the lock.
+        transition: Changes the state, given the server's time and where to announce grants.
+        after: A command to send behind EXEC on the same connection.
+        repeatable: Whether to do all again when the reply to EXEC is lost.
+
+    Returns:
+        What the transition returns, and the reply to `after`.
+
+    Raises:
+        redis.exceptions.WatchError: If others were quicker all the time.
+        ConnectionLost: If the reply to EXEC was lost and it may not be repeated.
+    """
+    pause = SHORTEST_PAUSE
+    for _ in range(TRIES):
+        now_us, state = yield from _read(keys)
+        announcements: list[Announcement] = []
+        before = deepcopy(state)
+        result = transition(state, now_us, announcements.append)
+        writes = _changes(keys, before, state, now_us // 1000)
+        commands = [*_transaction(writes), *([after] if after else [])]
+        try:
+            # What was read is watched on this very connection; a new one would watch nothing.
+            replies = check((yield Request(keys.lock, commands)))
+        except ConnectionLost:
+            if not repeatable:
+                raise
+            replies = [None] * len(commands)
+        done = replies[: len(commands) - bool(after)][-1] if writes else True
+        if done is not None:
+            yield from _announce(keys, announcements)
+            return result, replies[-1]
+        yield Pause(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+    raise redis.exceptions.WatchError(f"the lock at {keys.lock!r} changes too often")
+
+
+def _read(keys: LockKeys) -> Core[tuple[int, LockState]]:
+    commands = [
+        ("WATCH", *keys),
+        ("TIME",),
+        ("GET", keys.lock),
+        ("PTTL", keys.lock),
+        ("ZRANGE", keys.holders, 0, -1, "WITHSCORES"),
+        ("ZRANGE", keys.queue, 0, -1, "WITHSCORES"),
+        ("ZRANGE", keys.alive, 0, -1, "WITHSCORES"),
+        ("GET", keys.fence),
+    ]
+    request = Request(keys.lock, [encode_command(*command) for command in commands], hold=True)
+    replies = check((yield from deliver(request, repeatable=True)))
+    _, time, value, ttl_ms, holders, queue, alive, fence = replies
+    now_us = int(time[0]) * 1_000_000 + int(time[1])
+    expires_ms = now_us // 1000 + ttl_ms if ttl_ms >= 0 else NEVER_MS
+    state = LockState(
+        value, expires_ms, _scores(holders), _scores(queue), _scores(alive), int(fence or 0)
+    )
+    return now_us, state
+
+
+def _scores(reply: list[Any]) -> dict[bytes, int]:
+    """Read members and scores, which stand in pairs with RESP3 and flat with RESP2."""
+    if reply and isinstance(reply[0], (list, tuple)):
+        return {member: int(float(score)) for member, score in reply}
+    return {reply[i]: int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
+
+
+def _transaction(writes: list[bytes]) -> list[bytes]:
+    if not writes:
+        return [encode_command("UNWATCH")]
+    return [encode_command("MULTI"), *writes, encode_command("EXEC")]
+
+
+def _changes(keys: LockKeys, before: LockState, state: LockState, now_ms: int) -> list[bytes]:
+    """Return the commands that make the server's state the new one."""
+    writes: list[bytes] = []
+    lease_ms = state.expires_ms - now_ms
+    if state.value is None:
+        if before.value is not None:
+            writes.append(encode_command("DEL", keys.lock))
+    elif (state.value, state.expires_ms) != (before.value, before.expires_ms):
+        writes.append(encode_command("SET", keys.lock, state.value, "PX", lease_ms))
+    writes += _write_scores(keys.holders, before.holders, state.holders, lease_ms)
+    writes += _write_scores(keys.queue, before.queue, state.queue, 2 * LIVENESS_MS)
+    writes += _write_scores(keys.alive, before.alive, state.alive, 2 * LIVENESS_MS)
+    if state.alive != before.alive and state.queue:
+        writes.append(encode_command("PEXPIRE", keys.queue, 2 * LIVENESS_MS))
+    if state.fence != before.fence:
+        life_ms = fence_life_ms(lease_ms)
+        writes.append(encode_command("SET", keys.fence, state.fence, "PX", life_ms))
+    return writes
+
+
+def _write_scores(
+    key: str, before: dict[bytes, int], after: dict[bytes, int], life_ms: int
+) -> list[bytes]:
+    writes = []
+    if gone := before.keys() - after.keys():
+        writes.append(encode_command("ZREM", key, *gone))
+    changed = [(m, score) for m, score in after.items() if before.get(m) != score]
+    if changed:
+        pairs = [part for member, score in changed for part in (score, member)]
+        writes.append(encode_command("ZADD", key, *pairs))
+        writes.append(encode_command("PEXPIRE", key, life_ms))
+    return writes
+
+
+def _announce(keys: LockKeys, announcements: list[Announcement]) -> Core[None]:
+    if announcements:
+        commands = [encode_command("PUBLISH", a.channel, a.payload) for a in announcements]
+        try:
+            # Errors are the server's to have: a waiter that is not told looks by itself.
+            yield Request(keys.lock, commands)
+        except ConnectionLost:
+            return

@@ -1,0 +1,273 @@
+"""The steps of the protocol against a server, in whichever way it allows.
+
+    acquire   a script; WATCH where EVAL is forbidden
+    release   compare-and-delete where the server has it (DELIFEQ: Valkey 9.0, DELEX: Redis 8.4)
+              and nobody is known to wait; else a script; else WATCH
+    renew     compare-and-set where the server has it (SET IFEQ: Valkey 8.1, Redis 8.4); else a
+              script; else WATCH
+
+What a server has is found by trying, once for each client. Every step may be repeated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import redis.exceptions
+
+from bloomlock.commands import (
+    ConnectionLost,
+    Core,
+    Request,
+    ask,
+    check,
+    collect,
+    deliver,
+    encode_command,
+)
+from bloomlock.scripts import Script
+
+from . import transitions
+from .optimistic import run_optimistically
+from .state import Asking, Busy, Granted, Leaving, LockState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bloomlock.keys import LockKeys
+
+ACQUIRE = Script("lock_common", "lock_acquire")
+RELEASE = Script("lock_common", "lock_release")
+RENEW = Script("lock_common", "lock_renew")
+
+
+class Abilities:
+    """What the server of one client was found to allow.
+
+    Attributes:
+        scripts: Whether it runs scripts.
+        compare_and_delete: Name of its command, or None.
+        compare_and_set: Whether SET knows IFEQ.
+    """
+
+    def __init__(self) -> None:
+        """Expect the best; see `missing_delete` for how the next is found."""
+        self.scripts = True
+        self.compare_and_set = True
+        self._deletes: Iterator[str] = iter(("DELEX",))
+        self.compare_and_delete: str | None = "DELIFEQ"
+
+    def missing_delete(self) -> None:
+        """Go on to the next compare-and-delete, or to none."""
+        self.compare_and_delete = next(self._deletes, None)
+
+
+class Renewal(NamedTuple):
+    """One hold to be renewed."""
+
+    keys: LockKeys
+    token: bytes
+    group: bytes
+    lease_ms: int
+
+
+class LockSteps:
+    """The steps for the lock at some keys.
+
+    Args:
+        keys: Its keys.
+        abilities: What is known of the server, shared by all locks over one client.
+    """
+
+    def __init__(self, keys: LockKeys, abilities: Abilities) -> None:
+        """Keep both."""
+        self.keys = keys
+        self._abilities = abilities
+
+    def acquire(self, asking: Asking) -> Core[Granted | Busy]:
+        """Take the lock or stand in its queue; one round trip."""
+        [reply] = yield from acquire_all([(self.keys, asking)], self._abilities)
+        return reply
+
+    def confirm(self, asking: Asking, replicas: int, wait_ms: int) -> Core[tuple[Granted, int]]:
+        """Write a hold anew and tell how many replicas have it (WAIT); one round trip.
+
+        WAIT speaks of what its own connection wrote, and the grant may have been another's.
+        """
+        wait = encode_command("WAIT", replicas, wait_ms)
+        if self._abilities.scripts:
+            take = ACQUIRE.by_source(self.keys, _arguments(asking))
+            request = Request(self.keys.lock, (take, wait))
+            reply, count = check((yield from deliver(request, repeatable=True)))
+            answer = _read_answer(reply)
+        else:
+            answer, count = yield from run_optimistically(
+                self.keys,
+                lambda state, now_us, tell: transitions.acquire(state, now_us, asking, tell),
+                after=wait,
+            )
+        if isinstance(answer, Busy):
+            return Granted(0, waiters=True), 0
+        return answer, int(count)
+
+    def release(self, leaving: Leaving, *, waiters: bool) -> Core[bool | None]:
+        """Give up a hold and a place in the queue, and hand the lock on.
+
+        Args:
+            leaving: Who gives up what.
+            waiters: Whether somebody is known to wait.
+
+        Returns:
+            Whether the lock was held; None: not known, a first try may have released it.
+            One round trip; two if somebody waits who was not known.
+        """
+        repeated = False
+        if self._abilities.compare_and_delete and not (waiters or leaving.group or leaving.record):
+            try:
+                replies = yield from self._compare_and_delete(leaving.token)
+            except ConnectionLost as lost:
+                repeated = lost.sent
+            else:
+                if replies is not None:
+                    deleted, queue = replies
+                    if queue:
+                        yield from self._release(leaving)
+                    return bool(deleted)
+        if not repeated:
+            try:
+                return (yield from self._release(leaving, repeatable=False))
+            except ConnectionLost as lost:
+                repeated = lost.sent
+        held = yield from self._release(leaving)
+        return held or (None if repeated else False)
+
+    def is_held(self, token: bytes, group: bytes) -> Core[bool]:
+        """Tell whether a hold is in force; one round trip."""
+        value, until = yield from ask(
+            self.keys.lock,
+            encode_command("GET", self.keys.lock),
+            encode_command("ZSCORE", self.keys.holders, token),
+        )
+        return bool(value == b"=" + group and until is not None) if group else bool(value == token)
+
+    def value(self) -> Core[bytes | None]:
+        """Return the value of the lock's key; one round trip."""
+        [value] = yield from ask(self.keys.lock, encode_command("GET", self.keys.lock))
+        held: bytes | None = value
+        return held
+
+    def _compare_and_delete(self, token: bytes) -> Core[Sequence[Any] | None]:
+        """Return (deleted, whether there is a queue), or None if the server has no such command."""
+        while name := self._abilities.compare_and_delete:
+            condition = (token,) if name == "DELIFEQ" else ("IFEQ", token)
+            commands = (
+                encode_command(name, self.keys.lock, *condition),
+                encode_command("EXISTS", self.keys.queue),
+            )
+            replies = yield from deliver(Request(self.keys.lock, commands), repeatable=False)
+            if not isinstance(replies[0], redis.exceptions.ResponseError):
+                return check(replies)
+            self._abilities.missing_delete()
+        return None
+
+    def _release(self, leaving: Leaving, *, repeatable: bool = True) -> Core[bool]:
+        if self._abilities.scripts:
+            [reply] = yield from RELEASE.call([(self.keys, leaving)], repeatable=repeatable)
+            if not forbids_scripts(reply):
+                return bool(_raise(reply))
+            self._abilities.scripts = False
+
+        def transition(state: LockState, now_us: int, tell: transitions.Announce) -> bool:
+            return transitions.release(state, now_us, leaving, tell)
+
+        held, _ = yield from run_optimistically(self.keys, transition, repeatable=repeatable)
+        return held
+
+
+def acquire_all(
+    wanted: Sequence[tuple[LockKeys, Asking]], abilities: Abilities
+) -> Core[list[Granted | Busy]]:
+    """Take locks that lie in one slot, in one round trip; the answers in order."""
+    if abilities.scripts:
+        calls = [(keys, _arguments(asking)) for keys, asking in wanted]
+        replies = yield from ACQUIRE.call(calls, repeatable=True)
+        if not any(forbids_scripts(reply) for reply in replies):
+            return [_read_answer(_raise(reply)) for reply in replies]
+        abilities.scripts = False
+    answers = []
+    for keys, asking in wanted:
+
+        def transition(
+            state: LockState, now_us: int, tell: transitions.Announce, asking: Asking = asking
+        ) -> Granted | Busy:
+            return transitions.acquire(state, now_us, asking, tell)
+
+        answer, _ = yield from run_optimistically(keys, transition)
+        answers.append(answer)
+    return answers
+
+
+def renew_all(renewals: Sequence[Renewal], abilities: Abilities) -> Core[list[bool | Exception]]:
+    """Renew holds that lie on one server, in one round trip.
+
+    Returns:
+        For each whether it was held, or why that is not known.
+    """
+    commands, native = [], abilities.compare_and_set
+    for keys, token, group, lease_ms in renewals:
+        if native and not group:
+            commands.append(encode_command("SET", keys.lock, token, "IFEQ", token, "PX", lease_ms))
+        else:
+            commands.append(RENEW.by_digest(keys, (token, group, lease_ms)))
+    request = Request(renewals[0].keys.lock, commands)
+    replies = yield from collect(request, repeatable=True)
+    results: list[bool | Exception] = []
+    for renewal, reply in zip(renewals, replies, strict=True):
+        result = reply
+        if isinstance(reply, redis.exceptions.ResponseError):
+            if native and not renewal.group:
+                abilities.compare_and_set = False
+            try:
+                result = yield from _renew(renewal, abilities)
+            except (ConnectionLost, redis.exceptions.RedisError) as error:
+                result = error
+        results.append(result if isinstance(result, Exception) else bool(result))
+    return results
+
+
+def _renew(renewal: Renewal, abilities: Abilities) -> Core[bool]:
+    keys, token, group, lease_ms = renewal
+    if abilities.scripts:
+        [reply] = yield from RENEW.call([(keys, (token, group, lease_ms))], repeatable=True)
+        if not forbids_scripts(reply):
+            return bool(_raise(reply))
+        abilities.scripts = False
+
+    def transition(state: LockState, now_us: int, _: transitions.Announce) -> bool:
+        return transitions.renew(state, now_us, token, group, lease_ms)
+
+    held, _ = yield from run_optimistically(keys, transition)
+    return held
+
+
+def forbids_scripts(reply: object) -> bool:
+    """Tell whether a reply says that this user or server has no EVALSHA and EVAL."""
+    return isinstance(reply, redis.exceptions.NoPermissionError) or (
+        isinstance(reply, redis.exceptions.ResponseError)
+        and str(reply).lower().startswith("unknown command")
+    )
+
+
+def _arguments(asking: Asking) -> tuple[bytes | int, ...]:
+    return asking.token, asking.group, asking.lease_ms, int(asking.joins), asking.record
+
+
+def _read_answer(reply: Any) -> Granted | Busy:
+    held, first, second = reply
+    return Granted(int(first), bool(second)) if held else Busy(first, second)
+
+
+def _raise(reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        raise reply
+    return reply

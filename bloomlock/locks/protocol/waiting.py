@@ -1,0 +1,162 @@
+"""Getting a lock: asking, standing in the queue, being handed it; and leaving when time is up.
+
+Why no wake-up is lost: "busy" and "you are in the queue" are one step, so every release after
+it sees the waiter. A grant is stored (the lock's key holds the waiter's token), the message
+only says so. What happens without a step, and a message that never came, cost at most a slice or
+the rest of the holder's lease, whichever is shorter, because then the waiter asks again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import redis.exceptions
+
+from bloomlock.commands import ConnectionLost, Core, Listen, Pause, Wait
+
+from .state import SLICE_MS, Asking, Busy, Granted, Leaving, read_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .steps import LockSteps
+
+DRIFT = 0.01
+MARGIN_SECONDS = 0.002
+"""A holder takes its lease to be shorter by so much: clocks differ, and packets travel."""
+STAGGER_SECONDS = 0.002
+"""Those further back in the queue look a little later when a lease has run out."""
+SHORTEST_LOOK, LONGEST_LOOK = 0.05, 0.25
+"""Seconds between looks where the server announces nothing to this client."""
+OUTAGE_PAUSE = 0.2
+
+# Errors of a server that is just starting, failing over or moving slots.
+_TEMPORARY = (
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
+)
+
+
+@dataclass(frozen=True)
+class Obtained:
+    """A lock that was got.
+
+    Attributes:
+        grant: What the server gave.
+        deadline: Until when the holder may rely on it, by its own clock.
+        record: Where it stood in the queue, or empty.
+    """
+
+    grant: Granted
+    deadline: float
+    record: bytes
+
+
+def deadline_of(sent: float, lease_ms: int) -> float:
+    """Return when a lease that was asked for at `sent` (seconds) is over for its holder."""
+    return sent + lease_ms / 1000 * (1 - DRIFT) - MARGIN_SECONDS
+
+
+def obtain(
+    steps: LockSteps, asking: Asking, until: float | None, clock: Callable[[], float]
+) -> Core[Obtained | None]:
+    """Get a lock, waiting in its queue if somebody has it.
+
+    Args:
+        steps: Of the lock.
+        asking: Who asks; its channel is filled in here.
+        until: Give up then, by the clock; None: never; at or before now: do not wait at all.
+        clock: Seconds, counting in suspend.
+
+    Returns:
+        The lock, or None if time is up; then there is no queue entry either.
+
+    Raises:
+        redis.exceptions.RedisError: If the server cannot be asked, at first; or later for longer
+            than the lease that was asked for.
+    """
+    return (yield from _Attempt(steps, asking, until, clock).run())
+
+
+class _Attempt:
+    def __init__(
+        self, steps: LockSteps, asking: Asking, until: float | None, clock: Callable[[], float]
+    ) -> None:
+        self._steps = steps
+        self._asking = asking
+        self._until = float("inf") if until is None else until
+        self._clock = clock
+        self._answered: float | None = None
+        self._look = SHORTEST_LOOK
+
+    def run(self) -> Core[Obtained | None]:
+        asking = self._asking
+        waits = self._clock() < self._until
+        if waits:
+            channel = yield Listen(self._steps.keys.lock, connect=False)
+            asking = asking._replace(channel=channel)
+        while True:
+            sent = self._clock()
+            answer = yield from self._ask(asking)
+            if isinstance(answer, Granted):
+                return Obtained(answer, deadline_of(sent, asking.lease_ms), asking.record)
+            now = self._clock()
+            if now >= self._until:
+                break
+            if not asking.channel:
+                channel = yield Listen(self._steps.keys.lock, connect=True)
+                asking = asking._replace(channel=channel or NOBODY)
+            elif answer is not None and (got := (yield from self._wait(asking, answer, sent))):
+                return got
+        if waits and asking.channel:
+            yield from leave(self._steps, asking)
+        return None
+
+    def _ask(self, asking: Asking) -> Core[Granted | Busy | None]:
+        """Ask once; None: the server did not answer, for no longer than a lease so far."""
+        try:
+            answer = yield from self._steps.acquire(asking)
+        except (ConnectionLost, *_TEMPORARY) as error:
+            patience = asking.lease_ms / 1000
+            if self._answered is None or self._clock() - self._answered > patience:
+                raise (error.cause if isinstance(error, ConnectionLost) else error) from None
+            yield Pause(OUTAGE_PAUSE)
+            return None
+        self._answered = self._clock()
+        return answer
+
+    def _wait(self, asking: Asking, busy: Busy, sent: float) -> Core[Obtained | None]:
+        seconds = SLICE_MS / 1000
+        if busy.remaining_ms >= 0:
+            stagger = STAGGER_SECONDS * (max(busy.position, 0) + 1)
+            seconds = min(seconds, busy.remaining_ms / 1000 + stagger)
+        seconds = min(seconds, self._until - self._clock())
+        if asking.channel == NOBODY:
+            yield Pause(max(0.0, min(seconds, self._look)))
+            self._look = min(2 * self._look, LONGEST_LOOK)
+            return None
+        payload = yield Wait(asking.token, max(0.0, seconds))
+        if payload is None:
+            return None
+        grant = read_payload(payload)[1]
+        deadline = deadline_of(sent, asking.lease_ms + SLICE_MS)
+        return Obtained(grant, deadline, asking.record) if self._clock() < deadline else None
+
+
+NOBODY = b"-"
+"""The channel of waiters to whom nothing can be announced."""
+
+
+def leave(steps: LockSteps, asking: Asking) -> Core[None]:
+    """Leave the queue, and pass on the lock if it was granted meanwhile; never raises.
+
+    What cannot be told to the server ends by itself, with the waiter's liveness or its lease.
+    """
+    leaving = Leaving(asking.token, asking.group, asking.record)
+    try:
+        yield from steps.release(leaving, waiters=True)
+    except (ConnectionLost, redis.exceptions.RedisError):
+        return

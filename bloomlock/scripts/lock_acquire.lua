@@ -1,0 +1,48 @@
+-- Take a lock, or stand in its queue in the same step.
+-- KEYS: see lock_common.lua
+-- ARGV: 1 token, 2 group (empty: exclusive), 3 lease in ms, 4 1 if it may join its group past
+--       waiters, 5 its record in the queue (empty: not willing to wait)
+-- Reply: {1, fence, 1 if somebody waits behind} or {0, ms left of the holder's lease, position in
+--       the queue or -1}
+local token, group, lease_ms, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
+
+local value = forget()
+local waiters = redis.call('EXISTS', KEYS[3])
+
+local function is_available()
+    local joinable = group ~= '' and value == '=' .. group
+    if joinable and ARGV[4] == '1' then
+        return true
+    end
+    return (joinable or not value) and waiters == 0
+end
+
+if is_available() or holds(value, token, group) then
+    return hold(value, token, group, lease_ms, waiters)
+end
+local position = -1
+if record ~= '' then
+    if redis.call('ZSCORE', KEYS[3], record) then
+        redis.call('ZADD', KEYS[4], integer(now_ms + LIVENESS_MS), record)
+        redis.call('PEXPIRE', KEYS[4], 2 * LIVENESS_MS)
+    else
+        -- A clock that was set back must not put a newcomer before those who wait.
+        local last = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+        redis.call('ZADD', KEYS[3], integer(math.max(now_us, (last[2] or 0) + 1)), record)
+    end
+    redis.call('PEXPIRE', KEYS[3], 2 * LIVENESS_MS)
+end
+if not value or group ~= '' then
+    local granted = promote(value)
+    if granted[token] then
+        return granted[token]
+    end
+    value, waiters = redis.call('GET', KEYS[1]), redis.call('EXISTS', KEYS[3])
+    if record == '' and is_available() then
+        return hold(value, token, group, lease_ms, waiters)
+    end
+end
+if record ~= '' then
+    position = redis.call('ZRANK', KEYS[3], record)
+end
+return {0, redis.call('PTTL', KEYS[1]), position}

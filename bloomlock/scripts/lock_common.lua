@@ -1,0 +1,111 @@
+-- What the lock scripts share; put before each of them. The rules stand in
+-- bloomlock/locks/protocol/transitions.py, under the same names.
+-- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
+local LIVENESS_MS = 6000
+local FENCE_LIFE_MS = 60000
+
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+
+local function integer(number)
+    return string.format('%.0f', number)
+end
+
+-- The value of the lock, or false; holders whose lease is over, or whose lock is gone, are dropped.
+local function forget()
+    local value = redis.call('GET', KEYS[1])
+    if not value then
+        return false
+    end
+    if string.sub(value, 1, 1) ~= '=' then
+        return value
+    end
+    redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', integer(now_ms))
+    local last = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    if last[1] then
+        redis.call('PEXPIREAT', KEYS[1], last[2])
+        return value
+    end
+    redis.call('DEL', KEYS[1])
+    return false
+end
+
+local function holds(value, token, group)
+    if group == '' then
+        return value == token
+    end
+    return value == '=' .. group and redis.call('ZSCORE', KEYS[2], token)
+end
+
+local function set_lease(value, token, group, lease_ms)
+    if group == '' then
+        redis.call('SET', KEYS[1], token, 'PX', lease_ms)
+        return
+    end
+    if not value then
+        redis.call('DEL', KEYS[2])
+    end
+    redis.call('ZADD', KEYS[2], integer(now_ms + lease_ms), token)
+    local last = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    redis.call('SET', KEYS[1], '=' .. group, 'PXAT', last[2])
+    redis.call('PEXPIREAT', KEYS[2], last[2])
+end
+
+local function hold(value, token, group, lease_ms, waiters)
+    set_lease(value, token, group, lease_ms)
+    local fence = integer(math.max((redis.call('GET', KEYS[5]) or 0) + 1, now_us))
+    redis.call('SET', KEYS[5], fence, 'PX', math.max(FENCE_LIFE_MS, 2 * lease_ms))
+    return {1, fence, waiters}
+end
+
+local function leave(record)
+    redis.call('ZREM', KEYS[3], record)
+    redis.call('ZREM', KEYS[4], record)
+end
+
+local function is_alive(record, ticket)
+    local until_ms = redis.call('ZSCORE', KEYS[4], record)
+    if until_ms then
+        return tonumber(until_ms) > now_ms
+    end
+    return math.floor(ticket / 1000) + LIVENESS_MS > now_ms
+end
+
+-- Grants by token, of those the lock was handed to.
+local function promote(value)
+    local granted = {}
+    local chosen = nil
+    local start = 0
+    while true do
+        local head = redis.call('ZRANGE', KEYS[3], start, start, 'WITHSCORES')
+        local record = head[1]
+        if not record then
+            return granted
+        end
+        local token, lease_ms, group, channel =
+            string.match(record, '^(%S+) (%S+) (%S+) (%S+)$')
+        if group == '-' then
+            group = ''
+        end
+        if chosen and group ~= chosen then
+            start = start + 1
+        elseif not is_alive(record, tonumber(head[2])) then
+            leave(record)
+        elseif value and (group == '' or value ~= '=' .. group) then
+            return granted
+        else
+            leave(record)
+            local waiters = redis.call('EXISTS', KEYS[3])
+            local grant = hold(value, token, group, tonumber(lease_ms), waiters)
+            granted[token] = grant
+            -- A server may forbid announcements; the waiter then finds its grant by looking.
+            redis.pcall('PUBLISH', channel, token .. ' ' .. grant[2] .. ' ' .. grant[3])
+            if group == '' then
+                return granted
+            end
+            chosen = group
+            value = '=' .. group
+        end
+    end
+end
