@@ -6,6 +6,7 @@ cli.py          the command
 speed.py        calls per second and their ratios
 winners.py      many processes offer the same items: who is told "new"
 losses.py       replies get lost: which items are lost with them
+locks.py        locks: alone, and with many clients on one lock
 contenders/     what is compared, one small class each
 team.py         the processes of one contender, kept alive and told when to run a slice
 worker.py       one of these processes; jobs.py is what it can be told to do

@@ -11,7 +11,7 @@ import redis.exceptions
 
 from bloomlock import BloomlockError
 
-from . import losses, show, speed, speed_tables, winners
+from . import locks, locks_tables, losses, show, speed, speed_tables, winners
 from .machine import machine, versions
 from .options import ERROR_RATES, Options
 from .place import serving
@@ -30,8 +30,9 @@ SUITES: dict[str, Suite] = {
     "speed": (speed.run, speed_tables.tables),
     "winners": (winners.run, winners.tables),
     "losses": (losses.run, losses.tables),
+    "locks": (locks.run, locks_tables.tables),
 }
-NAMES = sorted({entry.name for suite in (speed, winners, losses) for entry in suite.ENTRIES})
+NAMES = sorted({entry.name for suite in (speed, winners, losses, locks) for entry in suite.ENTRIES})
 RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -41,13 +42,14 @@ RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option(
     "--repetitions",
     type=click.IntRange(min=1),
-    help="Slices of each contender (speed).  [default: 60; 8 with --quick]",
+    help="Slices of each contender.  [default: speed 60, 8 with --quick; locks 60 alone, "
+    "9 with 8 clients and no hold time, else 3; 12, 5 and 2 with --quick]",
 )
 @click.option(
     "--items",
     type=click.IntRange(min=2),
     help="Items of a slice (speed: 250; 100 with --quick) or offered in all "
-    "(winners: 20000, losses: 10000; a tenth with --quick).",
+    "(winners: 20000, losses: 10000; a tenth with --quick). Locks: cycles of a slice alone (200).",
 )
 @click.option(
     "--error-rate",
@@ -62,7 +64,8 @@ RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
     "--processes",
     type=click.IntRange(1, 64),
     multiple=True,
-    help="Client processes; can be repeated.  [default: speed 1 and 4, winners 8]",
+    help="Client processes; can be repeated.  [default: speed 1 and 4, winners 8, locks 1, 2, 8 "
+    "and 64; 1 and 8 with --quick]",
 )
 @click.option(
     "--contender",
@@ -70,6 +73,19 @@ RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
     type=click.Choice(NAMES),
     multiple=True,
     help="Measure only this one; can be repeated.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Length of a slice with several clients on one lock (locks).  [default: 1; 0.4 with "
+    "--quick; more where each of them could not hold it 5 times]",
+)
+@click.option(
+    "--hold",
+    "holds",
+    type=click.FloatRange(min=0),
+    multiple=True,
+    help="Milliseconds for which a lock is held (locks); can be repeated.  [default: 0, 1 and 10]",
 )
 @click.option("--url", help="Server to use.  [default: a throw-away one on a unix socket]")
 @click.option(
@@ -85,8 +101,10 @@ def main(suite: str, file: TextIO | None, **chosen: Any) -> None:
     speed    calls per second and their ratios to SADD and to a bare round trip
     winners  8 processes offer the same items: how many were told "new"
     losses   5 % of the replies get lost: how many items are lost with them
+    locks    acquire + release: alone, and with 1 to 64 clients on one lock (about six minutes)
 
-    Prints what was measured and judges nothing; the exit status is 0.
+    Prints what was measured; of locks also which of the figures asked of them hold and which are
+    lost. The exit status is 0 all the same.
     """  # noqa: D301 - \b is click's mark for lines that must not be joined
     options = Options(**chosen)
     try:

@@ -10,7 +10,15 @@ from typing import Any
 
 from .place import connect
 
-PACKAGES = ("bloomlock", "redis", "hiredis", "mmh3", "numpy", "scrapy-redis-bloomfilter")
+PACKAGES = (
+    "bloomlock",
+    "redis",
+    "hiredis",
+    "mmh3",
+    "numpy",
+    "scrapy-redis-bloomfilter",
+    "python-redis-lock",
+)
 
 
 def machine() -> dict[str, Any]:

@@ -18,6 +18,8 @@ class Options:
         error_rates: Error rates to measure at; suites that need one take the first.
         processes: Numbers of client processes.
         contenders: Names to restrict the run to; empty: all.
+        seconds: Length of a slice in which clients meet (locks).
+        holds: Milliseconds for which a lock is held (locks).
         url: A server to use in place of a throw-away one.
     """
 
@@ -27,4 +29,6 @@ class Options:
     error_rates: tuple[float, ...] = ERROR_RATES
     processes: tuple[int, ...] = ()
     contenders: tuple[str, ...] = ()
+    seconds: float | None = None
+    holds: tuple[float, ...] = ()
     url: str | None = None

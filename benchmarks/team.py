@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from .contenders import Entry
     from .jobs import Answer, Job
+    from .locks_jobs import Job as LockJob
     from .place import Place
 
 ROOT = Path(__file__).parent.parent
@@ -53,6 +54,7 @@ class Team:
         """Start the processes; `wait_ready` tells when they are."""
         order = {
             "module": self.entry.module,
+            "jobs": self.entry.jobs,
             "place": asdict(self.place),
             "options": dict(self.entry.options),
         }
@@ -77,7 +79,7 @@ class Team:
         for process in self._processes:
             self._hear(process)
 
-    def run(self, jobs: Sequence[Job]) -> list[Answer]:
+    def run(self, jobs: Sequence[Job | LockJob]) -> list[Answer]:
         """Give each process one job, start them together, and return their answers.
 
         Fewer jobs than processes leave the others waiting.

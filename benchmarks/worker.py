@@ -10,21 +10,22 @@ import contextlib
 import gc
 import json
 import sys
+from importlib import import_module
 
 from .contenders import make
-from .jobs import Job, prepare
 from .place import Place
 
 
 def main() -> None:
     """Serve until standard input ends."""
     order = json.loads(sys.argv[1])
+    jobs = import_module(f"{__package__}.{order['jobs']}")
     contender = make(order["module"], Place(**order["place"]), order["options"])
     gc.freeze()  # so that no collection ever goes through all that was imported
     _say({"ready": True})
     for line in iter(sys.stdin.readline, ""):
-        job = Job(**json.loads(line))
-        run = prepare(contender, job)
+        job = jobs.Job(**json.loads(line))
+        run = jobs.prepare(contender, job)
         _say({"ready": True})
         if not sys.stdin.readline():
             return

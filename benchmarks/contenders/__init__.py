@@ -30,6 +30,7 @@ class Entry:
         rated: Whether its cost depends on the error rate, so that it gets a row for each.
         operations: What to measure of it.
         batches: Whether its `add_many` is more than a loop over `add`.
+        jobs: Module beside this package that knows what it can be told to do.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Entry:
     rated: bool = False
     operations: tuple[str, ...] = ALL
     batches: bool = True
+    jobs: str = "jobs"
 
 
 OURS = tuple(

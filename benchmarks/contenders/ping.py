@@ -21,12 +21,15 @@ class Contender(base.Contender):
         place: Where.
         way: "client": redis-py's `ping()`; "bytes": bytes made before, sent and read on one
             of redis-py's connections without the client around it.
+
+    Attributes:
+        call: One round trip.
     """
 
     def __init__(self, place: Place, *, way: Literal["client", "bytes"] = "client") -> None:
         """Connect."""
         client = connect(place.url)
-        self._ping: Callable[[], Any] = client.ping
+        self.call: Callable[[], Any] = client.ping
         if way == "bytes":
             connection: Any = client.connection_pool.get_connection()
 
@@ -34,12 +37,12 @@ class Contender(base.Contender):
                 connection.send_packed_command(PING)
                 return connection.read_response()
 
-            self._ping = ping
+            self.call = ping
 
     def add(self, _item: str) -> bool:
         """Make one round trip."""
-        return bool(self._ping())
+        return bool(self.call())
 
     def exists(self, _item: str) -> bool:
         """Make one round trip."""
-        return bool(self._ping())
+        return bool(self.call())

@@ -1,0 +1,227 @@
+"""Locks: a cycle of acquire and release alone, and many clients on one lock.
+
+One process is one client. Alone, one process runs short slices of every lock and of bare round
+trips in turn, in an order that changes. On one lock, all clients start together and do nothing but
+acquire, hold and release until a slice is over; the locks take turns here too, and two of them are
+compared within one repetition. Each client notes when it asked, got the lock and released it, on a
+clock that all processes share: from that come the waits, the hand-offs from one to the next, and
+whether the lock was ever held twice. Locks for asyncio have tasks of one process as their clients;
+redis-py's Lock sleeps 0.1 s between two tries by itself, and in one more row 1 ms.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from . import contenders, show
+from .contenders import Entry
+from .locks_figures import figures, jain, percentile
+from .locks_jobs import Job
+from .locks_server import Counters, counters
+from .place import Place, connect, forget
+from .team import Team, assembled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from .jobs import Answer
+    from .options import Options
+
+ALONE, PROCESSES, TASKS = "alone", "processes", "tasks"
+
+
+def _entry(name: str, title: str, *operations: str) -> Entry:
+    return Entry(name, title, "locks", operations=operations or (ALONE, PROCESSES))
+
+
+ENTRIES = (
+    _entry("Lock", "bloomlock Lock"),
+    _entry("FairLock", "bloomlock FairLock"),
+    _entry("AsyncLock", "bloomlock AsyncLock", TASKS),
+    _entry("redis-py", "redis-py Lock"),
+    _entry("redis-py-1ms", "redis-py Lock, 1 ms", PROCESSES),
+    _entry("redis-py-asyncio", "redis-py asyncio Lock", TASKS),
+    _entry("python-redis-lock", "python-redis-lock"),
+    _entry("ping", "2 PING by redis-py", ALONE),
+    _entry("ping-bytes", "2 PING bytes", ALONE),
+)
+_SEAT = Entry("locks", "a client", "locks", jobs="locks_jobs")
+ASKED_FOR = (8, 0.0)
+"""Clients and hold time of what is asked of us: this gets more repetitions."""
+ROUNDS = 5
+"""A slice is long enough for each client to hold the lock so often."""
+SHORT = 0.3
+"""Seconds of a slice with one client: nobody disturbs it."""
+WARM_UP = 20
+
+
+@dataclass(slots=True)
+class Row:
+    """All repetitions of one lock; lists have a figure for each.
+
+    Attributes:
+        contender: Its name.
+        title: Its title.
+        clients: Clients at the same time; 0 is a timed loop with nothing noted.
+        hold: Milliseconds for which each holds the lock.
+        rates: Cycles (alone) or grants per second.
+        wait_p50: Milliseconds from asking to holding, the median grant.
+        wait_p99: The same, of the slowest hundredth the fastest.
+        wait_max: The slowest grant.
+        handoff_p50: Milliseconds from the call of release to the next holder's running.
+        handoff_p99: The same.
+        handed: Share of the grants that went to one who had been waiting at the release.
+        round_trips: For each grant.
+        commands: That the server ran for each grant, with those inside scripts.
+        server: Microseconds of the server's processor for each grant.
+        jain: Jain's index of the grants of the clients.
+        twice: Grants that began while another still held the lock, of all repetitions.
+        errors: Exceptions by name, of all repetitions.
+    """
+
+    contender: str
+    title: str
+    clients: int = 0
+    hold: float = 0.0
+    rates: list[float] = field(default_factory=list)
+    wait_p50: list[float] = field(default_factory=list)
+    wait_p99: list[float] = field(default_factory=list)
+    wait_max: list[float] = field(default_factory=list)
+    handoff_p50: list[float] = field(default_factory=list)
+    handoff_p99: list[float] = field(default_factory=list)
+    handed: list[float] = field(default_factory=list)
+    round_trips: list[float] = field(default_factory=list)
+    commands: list[float] = field(default_factory=list)
+    server: list[float] = field(default_factory=list)
+    jain: list[float] = field(default_factory=list)
+    twice: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    alone: int
+    cycles: int
+    repetitions: int
+    asked_for: int
+    clients: tuple[int, ...]
+    holds: tuple[float, ...]
+    seconds: float
+
+
+def _scale(options: Options) -> _Scale:
+    quick = options.quick
+    return _Scale(
+        alone=options.repetitions or (12 if quick else 60),
+        cycles=options.items or 200,
+        repetitions=options.repetitions or (2 if quick else 3),
+        asked_for=options.repetitions or (5 if quick else 9),
+        clients=options.processes or ((1, 8) if quick else (1, 2, 8, 64)),
+        holds=options.holds or (0.0, 1.0, 10.0),
+        seconds=options.seconds or (0.4 if quick else 1.0),
+    )
+
+
+def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
+    """Measure; return what was measured as plain data."""
+    scale = _scale(options)
+    chosen = contenders.choose(ENTRIES, options.contenders)
+    there = [entry for entry in chosen if _installed(entry)]
+    rows: dict[tuple[str, int, float], Row] = {}
+    place = Place(url, prefix, "lock", 1, 0.5)
+    with connect(url) as client, assembled([(_SEAT, place)], max(scale.clients)) as (team,):
+        try:
+            _warm_up(team, there, max(scale.clients))
+            slices = [*_alone_slices(there, scale), *_slices(there, scale)]
+            with show.progress(len(slices)) as step:
+                for entry, clients, hold in slices:
+                    step(f"{entry.title} x{clients} {hold:g} ms")
+                    key = (entry.name, clients, hold)
+                    row = rows.setdefault(key, Row(entry.name, entry.title, clients, hold))
+                    _measure(team, client, row, scale, tasks=TASKS in entry.operations)
+        finally:
+            for start in ("lock:", "lock-signal:"):  # python-redis-lock puts these before its names
+                forget(client, start + prefix)
+    return {
+        "scale": asdict(scale),
+        "missing": [entry.title for entry in chosen if entry not in there],
+        "rows": [asdict(row) for row in rows.values()],
+    }
+
+
+def _installed(entry: Entry) -> bool:
+    return entry.name != "python-redis-lock" or find_spec("redis_lock") is not None
+
+
+def _warm_up(team: Team, entries: list[Entry], clients: int) -> None:
+    """Let all connect and load their scripts."""
+    for entry in entries:
+        if PROCESSES in entry.operations:
+            team.run([Job("alone", entry.name, cycles=1)] * clients)
+
+
+def _alone_slices(entries: list[Entry], scale: _Scale) -> Iterator[tuple[Entry, int, float]]:
+    order = random.Random(0)
+    alone = [(entry, 0, 0.0) for entry in entries if ALONE in entry.operations]
+    for _ in range(scale.alone):
+        order.shuffle(alone)
+        yield from alone
+
+
+def _slices(entries: list[Entry], scale: _Scale) -> Iterator[tuple[Entry, int, float]]:
+    order = random.Random(0)
+    for repetition in range(max(scale.repetitions, scale.asked_for)):
+        for cell in product(scale.clients, scale.holds):
+            if repetition < (scale.asked_for if cell == ASKED_FOR else scale.repetitions):
+                meeting = [entry for entry in entries if _meets(entry, cell[0])]
+                order.shuffle(meeting)
+                yield from ((entry, *cell) for entry in meeting)
+
+
+def _meets(entry: Entry, clients: int) -> bool:
+    return PROCESSES in entry.operations or (TASKS in entry.operations and clients > 1)
+
+
+def _measure(team: Team, client: redis.Redis, row: Row, scale: _Scale, *, tasks: bool) -> None:
+    if not row.clients:
+        (answer,) = team.run([Job("alone", row.contender, scale.cycles, WARM_UP)])
+        row.rates.append(scale.cycles / ((answer["end"] - answer["start"]) / 1e9))
+        return
+    hold = row.hold / 1e3
+    seconds = max(scale.seconds, ROUNDS * row.clients * hold) if row.clients > 1 else SHORT
+    job = Job(
+        "contend",
+        row.contender,
+        seconds=seconds,
+        hold=hold,
+        tasks=row.clients if tasks else 0,
+    )
+    before = counters(client)
+    answers = team.run([job] * (1 if tasks else row.clients))
+    spent = counters(client).since(before)
+    _note(row, [told for answer in answers for told in answer["clients"]], spent)
+
+
+def _note(row: Row, clients: list[Answer], spent: Counters) -> None:
+    slice_ = figures(clients)
+    row.rates.append(slice_.rate)
+    row.wait_p50.append(1e3 * percentile(slice_.waits, 0.5))
+    row.wait_p99.append(1e3 * percentile(slice_.waits, 0.99))
+    row.wait_max.append(1e3 * slice_.waits[-1])
+    row.handoff_p50.append(1e3 * percentile(slice_.handoffs, 0.5))
+    row.handoff_p99.append(1e3 * percentile(slice_.handoffs, 0.99))
+    row.handed.append(slice_.handed)
+    row.round_trips.append(spent.round_trips / slice_.grants)
+    row.commands.append(spent.commands / slice_.grants)
+    row.server.append(1e6 * spent.busy / slice_.grants)
+    row.jain.append(jain(slice_.each))
+    row.twice += slice_.twice
+    for told in clients:
+        row.errors.update(told["errors"])
