@@ -1,0 +1,141 @@
+"""Step 7: a watchdog. A thread for each lock, another one's lease changed, a death in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+from locks.road.gate import LONG, Gate, Hold
+from locks.road.ours import Ours
+from locks.road.renewing import ComparingWatchdog, Watchdog
+from locks.road.steps import OwnerLua
+from servers import wait_until
+
+from bloomlock import LockLostError
+
+LEASE = 0.3
+OTHERS_LEASE_MS = 30_000
+
+
+def lock_of(way, r, key, lease):
+    return way(r, key, lease, renew=True) if way is Ours else way(r, key, lease)
+
+
+def threads_for(way, client, count):
+    locks = [lock_of(way, client, f"job {n}", 30.0) for n in range(count)]
+    before = threading.active_count()
+    try:
+        assert all(lock.acquire() for lock in locks)
+        return threading.active_count() - before
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def test_a_watchdog_for_each_lock_is_a_thread_for_each(client):
+    assert threads_for(Watchdog, client, 50) == 50
+
+
+def test_ours_has_one_watchdog_for_all_locks(client):
+    assert threads_for(Ours, client, 50) <= 1
+
+
+def lease_after_a_late_renewal(way, server_url, client):
+    """A renewal is under way while the lock passes to another: what is the other's lease then?"""
+    client.flushall()
+    hold = Hold()
+    with Gate(server_url, hold) as gate, gate.client() as r:
+        holder = lock_of(way, r, "job", LEASE)
+        other = way(client, "job")
+        assert holder.acquire()
+        hold.at = len(gate.seen)  # the first renewal
+        assert hold.reached.wait(LONG)
+        client.pexpire(holder.key, 0)
+        assert other.acquire()
+        answers = gate.answers
+        hold.let_go()
+        wait_until(lambda: gate.answers > answers, LONG)
+        lease = client.pttl(other.key)
+        with contextlib.suppress(LockLostError):
+            holder.release()
+        return lease
+
+
+def test_a_renewal_in_flight_changes_the_lease_of_the_next_holder(server_url, client):
+    assert lease_after_a_late_renewal(Watchdog, server_url, client) <= LEASE * 1000
+
+
+@pytest.mark.parametrize("way", [ComparingWatchdog, Ours])
+def test_a_renewal_that_compares_changes_only_its_own(way, server_url, client):
+    lease = lease_after_a_late_renewal(way, server_url, client)
+    assert LEASE * 1000 < lease <= OTHERS_LEASE_MS
+
+
+def test_ours_sends_nothing_after_its_release(server_url, client):
+    with Gate(server_url) as gate, gate.client() as r:
+        events = []
+        holder = Ours(r, "job", LEASE, renew=True, observer=events.append)
+        assert holder.acquire()
+        wait_until(lambda: any(event.kind == "renewed" for event in events), LONG)
+        holder.release()
+        sent = len(gate.seen)
+        # Other locks' renewals show that the watchdog had its turns.
+        turns = []
+        busy = Ours(client, "other", LEASE, renew=True, observer=turns.append)
+        assert busy.acquire()
+        wait_until(lambda: sum(turn.kind == "renewed" for turn in turns) >= 3, LONG)
+        busy.release()
+        assert len(gate.seen) == sent
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_watchdog_that_dies_tells_nobody(server_url, client):
+    with Gate(server_url) as gate, gate.client() as r:
+        holder, other = ComparingWatchdog(r, "job", LEASE), OwnerLua(client, "job")
+        assert holder.acquire()
+        gate.cut_next()
+        wait_until(lambda: not holder.thread.is_alive(), LONG)  # one cut connection was enough
+        wait_until(other.acquire, LONG)
+        assert holder.held
+        assert other.held
+
+
+def test_ours_survives_a_renewal_that_was_cut(server_url, client):
+    events = []
+    with Gate(server_url) as gate, gate.client() as r:
+        holder = Ours(r, "job", 3.0, renew=True, observer=events.append)
+        assert holder.acquire()
+        gate.cut_next()
+        wait_until(lambda: any(event.kind == "renewed" for event in events), LONG)
+        assert gate.lost == 1
+        assert holder.held
+        assert not Ours(client, "job").acquire()
+        holder.release()
+
+
+def test_ours_tells_its_holder_when_the_server_is_out_of_reach(server_url, client):
+    told = []
+    with Gate(server_url) as gate, gate.client() as r:
+        holder, other = Ours(r, "job", 1.0, renew=True, on_lost=told.append), Ours(client, "job")
+        assert holder.acquire()
+        gate.judge = lambda _name, _number: "before"
+        # The other cannot have it before its lease is over; by then the holder has been told.
+        wait_until(other.acquire, LONG)
+        assert not holder.held
+        assert holder.lock.lost.wait(LONG)
+        wait_until(lambda: told == [holder.lock], LONG)
+        with pytest.raises(LockLostError):
+            holder.release()
+    assert other.held
+    other.release()
+
+
+def test_ours_tells_its_holder_when_another_took_the_lock(server_url, client):
+    holder, other = Ours(client, "job", 1.0, renew=True), Ours(client, "job")
+    with pytest.raises(LockLostError), holder.lock:
+        client.pexpire(holder.key, 0)
+        assert other.acquire()
+        assert holder.lock.lost.wait(LONG)
+    assert other.held
+    other.release()

@@ -1,0 +1,215 @@
+"""Step 8: waiting. Polling past a free lock, a lost wake-up, a herd, an expiry nobody announces."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+from locks.road.gate import LONG, Gate, every_preemption, together
+from locks.road.ours import Ours
+from locks.road.steps import OwnerLua
+from locks.road.waiting import Announced, ExpiryEvents, ListenFirst, Polling
+from servers import require_server, wait_until
+
+from bloomlock.server import PrivateServer
+
+ROUNDS = 20
+SHORT = 2.0
+
+
+def test_a_poller_sleeps_while_the_lock_is_free_and_newcomers_pass(client):
+    poller = Polling(client, "job")
+    holder = Polling(client, "job")
+    assert holder.acquire()
+    passed = []
+
+    def sleep(_seconds):
+        nonlocal holder
+        holder.release()
+        newcomer = Polling(client, "job")
+        passed.append(newcomer.acquire())  # the lock was free, and the poller asleep
+        holder = newcomer
+
+    assert not poller.wait(ROUNDS, sleep)
+    assert passed == [True] * ROUNDS
+    assert client.info("commandstats")["cmdstat_set"]["calls"] >= 2 * ROUNDS
+
+
+def waiter(way, name, got, go_on):
+    """A lock in its own thread: it waits, notes its name, and gives back when told to."""
+
+    def work():
+        assert way.lock.acquire(timeout=LONG)
+        got.append(name)
+        go_on.wait(LONG)
+        way.release()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def wait_until_it_waits(gate, sent):
+    """Wait until a client has sent something and then nothing for a while: it is asleep."""
+    wait_until(lambda: len(gate.seen) > sent, LONG)
+    quiet = threading.Event()
+    while not quiet.is_set():
+        before = len(gate.seen), gate.answers
+        if not quiet.wait(0.2) and (len(gate.seen), gate.answers) == before:
+            quiet.set()
+
+
+def test_ours_gives_a_freed_lock_to_who_waits_not_to_who_comes(server_url, client):
+    got, go_on = [], threading.Event()
+    with Gate(server_url) as gate, gate.client() as r:
+        holder = Ours(client, "job")
+        assert holder.acquire()
+        thread = waiter(Ours(r, "job"), "waiter", got, go_on)
+        wait_until_it_waits(gate, 0)
+        try:
+            holder.release()
+            assert not Ours(client, "job").acquire()
+            wait_until(lambda: got == ["waiter"], LONG)
+        finally:
+            go_on.set()
+            thread.join(LONG)
+    assert client.get(holder.key) is None
+
+
+def slept_through(way, server_url, client):
+    """The holder releases in the midst of another's `wait`, at every place in turn."""
+    slept = []
+    client.flushall()
+    holder = way(client, "job")
+    assert holder.acquire()
+
+    def wait_for_it(r):
+        return lambda: way(r, "job").wait(SHORT)
+
+    for got_it, _ in every_preemption(server_url, wait_for_it, lambda: holder.release()):
+        slept.append(not got_it and client.get("job") is None)
+        client.flushall()
+        assert holder.acquire()
+    return slept
+
+
+def test_who_asks_and_then_listens_can_sleep_for_ever(client, server_url):
+    assert any(slept_through(Announced, server_url, client))
+
+
+def test_who_listens_and_then_asks_is_woken(client, server_url):
+    slept = slept_through(ListenFirst, server_url, client)
+    assert slept
+    assert not any(slept)
+
+
+def test_ours_gets_the_lock_wherever_the_release_comes(client, server_url):
+    holders = [Ours(client, "job")]
+    assert holders[-1].acquire()
+    places = 0
+
+    def wait_for_it(r):
+        return lambda: Ours(r, "job").lock.acquire(timeout=LONG)
+
+    for got_it, _ in every_preemption(server_url, wait_for_it, lambda: holders[-1].release()):
+        assert got_it
+        places += 1
+        client.flushall()
+        holders.append(Ours(client, "job"))
+        assert holders[-1].acquire()
+    assert places
+
+
+def test_an_announcement_wakes_all_and_serves_one(server_url):
+    waiters = 8
+    with redis.Redis.from_url(server_url) as client:
+        client.flushall()
+        holder = Announced(client, "job")
+        assert holder.acquire()
+        with ThreadPoolExecutor(waiters) as pool:
+            running = [
+                pool.submit(Announced(client, "job").wait, LONG / 10) for _ in range(waiters)
+            ]
+            wait_until(lambda: client.pubsub_numsub("job") == [(b"job", waiters)])
+            client.config_resetstat()
+            assert holder.release() == waiters
+            wait_until(lambda: tries(client) == waiters, LONG)
+            client.publish("job", "the test is over")
+            wait_until(lambda: client.pubsub_numsub("job") == [(b"job", 0)] or wake(client), LONG)
+            assert sum(one.result() for one in running) == 1
+
+
+def tries(client):
+    return client.info("commandstats").get("cmdstat_set", {"calls": 0})["calls"]
+
+
+def wake(client):
+    client.publish("job", "the test is over")
+
+
+def test_ours_wakes_one_for_each_release(server_url, client):
+    before_it = 10
+    with Gate(server_url) as gate, gate.client() as last:
+        holder = Ours(client, "job")
+        assert holder.acquire()
+        got, go_on = [], threading.Event()
+        threads = []
+        go_on.set()
+        for number in range(before_it):
+            threads.append(waiter(Ours(client, "job"), number, got, go_on))
+        wait_until(lambda: waiting(client) == before_it, LONG)
+        threads.append(waiter(Ours(last, "job"), "last", got, go_on))
+        wait_until_it_waits(gate, 0)
+        sent = len(gate.seen)
+        holder.release()
+        wait_until(lambda: "last" in got, LONG)
+        for thread in threads:
+            thread.join(LONG)
+        # Eleven releases, and of those only its own turn (and its release) made it talk. Whoever
+        # is woken by every release tries at each.
+        assert sorted(got, key=str) == [*range(before_it), "last"]
+        assert len(gate.seen) - sent < before_it
+
+
+def waiting(client):
+    """How many wait for a lock of ours, as its queue in Redis says."""
+    return sum(client.zcard(key) for key in client.keys("*queue*"))
+
+
+@pytest.fixture(params=["valkey", "redis7"])
+def lazy_server(request):
+    """A client of a server that finds out that a key has expired only when somebody asks for it."""
+    with PrivateServer(
+        binary=require_server(request.param),
+        config={"enable-debug-command": "yes", "notify-keyspace-events": "Ex"},
+    ) as server:
+        with redis.Redis.from_url(server.url) as client:
+            client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+            yield client
+
+
+def test_an_expiry_event_comes_when_somebody_looks(lazy_server):
+    dead, other = OwnerLua(lazy_server, "job", lease=0.2), ExpiryEvents(lazy_server, "job")
+    assert dead.acquire()
+    assert not other.wait(SHORT)  # ten leases later
+    assert lazy_server.get("job") is None
+
+
+def test_ours_needs_no_word_of_the_expiry(lazy_server):
+    dead, other = Ours(lazy_server, "job", lease=0.2), Ours(lazy_server, "job")
+    assert dead.acquire()
+    assert other.lock.acquire(timeout=LONG)
+    other.release()
+
+
+def test_ours_all_who_wait_for_a_dead_holder_get_it(lazy_server):
+    dead = Ours(lazy_server, "job", lease=0.5)
+    assert dead.acquire()
+
+    def work():
+        with Ours(lazy_server, "job").lock:
+            return True
+
+    assert together(*[work] * 8) == [True] * 8
