@@ -1,0 +1,1 @@
+"""Locks under faults: workers in processes of their own, their history, and its checker."""

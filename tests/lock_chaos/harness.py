@@ -1,0 +1,287 @@
+"""Runs workers against a server, hurts them, and judges the history they wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+import redis
+
+from bloomlock.keys import LockKeys
+from lock_chaos import history
+from lock_chaos.history import Hold, Violation, Wipe
+from lock_chaos.locks import NAME
+from lock_chaos.register import Register
+from lock_chaos.worker import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bloomlock.server import PrivateServer
+    from lock_chaos.forks import ForkServer
+
+KEYS = LockKeys.of(NAME)
+SLICE = 2.0
+"""Seconds by which a grant to a waiter outlives its lease."""
+PATIENCE = 40.0
+"""Seconds in which anything must have happened: a bound against hanging, no measure."""
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true answer; fail when there is none in good time."""
+    deadline = time.monotonic() + PATIENCE
+    while not (answer := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not in {PATIENCE:.0f} s: {what}")
+        time.sleep(0.002)
+    return answer
+
+
+class Hand:
+    """Holds one worker process: tells it what to do, reads what it wrote, stops and kills it."""
+
+    def __init__(self, forks: ForkServer, config: Config) -> None:
+        self._forks = forks
+        self.config = config
+        self._read = 0
+        self._events: list[dict[str, Any]] = []
+        self._told = 0
+        self.gone = False
+        Path(config.log).touch()
+        self.pid, self._control = forks.fork(config)
+        self.await_event("ready")
+
+    def tell(self, step: str, **options: Any) -> None:
+        """Let it do a step when it has done all that it was told before."""
+        self._told += 1
+        self._control.sendall(json.dumps([step, options]).encode() + b"\n")
+
+    def do(self, step: str, **options: Any) -> None:
+        """Let it do a step and wait until that is done."""
+        self.tell(step, **options)
+        self.await_done()
+
+    def await_done(self) -> None:
+        """Wait until it has done all it was told."""
+        until(lambda: self.count("done") == self._told, f"worker {self.config.worker}: a step")
+
+    def await_event(self, kind: str, number: int = 1) -> dict[str, Any]:
+        """Wait for so many events of a kind, and return the last of them."""
+        what = f"worker {self.config.worker}: {kind}"
+        until(lambda: self.count(kind) >= number, what)
+        return [event for event in self.events() if event["kind"] == kind][number - 1]
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return all it has written so far."""
+        with Path(self.config.log).open("rb") as log:
+            log.seek(self._read)
+            data = log.read()
+        lines = data[: data.rfind(b"\n") + 1]
+        self._read += len(lines)
+        self._events += map(json.loads, lines.splitlines())
+        for event in self._events[-1:]:
+            if event["kind"] == "crashed":
+                pytest.fail(f"worker {self.config.worker} crashed: {event['trace']}")
+        return self._events
+
+    def count(self, kind: str) -> int:
+        return sum(event["kind"] == kind for event in self.events())
+
+    @property
+    def state(self) -> str:
+        """What it is at by its last word: `asked`, `acquired` (or valid), `releasing`, ..."""
+        kind = str(self.events()[-1]["kind"])
+        return "acquired" if kind == "valid" else kind
+
+    def stop(self) -> None:
+        """Stop it by SIGSTOP; returns when it stands."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self._forks.await_stop(self.pid)
+
+    def go_on(self) -> None:
+        """Let it go on after `stop`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill it by SIGKILL; returns when it is dead."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.gone = True
+        self._forks.bury(self.pid)
+        self._control.close()
+        killed = {"time": time.monotonic_ns(), "worker": self.config.worker, "kind": "killed"}
+        self.events().append(killed)
+
+    def end(self) -> None:
+        """Let it end by itself, after all it was told."""
+        self.tell("end")
+        self.gone = True
+        assert self._forks.bury(self.pid) == 0
+        self._control.close()
+        self.events()
+
+
+class Chaos:
+    """One run of several workers around one lock.
+
+    Args:
+        forks: What starts them.
+        url: The server, as the run itself sees it.
+        directory: Of the run's files.
+        ttl: Lease of all locks in seconds.
+        seed: Of all choices; None makes one up. It is printed.
+    """
+
+    def __init__(
+        self, forks: ForkServer, url: str, directory: Path, ttl: float, seed: int | None = None
+    ) -> None:
+        self._forks = forks
+        self.url = url
+        self._directory = directory
+        self.ttl = ttl
+        self.longest_lease = ttl + SLICE
+        self.seed = random.randrange(2**32) if seed is None else seed
+        print(f"seed {self.seed}")
+        self.random = random.Random(self.seed)
+        self.register = Register(str(directory / "register"))
+        self.hands: list[Hand] = []
+        self.wipes: list[Wipe] = []
+        self.server = redis.Redis.from_url(url)
+
+    def __enter__(self) -> Self:
+        self.server.flushall()
+        self.server.script_flush()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hand in self.hands:
+            if not hand.gone:
+                hand.kill()
+        self.server.close()
+
+    def worker(self, *kinds: str, url: str | None = None, **options: Any) -> Hand:
+        """Start a worker with locks of these kinds, all of one name."""
+        number = len(self.hands)
+        config = Config(
+            worker=number,
+            kinds=list(kinds),
+            url=url or self.url,
+            ttl=self.ttl,
+            seed=self.random.randrange(2**32),
+            log=str(self._directory / f"events-{number}"),
+            register=str(self._directory / "register"),
+            options=options,
+        )
+        self.hands.append(Hand(self._forks, config))
+        return self.hands[-1]
+
+    def workers(self, number: int, *kinds: str, **options: Any) -> list[Hand]:
+        return [self.worker(*kinds, **options) for _ in range(number)]
+
+    def alive(self) -> list[Hand]:
+        return [hand for hand in self.hands if not hand.gone]
+
+    def stop_one(self, state: str) -> Hand:
+        """Stop any worker that is in this state, and return it, stopped."""
+
+        def found() -> Hand | None:
+            for hand in self.random.sample(self.alive(), len(self.alive())):
+                if hand.state == state:
+                    hand.stop()
+                    if hand.state == state:
+                        return hand
+                    hand.go_on()
+            return None
+
+        stopped = until(found, f"a worker that has {state}")
+        assert isinstance(stopped, Hand)
+        return stopped
+
+    def busy(self) -> bool:
+        """Tell whether any living worker still has something to do."""
+        return any(hand.state != "done" for hand in self.alive())
+
+    def every(self, shortest: float, longest: float) -> Iterator[None]:
+        """Yield again and again after a random pause in seconds, while anybody is busy."""
+        deadline = time.monotonic() + PATIENCE
+        while self.busy():
+            assert time.monotonic() < deadline, f"still busy after {PATIENCE:.0f} s"
+            yield
+            time.sleep(self.random.uniform(shortest, longest))
+
+    def end(self) -> None:
+        """Wait until all living workers have done what they were told, and let them end."""
+        for hand in self.alive():
+            hand.await_done()
+        for hand in self.alive():
+            hand.end()
+
+    def holds(self) -> list[Hold]:
+        return history.holds_of(event for hand in self.hands for event in hand.events())
+
+    def counts(self) -> Counter[str]:
+        """How many events of each kind all workers wrote."""
+        return Counter(event["kind"] for hand in self.hands for event in hand.events())
+
+    def errors(self, kind: str) -> Counter[str]:
+        """What was said in all events of this kind."""
+        events = [event for hand in self.hands for event in hand.events()]
+        return Counter(str(event["error"]) for event in events if event["kind"] == kind)
+
+    def violations(self) -> list[Violation]:
+        """Judge what has been written so far."""
+        return history.check(self.holds(), bound=PATIENCE, ttl=self.longest_lease, wipes=self.wipes)
+
+    def judge(self) -> None:
+        """Let all end; fail on any broken promise, lost count or thing left behind for ever."""
+        self.end()
+        found = self.violations()
+        assert not found, f"{len(found)} violations, the first: {found[0]}"
+        state, counts = self.register.state(), self.counts()
+        # A worker killed between its write and its word about it has written one more.
+        unsaid = sum(hand.count("killed") for hand in self.hands)
+        assert counts["wrote"] <= state.writes <= counts["wrote"] + unsaid
+        assert state.value == state.writes
+        self.check_leftovers()
+
+    def check_leftovers(self) -> None:
+        """Fail if the lock does not become free, or if a key stays for ever."""
+        for key in self.server.scan_iter():
+            assert self.server.pttl(key) != -1, f"{key!r} has no expiry"
+
+    def flush(self) -> None:
+        """Let the server forget everything, in one step with the question what it knew."""
+        start = time.monotonic_ns()
+        with self.server.pipeline(transaction=True) as pipe:
+            self._ask_tokens(pipe)
+            pipe.flushall()
+            *answers, _ = pipe.execute()
+        self._note_wipe(start, answers)
+
+    def restart(self, server: PrivateServer, *, forgets: bool) -> None:
+        """Restart the server; one that `forgets` is asked what it knew when nothing changes it."""
+        start = time.monotonic_ns()
+        with self.server.pipeline(transaction=False) as pipe:
+            pipe.client_pause(20_000, all=False)
+            self._ask_tokens(pipe)
+            _, *answers = pipe.execute()
+        server.restart()
+        if forgets:
+            self._note_wipe(start, answers)
+
+    @staticmethod
+    def _ask_tokens(pipe: redis.client.Pipeline) -> None:
+        for key in (KEYS.lock, f"lock:{NAME}", NAME):
+            pipe.get(key)
+        pipe.zrange(KEYS.holders, 0, -1)
+
+    def _note_wipe(self, start: int, answers: list[Any]) -> None:
+        *tokens, holders = answers
+        known = frozenset(token.decode() for token in (*tokens, *holders) if token)
+        self.wipes.append(Wipe(start, time.monotonic_ns(), known))
