@@ -15,7 +15,6 @@ import os
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,18 +25,18 @@ if TYPE_CHECKING:
 
 CANNOT_RUN = 126
 NOT_FOUND = 127
-_SIGNAL_STATUS = 128
+SIGNAL_STATUS = 128
 _SHELL = "/bin/sh"
 _FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
 _PAUSE = 0.05
 
-# Waits for the end of its input, which comes when this process is gone, however it went. A line
-# before that says that the command has ended. $1 is a number of tenths of a second.
+# Waits for the end of its input, which comes when this process is gone, however it went. $1 is a
+# number of tenths of a second.
 _GUARD = """
-read -r target && [ -n "$target" ] || exit 0
-read -r _ && exit 0
-left=$1
+while read -r line; do target=$line; done
+[ -n "$target" ] || exit 0
 kill -s TERM -- "$target"; kill -s CONT -- "$target"
+left=$1
 while [ "$left" -gt 0 ] && kill -s 0 -- "$target"; do sleep 0.1; left=$((left - 1)); done
 kill -s KILL -- "$target"
 """
@@ -96,7 +95,6 @@ class Child:
         except BaseException:
             self._guard.dismiss()
             raise
-        self._guard.watch(-self._process.pid if self._alone else self._process.pid)
         self.look()
 
     def look(self) -> None:
@@ -112,7 +110,7 @@ class Child:
     @property
     def status(self) -> int:
         """The exit status of one that has ended, as a shell gives it."""
-        return _SIGNAL_STATUS - self._process.returncode if self.killer else self._process.returncode
+        return SIGNAL_STATUS - self._process.returncode if self.killer else self._process.returncode
 
     @property
     def killer(self) -> int | None:
@@ -134,20 +132,19 @@ class Child:
         try:
             async with asyncio.timeout(grace):
                 await self.wait()
-                while self._alone and self._send(0):
+                while self._alone and self._send(0):  # noqa: ASYNC110 - there is no event
                     await asyncio.sleep(_PAUSE)
         except TimeoutError:
             self._send(signal.SIGKILL)
             await self.wait()
 
     def _send(self, number: int) -> bool:
-        """Return whether there was anybody to send it to."""
+        """Return whether there was anybody to send it to, where it is a group."""
         try:
             if self._alone:
                 os.killpg(self._process.pid, number)
-                return True
-            self._process.send_signal(number)
-            return self._process.returncode is None
+            else:
+                self._process.send_signal(number)
         except ProcessLookupError:
             return False
         except PermissionError:
@@ -155,6 +152,7 @@ class Child:
             if not self._ended.is_set():
                 warn(f"not permitted to send a signal to the command, process {self._process.pid}")
             return False
+        return True
 
     def _start(
         self, program: str, arguments: Sequence[str], environment: Mapping[str, str]
@@ -175,13 +173,16 @@ class Child:
     def _execute(
         self, program: str, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603 - running what the user says is what it is for
             arguments,
             executable=program,
             env=environment,
             # What the caller opened for it (`3< file`, `<(...)`) is for it.
             close_fds=False,
             process_group=0 if self._alone else None,
+            # One write between fork and exec. If it were done here afterwards, a command could
+            # run that no guard knows.
+            preexec_fn=self._guard.watch_group if self._alone else self._guard.watch,  # noqa: PLW1509
         )
 
 
@@ -193,29 +194,31 @@ class _Guard:
     """
 
     def __init__(self, grace: float) -> None:
-        tenths = str(round(grace * 10))
+        # Both ends stay open here, so that a guard that is gone breaks nothing.
+        self._pipe = os.pipe()
         self._process = subprocess.Popen(  # noqa: S603 - a fixed script, arguments apart
-            [_SHELL, "-c", _GUARD, "sh", tenths],
-            stdin=subprocess.PIPE,
+            [_SHELL, "-c", _GUARD, "sh", str(round(grace * 10))],
+            stdin=self._pipe[0],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
             start_new_session=True,
         )
 
-    def watch(self, target: int) -> None:
-        """Name the process, or the group of processes as a negative number."""
-        self._write(b"%d\n" % target)
+    def watch(self) -> None:
+        """Name the process that calls this as the one to be ended."""
+        os.write(self._pipe[1], b"%d\n" % os.getpid())
+
+    def watch_group(self) -> None:
+        """Name the group that is led by the process that calls this."""
+        os.write(self._pipe[1], b"-%d\n" % os.getpid())
 
     def dismiss(self) -> None:
         """End the shell without what it waits for."""
-        self._write(b"\n")
-        self._process.communicate()
-
-    def _write(self, line: bytes) -> None:
-        with suppress(BrokenPipeError):  # somebody ended it
-            if self._process.stdin is not None:
-                os.write(self._process.stdin.fileno(), line)
+        self._process.kill()
+        self._process.wait()
+        for end in self._pipe:
+            os.close(end)
 
 
 def _has_terminal() -> bool:
