@@ -47,20 +47,26 @@ class Gate(LossProxy):
     def _serve(self, near: socket.socket) -> None:
         far = socket.socket(socket.AF_UNIX)
         deaf = threading.Event()
-        with near, far, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             far.connect(self._server)
             threading.Thread(target=self._back, args=(far, near, deaf), daemon=True).start()
-            commands = hiredis.Reader()
-            while data := near.recv(65536):
-                commands.feed(data)
-                while (command := commands.gets()) is not False:
-                    verdict = self._judged(command[0].decode().upper())
-                    if verdict == "before":
-                        near.shutdown(socket.SHUT_RDWR)
-                        return
-                    if verdict == "after":
-                        deaf.set()
-                    far.sendall(hiredis.pack_command(tuple(command)))
+            self._forward(near, far, deaf)
+        for end in (near, far):  # closing alone would not wake the other thread
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _forward(self, near: socket.socket, far: socket.socket, deaf: threading.Event) -> None:
+        commands = hiredis.Reader()
+        while data := near.recv(65536):
+            commands.feed(data)
+            while (command := commands.gets()) is not False:
+                verdict = self._judged(command[0].decode().upper())
+                if verdict == "before":
+                    return
+                if verdict == "after":
+                    deaf.set()
+                far.sendall(hiredis.pack_command(tuple(command)))
 
     def _judged(self, name: str) -> Verdict:
         if name in HANDSHAKE:
@@ -82,10 +88,17 @@ class Gate(LossProxy):
         with contextlib.suppress(OSError):
             near.shutdown(socket.SHUT_RDWR)
 
-    def cut_next(self) -> None:
-        """Cut the connection of the next command before it arrives, and let all others pass."""
-        first = len(self.seen)
-        self.judge = lambda _name, number: "before" if number == first else "pass"
+    def cut(self, at: int = 0) -> None:
+        """Cut the connection of the next command, or one after it, before it arrives."""
+        self._only(at, "before")
+
+    def deafen(self, at: int = 0) -> None:
+        """Lose the reply of the next command, or of one after it."""
+        self._only(at, "after")
+
+    def _only(self, at: int, verdict: Verdict) -> None:
+        number = len(self.seen) + at
+        self.judge = lambda _name, n: verdict if n == number else "pass"
 
 
 class Hold:

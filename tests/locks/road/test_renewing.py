@@ -57,6 +57,7 @@ def lease_after_a_late_renewal(way, server_url, client):
         hold.let_go()
         wait_until(lambda: gate.answers > answers, LONG)
         lease = client.pttl(other.key)
+        other.release()
         with contextlib.suppress(LockLostError):
             holder.release()
         return lease
@@ -94,7 +95,7 @@ def test_a_watchdog_that_dies_tells_nobody(server_url, client):
     with Gate(server_url) as gate, gate.client() as r:
         holder, other = ComparingWatchdog(r, "job", LEASE), OwnerLua(client, "job")
         assert holder.acquire()
-        gate.cut_next()
+        gate.cut()
         wait_until(lambda: not holder.thread.is_alive(), LONG)  # one cut connection was enough
         wait_until(other.acquire, LONG)
         assert holder.held
@@ -106,7 +107,7 @@ def test_ours_survives_a_renewal_that_was_cut(server_url, client):
     with Gate(server_url) as gate, gate.client() as r:
         holder = Ours(r, "job", 3.0, renew=True, observer=events.append)
         assert holder.acquire()
-        gate.cut_next()
+        gate.cut()
         wait_until(lambda: any(event.kind == "renewed" for event in events), LONG)
         assert gate.lost == 1
         assert holder.held

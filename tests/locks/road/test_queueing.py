@@ -1,0 +1,116 @@
+"""Step 10: first come, first served. A dead waiter in everybody's way, a live one thrown out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from locks.road.gate import LONG, Gate
+from locks.road.queueing import ListQueue, ScoreQueue
+from servers import wait_until
+
+from bloomlock import FairLock
+
+
+def test_in_a_list_a_dead_waiter_blocks_all_behind_it(client):
+    dead, other = ListQueue(client, "job"), ListQueue(client, "job")
+    dead.enqueue()
+    other.enqueue()
+    assert client.get("job") is None  # nobody holds it, and nobody ever will
+    assert [other.try_it() for _ in range(50)] == 50 * [False]
+    assert client.pttl("job:queue") == -1
+
+
+def served_after_a_retreat(server_url, client, *, lost):
+    """Three wait, the first gives up: does the third get the lock, and is the second thrown out?"""
+    client.flushall()
+    with Gate(server_url) as gate, gate.client(retries=1) as r:
+        waiters = [ScoreQueue(r, "job"), ScoreQueue(client, "job"), ScoreQueue(client, "job")]
+        for waiter in waiters:
+            waiter.enqueue()
+        if lost:  # the reply, and the client sends it again by itself
+            gate.deafen(0)
+        waiters[0].leave()
+        assert gate.lost == lost
+    served = waiters[2].try_it()
+    return served, waiters[1].token not in client.zrange("job:queue", 0, -1)
+
+
+def test_a_retreat_that_is_repeated_throws_out_who_lives(server_url, client):
+    assert served_after_a_retreat(server_url, client, lost=True) == (True, True)
+
+
+def test_a_retreat_that_is_not_repeated_throws_out_nobody(server_url, client):
+    assert served_after_a_retreat(server_url, client, lost=False) == (False, False)
+
+
+WAITER = """
+import sys
+from bloomlock import FairLock
+FairLock("job", client=sys.argv[1], ttl=1.0).acquire()
+"""
+
+
+def queue_length(client):
+    return sum(client.zcard(key) for key in client.keys("*queue*"))
+
+
+def test_ours_skips_a_dead_waiter_and_keeps_the_order_of_the_living(server_url, client):
+    holder = FairLock("job", client=client)
+    assert holder.acquire()
+    with subprocess.Popen([sys.executable, "-c", WAITER, server_url]) as dead:
+        try:
+            wait_until(lambda: queue_length(client) == 1, LONG)
+        finally:
+            os.kill(dead.pid, signal.SIGKILL)
+    got = []
+    threads = []
+    for number in range(5):
+        threads.append(threading.Thread(target=take_turn, args=(client, number, got), daemon=True))
+        threads[-1].start()
+        wait_until(lambda number=number: queue_length(client) == number + 2, LONG)
+    holder.release()
+    for thread in threads:
+        thread.join(LONG)
+    assert got == [0, 1, 2, 3, 4]
+    assert not holder.locked()
+
+
+def take_turn(client, number, got):
+    with FairLock("job", client=client):
+        got.append(number)
+
+
+def test_ours_loses_nobody_when_a_retreat_is_cut_at_any_command(server_url, client):
+    number = 0
+    while retreat_with_a_lost_reply(server_url, client, number):
+        number += 1
+    assert number >= 2
+
+
+def retreat_with_a_lost_reply(server_url, client, number):
+    """One gives up waiting and loses one reply; the two behind it are served in order."""
+    client.flushall()
+    holder = FairLock("job", client=client)
+    assert holder.acquire()
+    got = []
+    with Gate(server_url, lambda _name, n: "after" if n == number else "pass") as gate:
+        quitter = FairLock("job", client=gate.url)
+        leaving = threading.Thread(target=quitter.acquire, kwargs={"timeout": 1.0}, daemon=True)
+        leaving.start()
+        wait_until(lambda: queue_length(client) == 1, LONG)
+        threads = []
+        for place in (1, 2):
+            threads.append(threading.Thread(target=take_turn, args=(client, place, got)))
+            threads[-1].start()
+            wait_until(lambda place=place: queue_length(client) >= place, LONG)
+        leaving.join(LONG)
+        assert not leaving.is_alive()
+    holder.release()
+    for thread in threads:
+        thread.join(LONG)
+    assert got == [1, 2]
+    return bool(gate.lost)
