@@ -8,32 +8,55 @@ from .errors import (
     FilterMismatchError,
     FilterNotFoundError,
     LockError,
+    LockLostError,
+    LockNotOwnedError,
     LockTimeoutError,
     OutcomeUnknownError,
     PartialResultError,
+    QuorumError,
     ServerError,
 )
 from .filters.async_bloom import AsyncBloomFilter
 from .filters.bloom import BloomFilter
 from .filters.catalog import delete_filter, list_filters
 from .filters.inspection import FilterInfo
+from .locks.async_lock import (
+    AsyncFairLock,
+    AsyncLock,
+    AsyncReadWriteLock,
+    AsyncReentrantLock,
+)
+from .locks.events import LockEvent
+from .locks.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncBloomFilter",
+    "AsyncFairLock",
+    "AsyncLock",
+    "AsyncReadWriteLock",
+    "AsyncReentrantLock",
     "BloomFilter",
     "BloomlockError",
     "CapacityError",
     "ConfigurationError",
+    "FairLock",
     "FilterInfo",
     "FilterLostError",
     "FilterMismatchError",
     "FilterNotFoundError",
+    "Lock",
     "LockError",
+    "LockEvent",
+    "LockLostError",
+    "LockNotOwnedError",
     "LockTimeoutError",
     "OutcomeUnknownError",
     "PartialResultError",
+    "QuorumError",
+    "ReadWriteLock",
+    "ReentrantLock",
     "ServerError",
     "delete_filter",
     "list_filters",

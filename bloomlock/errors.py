@@ -74,3 +74,19 @@ class LockError(BloomlockError, redis.exceptions.LockError):
 
 class LockTimeoutError(LockError):
     """The lock was not obtained in the time the caller was willing to wait."""
+
+
+class LockNotOwnedError(LockError, redis.exceptions.LockNotOwnedError):
+    """The lock is not held by this thread or task."""
+
+
+class LockLostError(LockNotOwnedError):
+    """The lock was held and is no more.
+
+    Its lease ran out before it could be renewed, or its key was deleted. Somebody else may have
+    worked since.
+    """
+
+
+class QuorumError(LockError):
+    """Too few servers or replicas acknowledged the lock; what was taken was given back."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bloomlock.descriptor import Wanted
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 from bloomlock.runtime.clients import async_client
-from bloomlock.runtime.tasks import Tasks
+from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from . import answers, copying, inspection, maintenance
 from .core import FilterCore, OnFull, OnLost, OnUnknown
@@ -114,7 +114,7 @@ class AsyncBloomFilter(FilterFace):
         if self._runtime is None:
             made, owned = await async_client(self._client)
             if self._runtime is None:
-                self._runtime, self._owns_client = Tasks(made), owned
+                self._runtime, self._owns_client = tasks_for(made), owned
             elif owned:
                 # Another task was faster while this one connected.
                 await made.aclose()

@@ -4,40 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.asyncio
+from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import ConnectionLost, Core, Pause, Replies, Request
+from bloomlock.commands import ConnectionLost, Core, Listen, Pause, Replies, Request, Wait
 
+from .hub import Hub
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 
 
 class Tasks:
-    """Runs cores on the running event loop; a cancelled run leaves no connection half-used."""
+    """Runs cores on the running event loop; a cancelled run leaves no connection half-used.
+
+    Get one by `tasks_for`.
+    """
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> None:
         """Keep the client."""
         self.client = client
+        self._hub: Hub | None = None
 
     async def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
         held: _Lease | None = None
+        hub: Hub | None = None
+        replies: Any
         try:
             step = next(core)
             while True:
                 try:
-                    if isinstance(step, Pause):
-                        await asyncio.sleep(step.seconds)
-                        replies = []
+                    if not isinstance(step, Request):
+                        replies, hub = await self._wait(step, hub)
                     elif held is None and not step.hold:
                         replies = await self._request(step)
                     else:
@@ -58,6 +66,46 @@ class Tasks:
         finally:
             if held is not None:
                 await held.drop()
+            if hub is not None:
+                await hub.part()
+
+    def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
+        """Return the items in groups, each of which one request may carry."""
+        if not isinstance(self.client, redis.asyncio.RedisCluster):
+            return [items]
+        groups: dict[int, list[T]] = {}
+        for item in items:
+            groups.setdefault(key_slot(key_of(item).encode()), []).append(item)
+        return list(groups.values())
+
+    async def close(self) -> None:
+        """Close the connection that listens for announcements."""
+        if self._hub is not None:
+            await self._hub.close()
+
+    async def _wait(
+        self, step: Pause | Listen | Wait, hub: Hub | None
+    ) -> tuple[bytes | None, Hub | None]:
+        """Carry out a step without a request; return its answer and who listens from now on."""
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+        elif isinstance(step, Listen):
+            hub = hub or await self._listen(step)
+            return hub.channel if hub else b"", hub
+        elif hub is not None:
+            return await hub.wait(step.addressee, step.seconds), hub
+        return None, hub
+
+    async def _listen(self, step: Listen) -> Hub | None:
+        hub = self._hub
+        if hub is None or hub.loop is not asyncio.get_running_loop():
+            hub = self._hub = Hub()
+        if hub.is_open:
+            hub.rejoin()
+            return hub
+        if step.connect and await hub.join(await self._source(step.key)):
+            return hub
+        return None
 
     async def _request(self, request: Request) -> Replies:
         lease = await self._take(await self._source(request.key))
@@ -118,6 +166,18 @@ class Tasks:
                 with contextlib.suppress(RedisError, OSError):
                     await self.client.nodes_manager.initialize()
             raise ConnectionLost(error, sent=False, replies=[]) from error
+
+
+def tasks_for(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Tasks:
+    """Return the runtime of a client, the same for all filters and locks over it."""
+    # A client's id is not given to another one while its runtime, which holds it, lives.
+    shared = _SHARED.get(id(client))
+    if shared is None:
+        shared = _SHARED[id(client)] = Tasks(client)
+    return shared
+
+
+_SHARED: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()
 
 
 class _Lease:

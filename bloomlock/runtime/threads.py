@@ -13,6 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import redis
+from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -24,7 +25,7 @@ from .listening import Listener, connect_listener
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 Lease: TypeAlias = tuple[Any, Any]
@@ -95,6 +96,15 @@ class Threads:
                 self._drop(held)
             if listener is not None:
                 self._stop_listening(listener)
+
+    def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
+        """Return the items in groups, each of which one request may carry."""
+        if self._cluster is None:
+            return [items]
+        groups: dict[int, list[T]] = {}
+        for item in items:
+            groups.setdefault(key_slot(key_of(item).encode()), []).append(item)
+        return list(groups.values())
 
     def close(self) -> None:
         """Give the idle connection back, and close those that listen for nobody."""

@@ -1,7 +1,9 @@
 """The protocol without scripts: the state is read under WATCH, changed here, and written by EXEC.
 
-EXEC does nothing if the lock changed or expired since it was read; then all is done again. Grants
-are announced after EXEC, never before it is known to have happened.
+EXEC does nothing if the lock changed or expired since it was read; then all is done again. That
+there is nothing to write is also only believed after an EXEC: the keys are read one by one, and
+others may have changed the lock in between. Grants are announced after EXEC, never before it is
+known to have happened.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import redis.exceptions
 
 from bloomlock.commands import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
 
-from .state import LIVENESS_MS, LockState
+from .state import LIVENESS_MS, NEVER_MS, LockState
 from .transitions import fence_life_ms
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ T = TypeVar("T")
 TRIES = 200
 SHORTEST_PAUSE = 0.0005
 LONGEST_PAUSE = 0.05
-NEVER_MS = 2**52
 
 
 def run_optimistically(
@@ -63,7 +64,9 @@ def run_optimistically(
         before = deepcopy(state)
         result = transition(state, now_us, announcements.append)
         writes = _changes(keys, before, state, now_us // 1000)
-        commands = [*_transaction(writes), *([after] if after else [])]
+        commands = [encode_command("MULTI"), *writes, encode_command("EXEC")]
+        if after:
+            commands.append(after)
         try:
             # What was read is watched on this very connection; a new one would watch nothing.
             replies = check((yield Request(keys.lock, commands)))
@@ -71,7 +74,7 @@ def run_optimistically(
             if not repeatable:
                 raise
             replies = [None] * len(commands)
-        done = replies[: len(commands) - bool(after)][-1] if writes else True
+        done = replies[len(writes) + 1]
         if done is not None:
             yield from _announce(keys, announcements)
             return result, replies[-1]
@@ -107,12 +110,6 @@ def _scores(reply: list[Any]) -> dict[bytes, int]:
     if reply and isinstance(reply[0], (list, tuple)):
         return {member: int(float(score)) for member, score in reply}
     return {reply[i]: int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
-
-
-def _transaction(writes: list[bytes]) -> list[bytes]:
-    if not writes:
-        return [encode_command("UNWATCH")]
-    return [encode_command("MULTI"), *writes, encode_command("EXEC")]
 
 
 def _changes(keys: LockKeys, before: LockState, state: LockState, now_ms: int) -> list[bytes]:

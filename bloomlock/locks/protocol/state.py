@@ -20,6 +20,8 @@ SLICE_MS = 2_000
 """A waiter comes back at least this often, and says by it that it is alive."""
 LIVENESS_MS = 3 * SLICE_MS
 """A waiter that was not heard of for so long is passed over."""
+NEVER_MS = 2**52
+"""When a lock that somebody else took without a lease expires."""
 FENCE_LIFE_MS = 60_000
 """How long the last fence is kept at least; it then goes on from the server's clock."""
 
@@ -99,10 +101,13 @@ class Busy(NamedTuple):
     Attributes:
         remaining_ms: What is left of the holder's lease; negative: it has none.
         position: How many wait before who asked; -1: not in the queue.
+        fence: Every later grant has a higher one. A grant that is announced with no higher one
+            was made before this answer, and is over: the holder had been stopped for so long.
     """
 
     remaining_ms: int
     position: int
+    fence: int
 
 
 class Announcement(NamedTuple):

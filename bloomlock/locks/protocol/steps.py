@@ -11,6 +11,7 @@ What a server has is found by trying, once for each client. Every step may be re
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis.exceptions
@@ -131,7 +132,9 @@ class LockSteps:
                 if replies is not None:
                     deleted, queue = replies
                     if queue:
-                        yield from self._release(leaving)
+                        # It is free already: whom this does not reach looks by itself.
+                        with contextlib.suppress(ConnectionLost):
+                            yield from self._release(leaving)
                     return bool(deleted)
         if not repeated:
             try:
@@ -143,12 +146,17 @@ class LockSteps:
 
     def is_held(self, token: bytes, group: bytes) -> Core[bool]:
         """Tell whether a hold is in force; one round trip."""
-        value, until = yield from ask(
+        value, until_ms, (seconds, us) = yield from ask(
             self.keys.lock,
             encode_command("GET", self.keys.lock),
             encode_command("ZSCORE", self.keys.holders, token),
+            encode_command("TIME"),
         )
-        return bool(value == b"=" + group and until is not None) if group else bool(value == token)
+        if not group:
+            return bool(value == token)
+        # Others of the group may keep the lock longer than this hold lives.
+        now_ms = int(seconds) * 1000 + int(us) // 1000
+        return bool(value == b"=" + group and until_ms and float(until_ms) > now_ms)
 
     def value(self) -> Core[bytes | None]:
         """Return the value of the lock's key; one round trip."""
@@ -165,7 +173,7 @@ class LockSteps:
                 encode_command("EXISTS", self.keys.queue),
             )
             replies = yield from deliver(Request(self.keys.lock, commands), repeatable=False)
-            if not isinstance(replies[0], redis.exceptions.ResponseError):
+            if not lacks_command(replies[0]):
                 return check(replies)
             self._abilities.missing_delete()
         return None
@@ -173,7 +181,7 @@ class LockSteps:
     def _release(self, leaving: Leaving, *, repeatable: bool = True) -> Core[bool]:
         if self._abilities.scripts:
             [reply] = yield from RELEASE.call([(self.keys, leaving)], repeatable=repeatable)
-            if not forbids_scripts(reply):
+            if not lacks_command(reply):
                 return bool(_raise(reply))
             self._abilities.scripts = False
 
@@ -191,7 +199,7 @@ def acquire_all(
     if abilities.scripts:
         calls = [(keys, _arguments(asking)) for keys, asking in wanted]
         replies = yield from ACQUIRE.call(calls, repeatable=True)
-        if not any(forbids_scripts(reply) for reply in replies):
+        if not any(lacks_command(reply) for reply in replies):
             return [_read_answer(_raise(reply)) for reply in replies]
         abilities.scripts = False
     answers = []
@@ -225,7 +233,7 @@ def renew_all(renewals: Sequence[Renewal], abilities: Abilities) -> Core[list[bo
     for renewal, reply in zip(renewals, replies, strict=True):
         result = reply
         if isinstance(reply, redis.exceptions.ResponseError):
-            if native and not renewal.group:
+            if native and not renewal.group and lacks_command(reply):
                 abilities.compare_and_set = False
             try:
                 result = yield from _renew(renewal, abilities)
@@ -239,7 +247,7 @@ def _renew(renewal: Renewal, abilities: Abilities) -> Core[bool]:
     keys, token, group, lease_ms = renewal
     if abilities.scripts:
         [reply] = yield from RENEW.call([(keys, (token, group, lease_ms))], repeatable=True)
-        if not forbids_scripts(reply):
+        if not lacks_command(reply):
             return bool(_raise(reply))
         abilities.scripts = False
 
@@ -250,11 +258,14 @@ def _renew(renewal: Renewal, abilities: Abilities) -> Core[bool]:
     return held
 
 
-def forbids_scripts(reply: object) -> bool:
-    """Tell whether a reply says that this user or server has no EVALSHA and EVAL."""
+def lacks_command(reply: object) -> bool:
+    """Tell whether a reply says that this user or server has no such command.
+
+    Other errors come and go, like those of a server that is failing over.
+    """
     return isinstance(reply, redis.exceptions.NoPermissionError) or (
         isinstance(reply, redis.exceptions.ResponseError)
-        and str(reply).lower().startswith("unknown command")
+        and str(reply).lower().startswith(("unknown command", "syntax error"))
     )
 
 
@@ -263,8 +274,9 @@ def _arguments(asking: Asking) -> tuple[bytes | int, ...]:
 
 
 def _read_answer(reply: Any) -> Granted | Busy:
-    held, first, second = reply
-    return Granted(int(first), bool(second)) if held else Busy(first, second)
+    if reply[0]:
+        return Granted(int(reply[1]), bool(reply[2]))
+    return Busy(reply[1], reply[2], int(reply[3]))
 
 
 def _raise(reply: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from .state import (
     FENCE_LIFE_MS,
     LIVENESS_MS,
+    NEVER_MS,
     Announcement,
     Asking,
     Busy,
@@ -55,8 +56,10 @@ def acquire(state: LockState, now_us: int, asking: Asking, announce: Announce) -
             return _hold(state, now_us, asking.token, asking.lease_ms, asking.group)
     order = state.in_order()
     position = order.index(asking.record) if asking.record in order else -1
-    remaining_ms = -1 if state.value is None else state.expires_ms - now_us // 1000
-    return Busy(remaining_ms, position)
+    endless = state.value is None or state.expires_ms == NEVER_MS
+    remaining_ms = -1 if endless else state.expires_ms - now_us // 1000
+    # The next grant may be made in this very microsecond.
+    return Busy(remaining_ms, position, max(state.fence, now_us - 1))
 
 
 def release(state: LockState, now_us: int, leaving: Leaving, announce: Announce) -> bool:

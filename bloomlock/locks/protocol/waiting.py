@@ -30,6 +30,8 @@ STAGGER_SECONDS = 0.002
 SHORTEST_LOOK, LONGEST_LOOK = 0.05, 0.25
 """Seconds between looks where the server announces nothing to this client."""
 OUTAGE_PAUSE = 0.2
+NOBODY = b"-"
+"""The channel of waiters to whom nothing can be announced."""
 
 # Errors of a server that is just starting, failing over or moving slots.
 _TEMPORARY = (
@@ -47,12 +49,10 @@ class Obtained:
     Attributes:
         grant: What the server gave.
         deadline: Until when the holder may rely on it, by its own clock.
-        record: Where it stood in the queue, or empty.
     """
 
     grant: Granted
     deadline: float
-    record: bytes
 
 
 def deadline_of(sent: float, lease_ms: int) -> float:
@@ -60,60 +60,76 @@ def deadline_of(sent: float, lease_ms: int) -> float:
     return sent + lease_ms / 1000 * (1 - DRIFT) - MARGIN_SECONDS
 
 
-def obtain(
-    steps: LockSteps, asking: Asking, until: float | None, clock: Callable[[], float]
-) -> Core[Obtained | None]:
-    """Get a lock, waiting in its queue if somebody has it.
+class Attempt:
+    """One attempt to get a lock.
 
     Args:
         steps: Of the lock.
-        asking: Who asks; its channel is filled in here.
+        asking: Who asks; its channel is filled in when it has to wait.
         until: Give up then, by the clock; None: never; at or before now: do not wait at all.
         clock: Seconds, counting in suspend.
 
-    Returns:
-        The lock, or None if time is up; then there is no queue entry either.
-
-    Raises:
-        redis.exceptions.RedisError: If the server cannot be asked, at first; or later for longer
-            than the lease that was asked for.
+    Attributes:
+        asking: As it stands now.
+        begun: Whether anything may have been sent, so that there may be something to leave.
     """
-    return (yield from _Attempt(steps, asking, until, clock).run())
 
-
-class _Attempt:
     def __init__(
         self, steps: LockSteps, asking: Asking, until: float | None, clock: Callable[[], float]
     ) -> None:
+        """Prepare; nothing is sent."""
+        self.asking = asking
+        self.begun = False
         self._steps = steps
-        self._asking = asking
         self._until = float("inf") if until is None else until
         self._clock = clock
         self._answered: float | None = None
         self._look = SHORTEST_LOOK
 
     def run(self) -> Core[Obtained | None]:
-        asking = self._asking
-        waits = self._clock() < self._until
-        if waits:
-            channel = yield Listen(self._steps.keys.lock, connect=False)
-            asking = asking._replace(channel=channel)
+        """Get the lock, standing in its queue while somebody has it.
+
+        Returns:
+            The lock, or None if time is up; then there is no queue entry either.
+
+        Raises:
+            redis.exceptions.RedisError: If the server cannot be asked, at first; or later for
+                longer than the lease that is asked for. `leave` is to be run then, as after
+                any other exception.
+        """
+        self.begun = True
+        if self._clock() < self._until:
+            yield from self._listen(connect=False)
         while True:
             sent = self._clock()
-            answer = yield from self._ask(asking)
+            answer = yield from self._ask(self.asking)
             if isinstance(answer, Granted):
-                return Obtained(answer, deadline_of(sent, asking.lease_ms), asking.record)
-            now = self._clock()
-            if now >= self._until:
+                return Obtained(answer, deadline_of(sent, self.asking.lease_ms))
+            if self._clock() >= self._until:
                 break
-            if not asking.channel:
-                channel = yield Listen(self._steps.keys.lock, connect=True)
-                asking = asking._replace(channel=channel or NOBODY)
-            elif answer is not None and (got := (yield from self._wait(asking, answer, sent))):
+            if not self.asking.channel:
+                yield from self._listen(connect=True)
+            elif answer is not None and (got := (yield from self._wait(answer, sent))):
                 return got
-        if waits and asking.channel:
-            yield from leave(self._steps, asking)
+        if self.asking.channel:
+            yield from self.leave()
         return None
+
+    def leave(self) -> Core[None]:
+        """Leave the queue, and pass on the lock if it was granted meanwhile; never raises.
+
+        What cannot be told to the server ends by itself, with the liveness or the lease.
+        """
+        asking = self.asking
+        try:
+            leaving = Leaving(asking.token, asking.group, asking.record)
+            yield from self._steps.release(leaving, waiters=True)
+        except (ConnectionLost, redis.exceptions.RedisError):
+            return
+
+    def _listen(self, *, connect: bool) -> Core[None]:
+        channel = yield Listen(self._steps.keys.lock, connect)
+        self.asking = self.asking._replace(channel=channel or (NOBODY if connect else b""))
 
     def _ask(self, asking: Asking) -> Core[Granted | Busy | None]:
         """Ask once; None: the server did not answer, for no longer than a lease so far."""
@@ -128,7 +144,8 @@ class _Attempt:
         self._answered = self._clock()
         return answer
 
-    def _wait(self, asking: Asking, busy: Busy, sent: float) -> Core[Obtained | None]:
+    def _wait(self, busy: Busy, sent: float) -> Core[Obtained | None]:
+        asking = self.asking
         seconds = SLICE_MS / 1000
         if busy.remaining_ms >= 0:
             stagger = STAGGER_SECONDS * (max(busy.position, 0) + 1)
@@ -142,21 +159,7 @@ class _Attempt:
         if payload is None:
             return None
         grant = read_payload(payload)[1]
+        if grant.fence <= busy.fence:
+            return None
         deadline = deadline_of(sent, asking.lease_ms + SLICE_MS)
-        return Obtained(grant, deadline, asking.record) if self._clock() < deadline else None
-
-
-NOBODY = b"-"
-"""The channel of waiters to whom nothing can be announced."""
-
-
-def leave(steps: LockSteps, asking: Asking) -> Core[None]:
-    """Leave the queue, and pass on the lock if it was granted meanwhile; never raises.
-
-    What cannot be told to the server ends by itself, with the waiter's liveness or its lease.
-    """
-    leaving = Leaving(asking.token, asking.group, asking.record)
-    try:
-        yield from steps.release(leaving, waiters=True)
-    except (ConnectionLost, redis.exceptions.RedisError):
-        return
+        return Obtained(grant, deadline) if self._clock() < deadline else None

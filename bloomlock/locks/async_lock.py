@@ -1,0 +1,234 @@
+"""The locks for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bloomlock.errors import LockNotOwnedError
+from bloomlock.runtime.clients import async_client
+from bloomlock.runtime.tasks import Tasks, tasks_for
+
+from .async_watchdog import watchdog_of_loop
+from .face import READERS, LockFace, check_token, owner_group
+from .options import check_seconds, seconds_to_wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+    from typing import Self
+
+    import redis.asyncio
+
+    Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
+
+T = TypeVar("T")
+
+
+class AsyncLock(LockFace):
+    """Lock for asyncio: the same arguments, the same methods, awaited; a hold is a task's own.
+
+    The hold of a task that has ended may be given back by any other (asyncio.wait_for acquires in a
+    task of its own before Python 3.12).
+
+    All waiting tasks of a client share one connection. `on_lost` is called from the loop, and may
+    be a coroutine function. A cancelled `acquire` leaves neither a hold nor a place in the queue.
+
+    >>> from bloomlock.server import PrivateServer
+    >>> async def main(url):
+    ...     async with AsyncLock("report", client=url) as lock:
+    ...         return await lock.owned()
+    >>> with PrivateServer() as server:
+    ...     asyncio.run(main(server.url))
+    True
+    """
+
+    _event_class = asyncio.Event
+
+    def _start(self, client: Client) -> None:
+        self._client = client
+        self._owns_client = False
+        self._runtime: Tasks | None = None
+        self._on_lost_tasks: set[asyncio.Future[Any]] = set()
+        self._core.has_ended = _has_ended
+
+    async def _attached(self) -> Tasks:
+        """Connect at the first use, when there is a loop."""
+        if self._runtime is None:
+            made, owned = await async_client(self._client)
+            if self._runtime is None:
+                self._runtime, self._owns_client = tasks_for(made), owned
+                self._core.attach(self._runtime, watchdog_of_loop())
+            elif owned:
+                # Another task was faster while this one connected.
+                await made.aclose()
+        return self._runtime
+
+    def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
+        outcome = on_lost(self)
+        if asyncio.iscoroutine(outcome):
+            task = asyncio.ensure_future(outcome)
+            self._on_lost_tasks.add(task)
+            task.add_done_callback(self._on_lost_tasks.discard)
+
+    def _owner(self) -> object:
+        if not self._core.options.thread_local:
+            return 0
+        try:
+            return asyncio.current_task()
+        except RuntimeError:
+            return None
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        timeout: float = -1,  # noqa: ASYNC109 - the name that threading.Lock has for it
+        *,
+        blocking_timeout: float | None = None,
+        sleep: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Take the lock, waiting for it if need be; see Lock.acquire."""
+        if sleep is not None:
+            check_seconds("sleep", sleep, least=0.0)
+        seconds = seconds_to_wait(self._core.options, blocking, timeout, blocking_timeout)
+        given = check_token(token)
+        runtime = await self._attached()
+        owner = self._owner()
+        attempt = self._core.begin(owner, seconds, given)
+        if attempt is None:
+            return True
+        try:
+            return await runtime.run(self._core.acquire(attempt, owner))
+        except BaseException:
+            await finish(runtime.run(self._core.undo(attempt, owner)))
+            raise
+
+    async def release(self) -> None:
+        """Give the lock back; see Lock.release. Cancelling it does not keep the lock held."""
+        owner = self._owner()
+        if self._runtime is None:
+            raise LockNotOwnedError(f"lock {self.name!r} is not held by this thread or task")
+        await finish(self._runtime.run(self._core.release(owner)))
+
+    async def locked(self) -> bool:
+        """Tell whether anybody holds the lock; one round trip."""
+        runtime = await self._attached()
+        return await runtime.run(self._core.locked())
+
+    async def owned(self) -> bool:
+        """Ask the server whether this task holds the lock; see Lock.owned."""
+        owner, runtime = self._owner(), await self._attached()
+        return await runtime.run(self._core.owned(owner))
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """Let the lease be `ttl` seconds from now, and at each renewal; see Lock.extend."""
+        owner, runtime = self._owner(), await self._attached()
+        await runtime.run(self._core.extend(owner, ttl))
+
+    async def reacquire(self) -> None:
+        """Let the lease begin anew; redis-py's name for `extend()`."""
+        await self.extend()
+
+    async def close(self) -> None:
+        """Close what listens for announcements, and the client if this object made it."""
+        if self._runtime is not None:
+            await self._runtime.close()
+            if self._owns_client:
+                await self._runtime.client.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Acquire; LockTimeoutError if that does not succeed in time."""
+        if not await self.acquire():
+            raise self._not_obtained()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release; LockLostError if it was lost, unless the body raised something by itself."""
+        try:
+            await self.release()
+        except Exception as failure:
+            if self._explain_exit(failure, error):
+                raise
+
+
+class AsyncFairLock(AsyncLock):
+    """FairLock for asyncio."""
+
+
+class AsyncReentrantLock(AsyncLock):
+    """ReentrantLock for asyncio: counted for each task."""
+
+    _reentrant = True
+
+    def __init__(
+        self,
+        name: str,
+        client: Client = None,
+        ttl: float | None = None,
+        *,
+        owner: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Check the parameters; see ReentrantLock."""
+        self._group = owner_group(owner)
+        super().__init__(name, client, ttl, **options)
+
+
+class AsyncReadLock(AsyncLock):
+    """The read side of an AsyncReadWriteLock; get it there."""
+
+    _group = READERS
+
+
+class AsyncReadWriteLock:
+    """ReadWriteLock for asyncio.
+
+    Attributes:
+        read: The lock that readers take.
+        write: The lock that writers take.
+    """
+
+    def __init__(
+        self, name: str, client: Client = None, ttl: float | None = None, **options: Any
+    ) -> None:
+        """Make both sides; see ReadWriteLock."""
+        self.read = AsyncReadLock(name, client, ttl, **options)
+        self.write = AsyncLock(name, client, ttl, **options)
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self.read.name
+
+    async def close(self) -> None:
+        """Close both sides."""
+        await self.read.close()
+        await self.write.close()
+
+
+def _has_ended(owner: Any) -> bool:
+    return isinstance(owner, asyncio.Task) and owner.done()
+
+
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Await something to its end, however often the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except BaseException:  # noqa: S110, BLE001 - it is the task's, and raised below
+            pass
+    if cancelled is not None and task.exception() is None:
+        raise cancelled
+    return task.result()

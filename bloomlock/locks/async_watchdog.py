@@ -1,0 +1,95 @@
+"""One timer for all locks of an event loop: renews what is held, tells what is lost.
+
+A timer, and a task only while a renewal is under way: an idle loop has nothing to cancel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from bloomlock.runtime.clock import boot_clock
+
+from .core import OUT_OF_LEASE, abilities_of
+from .schedule import LONGEST_SLEEP, Schedule, Watch, give_up, key_of, renew
+
+if TYPE_CHECKING:
+    from .hold import Hold
+
+logger = logging.getLogger("bloomlock.locks")
+
+
+class AsyncWatchdog:
+    """Watches the holds of all tasks of one loop; get it by `watchdog_of_loop`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start without a timer."""
+        # The loop must not be kept alive by what is kept for it.
+        self._loop = weakref.ref(loop)
+        self._schedule = Schedule()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, watch: Watch) -> None:
+        """Begin to watch a hold."""
+        self._schedule.add(watch)
+        self._set_timer()
+
+    def remove(self, hold: Hold) -> None:
+        """Stop watching a hold."""
+        self._schedule.remove(hold)
+
+    def _set_timer(self) -> None:
+        loop = self._loop()
+        if loop is None or not len(self._schedule):
+            return
+        seconds = min(max(0.0, self._schedule.next_time() - boot_clock()), LONGEST_SLEEP)
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = boot_clock()
+        for watch in self._schedule.overdue(now):
+            self._lose(watch, OUT_OF_LEASE)
+        for runtime, watches in self._schedule.due(now).items():
+            task = asyncio.get_running_loop().create_task(
+                self._renew(runtime, watches), name="bloomlock-renewal"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._set_timer()
+
+    async def _renew(self, runtime: Any, watches: list[Watch]) -> None:
+        for part in runtime.by_server(watches, key_of):
+            try:
+                await runtime.run(renew(part, abilities_of(runtime), boot_clock, self._lose))
+            except Exception:
+                logger.exception("renewing locks failed")
+                give_up(part, boot_clock())
+        self._set_timer()
+
+    def _lose(self, watch: Watch, reason: str) -> None:
+        self._schedule.remove(watch.hold)
+        core = watch.core()
+        if core is not None and core.is_held(watch.hold):
+            core.lose(watch.hold, reason)
+
+
+def watchdog_of_loop() -> AsyncWatchdog:
+    """Return the watchdog of the running loop."""
+    loop = asyncio.get_running_loop()
+    watchdog = _WATCHDOGS.get(loop)
+    if watchdog is None:
+        watchdog = _WATCHDOGS[loop] = AsyncWatchdog(loop)
+    return watchdog
+
+
+_WATCHDOGS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWatchdog] = (
+    weakref.WeakKeyDictionary()
+)

@@ -1,0 +1,300 @@
+"""The algorithm of a lock object, the same for threads and asyncio."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bloomlock.commands import ConnectionLost, Core
+from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
+from bloomlock.locks.protocol.state import Asking, Leaving
+from bloomlock.locks.protocol.steps import Abilities, LockSteps, Renewal, renew_all
+from bloomlock.locks.protocol.waiting import Attempt, deadline_of
+from bloomlock.runtime.clock import boot_clock
+
+from .events import LockEvent, tell
+from .hold import Hold
+from .options import CONFIRM_SECONDS, check_lease, milliseconds
+from .schedule import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bloomlock.keys import LockKeys
+
+    from .options import LockOptions
+
+logger = logging.getLogger("bloomlock.locks")
+
+
+class Watcher(Protocol):
+    """Who renews holds and notices that they are lost."""
+
+    def add(self, watch: Watch) -> None:
+        """Begin to watch a hold."""
+
+    def remove(self, hold: Hold) -> None:
+        """Stop; from now on it is not renewed."""
+
+
+class LockCore:
+    """One lock object: who of this process holds it, and what that takes.
+
+    Args:
+        name: What users call it.
+        keys: Its keys.
+        options: Its parameters.
+        group: Whom a hold shares the lock with; empty: nobody.
+        joins: Whether holds of one group may join past waiters.
+        reentrant: Whether a holder may acquire it again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: LockKeys,
+        options: LockOptions,
+        *,
+        group: bytes = b"",
+        joins: bool = False,
+        reentrant: bool = False,
+    ) -> None:
+        """Keep the parameters; `attach` follows when there is a client."""
+        self.name = name
+        self.keys = keys
+        self.options = options
+        self.steps: LockSteps
+        # Called once for each hold that is lost; set by the lock's class.
+        self.tell_lost: Callable[[], None] = lambda: None
+        # Whether an owner has ended, so that its hold may be given back by others.
+        self.has_ended: Callable[[Any], bool] = lambda _: False
+        self._group = group
+        self._joins = joins
+        self._reentrant = reentrant
+        self._holds: dict[object, Hold] = {}
+        self._watcher: Watcher
+        self._runtime: Any = None
+        self._lease_ms = options.lease_ms
+
+    def attach(self, runtime: Any, watcher: Watcher) -> None:
+        """Tell through what commands go, and who renews."""
+        self._runtime = runtime
+        self._watcher = watcher
+        self.steps = LockSteps(self.keys, abilities_of(runtime))
+
+    def begin(self, owner: object, seconds: float | None, token: bytes | None) -> Attempt | None:
+        """Prepare to acquire; None: the owner has it already and now holds it once more.
+
+        Raises:
+            LockLostError: If a re-entrant lock was lost meanwhile.
+            LockError: If the owner holds it and would wait for itself.
+        """
+        hold = self._own(owner)
+        now = boot_clock()
+        if hold is not None and self._reentrant:
+            self._check_alive(hold)
+            hold.count += 1
+            return None
+        if hold is not None and not hold.lost and now < hold.deadline and seconds != 0:
+            raise LockError(
+                f"lock {self.name!r} is held by this very thread or task, which would wait for "
+                f"itself; use ReentrantLock to acquire it again"
+            )
+        asking = Asking(token or new_token(), self._lease_ms, self._group, self._joins)
+        until = None if seconds is None else now + seconds
+        return Attempt(self.steps, asking, until, boot_clock)
+
+    def acquire(self, attempt: Attempt, owner: object) -> Core[bool]:
+        """Carry an attempt out; `attempt.leave` must be run if this does not end."""
+        began = boot_clock()
+        got = yield from attempt.run()
+        now = boot_clock()
+        if got is None:
+            tell(self.options.observer, LockEvent("timeout", self.name, None, now - began))
+            return False
+        if self.options.replicas:
+            yield from self._confirm(attempt)
+        hold = Hold(
+            attempt.asking.token,
+            self._group,
+            self._lease_ms,
+            got.grant.fence,
+            got.grant.waiters,
+            now,
+            got.deadline,
+            os.getpid(),
+        )
+        if self.options.max_hold is not None:
+            hold.last_renewal = now + self.options.max_hold
+        if self.options.renew:
+            # What is left of the lease may be less than the lease: a grant took its time.
+            hold.renew_at = now + (got.deadline - now) / 3
+        self._holds[owner] = hold
+        self._watcher.add(Watch(hold, self._runtime, weakref.ref(self)))
+        if self.options.observer is not None:
+            event = LockEvent("acquired", self.name, hold.fence, now - began)
+            tell(self.options.observer, event)
+        return True
+
+    def _confirm(self, attempt: Attempt) -> Core[None]:
+        wanted = self.options.replicas
+        wait_ms = milliseconds(CONFIRM_SECONDS)
+        try:
+            _, count = yield from self.steps.confirm(attempt.asking, wanted, wait_ms)
+        except ConnectionLost as lost:
+            raise lost.cause from None
+        if count < wanted:
+            yield from attempt.leave()
+            raise QuorumError(
+                f"lock {self.name!r} was acknowledged by {count} of {wanted} replicas within "
+                f"{CONFIRM_SECONDS:g} s and given back"
+            )
+
+    def undo(self, attempt: Attempt, owner: object) -> Core[None]:
+        """Leave neither a hold nor a place in the queue of an attempt that did not end."""
+        hold = self._holds.get(owner)
+        if hold is not None and hold.token == attempt.asking.token:
+            self._watcher.remove(hold)
+            del self._holds[owner]
+        if attempt.begun:
+            yield from attempt.leave()
+
+    def release(self, owner: object) -> Core[None]:
+        """Give the lock back, or, re-entrant, one of its holds.
+
+        Raises:
+            LockNotOwnedError: If the owner does not hold it.
+            LockLostError: If it was lost.
+        """
+        hold = self._require(owner)
+        if hold.count > 1:
+            hold.count -= 1
+            return
+        self._watcher.remove(hold)
+        del self._holds[owner]
+        now = boot_clock()
+        leaving = Leaving(hold.token, hold.group)
+        try:
+            held = yield from self.steps.release(leaving, waiters=hold.waiters)
+        except ConnectionLost as lost:
+            if hold.lost:
+                raise self._lost_error(hold) from None
+            raise lost.cause from None
+        if hold.lost or held is False or (held is None and now >= hold.deadline):
+            self.lose(hold, "its key was gone when it was released")
+            raise self._lost_error(hold)
+        if self.options.observer is not None:
+            event = LockEvent("released", self.name, hold.fence, now - hold.since)
+            tell(self.options.observer, event)
+
+    def extend(self, owner: object, ttl: float | None) -> Core[None]:
+        """Let the lease be `ttl` seconds from now, and that long at each renewal.
+
+        Raises:
+            LockNotOwnedError, LockLostError: If it is not held.
+        """
+        hold = self._require(owner)
+        self._check_alive(hold)
+        lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
+        sent = boot_clock()
+        renewal = Renewal(self.keys, hold.token, hold.group, lease_ms)
+        [held] = yield from renew_all([renewal], abilities_of(self._runtime))
+        if isinstance(held, ConnectionLost):
+            raise held.cause from None
+        if isinstance(held, Exception):
+            raise held
+        if not held:
+            self.lose(hold, "its key was gone when it was extended")
+            raise self._lost_error(hold)
+        hold.lease_ms = lease_ms
+        hold.deadline = deadline_of(sent, lease_ms)
+        if self.options.renew:
+            hold.schedule_renewal(sent)
+            self._watcher.add(Watch(hold, self._runtime, weakref.ref(self)))
+
+    def owned(self, owner: object) -> Core[bool]:
+        """Ask the server whether the owner's hold is in force."""
+        hold = self.hold_of(owner)
+        if hold is None or hold.lost:
+            return False
+        return (yield from self.steps.is_held(hold.token, hold.group))
+
+    def locked(self) -> Core[bool]:
+        """Ask the server whether anybody holds the lock."""
+        return (yield from self.steps.value()) is not None
+
+    def check(self, owner: object) -> None:
+        """Raise LockNotOwnedError or LockLostError if the owner cannot rely on the lock."""
+        self._check_alive(self._require(owner))
+
+    def hold_of(self, owner: object) -> Hold | None:
+        """Return the owner's hold, lost or not; none that a parent process acquired.
+
+        A task that only acquired and has ended (as asyncio.wait_for starts one) leaves its hold
+        to whoever asks for it.
+        """
+        hold = self._own(owner)
+        if hold is None and self._holds:
+            left = [other for other in list(self._holds) if self.has_ended(other)]
+            if len(left) == 1 and (hold := self._own(left[0])) is not None:
+                del self._holds[left[0]]
+                self._holds[owner] = hold
+        return hold
+
+    def _own(self, owner: object) -> Hold | None:
+        hold = self._holds.get(owner)
+        return hold if hold is not None and hold.pid == os.getpid() else None
+
+    def lose(self, hold: Hold, reason: str) -> bool:
+        """Note that a hold is lost; False if that was known already."""
+        if hold.lost:
+            return False
+        self._watcher.remove(hold)
+        hold.lost = reason
+        if hold.event is not None:
+            hold.event.set()
+        logger.warning("lock %r was lost: %s", self.name, reason)
+        event = LockEvent("lost", self.name, hold.fence, boot_clock() - hold.since, reason)
+        tell(self.options.observer, event)
+        self.tell_lost()
+        return True
+
+    def is_held(self, hold: Hold) -> bool:
+        """Tell whether a hold was not given back yet."""
+        return any(other is hold for other in list(self._holds.values()))
+
+    def _require(self, owner: object) -> Hold:
+        hold = self.hold_of(owner)
+        if hold is None:
+            raise LockNotOwnedError(f"lock {self.name!r} is not held by this thread or task")
+        return hold
+
+    def _check_alive(self, hold: Hold) -> None:
+        if not hold.lost and boot_clock() >= hold.deadline:
+            self.lose(hold, OUT_OF_LEASE)
+        if hold.lost:
+            raise self._lost_error(hold)
+
+    def _lost_error(self, hold: Hold) -> LockLostError:
+        return LockLostError(f"lock {self.name!r} was lost: {hold.lost}")
+
+
+OUT_OF_LEASE = "its lease ran out before it could be renewed"
+
+_ABILITIES: weakref.WeakKeyDictionary[Any, Abilities] = weakref.WeakKeyDictionary()
+
+
+def abilities_of(runtime: Any) -> Abilities:
+    """Return what was found out about the server of a runtime."""
+    known = _ABILITIES.get(runtime)
+    if known is None:
+        known = _ABILITIES[runtime] = Abilities()
+    return known
+
+
+def new_token() -> bytes:
+    """Return a token that nobody else has."""
+    return secrets.token_urlsafe(16).encode()

@@ -1,0 +1,228 @@
+"""What a lock object tells without asking the server; the same for threads and asyncio."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from redis.exceptions import RedisError
+
+from bloomlock.errors import ConfigurationError, LockError, LockTimeoutError
+from bloomlock.keys import DEFAULT_PREFIX, LockKeys
+from bloomlock.runtime.clock import boot_clock
+
+from .core import LockCore
+from .options import check_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .events import Observer
+
+logger = logging.getLogger("bloomlock.locks")
+
+READERS = b"read"
+"""The group of the read side of a read-write lock."""
+
+
+class LockFace:
+    """The state of a lock as attributes; those of a hold are of this thread's or task's own."""
+
+    _event_class: ClassVar[Any]
+    _reentrant: ClassVar[bool] = False
+    _group: bytes = b""
+
+    def __init__(
+        self,
+        name: str,
+        client: Any = None,
+        ttl: float | None = None,
+        *,
+        renew: bool | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Any], object] | None = None,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        thread_local: bool = True,
+        replicas: int = 0,
+        observer: Observer | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        timeout: float | None = None,
+        sleep: float | None = None,
+        raise_on_release_error: bool = True,
+    ) -> None:
+        """Check the parameters before anything is sent."""
+        keys = LockKeys.of(name, prefix)
+        options = check_options(
+            ttl=ttl,
+            timeout=timeout,
+            sleep=sleep,
+            renew=renew,
+            max_hold=max_hold,
+            blocking_timeout=blocking_timeout,
+            replicas=replicas,
+            on_lost=on_lost,
+            observer=observer,
+            blocking=blocking,
+            thread_local=thread_local,
+            raise_on_release_error=raise_on_release_error,
+        )
+        self._core = LockCore(
+            name,
+            keys,
+            options,
+            group=self._group,
+            # An owner comes back while he holds the lock; to wait behind others he must not.
+            joins=self._reentrant,
+            reentrant=self._reentrant,
+        )
+        if on_lost is not None:
+            self._core.tell_lost = _Telling(self)
+        self._start(client)
+
+    def _start(self, client: Any) -> None:
+        """Connect the core to a client."""
+        raise NotImplementedError
+
+    def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
+        """Call `on_lost` where it holds nobody up."""
+        raise NotImplementedError
+
+    def _owner(self) -> object:
+        """Return who acquires here: the thread or task, or 0 for all of them."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._core.name
+
+    @property
+    def key(self) -> str:
+        """Its key: a plain string that holds the token, as redis-py's own Lock keeps it."""
+        return self._core.keys.lock
+
+    @property
+    def ttl(self) -> float:
+        """The lease in seconds."""
+        return self._core.options.ttl
+
+    @property
+    def fence(self) -> int | None:
+        """The number of this grant, None if the lock is not held.
+
+        It rises with every grant of the lock: give it to whatever the lock protects, and let that
+        refuse a smaller number than it has seen. It is the server's time in microseconds, or
+        one more than the last fence if that is larger. The last fence is kept for a minute, or
+        two leases if that is longer; so it could repeat only if the server's clock is set back
+        by more than has passed since a grant that is longer ago than that, or if a
+        failover lost the last grant and the new master's clock is behind by more than has
+        passed since.
+        """
+        hold = self._core.hold_of(self._owner())
+        return hold.fence if hold is not None else None
+
+    @property
+    def token(self) -> str | None:
+        """The token of this hold, None if the lock is not held."""
+        hold = self._core.hold_of(self._owner())
+        return hold.token.decode() if hold is not None else None
+
+    @property
+    def lost(self) -> Any:
+        """An event that is set when this hold is lost; a new one for each hold."""
+        hold = self._core.hold_of(self._owner())
+        if hold is None:
+            return self._event_class()
+        if hold.event is None:
+            hold.event = self._event_class()
+        if hold.lost:
+            hold.event.set()
+        return hold.event
+
+    def remaining(self) -> float:
+        """Return the seconds the holder may rely on the lock; 0.0 if it is not held or lost.
+
+        By the holder's own clock, which goes on in suspend; no round trip.
+        """
+        hold = self._core.hold_of(self._owner())
+        if hold is None or hold.lost:
+            return 0.0
+        return max(0.0, hold.deadline - boot_clock())
+
+    def check(self) -> None:
+        """Raise if this thread or task cannot rely on the lock now; no round trip.
+
+        Raises:
+            LockLostError: If it was lost.
+            LockNotOwnedError: If it is not held.
+        """
+        self._core.check(self._owner())
+
+    def __repr__(self) -> str:
+        """Tell the name and whether it is held here; asks nothing of the server."""
+        held = self._core.hold_of(self._owner())
+        state = "not held here" if held is None else f"lost: {held.lost}" if held.lost else "held"
+        return f"<{type(self).__name__} {self.name!r}: {state}>"
+
+    def _not_obtained(self) -> LockTimeoutError:
+        seconds = self._core.options.blocking_timeout
+        if not self._core.options.blocking:
+            return LockTimeoutError(f"lock {self.name!r} is held by somebody else")
+        return LockTimeoutError(f"lock {self.name!r} was not obtained within {seconds:g} s")
+
+    def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
+        """Decide what a failed release means on leaving a `with`; True: raise it."""
+        if error is not None:
+            error.add_note(str(failure))
+            return False
+        if isinstance(failure, LockError):
+            if self._core.options.raise_on_release_error:
+                return True
+        elif not isinstance(failure, (RedisError, OSError)):
+            return True
+        logger.warning("lock %r was not released and is left to expire: %s", self.name, failure)
+        return False
+
+
+class _Telling:
+    """Calls `on_lost` without keeping the lock alive."""
+
+    def __init__(self, lock: LockFace) -> None:
+        self._lock = weakref.ref(lock)
+
+    def __call__(self) -> None:
+        lock = self._lock()
+        if lock is not None and (on_lost := lock._core.options.on_lost) is not None:  # noqa: SLF001 - the same module
+            lock._call_on_lost(on_lost)  # noqa: SLF001 - the same module
+
+
+def owner_group(owner: str | None) -> bytes:
+    """Return the group of an explicit owner; empty for none.
+
+    Raises:
+        ConfigurationError: If it is no text.
+    """
+    if owner is None:
+        return b""
+    if not isinstance(owner, str) or not owner:
+        raise ConfigurationError(f"owner must be a text that is not empty, not {owner!r:.80}")
+    return b"owner-" + hashlib.sha256(owner.encode()).hexdigest()[:32].encode()
+
+
+def check_token(token: str | bytes | None) -> bytes | None:
+    """Return a token given by the caller, as bytes.
+
+    Raises:
+        ConfigurationError: If it cannot stand in a queue.
+    """
+    if token is None:
+        return None
+    data = token.encode() if isinstance(token, str) else token
+    if not isinstance(data, bytes) or len(data.split()) != 1 or data.split()[0] != data:
+        raise ConfigurationError(f"token must be a text without spaces, not {token!r:.80}")
+    if data.startswith(b"="):
+        raise ConfigurationError(f"token must not start with '=', as {token!r:.80} does")
+    return data

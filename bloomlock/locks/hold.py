@@ -1,0 +1,51 @@
+"""A hold: one lock as long as one thread or task of this process has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+RENEWALS_PER_LEASE = 3
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """What is known of it here.
+
+    Attributes:
+        token: Its token; nobody else's.
+        group: Whom it shares the lock with; empty: nobody.
+        lease_ms: The lease it is renewed to.
+        fence: Number of the grant.
+        waiters: Whether somebody was waiting when it was granted.
+        since: When it was obtained, by the holder's clock in seconds.
+        deadline: Until when the holder may rely on it.
+        renew_at: When to renew it; None: never.
+        last_renewal: Renewing must not carry it past this.
+        pid: The process that has it; a fork's child does not.
+        count: How often a re-entrant lock was acquired.
+        lost: Why it is lost; empty: it is not.
+        event: Set when it is lost, once somebody asked for it.
+    """
+
+    token: bytes
+    group: bytes
+    lease_ms: int
+    fence: int
+    waiters: bool
+    since: float
+    deadline: float
+    pid: int
+    renew_at: float | None = None
+    last_renewal: float = float("inf")
+    count: int = 1
+    lost: str = ""
+    event: Any = field(default=None)
+
+    def schedule_renewal(self, sent: float) -> None:
+        """Let the next renewal be due a third of the lease after the last one was sent."""
+        self.renew_at = sent + self.lease_ms / 1000 / RENEWALS_PER_LEASE
+
+    def lease_to_ask_ms(self, now: float) -> int:
+        """Return the lease a renewal may ask for now; 0: it may not be renewed any more."""
+        return max(0, int(min(self.lease_ms, (self.last_renewal - now) * 1000)))

@@ -1,0 +1,275 @@
+"""The locks for threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from bloomlock.runtime.clients import sync_client
+from bloomlock.runtime.threads import threads_for
+
+from .face import READERS, LockFace, check_token, owner_group
+from .options import check_seconds, seconds_to_wait
+from .watchdog import WATCHDOG, start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    import redis
+
+    Client = redis.Redis | redis.RedisCluster | str | None
+
+
+class Lock(LockFace):
+    """A lock that one thread of all processes holds at a time.
+
+    It is renewed while it is held, handed to the waiter that asked first when it is released, and
+    its holder is told when it is lost.
+
+    Args:
+        name: Free text; the lock's identity on the server.
+        client: A redis-py client (standalone, Sentinel or Cluster), a URL, or None: the URL in
+            BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
+        ttl: The lease in seconds (30 if not given): how long the lock outlives its holder.
+        renew: Whether the lease is renewed, each third of it, while the lock is held.
+        max_hold: Seconds after which it is renewed no more; None: no limit.
+        on_lost: Called with the lock, from a thread of its own, when a hold is lost.
+        blocking: Whether `acquire` waits unless told otherwise.
+        blocking_timeout: How many seconds it waits unless told otherwise; None: for ever.
+        thread_local: Whether a hold belongs to the thread that acquired it; False: any thread
+            may release it.
+        replicas: How many replicas must have acknowledged a grant, else it is given back.
+        observer: Called with a LockEvent for whatever happens; must be quick.
+        prefix: Start of all keys.
+        timeout: redis-py's name for a lease that is not renewed.
+        sleep: redis-py's; accepted, but nobody sleeps here.
+        raise_on_release_error: Whether leaving a `with` raises LockLostError.
+
+    Raises:
+        ConfigurationError: If a parameter is not usable.
+        ServerError: If the URL does not answer as a Redis server.
+
+    Cost: nothing is sent to the server, but for a client that is made from a URL.
+
+    >>> from bloomlock.server import PrivateServer
+    >>> with PrivateServer() as server:
+    ...     with Lock("report", client=server.url) as lock:
+    ...         lock.remaining() > 29, lock.fence > 0
+    ...         Lock("report", client=server.url).acquire(blocking=False)
+    (True, True)
+    False
+    """
+
+    _event_class = threading.Event
+
+    def _start(self, client: Client) -> None:
+        made, self._owns_client = sync_client(client)
+        self._runtime = threads_for(made)
+        self._core.attach(self._runtime, WATCHDOG)
+
+    def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
+        start_thread("bloomlock-on-lost", on_lost, self)
+
+    def _owner(self) -> object:
+        return threading.get_ident() if self._core.options.thread_local else 0
+
+    def acquire(
+        self,
+        blocking: bool | None = None,
+        timeout: float = -1,
+        *,
+        blocking_timeout: float | None = None,
+        sleep: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Take the lock, waiting for it if need be.
+
+        Args:
+            blocking: Whether to wait; None: as the object was told.
+            timeout: Seconds to wait at most; -1: as the object was told, else for ever.
+            blocking_timeout: redis-py's name for it.
+            sleep: redis-py's; accepted, but nobody sleeps here.
+            token: One to use instead of a fresh one; it must be nobody else's.
+
+        Returns:
+            True if this thread holds the lock now, False if it was not obtained in time.
+
+        Raises:
+            ConfigurationError: If the arguments contradict each other.
+            LockError: If this thread holds the lock already and would wait for itself.
+            QuorumError: If too few replicas acknowledged it.
+            redis.exceptions.RedisError: If the server cannot be asked. There is neither a hold
+                nor a place in the queue then, as after KeyboardInterrupt.
+
+        Cost: one round trip if the lock is free (two more with `replicas`), else one or two, and
+        one each two seconds of waiting.
+        """
+        if sleep is not None:
+            check_seconds("sleep", sleep, least=0.0)
+        seconds = seconds_to_wait(self._core.options, blocking, timeout, blocking_timeout)
+        owner = self._owner()
+        attempt = self._core.begin(owner, seconds, check_token(token))
+        if attempt is None:
+            return True
+        try:
+            return self._runtime.run(self._core.acquire(attempt, owner))
+        except BaseException:
+            self._runtime.run(self._core.undo(attempt, owner))
+            raise
+
+    def release(self) -> None:
+        """Give the lock back; it goes to the next waiter in the same step.
+
+        Raises:
+            LockNotOwnedError: If this thread does not hold it; nothing is sent.
+            LockLostError: If it was lost.
+            redis.exceptions.RedisError: If the server cannot be asked; the lease ends by itself.
+
+        Cost: one round trip; two if somebody began to wait meanwhile.
+        """
+        self._runtime.run(self._core.release(self._owner()))
+
+    def locked(self) -> bool:
+        """Tell whether anybody holds the lock; one round trip."""
+        return self._runtime.run(self._core.locked())
+
+    def owned(self) -> bool:
+        """Ask the server whether this thread holds the lock; one round trip, none if it does not.
+
+        `check` tells the same from what is known here.
+        """
+        return self._runtime.run(self._core.owned(self._owner()))
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Let the lease be `ttl` seconds from now, and at each renewal from now on.
+
+        Args:
+            ttl: Seconds; None: the lease it has.
+
+        Raises:
+            LockNotOwnedError: If this thread does not hold it.
+            LockLostError: If it was lost.
+
+        Cost: one round trip.
+        """
+        self._runtime.run(self._core.extend(self._owner(), ttl))
+
+    def reacquire(self) -> None:
+        """Let the lease begin anew; redis-py's name for `extend()`."""
+        self.extend()
+
+    def close(self) -> None:
+        """Give back the connections; closes the client only if this object made it."""
+        self._runtime.close()
+        if self._owns_client:
+            self._runtime.client.close()
+
+    def __enter__(self) -> Self:
+        """Acquire; LockTimeoutError if that does not succeed in time."""
+        if not self.acquire():
+            raise self._not_obtained()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release; LockLostError if it was lost, unless the body raised something by itself."""
+        try:
+            self.release()
+        except Exception as failure:
+            if self._explain_exit(failure, error):
+                raise
+
+
+class FairLock(Lock):
+    """A lock that is granted in the order of asking.
+
+    A waiter that died is passed over when it was not heard of for six seconds. Lock hands over in
+    the same order today, because that is also the quickest; here it is a promise.
+
+    Arguments and methods are those of Lock.
+    """
+
+
+class ReentrantLock(Lock):
+    """A lock that its holder may acquire again, and then has to release as often.
+
+    Counted here, for each thread: a nested acquire costs no round trip, and a retry cannot count
+    twice.
+
+    Args:
+        name: As of Lock, and all that follow.
+        client: See Lock.
+        ttl: See Lock.
+        owner: A text; whoever gives the same one shares the lock, in other threads, processes
+            or machines, each with a lease of its own. It is free when all of them released it.
+        **options: See Lock.
+    """
+
+    _reentrant = True
+
+    def __init__(
+        self,
+        name: str,
+        client: Client = None,
+        ttl: float | None = None,
+        *,
+        owner: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Check the parameters."""
+        self._group = owner_group(owner)
+        super().__init__(name, client, ttl, **options)
+
+
+class ReadLock(Lock):
+    """The read side of a ReadWriteLock; get it there."""
+
+    _group = READERS
+
+
+class ReadWriteLock:
+    """A lock that many readers share, or one writer has.
+
+    A waiting writer keeps out readers that come after it; when a writer is done all readers that
+    wait then go together, and the next writer after them. So neither side starves. The
+    write side is the Lock of the same name.
+
+    Args:
+        name: As of Lock, and all that follow.
+        client: See Lock.
+        ttl: See Lock.
+        **options: See Lock.
+
+    Attributes:
+        read: The lock that readers take.
+        write: The lock that writers take.
+
+    >>> from bloomlock.server import PrivateServer
+    >>> with PrivateServer() as server:
+    ...     lock = ReadWriteLock("table", client=server.url)
+    ...     with lock.read:
+    ...         lock.write.acquire(blocking=False)
+    False
+    """
+
+    def __init__(
+        self, name: str, client: Client = None, ttl: float | None = None, **options: Any
+    ) -> None:
+        """Make both sides, over one client."""
+        self.read = ReadLock(name, client, ttl, **options)
+        self.write = Lock(name, self.read._runtime.client, ttl, **options)  # noqa: SLF001 - our own class
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self.read.name
+
+    def close(self) -> None:
+        """Give back the connections; closes the client only if this object made it."""
+        self.read.close()

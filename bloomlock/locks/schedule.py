@@ -1,0 +1,170 @@
+"""What a watchdog has to do and when: pure bookkeeping, with the time passed in."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bloomlock.locks.protocol.steps import Renewal, renew_all
+from bloomlock.locks.protocol.waiting import deadline_of
+
+from .events import LockEvent, tell
+
+if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Callable, Iterable
+
+    from bloomlock.commands import Core
+    from bloomlock.locks.protocol.steps import Abilities
+
+    from .core import LockCore
+    from .hold import Hold
+
+logger = logging.getLogger("bloomlock.locks")
+
+LONGEST_RETRY = 1.0
+LONGEST_SLEEP = 1.0
+"""Seconds between looks: what a watchdog sleeps by does not count suspend, the leases do."""
+GONE = "its key was gone when it was to be renewed"
+
+
+@dataclass(eq=False, slots=True)
+class Watch:
+    """A hold that is watched.
+
+    Attributes:
+        hold: The hold.
+        runtime: Through what it is renewed.
+        core: The lock object. If that is no more, nobody can release the hold, and it is left to
+            expire.
+        renewing: Whether a renewal is on its way.
+    """
+
+    hold: Hold
+    runtime: Any
+    core: weakref.ref[LockCore]
+    renewing: bool = False
+
+    def next_time(self) -> float:
+        """Return when something is to be done about it."""
+        renew_at = self.hold.renew_at
+        if self.renewing or renew_at is None:
+            return self.hold.deadline
+        return min(renew_at, self.hold.deadline)
+
+
+def key_of(watch: Watch) -> str:
+    """Return the key of a watched lock; empty if the lock object is no more."""
+    core = watch.core()
+    return core.keys.lock if core is not None else ""
+
+
+class Schedule:
+    """The holds that are watched; not safe to use from two threads at once."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._watches: dict[int, Watch] = {}
+
+    def __len__(self) -> int:
+        """Return how many holds are watched."""
+        return len(self._watches)
+
+    def add(self, watch: Watch) -> None:
+        """Watch a hold, anew if it is watched already."""
+        self._watches[id(watch.hold)] = watch
+
+    def remove(self, hold: Hold) -> None:
+        """Forget a hold."""
+        self._watches.pop(id(hold), None)
+
+    def watches(self, hold: Hold) -> bool:
+        """Tell whether a hold is still watched."""
+        return id(hold) in self._watches
+
+    def next_time(self) -> float:
+        """Return when to look again."""
+        return min((watch.next_time() for watch in self._watches.values()), default=float("inf"))
+
+    def overdue(self, now: float) -> list[Watch]:
+        """Take out and return the holds whose deadline has passed."""
+        late = [watch for watch in self._watches.values() if watch.hold.deadline <= now]
+        for watch in late:
+            self.remove(watch.hold)
+        return late
+
+    def due(self, now: float) -> dict[Any, list[Watch]]:
+        """Return the holds to renew now, by runtime; each only once until it is answered.
+
+        A runtime that is still busy with an earlier renewal waits its turn: a server that does not
+        answer must not collect threads.
+        """
+        busy = {watch.runtime for watch in self._watches.values() if watch.renewing}
+        found: dict[Any, list[Watch]] = {}
+        for watch in list(self._watches.values()):
+            renew_at = watch.hold.renew_at
+            if renew_at is None or renew_at > now or watch.renewing:
+                continue
+            if watch.core() is None:
+                logger.warning("a lock was dropped while held; it is left to expire")
+                self.remove(watch.hold)
+            elif watch.runtime in busy:
+                watch.hold.renew_at = now + retry_seconds(watch.hold)
+            else:
+                found.setdefault(watch.runtime, []).append(watch)
+        for watches in found.values():
+            for watch in watches:
+                watch.renewing = True
+        return found
+
+
+def retry_seconds(hold: Hold) -> float:
+    """Return how long to wait before a renewal is tried again."""
+    return min(LONGEST_RETRY, hold.lease_ms / 10_000)
+
+
+def give_up(watches: Iterable[Watch], now: float) -> None:
+    """Note that renewals came to nothing for now; they are tried again."""
+    for watch in watches:
+        watch.renewing = False
+        if watch.hold.renew_at is not None:
+            watch.hold.renew_at = now + retry_seconds(watch.hold)
+
+
+def renew(
+    watches: Iterable[Watch],
+    abilities: Abilities,
+    clock: Callable[[], float],
+    lose: Callable[[Watch, str], None],
+) -> Core[None]:
+    """Renew holds that lie on one server and note the answers.
+
+    A hold whose renewal is not answered is tried again until its deadline.
+    """
+    sent = clock()
+    asked: list[tuple[Watch, LockCore, Renewal]] = []
+    for watch in watches:
+        core, hold = watch.core(), watch.hold
+        lease_ms = hold.lease_to_ask_ms(sent)
+        if core is None or not lease_ms:
+            hold.renew_at, watch.renewing = None, False
+        else:
+            asked.append((watch, core, Renewal(core.keys, hold.token, hold.group, lease_ms)))
+    if not asked:
+        return
+    results = yield from renew_all([renewal for _, _, renewal in asked], abilities)
+    for (watch, core, renewal), result in zip(asked, results, strict=True):
+        hold = watch.hold
+        watch.renewing = False
+        if isinstance(result, Exception):
+            logger.warning("lock %r could not be renewed yet: %s", core.name, result)
+            hold.renew_at = clock() + retry_seconds(hold)
+        elif not result:
+            lose(watch, GONE)
+        else:
+            hold.deadline = max(hold.deadline, deadline_of(sent, renewal.lease_ms))
+            hold.schedule_renewal(sent)
+            if core.options.observer is not None:
+                held = sent - hold.since
+                tell(core.options.observer, LockEvent("renewed", core.name, hold.fence, held))

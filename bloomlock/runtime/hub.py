@@ -1,0 +1,159 @@
+"""One connection on which all waiting tasks of a client hear announcements.
+
+It is read by a task that exists only while somebody waits. Its channel stays the same when it has
+to connect again; whoever waits then is told to look, because a message may have been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from bloomlock.commands import encode_command
+
+from .listening import RECONNECT_PAUSE, new_channel
+
+logger = logging.getLogger("bloomlock.runtime")
+
+_BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
+LONGEST_READ = 3600.0
+KEPT_MESSAGES = 10_000
+
+
+class Hub:
+    """Announcements for the tasks of one client on one loop.
+
+    Attributes:
+        channel: Where it listens.
+        loop: Whose tasks.
+    """
+
+    def __init__(self) -> None:
+        """Start without a connection."""
+        self.channel = new_channel()
+        self.loop = asyncio.get_running_loop()
+        self._source: Any = None
+        self._connection: Any = None
+        self._connecting = asyncio.Lock()
+        self._reader: asyncio.Task[None] | None = None
+        self._users = 0
+        self._waiting: dict[bytes, asyncio.Future[bytes | None]] = {}
+        # A message may come before its addressee waits for it.
+        self._early: OrderedDict[bytes, bytes] = OrderedDict()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is connected, as far as is known."""
+        return self._connection is not None
+
+    async def join(self, source: Any) -> bool:
+        """Begin to listen; tell whether the server allows it. Each `join` needs a `part`.
+
+        Args:
+            source: A pool or a node of a cluster, whose settings a connection is made with.
+        """
+        self._source = source
+        try:
+            await self._connect()
+        except ResponseError as error:
+            logger.info("no announcements of released locks for this client: %s", error)
+            return False
+        except _BROKEN as error:
+            logger.debug("no connection to wait on: %s", error)
+            return False
+        self.rejoin()
+        return True
+
+    def rejoin(self) -> None:
+        """Begin to listen on the connection that is there."""
+        self._users += 1
+
+    async def part(self) -> None:
+        """Stop listening; the last one stops the task that reads."""
+        self._users -= 1
+        if not self._users and self._reader is not None:
+            reader, self._reader = self._reader, None
+            reader.cancel()
+            self._early.clear()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([reader])
+
+    async def wait(self, addressee: bytes, seconds: float) -> bytes | None:
+        """Return the message to `addressee`, or None when time is up or something may be missed."""
+        if addressee in self._early:
+            return self._early.pop(addressee)
+        if self._connection is None:
+            await self._connect_again(seconds)
+            return None
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+        future = self._waiting[addressee] = self.loop.create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                payload: bytes | None = await future
+        except TimeoutError:
+            return None
+        else:
+            return payload
+        finally:
+            del self._waiting[addressee]
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+    async def _connect_again(self, seconds: float) -> None:
+        try:
+            await self._connect()
+        except (*_BROKEN, RedisError):
+            await asyncio.sleep(min(RECONNECT_PAUSE, seconds))
+
+    async def _connect(self) -> None:
+        async with self._connecting:
+            if self._connection is not None:
+                return
+            connection = self._source.connection_class(**self._source.connection_kwargs)
+            await connection.connect()
+            try:
+                await connection.send_packed_command(encode_command("SUBSCRIBE", self.channel))
+                await connection.read_response(disable_decoding=True, push_request=True)
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
+            self._connection = connection
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                message = await self._connection.read_response(
+                    disable_decoding=True,
+                    timeout=LONGEST_READ,
+                    disconnect_on_error=False,
+                    push_request=True,
+                )
+                if message[0] == b"message":
+                    self._dispatch(message[2])
+        except (*_BROKEN, RedisError):
+            await self.close()
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_result(None)
+
+    def _dispatch(self, payload: bytes) -> None:
+        addressee = payload.split(b" ", 1)[0]
+        future = self._waiting.get(addressee)
+        if future is not None and not future.done():
+            future.set_result(payload)
+            return
+        self._early[addressee] = payload
+        if len(self._early) > KEPT_MESSAGES:
+            self._early.popitem(last=False)
