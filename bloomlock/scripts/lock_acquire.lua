@@ -3,7 +3,7 @@
 -- ARGV: 1 token, 2 group (empty: exclusive), 3 lease in ms, 4 1 if it may join its group past
 --       waiters, 5 its record in the queue (empty: not willing to wait)
 -- Reply: {1, fence, 1 if somebody waits behind} or {0, ms left of the holder's lease, position in
---       the queue or -1}
+--       the queue or -1, a number that fences of later grants exceed}
 local token, group, lease_ms, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
 
 local value = forget()
@@ -45,4 +45,6 @@ end
 if record ~= '' then
     position = redis.call('ZRANK', KEYS[3], record)
 end
-return {0, redis.call('PTTL', KEYS[1]), position}
+-- The next grant may be made in this very microsecond.
+local fence = integer(math.max((redis.call('GET', KEYS[5]) or 0) + 0, now_us - 1))
+return {0, redis.call('PTTL', KEYS[1]), position, fence}

@@ -1,0 +1,164 @@
+"""One lock operated in each of the ways there are, so that they can be compared.
+
+pure      the transitions, on a state in this process
+scripts   the Lua scripts on a server
+watch     the transitions on a server, under WATCH
+native    what the library does by itself: native commands where the server has them
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from bloomlock.locks.protocol import transitions
+from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving, LockState, read_record
+from bloomlock.locks.protocol.steps import Abilities, LockSteps, Renewal, renew_all
+from bloomlock.runtime.threads import threads_for
+
+if TYPE_CHECKING:
+    import redis
+
+    from bloomlock.keys import LockKeys
+    from bloomlock.locks.protocol.state import Announcement
+
+LONG_AGO_MS = 1000
+
+
+class Picture(NamedTuple):
+    """What can be compared of a lock's state."""
+
+    value: bytes | None
+    holders: frozenset[bytes]
+    queue: tuple[bytes, ...]
+    """Tokens of the waiters, first asked first."""
+
+
+class Way(Protocol):
+    """Operates one lock."""
+
+    def acquire(self, asking: Asking) -> Granted | Busy: ...
+    def release(self, leaving: Leaving) -> bool | None: ...
+    def renew(self, token: bytes, group: bytes, lease_ms: int) -> bool: ...
+    def picture(self) -> Picture: ...
+    def expire(self) -> None:
+        """Let the lease of the lock run out."""
+
+    def expire_holder(self, token: bytes) -> None:
+        """Let the lease of one of those who share the lock run out."""
+
+    def kill_waiter(self, token: bytes) -> None:
+        """Let a waiter not have been heard of for too long."""
+
+    def forget_fence(self) -> None:
+        """Let the last fence be forgotten."""
+
+
+class PureWay:
+    """The transitions on a state in this process, at the time that `now_us` tells."""
+
+    def __init__(self) -> None:
+        self.state = LockState()
+        self.now_us = 0
+        self.announced: list[Announcement] = []
+
+    def acquire(self, asking: Asking) -> Granted | Busy:
+        return transitions.acquire(self.state, self.now_us, asking, self.announced.append)
+
+    def release(self, leaving: Leaving) -> bool | None:
+        return transitions.release(self.state, self.now_us, leaving, self.announced.append)
+
+    def renew(self, token: bytes, group: bytes, lease_ms: int) -> bool:
+        return transitions.renew(self.state, self.now_us, token, group, lease_ms)
+
+    def picture(self) -> Picture:
+        state, now_ms = self.state, self.now_us // 1000
+        value = state.value if state.expires_ms > now_ms else None
+        alive = frozenset(t for t, until in state.holders.items() if until > now_ms)
+        shared = value is not None and value.startswith(b"=")
+        return Picture(value, alive if shared else frozenset(), _tokens(state.in_order()))
+
+    def expire(self) -> None:
+        self.state.expires_ms = 0
+
+    def expire_holder(self, token: bytes) -> None:
+        if token in self.state.holders:
+            self.state.holders[token] = self.now_us // 1000 - LONG_AGO_MS
+
+    def kill_waiter(self, token: bytes) -> None:
+        for record in self.state.queue:
+            if read_record(record).token == token:
+                self.state.alive[record] = self.now_us // 1000 - LONG_AGO_MS
+
+    def forget_fence(self) -> None:
+        self.state.fence = 0
+
+
+class ServerWay:
+    """The steps on a server, with what it may be asked to do."""
+
+    def __init__(self, client: redis.Redis, keys: LockKeys, abilities: Abilities) -> None:
+        self.client = client
+        self.keys = keys
+        self.abilities = abilities
+        self.steps = LockSteps(keys, abilities)
+        self._run = threads_for(client).run
+
+    def acquire(self, asking: Asking) -> Granted | Busy:
+        return self._run(self.steps.acquire(asking))
+
+    def release(self, leaving: Leaving) -> bool | None:
+        return self._run(self.steps.release(leaving, waiters=False))
+
+    def renew(self, token: bytes, group: bytes, lease_ms: int) -> bool:
+        [held] = self._run(renew_all([Renewal(self.keys, token, group, lease_ms)], self.abilities))
+        if isinstance(held, Exception):
+            raise held
+        return held
+
+    def picture(self) -> Picture:
+        value: bytes | None = self.client.get(self.keys.lock)
+        shared = value is not None and value.startswith(b"=")
+        now_ms = self._now_ms()
+        holders = self.client.zrangebyscore(self.keys.holders, f"({now_ms}", "+inf")
+        queue = self.client.zrange(self.keys.queue, 0, -1)
+        return Picture(value, frozenset(holders if shared else ()), _tokens(queue))
+
+    def expire(self) -> None:
+        self.client.delete(self.keys.lock)
+
+    def expire_holder(self, token: bytes) -> None:
+        past = self._now_ms() - LONG_AGO_MS
+        self.client.zadd(self.keys.holders, {token: past}, xx=True)
+
+    def kill_waiter(self, token: bytes) -> None:
+        for record in self.client.zrange(self.keys.queue, 0, -1):
+            if read_record(record).token == token:
+                self.client.zadd(self.keys.alive, {record: self._now_ms() - LONG_AGO_MS})
+
+    def forget_fence(self) -> None:
+        self.client.delete(self.keys.fence)
+
+    def _now_ms(self) -> int:
+        seconds, microseconds = self.client.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+def _tokens(records: list[bytes]) -> tuple[bytes, ...]:
+    return tuple(read_record(record).token for record in records)
+
+
+def scripts_only() -> Abilities:
+    """Return what a server without native compare-and-set or -delete can do."""
+    abilities = Abilities()
+    abilities.compare_and_delete, abilities.compare_and_set = None, False
+    return abilities
+
+
+def watch_only() -> Abilities:
+    """Return what a server can do that forbids scripts as well."""
+    abilities = scripts_only()
+    abilities.scripts = False
+    return abilities
+
+
+WAYS = {"scripts": scripts_only, "watch": watch_only, "native": Abilities}

@@ -1,0 +1,181 @@
+"""The scripts, the steps under WATCH and the native commands do what the pure transitions do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import lock_ways
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving, read_payload
+
+LEASE_MS = 600_000
+TOLERANCE_MS = 60_000
+CLIENTS = 5
+# A client's group and whether it joins past waiters: two who exclude all, two readers, one owner.
+KINDS = ((b"", False), (b"", False), (b"r", False), (b"r", False), (b"o", True))
+
+
+class Operation(NamedTuple):
+    what: str
+    client: int
+    round: int
+    waits: bool
+    lease_ms: int
+
+
+OPERATIONS = st.builds(
+    Operation,
+    st.sampled_from(
+        ["acquire"] * 8
+        + ["release"] * 5
+        + ["renew", "expire", "expire holder", "kill waiter", "forget fence"]
+    ),
+    st.integers(0, CLIENTS - 1),
+    st.integers(0, 1),
+    st.booleans(),
+    st.sampled_from([LEASE_MS, 2 * LEASE_MS]),
+)
+
+
+def asking_of(operation, way):
+    group, joins = KINDS[operation.client]
+    token = b"t%d.%d" % (operation.client, operation.round)
+    channel = b"%b.%d" % (way.encode(), operation.client) if operation.waits else b""
+    # The lease is part of the record, which stays the same while somebody waits.
+    lease_ms = LEASE_MS if operation.waits else operation.lease_ms
+    return Asking(token, lease_ms, group, joins, channel)
+
+
+def carry_out(way, name, operation):
+    asking = asking_of(operation, name)
+    actions = {
+        "acquire": lambda: way.acquire(asking),
+        "release": lambda: way.release(Leaving(asking.token, asking.group, asking.record)),
+        "renew": lambda: way.renew(asking.token, asking.group, operation.lease_ms),
+        "expire": way.expire,
+        "expire holder": lambda: way.expire_holder(asking.token),
+        "kill waiter": lambda: way.kill_waiter(asking.token),
+        "forget fence": way.forget_fence,
+    }
+    return actions[operation.what]()
+
+
+def without_clock(answer):
+    """An answer without its fence, and with its time in steps far longer than a test."""
+    if isinstance(answer, Granted):
+        return ("granted", answer.waiters)
+    if isinstance(answer, Busy):
+        return ("busy", answer.position, round(answer.remaining_ms / TOLERANCE_MS))
+    return answer
+
+
+def now_us(client):
+    seconds, microseconds = client.time()
+    return seconds * 1_000_000 + microseconds
+
+
+class Comparison:
+    """One lock for each way; after each operation they are held together."""
+
+    def __init__(self, client):
+        client.flushall()
+        self.client = client
+        self.pure = lock_ways.PureWay()
+        self.ways = {
+            name: lock_ways.ServerWay(client, LockKeys.of(name), abilities())
+            for name, abilities in lock_ways.WAYS.items()
+        }
+        self.fences = dict.fromkeys(self.ways, 0)
+        self.heard = client.pubsub(ignore_subscribe_messages=True)
+        self.heard.psubscribe("*")
+        while self.heard.get_message(timeout=1) is not None:
+            pass
+
+    def step(self, operation):
+        self.pure.now_us = now_us(self.client)
+        self.pure.announced.clear()
+        expected = without_clock(carry_out(self.pure, "pure", operation))
+        told = [(made.token, made.grant.waiters) for made in self.pure.announced]
+        for name, way in self.ways.items():
+            answer = carry_out(way, name, operation)
+            assert without_clock(answer) == expected, name
+            assert way.picture() == self.pure.picture(), name
+            messages = self.announcements(len(told), name)
+            assert [(token, grant.waiters) for token, grant in messages] == told, name
+            grants = [grant.fence for _, grant in messages]
+            self.check_fences(name, operation, answer, grants)
+
+    def announcements(self, count, name):
+        """Those of one way, of which there must be so many."""
+        found = []
+        while len(found) < count:
+            message = self.heard.get_message(timeout=10)
+            assert message is not None, f"{name}: {len(found)} of {count} announcements came"
+            assert message["channel"].startswith(name.encode() + b".")
+            found.append(read_payload(message["data"]))
+        return found
+
+    def check_fences(self, name, operation, answer, grants):
+        if operation.what == "forget fence":
+            # It goes on from the server's clock, which is ahead of any number of grants.
+            return
+        if isinstance(answer, Granted) and answer.fence not in grants:
+            grants = [*grants, answer.fence]
+        assert grants == sorted(set(grants))
+        if isinstance(answer, Busy):
+            assert answer.fence >= (grants or [self.fences[name]])[-1]
+        if grants:
+            assert grants[0] > self.fences[name]
+            self.fences[name] = grants[-1]
+
+    def finish(self):
+        assert self.heard.get_message() is None
+        self.heard.close()
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.lists(st.tuples(OPERATIONS, st.booleans()), min_size=5, max_size=40))
+def test_every_way_does_the_same(client, operations):
+    comparison = Comparison(client)
+    for operation, again in operations:
+        comparison.step(operation)
+        if again:
+            comparison.step(operation)
+    comparison.finish()
+
+
+def test_a_lock_that_somebody_took_without_a_lease_is_waited_for(client):
+    for name, abilities in lock_ways.WAYS.items():
+        way = lock_ways.ServerWay(client, LockKeys.of(name), abilities())
+        client.set(way.keys.lock, b"a stranger")
+        answer = way.acquire(Asking(b"t", LEASE_MS, channel=b"c"))
+        assert isinstance(answer, Busy)
+        assert answer.remaining_ms == -1
+        assert answer.position == 0
+        assert client.pttl(way.keys.lock) == -1
+
+
+@pytest.mark.parametrize("way", lock_ways.WAYS)
+def test_the_clock_of_a_server_may_have_been_ahead(client, way):
+    """Fences and tickets that an earlier master wrote with a clock that was far ahead."""
+    operated = lock_ways.ServerWay(client, LockKeys.of(way), lock_ways.WAYS[way]())
+    ahead = now_us(client) + 3_600_000_000
+    client.set(operated.keys.fence, ahead, px=LEASE_MS)
+    first = Asking(b"first", LEASE_MS, channel=b"c1")
+    granted = operated.acquire(Asking(b"holder", LEASE_MS))
+    assert granted == Granted(ahead + 1, waiters=False)
+    client.zadd(operated.keys.queue, {first.record: ahead})
+    late = operated.acquire(Asking(b"second", LEASE_MS, channel=b"c2"))
+    assert isinstance(late, Busy)
+    assert late.position == 1
+    assert late.fence == ahead + 1
+    assert operated.release(Leaving(b"holder"))
+    assert operated.picture() == lock_ways.Picture(b"first", frozenset(), (b"second",))
