@@ -161,7 +161,5 @@ class Attempt:
         grant = read_payload(payload)[1]
         if grant.fence <= busy.fence:
             return None
-        if grant.fence <= busy.fence:
-            return None
         deadline = deadline_of(sent, asking.lease_ms + SLICE_MS)
         return Obtained(grant, deadline) if self._clock() < deadline else None
