@@ -65,7 +65,26 @@ class Wait(NamedTuple):
     seconds: float
 
 
-Step: TypeAlias = Request | Pause | Listen | Wait
+class Clock(NamedTuple):
+    """Answered by the clock that leases are counted by, a function that returns seconds."""
+
+
+class Enter(NamedTuple):
+    """Enter a context manager, and leave it when the core ends if it did not do so itself.
+
+    Answered by None, or by the exception that entering raised.
+    """
+
+    manager: Any
+
+
+class Leave(NamedTuple):
+    """Leave the context manager entered last; answered as Enter."""
+
+
+Aside: TypeAlias = Pause | Listen | Wait | Clock | Enter | Leave
+"""A step without commands."""
+Step: TypeAlias = Request | Aside
 Core: TypeAlias = Generator[Step, Any, T]
 
 

@@ -13,8 +13,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import ConnectionLost, Core, Listen, Pause, Replies, Request, Wait
+from bloomlock.commands import ConnectionLost, Core, Listen, Replies, Request
 
+from .async_asides import AsyncAsides
 from .hub import Hub
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 
@@ -38,14 +39,15 @@ class Tasks:
     async def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
         held: _Lease | None = None
-        hub: Hub | None = None
+        asides: AsyncAsides | None = None
         replies: Any
         try:
             step = next(core)
             while True:
                 try:
                     if not isinstance(step, Request):
-                        replies, hub = await self._wait(step, hub)
+                        asides = asides or AsyncAsides(self._find_hub)
+                        replies = await asides.carry_out(step)
                     elif held is None and not step.hold:
                         replies = await self._request(step)
                     else:
@@ -66,8 +68,8 @@ class Tasks:
         finally:
             if held is not None:
                 await held.drop()
-            if hub is not None:
-                await hub.part()
+            if asides is not None:
+                await asides.close()
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
@@ -83,20 +85,7 @@ class Tasks:
         if self._hub is not None:
             await self._hub.close()
 
-    async def _wait(
-        self, step: Pause | Listen | Wait, hub: Hub | None
-    ) -> tuple[bytes | None, Hub | None]:
-        """Carry out a step without a request; return its answer and who listens from now on."""
-        if isinstance(step, Pause):
-            await asyncio.sleep(step.seconds)
-        elif isinstance(step, Listen):
-            hub = hub or await self._listen(step)
-            return hub.channel if hub else b"", hub
-        elif hub is not None:
-            return await hub.wait(step.addressee, step.seconds), hub
-        return None, hub
-
-    async def _listen(self, step: Listen) -> Hub | None:
+    async def _find_hub(self, step: Listen) -> Hub | None:
         hub = self._hub
         if hub is None or hub.loop is not asyncio.get_running_loop():
             hub = self._hub = Hub()

@@ -19,8 +19,9 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
-from bloomlock.commands import ConnectionLost, Core, Listen, Pause, Replies, Request, Wait
+from bloomlock.commands import ConnectionLost, Core, Listen, Replies, Request
 
+from .asides import Asides
 from .listening import Listener, connect_listener
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 
@@ -66,14 +67,15 @@ class Threads:
     def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
         held: Lease | None = None
-        listener: Listener | None = None
+        asides: Asides | None = None
         replies: Any
         try:
             step = next(core)
             while True:
                 try:
                     if not isinstance(step, Request):
-                        replies, listener = self._wait(step, listener)
+                        asides = asides or Asides(self._find_listener)
+                        replies = asides.carry_out(step)
                     elif held is None and not step.hold:
                         replies = self._request(step)
                     else:
@@ -94,7 +96,7 @@ class Threads:
         finally:
             if held is not None:
                 self._drop(held)
-            if listener is not None:
+            if asides is not None and (listener := asides.close()) is not None:
                 self._stop_listening(listener)
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
@@ -113,20 +115,7 @@ class Threads:
             while True:
                 self._listeners.pop().close()
 
-    def _wait(
-        self, step: Pause | Listen | Wait, listener: Listener | None
-    ) -> tuple[bytes | None, Listener | None]:
-        """Carry out a step without a request; return its answer and who listens from now on."""
-        if isinstance(step, Pause):
-            time.sleep(step.seconds)
-        elif isinstance(step, Listen):
-            listener = listener or self._listen(step)
-            return listener.channel if listener else b"", listener
-        elif listener is not None:
-            return listener.wait(step.addressee, step.seconds), listener
-        return None, listener
-
-    def _listen(self, step: Listen) -> Listener | None:
+    def _find_listener(self, step: Listen) -> Listener | None:
         with contextlib.suppress(IndexError):
             while True:
                 listener = self._listeners.pop()

@@ -1,0 +1,76 @@
+"""The steps of a core that are no requests, for threads: pauses, waiting, context managers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from bloomlock.commands import Aside, Clock, Enter, Leave, Listen, Pause
+from bloomlock.errors import ConfigurationError
+
+from .clock import boot_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .listening import Listener
+
+
+class Asides:
+    """What one run of a core has besides its requests.
+
+    Args:
+        find_listener: Gives a listener, or None.
+    """
+
+    def __init__(self, find_listener: Callable[[Listen], Listener | None]) -> None:
+        """Start with nothing."""
+        self._find_listener = find_listener
+        self._listener: Listener | None = None
+        self._entered: list[Any] = []
+
+    def carry_out(self, step: Aside) -> Any:
+        """Carry out a step and return its answer."""
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+        elif isinstance(step, Listen):
+            self._listener = self._listener or self._find_listener(step)
+            return self._listener.channel if self._listener else b""
+        elif isinstance(step, Clock):
+            return boot_clock
+        elif isinstance(step, Enter):
+            return self._enter(step.manager)
+        elif isinstance(step, Leave):
+            return self._leave()
+        elif self._listener is not None:
+            return self._listener.wait(step.addressee, step.seconds)
+        return None
+
+    def _enter(self, manager: Any) -> Exception | None:
+        if not hasattr(manager, "__enter__"):
+            return not_a_manager(manager, "context manager")
+        try:
+            manager.__enter__()
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return error
+        self._entered.append(manager)
+        return None
+
+    def _leave(self) -> Exception | None:
+        try:
+            self._entered.pop().__exit__(None, None, None)
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return error
+        return None
+
+    def close(self) -> Listener | None:
+        """Leave what the core did not; return the listener, which is needed no more."""
+        while self._entered:
+            self._entered.pop().__exit__(*sys.exc_info())
+        return self._listener
+
+
+def not_a_manager(manager: object, wanted: str) -> ConfigurationError:
+    """Return the error for what is not the kind of context manager that is wanted."""
+    return ConfigurationError(f"factory must return a {wanted} for each name, not {manager!r:.80}")

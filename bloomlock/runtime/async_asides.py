@@ -1,0 +1,74 @@
+"""The steps of a core that are no requests, for asyncio; see asides.py."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from bloomlock.commands import Aside, Clock, Enter, Leave, Listen, Pause
+
+from .asides import not_a_manager
+from .clock import boot_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .hub import Hub
+
+
+class AsyncAsides:
+    """What one run of a core has besides its requests.
+
+    Args:
+        find_hub: Gives the client's hub, joined, or None.
+    """
+
+    def __init__(self, find_hub: Callable[[Listen], Awaitable[Hub | None]]) -> None:
+        """Start with nothing."""
+        self._find_hub = find_hub
+        self._hub: Hub | None = None
+        self._entered: list[Any] = []
+
+    async def carry_out(self, step: Aside) -> Any:
+        """Carry out a step and return its answer."""
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+        elif isinstance(step, Listen):
+            self._hub = self._hub or await self._find_hub(step)
+            return self._hub.channel if self._hub else b""
+        elif isinstance(step, Clock):
+            return boot_clock
+        elif isinstance(step, Enter):
+            return await self._enter(step.manager)
+        elif isinstance(step, Leave):
+            return await self._leave()
+        elif self._hub is not None:
+            return await self._hub.wait(step.addressee, step.seconds)
+        return None
+
+    async def _enter(self, manager: Any) -> Exception | None:
+        if not hasattr(manager, "__aenter__"):
+            return not_a_manager(manager, "asynchronous context manager")
+        try:
+            await manager.__aenter__()
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return error
+        self._entered.append(manager)
+        return None
+
+    async def _leave(self) -> Exception | None:
+        try:
+            await self._entered.pop().__aexit__(None, None, None)
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return error
+        return None
+
+    async def close(self) -> None:
+        """Leave what the core did not, and stop listening."""
+        try:
+            while self._entered:
+                await self._entered.pop().__aexit__(*sys.exc_info())
+        finally:
+            if self._hub is not None:
+                await self._hub.part()
