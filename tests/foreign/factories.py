@@ -90,15 +90,17 @@ def etcd_lock(client: Etcd3Client, name: str, ttl: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_factory(system: str, address: str | int, ttl: float = 30.0) -> Iterator[Factory]:
+def open_factory(system: str, address: str | int | None, ttl: float = 30.0) -> Iterator[Factory]:
     """Give the factory of a system, with connections of its own.
 
     Args:
-        system: "zookeeper", "etcd" or "sql".
+        system: "zookeeper", "etcd", "sql", or "none": no lock at all, for the controls.
         address: What the fixture of that name gives.
         ttl: Seconds of an etcd or SQL lease.
     """
-    if system == "zookeeper":
+    if system == "none":
+        yield lambda _name: contextlib.nullcontext()
+    elif system == "zookeeper":
         client = KazooClient(address, timeout=SESSION)
         client.start(timeout=60)
         try:
@@ -107,7 +109,7 @@ def open_factory(system: str, address: str | int, ttl: float = 30.0) -> Iterator
             client.stop()
             client.close()
     elif system == "etcd":
-        gateway = Etcd3Client("127.0.0.1", int(address), timeout=30)
+        gateway = Etcd3Client("127.0.0.1", address, timeout=30)
         with gateway.session:
             yield lambda name: etcd_lock(gateway, name, int(ttl))
     else:

@@ -57,7 +57,7 @@ def test_only_one_process_at_a_time_is_inside(system):
 
 def test_without_a_lock_two_are_inside():
     # The control: the same processes meet.
-    _, met = count_together(None, turns.PATIENCE)
+    _, met = count_together(("none", None), turns.PATIENCE)
     assert met
 
 

@@ -31,19 +31,14 @@ def started(target: Callable[..., None], *arguments: Any) -> Iterator[BaseProces
 
 
 def count_up(
-    lock: tuple[str, Any] | None, number: Any, rounds: int, patience: float, inside: Any, met: Any
+    lock: tuple[str, Any], number: Any, rounds: int, patience: float, inside: Any, met: Any
 ) -> None:
     """Raise a shared number, round by round, slowly enough to be disturbed.
 
     Waits each time for another process to be inside as well, which `met` tells for good, at most
     `patience` seconds.
     """
-    with contextlib.ExitStack() as stack:
-        factory: Any = (
-            stack.enter_context(open_factory(*lock))
-            if lock
-            else (lambda _name: contextlib.nullcontext())
-        )
+    with open_factory(*lock) as factory:
         for _ in range(rounds):
             with factory("a/b {c} ü"):
                 seen = number.value
