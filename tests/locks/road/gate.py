@@ -32,6 +32,10 @@ class Gate(LossProxy):
 
     Commands of the handshake are neither judged nor counted. The judge may block: it runs in the
     thread of the one connection whose command it judges.
+
+    Attributes:
+        packets: How often a client sent something; what goes out in one piece counts once.
+        answers: How often the server did.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Gate(LossProxy):
     ) -> None:
         super().__init__(url, judge)
         self.answers = 0
+        self.packets = 0
 
     def client(self, retries: int = 0) -> redis.Redis:
         """Return a client through the gate that repeats a command `retries` times by itself."""
@@ -59,6 +64,7 @@ class Gate(LossProxy):
     def _forward(self, near: socket.socket, far: socket.socket, deaf: threading.Event) -> None:
         commands = hiredis.Reader()
         while data := near.recv(65536):
+            self.packets += 1
             commands.feed(data)
             while (command := commands.gets()) is not False:
                 verdict = self._judged(command[0].decode().upper())

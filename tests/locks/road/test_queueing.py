@@ -97,20 +97,30 @@ def retreat_with_a_lost_reply(server_url, client, number):
     holder = FairLock("job", client=client)
     assert holder.acquire()
     got = []
+    seen = set()
+
+    def joined(count):
+        for key in client.keys("*queue*"):
+            seen.update(client.zrange(key, 0, -1))
+        return len(seen) == count
+
     with Gate(server_url, lambda _name, n: "after" if n == number else "pass") as gate:
         quitter = FairLock("job", client=gate.url)
-        leaving = threading.Thread(target=quitter.acquire, kwargs={"timeout": 1.0}, daemon=True)
-        leaving.start()
-        wait_until(lambda: queue_length(client) == 1, LONG)
-        threads = []
-        for place in (1, 2):
-            threads.append(threading.Thread(target=take_turn, args=(client, place, got)))
-            threads[-1].start()
-            wait_until(lambda place=place: queue_length(client) >= place, LONG)
-        leaving.join(LONG)
-        assert not leaving.is_alive()
-    holder.release()
-    for thread in threads:
-        thread.join(LONG)
+        threads = [
+            threading.Thread(target=quitter.acquire, kwargs={"timeout": 1.0}, daemon=True),
+            *(
+                threading.Thread(target=take_turn, args=(client, place, got), daemon=True)
+                for place in (1, 2)
+            ),
+        ]
+        for count, thread in enumerate(threads, start=1):
+            thread.start()
+            wait_until(lambda count=count: joined(count), LONG)
+        threads[0].join(LONG)
+        assert not threads[0].is_alive()
+        lost = bool(gate.lost)
+        holder.release()
+        for thread in threads:
+            thread.join(LONG)
     assert got == [1, 2]
-    return bool(gate.lost)
+    return lost
