@@ -161,5 +161,8 @@ class Attempt:
         grant = read_payload(payload)[1]
         if grant.fence <= busy.fence:
             return None
-        deadline = deadline_of(sent, asking.lease_ms + SLICE_MS)
-        return Obtained(grant, deadline) if self._clock() < deadline else None
+        now = self._clock()
+        if now >= (end := deadline_of(sent, asking.lease_ms + SLICE_MS)):
+            return None
+        # A renewal whose reply is lost may have shortened the lease to its usual length.
+        return Obtained(grant, min(end, deadline_of(now, asking.lease_ms)))
