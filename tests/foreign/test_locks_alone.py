@@ -14,6 +14,7 @@ turns = pytest.importorskip("foreign.turns", exc_type=ImportError)
 factories = pytest.importorskip("foreign.factories", exc_type=ImportError)
 sql_lock = pytest.importorskip("foreign.sql_lock", exc_type=ImportError)
 etcd3gw = pytest.importorskip("etcd3gw")
+psycopg = pytest.importorskip("psycopg")
 psycopg_pool = pytest.importorskip("psycopg_pool")
 
 pytestmark = [pytest.mark.foreign, pytest.mark.processes]
@@ -24,7 +25,7 @@ ROUNDS = 25
 @pytest.fixture
 def pool(sql):
     """Connections to the SQL server, whose table of locks is empty."""
-    with psycopg_pool.ConnectionPool(sql, min_size=1, kwargs={"autocommit": True}) as made:
+    with psycopg_pool.ConnectionPool(sql, kwargs={"autocommit": True}) as made:
         with made.connection() as connection:
             connection.execute("DELETE FROM locks")
         yield made
@@ -110,6 +111,13 @@ def test_an_interrupted_waiter_leaves_nothing_in_the_way(system):
             assert waiter.is_alive()
 
 
+def test_a_body_that_fails_gives_the_lock_back(system):
+    with factories.open_factory(*system, 300) as factory:
+        for _ in range(2):
+            with pytest.raises(KeyError, match="of the body"), factory("one"):
+                raise KeyError("of the body")
+
+
 def test_a_sweeper_removes_what_a_killed_holder_left(sql, pool):
     entered, leave, told = make_signals()
     with turns.started(turns.hold, ("sql", sql), 1, entered, leave, told) as holder:
@@ -146,6 +154,30 @@ def test_fences_rise_though_the_row_is_deleted_each_time(pool):
         with sql_lock.SqlLock(pool, "fenced") as held:
             fences.append(held.fence)
     assert fences == sorted(set(fences))
+
+
+def test_a_fence_drawn_while_it_waited_is_not_below_that_of_the_holder(sql, pool):
+    holder = sql_lock.SqlLock(pool, "slow")._row
+    later = []
+
+    def take():
+        with sql_lock.SqlLock(pool, "slow") as held:
+            later.append(held.fence)
+
+    def waits():
+        with pool.connection() as connection:
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            return connection.execute(waiting).fetchone()
+
+    with psycopg.connect(sql) as transaction:
+        transaction.execute(sql_lock._TAKE, holder)
+        waiter = threading.Thread(target=take)
+        waiter.start()
+        servers.wait_until(waits)
+        fence = transaction.execute(sql_lock._TAKE, holder).fetchone()[0]
+        transaction.execute(sql_lock._GIVE_BACK, holder)
+    waiter.join()
+    assert later[0] > fence
 
 
 def test_the_bodys_own_error_is_not_hidden_by_a_lost_row(pool):
