@@ -28,6 +28,7 @@ from .locks.async_lock import (
 )
 from .locks.events import LockEvent
 from .locks.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
+from .strategies.lock import LockStrategy
 
 __version__ = "0.1.0"
 
@@ -51,6 +52,7 @@ __all__ = [
     "LockEvent",
     "LockLostError",
     "LockNotOwnedError",
+    "LockStrategy",
     "LockTimeoutError",
     "OutcomeUnknownError",
     "PartialResultError",

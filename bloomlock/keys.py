@@ -127,13 +127,21 @@ class LockKeys(NamedTuple):
         return cls(lock, *(f"{lock}:{part}" for part in cls._fields[1:]))
 
 
-def lock_key(bits_key: str, stripe: int) -> str:
+def stripe_fence(bits_key: str) -> str:
+    """Return the key of the last fence of all stripes of the shard at `bits_key`."""
+    return f"{bits_key.removesuffix('bits')}lock:fence"
+
+
+def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
     """Return the lock of one stripe of the items of the shard at `bits_key`; in the same slot.
 
-    >>> lock_key(FilterKeys("pages").bits(3), 17)
+    The stripes share the key of the last fence, so that they leave one key behind and not each one.
+
+    >>> stripe_keys(FilterKeys("pages").bits(3), 17).lock
     'bloomlock:{pages/3}:lock:17'
     """
-    return f"{bits_key.removesuffix('bits')}lock:{stripe}"
+    keys = LockKeys.at(f"{bits_key.removesuffix('bits')}lock:{stripe}")
+    return keys._replace(fence=stripe_fence(bits_key))
 
 
 def meta_pattern(prefix: str = DEFAULT_PREFIX) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bloomlock.commands import Core, ask, encode_command
+from bloomlock.keys import stripe_fence
 
 from .attachment import renew
 from .core import FilterCore, new_generation
@@ -30,6 +31,10 @@ def delete(keys: FilterKeys) -> Core[bool]:
     shards = found.descriptor.size.shards if found.descriptor else 1
     # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
     for shard in range(1, shards):
-        yield from ask(keys.bits(shard), encode_command("UNLINK", keys.bits(shard)))
-    yield from ask(keys.meta, encode_command("UNLINK", keys.meta, keys.bits(0)))
+        yield from ask(keys.bits(shard), encode_command("UNLINK", *_keys_of_shard(keys, shard)))
+    yield from ask(keys.meta, encode_command("UNLINK", keys.meta, *_keys_of_shard(keys, 0)))
     return found.descriptor is not None or found.header != 0
+
+
+def _keys_of_shard(keys: FilterKeys, shard: int) -> tuple[str, str]:
+    return keys.bits(shard), stripe_fence(keys.bits(shard))

@@ -1,132 +1,206 @@
-"""Bits set one by one under a lock for the item: for servers where one command cannot reach.
+"""Bits set under a lock for the item: for work that one command or script cannot reach.
 
 Locks are striped by item, 1024 for each shard, so two workers wait for each other only over the
 same item (or, one time in a thousand, another of its stripe). No worker ever waits while it
 holds a lock, so there is no deadlock, whatever order a batch comes in.
 
-The lock's key is read after the bits, in the same trip. If the lease ran out meanwhile, somebody
-else may have set the same bits; the answer then is "not known", never a second "new".
+With our own locks the update is a transaction on a connection that watches the locks: it is carried
+out only if they still are held. Any other lock can take their place; then the update is carried out
+in any case, and the answers are exact as long as that lock keeps others out.
 """
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from bloomlock.commands import ConnectionLost, Core, Pause, Request, collect
-from bloomlock.errors import LockTimeoutError
-from bloomlock.keys import lock_key
-from bloomlock.locks.stripes import StripeLocks
+from bloomlock.commands import Clock, ConnectionLost, Core, Enter, Leave, Pause, Request, collect
+from bloomlock.errors import ConfigurationError, LockTimeoutError
+from bloomlock.keys import LockKeys, stripe_keys
+from bloomlock.locks.protocol.state import Asking
+from bloomlock.locks.protocol.steps import Abilities, LockSteps
+from bloomlock.locks.protocol.stripes import release_all, take_and_watch, watch
+from bloomlock.locks.protocol.waiting import OUTAGE_PAUSE, TEMPORARY, Attempt
 
 from .base import Segment, Strategy
-from .bits import bit_commands, header_command
-from .pipeline import bits_then_header
+from .transaction import TransactionStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from .base import Rows, Shard
 
 STRIPES = 1024
-SHORTEST_PAUSE = 0.001
-LONGEST_PAUSE = 0.05
+LEASE_MS = 10_000
 
 
 class LockStrategy(Strategy):
-    """Two round trips for the update and one to release; exact while leases hold, else "unknown".
+    """Three round trips for an add, one to test; exact.
 
     Args:
-        timeout: Seconds to wait for the lock of an item.
+        factory: Gives a lock by name: a context manager, entered before the bits of an item are
+            set and left afterwards (for AsyncBloomFilter an asynchronous one). The name is
+            that of one stripe of items, such as "bloomlock:{pages}:lock:17". None: our own locks.
+        timeout: Seconds to wait for the lock of an item; a factory's locks have their own.
         stripes: Locks for each shard.
         new_token: Gives a token that nobody else has.
+
+    Raises:
+        ConfigurationError: If a parameter is not usable.
+
+    >>> import threading
+    >>> from collections import defaultdict
+    >>> locks = defaultdict(threading.Lock)
+    >>> strategy = LockStrategy(locks.__getitem__)
     """
 
     name = "lock"
-    whole = False
 
     def __init__(
         self,
+        factory: Callable[[str], Any] | None = None,
+        *,
         timeout: float = 30.0,
         stripes: int = STRIPES,
-        new_token: Callable[[], bytes] = lambda: secrets.token_bytes(16),
+        new_token: Callable[[], bytes] = lambda: secrets.token_urlsafe(12).encode(),
     ) -> None:
-        """Keep the waiting time."""
-        self._new_token = new_token
+        """Check the parameters."""
+        if factory is not None and not callable(factory):
+            raise ConfigurationError(f"factory must be a function or None, not {factory!r:.80}")
+        if not isinstance(timeout, (int, float)) or not timeout >= 0:
+            raise ConfigurationError(
+                f"timeout must be a number of seconds from 0 on, not {timeout!r:.80}"
+            )
+        if not isinstance(stripes, int) or stripes < 1:
+            raise ConfigurationError(f"stripes must be a whole number from 1 on, not {stripes!r}")
+        self._factory = factory
         self._timeout = timeout
         self._stripes = stripes
-        self._locks = StripeLocks()
+        self._new_token = new_token
+        self._abilities = Abilities()
+        self._transaction = TransactionStrategy()
 
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange; a test needs no lock."""
-        key = shard.key
         if not write:
-            commands = [*bit_commands(key, rows, write=False), header_command(key)]
-            replies = yield from collect(Request(key, commands), repeatable=True)
-            return [bits_then_header(replies, rows)]
-        results: list[Segment | None] = [None] * len(rows)
-        waited, pause = 0.0, SHORTEST_PAUSE
-        while waiting := [index for index, done in enumerate(results) if done is None]:
-            if waited > self._timeout:
-                error = LockTimeoutError(f"no lock for an item within {self._timeout:g} s")
-                return [done or Segment(1, error=error) for done in results]
-            progressed = yield from self._round(key, rows, waiting, results)
-            if not progressed:
-                yield Pause(pause)
-                waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE)
-        return [done for done in results if done is not None]
+            return (yield from self._transaction.exchange(shard, rows, write=False))
+        places: dict[LockKeys, list[int]] = {}
+        for index, row in enumerate(rows):
+            places.setdefault(self._lock_of(shard.key, row), []).append(index)
+        update = _Update(shard, rows, places, self._transaction)
+        if self._factory is not None:
+            yield from self._under_foreign_locks(update, self._factory)
+        else:
+            yield from self._under_own_locks(update)
+        return [done for done in update.results if done is not None]
 
-    def _round(
-        self, key: str, rows: Rows, waiting: list[int], results: list[Segment | None]
-    ) -> Core[bool]:
-        """Update every waiting row whose lock is free; tell whether there was one."""
-        token = self._new_token()
-        names = {index: self._lock_name(key, rows[index]) for index in waiting}
-        wanted = sorted(set(names.values()))
+    def _under_foreign_locks(self, update: _Update, factory: Callable[[str], Any]) -> Core[None]:
+        for keys in sorted(update.waiting):
+            failed = yield Enter(factory(keys.lock))
+            if isinstance(failed, ConfigurationError):
+                raise failed
+            if failed is not None:
+                update.fail([keys], failed)
+                continue
+            yield from update.carry_out([keys])
+            failed = yield Leave()
+            if failed is not None:
+                # Whether it kept others out until the bits were set nobody can say now.
+                update.fail([keys], ConnectionLost(failed, sent=True, replies=[]))
+
+    def _under_own_locks(self, update: _Update) -> Core[None]:
+        clock = yield Clock()
+        until = clock() + self._timeout
+        while wanted := sorted(update.waiting):
+            asking = Asking(self._new_token(), LEASE_MS)
+            taken = wanted
+            try:
+                taken = yield from take_and_watch(wanted, asking, self._abilities)
+                if not taken:
+                    taken = yield from self._wait_for(wanted[0], asking, until, clock)
+                if not taken:
+                    error = LockTimeoutError(f"no lock for an item within {self._timeout:g} s")
+                    update.fail(wanted, error)
+                    return
+                yield from update.carry_out_watched(taken, asking.token)
+            except RedisError as error:
+                if isinstance(error, TEMPORARY) and clock() < until:
+                    yield Pause(OUTAGE_PAUSE)
+                else:
+                    update.fail(wanted, error)
+            except ConnectionLost as lost:
+                # Nothing but locks was asked for so far.
+                update.fail(wanted, lost.cause)
+            yield from release_all(taken, asking.token, self._abilities)
+
+    def _wait_for(
+        self, keys: LockKeys, asking: Asking, until: float, clock: Callable[[], float]
+    ) -> Core[list[LockKeys]]:
+        """Stand in the queue of one lock; nothing is held meanwhile."""
+        steps = LockSteps(keys, self._abilities)
+        attempt = Attempt(steps, asking, until, clock)
         try:
-            held = yield from self._locks.acquire(wanted, token)
-        except RedisError as error:
-            for index in waiting:
-                results[index] = Segment(1, error=error)
-            return True
-        mine = {name for name, ours in zip(wanted, held, strict=True) if ours}
-        ready = [index for index in waiting if names[index] in mine]
-        if ready:
-            segments = yield from self._update(key, [(rows[i], names[i]) for i in ready], token)
-            for index, segment in zip(ready, segments, strict=True):
-                results[index] = segment
-            yield from self._locks.release(sorted(mine), token)
-        return bool(ready)
+            got = yield from attempt.run()
+        except RedisError:
+            yield from attempt.leave()
+            raise
+        return (yield from watch([keys], asking.token)) if got else []
 
-    def _update(
-        self, key: str, locked: list[tuple[Iterable[int], str]], token: bytes
-    ) -> Core[list[Segment]]:
-        """Set the bits of rows whose locks are held, and look whether they still are."""
-        commands: list[bytes] = []
-        ends = []
-        for row, name in locked:
-            commands += bit_commands(key, [list(row)], write=True)
-            commands += [header_command(key), self._locks.held_command(name)]
-            ends.append(len(commands))
-        replies = yield from collect(Request(key, commands), repeatable=False)
-        segments, start = [], 0
-        for (row, _), end in zip(locked, ends, strict=True):
-            *bits, holder = replies[start:end]
-            segment = bits_then_header(bits, [list(row)])
-            if segment.error is None and holder != token:
-                segment = Segment(1, error=_lease_lost(holder))
-            segments.append(segment)
-            start = end
-        return segments
-
-    def _lock_name(self, key: str, row: Iterable[int]) -> str:
+    def _lock_of(self, key: str, row: Sequence[int]) -> LockKeys:
         # The offsets are the item's identity here: the same item has the same stripe everywhere.
-        return lock_key(key, sum(row) % self._stripes)
+        return stripe_keys(key, int(sum(row)) % self._stripes)
 
 
-def _lease_lost(holder: object) -> Exception:
-    if isinstance(holder, Exception):
-        return holder
-    cause = RedisError("the lease of the item's lock ran out before its bits were set")
-    return ConnectionLost(cause, sent=True, replies=[])
+class _Update:
+    """Rows that wait for their locks, and the answers so far.
+
+    Attributes:
+        results: For each row its answer, or None.
+        waiting: The locks of rows without an answer.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        rows: Rows,
+        places: dict[LockKeys, list[int]],
+        transaction: TransactionStrategy,
+    ) -> None:
+        self.results: list[Segment | None] = [None] * len(rows)
+        self.waiting = set(places)
+        self._places = places
+        self._shard = shard
+        self._rows = rows
+        self._transaction = transaction
+
+    def fail(self, locks: Iterable[LockKeys], error: Exception) -> None:
+        """Answer the rows of these locks with an error."""
+        for keys in locks:
+            self.waiting.discard(keys)
+            for index in self._places[keys]:
+                self.results[index] = Segment(1, error=error)
+
+    def carry_out_watched(self, locks: list[LockKeys], token: bytes) -> Core[None]:
+        """Update the rows of locks that are held and watched; those of a lock that is lost wait on.
+
+        An update that WATCH refused has not happened.
+        """
+        while locks and not (yield from self.carry_out(locks)):
+            locks = yield from watch(locks, token)
+
+    def carry_out(self, locks: list[LockKeys]) -> Core[bool]:
+        """Update the rows of these locks; False: EXEC was refused."""
+        indices = [index for keys in locks for index in self._places[keys]]
+        rows = [self._rows[index] for index in indices]
+        commands = self._transaction.encode(self._shard, rows, write=True)
+        replies = yield from collect(Request(self._shard.key, commands), repeatable=False)
+        if replies[-1] is None:
+            return False
+        [segment] = self._transaction.decode(replies, rows)
+        for place, index in enumerate(indices):
+            missing = None if segment.missing is None else segment.missing[place : place + 1]
+            self.results[index] = segment._replace(rows=1, missing=missing)
+        self.waiting.difference_update(locks)
+        return True

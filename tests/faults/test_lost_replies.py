@@ -237,7 +237,9 @@ def test_the_same_for_asyncio(server, proxy, strategy, verdict):
         client = redis.asyncio.Redis.from_url(proxy.url)
         made = await AsyncBloomFilter("x", 2000, client=client, strategy=strategy)
         await made.add("warm")
-        lose_once(proxy, verdict, {"BITFIELD", "EVALSHA", "EXEC", "SETBIT"})
+        # The scripts of locks may be repeated, and are.
+        updates = {"EXEC"} if strategy == "lock" else {"BITFIELD", "EVALSHA", "EXEC", "SETBIT"}
+        lose_once(proxy, verdict, updates)
         with pytest.raises(OutcomeUnknownError):
             await made.add("item")
         lose_once(proxy, verdict)

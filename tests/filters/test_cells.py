@@ -43,7 +43,7 @@ def test_where_eval_is_forbidden(client, restricted, strategy):
     assert made.exists("a")
     made.clear()
     assert not made.exists("a")
-    assert client.keys("*:lock:*") == []
+    assert no_lock_is_left(client)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -64,7 +64,15 @@ def test_locks_are_released_whatever_is_forbidden(client, restricted, forbidden)
     rules = [rule for rule in forbidden.split() if rule != "-delifeq" or _knows(client, "DELIFEQ")]
     made = BloomFilter("x", 1000, client=restricted(*rules), strategy="lock")
     assert made.add_many(map(str, range(50))) == [True] * 50
-    assert client.keys("*:lock:*") == []
+    assert no_lock_is_left(client)
+    made.delete()
+    assert client.keys("*") == []
+
+
+def no_lock_is_left(client):
+    """Only the last fence of all stripes of a shard, for a while."""
+    left = client.keys("*:lock:*")
+    return all(key.endswith(b":lock:fence") and 0 < client.pttl(key) <= 60_000 for key in left)
 
 
 def _knows(client, command):
@@ -98,8 +106,7 @@ def trips(made, core):
     try:
         step = next(core)
         while True:
-            assert isinstance(step, Request)
-            count += 1
+            count += isinstance(step, Request)
             step = core.send(made._runtime.run(one(step)))
     except StopIteration:
         return count

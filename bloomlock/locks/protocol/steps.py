@@ -97,7 +97,7 @@ class LockSteps:
         """
         wait = encode_command("WAIT", replicas, wait_ms)
         if self._abilities.scripts:
-            take = ACQUIRE.by_source(self.keys, _arguments(asking))
+            take = ACQUIRE.by_source(self.keys, arguments(asking))
             request = Request(self.keys.lock, (take, wait))
             reply, count = check((yield from deliver(request, repeatable=True)))
             answer = _read_answer(reply)
@@ -197,7 +197,7 @@ def acquire_all(
 ) -> Core[list[Granted | Busy]]:
     """Take locks that lie in one slot, in one round trip; the answers in order."""
     if abilities.scripts:
-        calls = [(keys, _arguments(asking)) for keys, asking in wanted]
+        calls = [(keys, arguments(asking)) for keys, asking in wanted]
         replies = yield from ACQUIRE.call(calls, repeatable=True)
         if not any(lacks_command(reply) for reply in replies):
             return [_read_answer(_raise(reply)) for reply in replies]
@@ -269,7 +269,8 @@ def lacks_command(reply: object) -> bool:
     )
 
 
-def _arguments(asking: Asking) -> tuple[bytes | int, ...]:
+def arguments(asking: Asking) -> tuple[bytes | int, ...]:
+    """Return the ARGV of lock_acquire.lua."""
     return asking.token, asking.group, asking.lease_ms, int(asking.joins), asking.record
 
 

@@ -34,7 +34,7 @@ NOBODY = b"-"
 """The channel of waiters to whom nothing can be announced."""
 
 # Errors of a server that is just starting, failing over or moving slots.
-_TEMPORARY = (
+TEMPORARY = (
     redis.exceptions.ReadOnlyError,
     redis.exceptions.TryAgainError,
     redis.exceptions.ClusterDownError,
@@ -135,9 +135,12 @@ class Attempt:
         """Ask once; None: the server did not answer, for no longer than a lease so far."""
         try:
             answer = yield from self._steps.acquire(asking)
-        except (ConnectionLost, *_TEMPORARY) as error:
+        except (ConnectionLost, *TEMPORARY) as error:
+            now = self._clock()
+            if self._answered is None and not isinstance(error, ConnectionLost):
+                self._answered = now
             patience = asking.lease_ms / 1000
-            if self._answered is None or self._clock() - self._answered > patience:
+            if self._answered is None or now - self._answered > patience or now >= self._until:
                 raise (error.cause if isinstance(error, ConnectionLost) else error) from None
             yield Pause(OUTAGE_PAUSE)
             return None
