@@ -28,6 +28,7 @@ COMMANDS = {
     "ls": "manage:ls_command",
     "clear": "manage:clear_command",
     "delete": "manage:delete_command",
+    "lock": "lock:lock_command",
     "server": "server:server_group",
     "crawl": "crawl:crawl_command",
 }

@@ -23,8 +23,6 @@ from .failures import Failure, warn
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CANNOT_RUN = 126
-NOT_FOUND = 127
 SIGNAL_STATUS = 128
 _SHELL = "/bin/sh"
 _FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
@@ -43,31 +41,39 @@ kill -s KILL -- "$target"
 
 
 class CannotRunError(Failure):
-    """A command cannot be started; the exit statuses are those of a shell."""
+    """A command cannot be started; the exit status is that of a shell."""
 
-    def __init__(self, command: str, why: str, status: int) -> None:
+    exit_code = 126
+
+    def __init__(self, command: str, why: str) -> None:
         """Say it in one sentence."""
         super().__init__(f"cannot run {command!r}: {why}")
-        self.exit_code = status
+
+
+class NotFoundError(CannotRunError):
+    """There is no such command."""
+
+    exit_code = 127
 
 
 def find_program(command: str) -> str:
     """Return the path of the program that a shell would run.
 
     Raises:
-        CannotRunError: If there is none, with status 127, or if it is not executable, with 126.
+        NotFoundError: If there is none.
+        CannotRunError: If it is not executable.
     """
     found = shutil.which(command)
     if found is not None:
         return found
     if os.sep in command:
         if Path(command).is_dir():
-            raise CannotRunError(command, "it is a directory", CANNOT_RUN)
+            raise CannotRunError(command, "it is a directory")
         if not Path(command).exists():
-            raise CannotRunError(command, "there is no such file", NOT_FOUND)
+            raise NotFoundError(command, "there is no such file")
     elif not any(Path(folder, command).is_file() for folder in os.get_exec_path()):
-        raise CannotRunError(command, "command not found", NOT_FOUND)
-    raise CannotRunError(command, "permission denied", CANNOT_RUN)
+        raise NotFoundError(command, "command not found")
+    raise CannotRunError(command, "permission denied")
 
 
 class Child:
@@ -167,8 +173,9 @@ class Child:
                 script = [_SHELL, program, *arguments[1:]]
                 return self._execute(_SHELL, script, environment)
         except OSError as error:
-            status = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
-            raise CannotRunError(arguments[0], (error.strerror or str(error)), status) from error
+            missing = isinstance(error, FileNotFoundError)
+            kind = NotFoundError if missing else CannotRunError
+            raise kind(arguments[0], error.strerror or str(error)) from error
 
     def _execute(
         self, program: str, arguments: Sequence[str], environment: Mapping[str, str]

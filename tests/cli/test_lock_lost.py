@@ -1,0 +1,145 @@
+"""The lock is lost, or bloomlock is killed, while the command runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import redis
+from cli_process import PATIENCE, answer
+from servers import exists, wait_until
+
+from bloomlock import Lock
+from bloomlock.server import PrivateServer
+
+LOST = 75
+POLITE = "trap 'echo told; exit 3' TERM; echo on; while :; do sleep 0.05; done"
+STUBBORN = "trap '' TERM; echo $$; while :; do sleep 0.05; done"
+FAMILY = "trap '' TERM; sleep 1000 & echo $!; wait"
+
+
+@pytest.fixture
+def client(valkey):
+    with redis.Redis.from_url(valkey) as made:
+        yield made
+
+
+@pytest.fixture
+def key(name):
+    return f"bloomlock:{{{name}}}:lock"
+
+
+def explain(process, *parts: str) -> None:
+    """Look at its end: the status, and what it says."""
+    assert process.wait(PATIENCE) == LOST
+    message = process.stderr.read().decode()
+    assert message.startswith("bloomlock: ")
+    assert "Traceback" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_a_command_whose_lock_is_deleted_is_told(start, name, client, key):
+    process = start("lock", "--ttl", "1", name, "sh", "-c", POLITE)
+    assert answer(process) == b"on\n"
+    client.delete(key)
+    assert answer(process) == b"told\n"
+    explain(process, f"lock '{name}' was lost: ", "ending the command")
+
+
+def test_a_command_that_does_not_listen_is_killed(start, name, client, key):
+    process = start("lock", "--ttl", "1", "--grace", "0.2", name, "sh", "-c", STUBBORN)
+    command = int(answer(process))
+    client.delete(key)
+    explain(process, "ending the command")
+    assert not exists(command)
+
+
+def test_without_a_terminal_all_of_a_command_is_killed(start, name, client, key):
+    words = ("lock", "--ttl", "1", "--grace", "0.2", name, "sh", "-c", FAMILY)
+    process = start(*words, start_new_session=True)
+    inner = int(answer(process))
+    client.delete(key)
+    explain(process, "ending the command")
+    wait_until(lambda: not exists(inner))
+
+
+def test_a_command_that_is_stopped_is_ended(start, name, client, key):
+    process = start("lock", "--ttl", "1", name, "sh", "-c", "echo $$; exec sleep 1000")
+    command = int(answer(process))
+    os.kill(command, signal.SIGSTOP)
+    client.delete(key)
+    explain(process, "ending the command")
+    assert not exists(command)
+
+
+def test_a_lock_that_somebody_else_took_is_left_to_him(start, name, client, key):
+    process = start("lock", "--ttl", "1", name, "sh", "-c", POLITE)
+    assert answer(process) == b"on\n"
+    client.set(key, "somebody else")
+    explain(process, "ending the command")
+    assert client.get(key) == b"somebody else"
+    client.delete(key)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_the_server_is_gone(start, name, how):
+    with PrivateServer() as server:
+        process = start("lock", "--ttl", "1", name, "sh", "-c", POLITE, url=server.url)
+        assert answer(process) == b"on\n"
+        getattr(server, how)()
+        assert answer(process) == b"told\n"
+        explain(process, "ending the command")
+
+
+def test_a_server_that_comes_back_in_time_is_no_loss(start, name):
+    with PrivateServer() as server:
+        words = ("lock", "--ttl", "300", name, "sh", "-c", "echo on; read x; exit 4")
+        process = start(*words, url=server.url)
+        assert answer(process) == b"on\n"
+        server.kill()
+        process.stdin.close()
+        # Held while the command ran; that it cannot be given back is somebody else's wait.
+        assert process.wait(PATIENCE) == 4
+        assert b"stays taken for up to 300 s: " in process.stderr.read()
+
+
+def test_a_loss_that_shows_in_the_end_is_said(start, name, client, key):
+    process = start("lock", name, "sh", "-c", "echo on; read x")
+    assert answer(process) == b"on\n"
+    client.delete(key)
+    process.stdin.close()
+    explain(process, f"lock '{name}' was lost: its key was gone when it was released")
+
+
+@pytest.mark.parametrize("code", [STUBBORN, FAMILY])
+def test_the_command_ends_when_bloomlock_is_killed(start, name, code, valkey):
+    words = ("lock", "--ttl", "3", "--grace", "0.2", name, "sh", "-c", code)
+    process = start(*words, start_new_session=True)
+    told = int(answer(process))
+    assert exists(told)
+    process.kill()
+    process.wait(PATIENCE)
+    wait_until(lambda: not exists(told))
+
+
+def test_the_command_is_told_first_when_bloomlock_is_killed(start, name):
+    process = start("lock", name, "sh", "-c", POLITE)
+    assert answer(process) == b"on\n"
+    process.kill()
+    process.wait(PATIENCE)
+    assert answer(process) == b"told\n"
+
+
+def test_a_guard_that_is_gone_is_no_reason_to_fail(start, name, valkey):
+    process = start("lock", name, "sh", "-c", "echo $$; read x; exit 5", start_new_session=True)
+    command = int(answer(process))
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:  # noqa: PTH123
+        pids = {int(pid) for pid in children.read().split()}
+    for pid in pids - {command}:
+        os.kill(pid, signal.SIGKILL)
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 5
+    assert process.stderr.read() == b""
+    assert not Lock(name, valkey).locked()

@@ -1,0 +1,148 @@
+"""Signals on their way through `bloomlock lock` to the command."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from cli_process import COMMAND, PATIENCE, answer, environment, send
+from servers import exists, wait_until
+
+from bloomlock import Lock
+
+FORWARDED = ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"]
+
+# Says which signals came, in the order they did; a line on its input ends it.
+LISTENER = """
+import os, signal
+for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
+    signal.signal(getattr(signal, "SIG" + name), lambda number, _: os.write(1, b"%d\\n" % number))
+os.write(1, b"ready\\n")
+os.read(0, 1)
+raise SystemExit(7)
+"""
+LISTEN = (sys.executable, "-I", "-S", "-c", LISTENER)
+
+
+def read_until(file: int, text: bytes) -> bytes:
+    seen = b""
+    deadline = time.monotonic() + PATIENCE
+    while text not in seen:
+        ready, _, _ = select.select([file], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"not shown; only {seen!r}"
+        seen += os.read(file, 1 << 16)
+    return seen
+
+
+@pytest.fixture(params=[True, False], ids=["no terminal", "session of the tests"])
+def detached(request) -> bool:
+    """Whether the command has no terminal for sure."""
+    return request.param
+
+
+def test_each_signal_reaches_the_command_once(start, name, valkey, detached):
+    process = start("lock", name, *LISTEN, start_new_session=detached)
+    assert answer(process) == b"ready\n"
+    for signal_name in FORWARDED:
+        number = getattr(signal, f"SIG{signal_name}")
+        process.send_signal(number)
+        assert answer(process) == b"%d\n" % number
+    assert Lock(name, valkey).locked()
+    send(process, b"\n")
+    assert process.wait(PATIENCE) == 7
+    assert process.stdout.read() == b""
+    assert not Lock(name, valkey).locked()
+
+
+@pytest.mark.parametrize("signal_name", ["INT", "TERM", "HUP"])
+def test_who_is_asked_to_end_ends_as_the_command_does(start, name, valkey, detached, signal_name):
+    number = getattr(signal, f"SIG{signal_name}")
+    words = ("sh", "-c", "echo on; exec sleep 1000")
+    process = start("lock", name, *words, start_new_session=detached)
+    assert answer(process) == b"on\n"
+    process.send_signal(number)
+    # A script of a shell that is interrupted ends only if its command has died of that.
+    assert process.wait(PATIENCE) == -number
+    assert process.stderr.read() == b""
+    assert not Lock(name, valkey).locked()
+
+
+def test_without_a_terminal_all_of_the_command_is_told(start, name):
+    code = "sleep 1000 & echo $!; wait"
+    process = start("lock", name, "sh", "-c", code, start_new_session=True)
+    inner = int(answer(process))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == -signal.SIGTERM
+    wait_until(lambda: not exists(inner))
+
+
+def test_ignored_signals_stay_ignored(valkey, name):
+    code = 'trap "" HUP; exec "$@"'
+    process = subprocess.Popen(
+        ["sh", "-c", code, "sh", *COMMAND, "lock", name, "sh", "-c", "echo on; read x"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(valkey, {}),
+    )
+    with process:
+        assert answer(process) == b"on\n"
+        process.send_signal(signal.SIGHUP)
+        send(process, b"\n")
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.fixture
+def at_a_terminal(valkey):
+    """Start a command as the foreground of a terminal of its own."""
+    children: list[int] = []
+
+    def at_a_terminal(*words: str) -> tuple[int, int]:
+        pid, terminal = pty.fork()
+        if pid == 0:
+            everything = environment(valkey, {})
+            os.execve(COMMAND[0], [*COMMAND, *words], everything)  # noqa: S606 - as a shell does
+        children.append(pid)
+        return pid, terminal
+
+    yield at_a_terminal
+    for pid in children:
+        if exists(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_ctrl_c_reaches_the_command_once(at_a_terminal, name):
+    pid, terminal = at_a_terminal("lock", name, *LISTEN)
+    read_until(terminal, b"ready\r\n")
+    os.write(terminal, b"\x03")
+    seen = read_until(terminal, b"2\r\n")
+    # By the time this arrives bloomlock has dealt with the Ctrl-C.
+    os.kill(pid, signal.SIGUSR1)
+    seen += read_until(terminal, b"%d\r\n" % signal.SIGUSR1)
+    assert seen.count(b"2\r\n") == 1 + (b"12\r\n" in seen)
+    os.write(terminal, b"\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    os.close(terminal)
+
+
+def test_the_command_may_read_from_the_terminal(at_a_terminal, name):
+    pid, terminal = at_a_terminal("lock", name, "sh", "-c", 'echo on; read x; echo "<$x>"')
+    read_until(terminal, b"on\r\n")
+    os.write(terminal, b"hello\n")
+    read_until(terminal, b"<hello>\r\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+
+
+def test_ctrl_c_ends_both(at_a_terminal, name, valkey):
+    pid, terminal = at_a_terminal("lock", name, "sh", "-c", "echo on; exec sleep 1000")
+    read_until(terminal, b"on\r\n")
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGINT
+    assert not Lock(name, valkey).locked()
+    os.close(terminal)
