@@ -20,6 +20,10 @@ class ListQueue(OwnerLua):
         return self.held
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 JOIN = """
 local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
 local score = (tonumber(last[2]) or tonumber(ARGV[2])) + tonumber(ARGV[3])
@@ -57,7 +61,3 @@ class ScoreQueue(OwnerLua):
 
     def leave(self) -> None:
         self.r.eval(LEAVE, 1, f"{self.key}:queue", self.token, self.ms)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
