@@ -91,6 +91,11 @@ class Hand:
                 pytest.fail(f"worker {self.config.worker} crashed: {event['trace']}")
         return self._events
 
+    def lost_holds(self) -> int:
+        """How many of its releases said that the lock had been lost."""
+        said = [event.get("error") for event in self.events() if event["kind"] == "released"]
+        return said.count("LockLostError")
+
     def count(self, kind: str) -> int:
         return sum(event["kind"] == kind for event in self.events())
 
@@ -203,6 +208,12 @@ class Chaos:
         assert isinstance(stopped, Hand)
         return stopped
 
+    def outlast(self, hand: Hand) -> None:
+        """Wait until a stopped holder's lease is over by all it knew, and by a renewal more."""
+        known = max(event["until"] for event in hand.events() if "until" in event)
+        while time.monotonic_ns() < known + self.ttl * 1e9:
+            time.sleep(0.01)
+
     def busy(self) -> bool:
         """Tell whether any living worker still has something to do."""
         return any(hand.state != "done" for hand in self.alive())
@@ -216,11 +227,16 @@ class Chaos:
             time.sleep(self.random.uniform(shortest, longest))
 
     def end(self) -> None:
-        """Wait until all living workers have done what they were told, and let them end."""
+        """Wait until all living workers have done what they were told, and let them end.
+
+        A lock that is lost calls `on_lost`, once.
+        """
         for hand in self.alive():
             hand.await_done()
+            until(lambda hand=hand: hand.count("told") >= hand.lost_holds(), "a call of on_lost")
         for hand in self.alive():
             hand.end()
+            assert hand.count("told") == hand.lost_holds()
 
     def holds(self) -> list[Hold]:
         return history.holds_of(event for hand in self.hands for event in hand.events())

@@ -7,6 +7,7 @@ that is open.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import random
@@ -22,7 +23,7 @@ from lock_chaos.register import Register
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
 
 BEAT = 0.005
@@ -195,7 +196,9 @@ class Worker:
     async def _count(self, seconds: float) -> bool:
         fence = self._adapter.fence
         if self._adapter.shared:
-            return await self.do_hold(seconds)
+            whole = await self.do_hold(seconds)
+            self.note("read" if whole else "refused")
+            return whole
         value = self._register.read(fence)
         if not await self.do_hold(seconds):
             return False
@@ -218,8 +221,8 @@ class Worker:
         lock = self._adapter
         actions: dict[str, Callable[[], Any]] = {
             "check": lock.check,
-            "extend": lambda: at_once(lock.extend(30.0)),
-            "release": lambda: at_once(lock.release()),
+            "extend": lambda: lock.extend(30.0),
+            "release": lock.release,
             "fence": lambda: lock.fence,
             "token": lambda: lock.token,
             "remaining": lambda: max(0, lock.until() - time.monotonic_ns()),
@@ -228,7 +231,8 @@ class Worker:
         try:
             for name in tries:
                 try:
-                    found[name] = actions[name]()
+                    # A fork's child has no running loop, but may well have one of its own.
+                    found[name] = asyncio.run(answer_of(actions[name]))
                 except redis.RedisError as error:
                     found[name] = type(error).__name__
             self.note("child", found=found)
@@ -236,14 +240,10 @@ class Worker:
             self.note("crashed", trace=traceback.format_exc())
 
 
-def at_once(answer: Coroutine[Any, Any, None]) -> str | None:
-    """Run a coroutine that must not wait for anything: a fork has no loop of its own."""
-    try:
-        answer.send(None)
-    except StopIteration:
-        return None
-    answer.close()
-    return "it waits"
+async def answer_of(action: Callable[[], Any]) -> Any:
+    """Do something that may have to be awaited."""
+    answer = action()
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 def run(config: Config, control: socket.socket) -> None:

@@ -8,14 +8,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-import servers
-from lock_chaos.forks import ForkServer
 from lock_chaos.harness import Chaos, until
 from lock_chaos.locks import NAME
-from lock_chaos.proxy import CuttingProxy
 
-from bloomlock.server import PrivateServer
-
+pytest_plugins = ("lock_chaos.fixtures",)
 pytestmark = pytest.mark.processes
 
 BOTH = ("redis-py", "python-redis-lock")
@@ -31,46 +27,28 @@ def installed():
     pytest.importorskip("redis_lock")
 
 
-@pytest.fixture(scope="module")
-def forks():
-    with ForkServer() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def url():
-    with PrivateServer(binary=servers.require_server("valkey")) as server:
-        yield server.url
-
-
 @pytest.fixture
-def chaos(forks, url, tmp_path):
-    with Chaos(forks, url, tmp_path, TTL) as made:
+def chaos(forks, chaos_server, tmp_path):
+    with Chaos(forks, chaos_server.url, tmp_path, TTL) as made:
         made.longest_lease = TTL
         yield made
 
 
 @pytest.fixture
-def patient(forks, url, tmp_path):
+def patient(forks, chaos_server, tmp_path):
     """With leases that do not end before the test does."""
-    with Chaos(forks, url, tmp_path, 30 * TTL) as made:
+    with Chaos(forks, chaos_server.url, tmp_path, 30 * TTL) as made:
         yield made
 
 
-@pytest.fixture
-def proxy(url):
-    with CuttingProxy(url, lambda _name: "pass") as made:
-        yield made
-
-
-def cut_first(proxy, verdict, name):
+def cut_first(cutting, verdict, name):
     """Cut the next command of this name, and no other."""
     left = [verdict]
 
     def judge(asked):
         return left.pop() if left and asked == name else "pass"
 
-    proxy.judge = judge
+    cutting.judge = judge
 
 
 def kinds(chaos):
@@ -83,11 +61,11 @@ def sleepers(chaos):
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("retries", [False, True])
-def test_a_lost_reply_leaves_a_lock_nobody_owns(chaos, proxy, kind, retries):
-    one = chaos.worker(kind, url=proxy.url, retries=retries)
+def test_a_lost_reply_leaves_a_lock_nobody_owns(chaos, cutting, kind, retries):
+    one = chaos.worker(kind, url=cutting.url, retries=retries)
     other = chaos.worker(kind)
     chaos.server.delete(KEY[kind])
-    cut_first(proxy, "after", "SET")
+    cut_first(cutting, "after", "SET")
     # A retry is told "busy" by its own first try, and waits for itself.
     one.tell("acquire", within=TTL)
     one.await_event("asked")
@@ -95,7 +73,7 @@ def test_a_lost_reply_leaves_a_lock_nobody_owns(chaos, proxy, kind, retries):
     chaos.server.persist(KEY[kind])
     other.do("acquire", within=TTL)
     one.await_done()
-    assert proxy.cuts == {"before": 0, "after": 1}
+    assert cutting.cuts == {"before": 0, "after": 1}
     assert chaos.counts()["asked"] == 2
     assert chaos.counts()["acquired"] == 0
     assert chaos.errors("failed") == {
@@ -105,25 +83,25 @@ def test_a_lost_reply_leaves_a_lock_nobody_owns(chaos, proxy, kind, retries):
     assert chaos.server.exists(KEY[kind])
 
 
-def test_one_that_lost_a_reply_cannot_ask_again(chaos, proxy):
-    one = chaos.worker("python-redis-lock", url=proxy.url)
-    cut_first(proxy, "after", "SET")
+def test_one_that_lost_a_reply_cannot_ask_again(chaos, cutting):
+    one = chaos.worker("python-redis-lock", url=cutting.url)
+    cut_first(cutting, "after", "SET")
     one.do("acquire")
     one.do("acquire")
     assert chaos.errors("failed") == {"ConnectionError": 1, "AlreadyAcquired": 1}
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_release_that_worked_is_said_to_have_failed(chaos, proxy, kind):
-    one = chaos.worker(kind, url=proxy.url, retries=True)
+def test_a_release_that_worked_is_said_to_have_failed(chaos, cutting, kind):
+    one = chaos.worker(kind, url=cutting.url, retries=True)
     one.do("acquire")
     # The script is known to the server by now, or is loaded after a first EVALSHA.
     chaos.server.script_flush()
     one.do("release")
     one.do("acquire")
-    cut_first(proxy, "after", "EVALSHA")
+    cut_first(cutting, "after", "EVALSHA")
     one.do("release")
-    assert proxy.cuts["after"] == 1
+    assert cutting.cuts["after"] == 1
     assert chaos.errors("released") == {"None": 1, NOT_OWNED[kind]: 1}
     assert kinds(chaos) == []
 
@@ -172,24 +150,24 @@ def test_a_fork_gives_away_its_parents_lock(chaos, kind):
     assert kinds(chaos) == ["overlap"]
 
 
-def test_one_cut_connection_ends_all_renewals(chaos, proxy):
-    one = chaos.worker("python-redis-lock", url=proxy.url, auto_renewal=True)
+def test_one_cut_connection_ends_all_renewals(chaos, cutting):
+    one = chaos.worker("python-redis-lock", url=cutting.url, auto_renewal=True)
     other = chaos.worker("python-redis-lock")
     one.do("acquire")
-    cut_first(proxy, "before", "EVALSHA")
+    cut_first(cutting, "before", "EVALSHA")
     other.tell("acquire")
     one.tell("hold", seconds=30, interrupt=True)
     other.await_done()
     one.do("release")
-    assert proxy.cuts["before"] == 1
+    assert cutting.cuts["before"] == 1
     assert kinds(chaos) == ["overlap"]
     assert chaos.counts()["lost"] == 0
 
 
-def test_a_slow_waiter_sleeps_through_a_free_lock(patient, proxy):
+def test_a_slow_waiter_sleeps_through_a_free_lock(patient, cutting):
     """Asked before the release, listening after the signal was gone: nothing will wake it."""
     one = patient.worker("python-redis-lock")
-    slow = patient.worker("python-redis-lock", url=proxy.url)
+    slow = patient.worker("python-redis-lock", url=cutting.url)
     one.do("acquire")
     came, go = threading.Event(), threading.Event()
 
@@ -199,7 +177,7 @@ def test_a_slow_waiter_sleeps_through_a_free_lock(patient, proxy):
             go.wait(30)
         return "pass"
 
-    proxy.judge = judge
+    cutting.judge = judge
     slow.tell("acquire")
     assert came.wait(30)
     one.do("release")
