@@ -1,0 +1,239 @@
+"""A lock and its clients as one frozen value: every step of one of them gives a new one.
+
+The server is the pure transitions; what a waiter makes of a message is `Attempt._wait` itself.
+Each step is checked as it is taken: fences rise, and waiters are served in order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bloomlock.locks.protocol import transitions
+from bloomlock.locks.protocol.state import (
+    LIVENESS_MS,
+    SLICE_MS,
+    Announcement,
+    Asking,
+    Busy,
+    Granted,
+    Leaving,
+    LockState,
+    read_record,
+)
+from bloomlock.locks.protocol.waiting import Attempt, deadline_of
+
+LEASE_MS = 2 * SLICE_MS
+TICK_MS = SLICE_MS
+"""Time goes in steps of this; leases and liveness are multiples of it."""
+FINISHED = ("done", "crashed")
+
+
+class Kind(NamedTuple):
+    """What a client is; it takes the lock `rounds` times."""
+
+    group: bytes = b""
+    joins: bool = False
+    rounds: int = 1
+
+
+class Client(NamedTuple):
+    """One client.
+
+    phase is one of: idle, asking (no answer yet), waiting, holding, releasing and leaving (no
+    answer yet), deleted (compare-and-delete done, the queue not looked at), handing (there
+    is a queue), done, crashed. Times are server times in ms; nobody's clock is wrong here.
+    """
+
+    phase: str = "idle"
+    round: int = 0
+    sent: int = 0
+    contact: int = -LIVENESS_MS
+    look: int = 0
+    floor: int = 0
+    deadline: int = 0
+    waiters: bool = False
+    inbox: tuple[tuple[int, bool], ...] = ()
+    nap: int = -1
+
+
+class Budget(NamedTuple):
+    """What may still go wrong, or be done."""
+
+    crashes: int = 0
+    losses: int = 0
+    naps: int = 0
+    renewals: int = 0
+    mutes: int = 0
+
+
+class Server(NamedTuple):
+    """A LockState that can be hashed."""
+
+    value: bytes | None
+    expires_ms: int
+    holders: tuple[tuple[bytes, int], ...]
+    queue: tuple[tuple[bytes, int], ...]
+    alive: tuple[tuple[bytes, int], ...]
+    fence: int
+
+    @classmethod
+    def freeze(cls, state: LockState) -> Server:
+        return cls(
+            state.value,
+            state.expires_ms,
+            tuple(sorted(state.holders.items())),
+            tuple(sorted(state.queue.items(), key=lambda item: item[1])),
+            tuple(sorted(state.alive.items())),
+            state.fence,
+        )
+
+    def thaw(self) -> LockState:
+        return LockState(
+            self.value,
+            self.expires_ms,
+            dict(self.holders),
+            dict(self.queue),
+            dict(self.alive),
+            self.fence,
+        )
+
+
+class World(NamedTuple):
+    """Everything; `order` are the clients that wait, as the server heard of them."""
+
+    kinds: tuple[Kind, ...]
+    clients: tuple[Client, ...]
+    budget: Budget
+    server: Server = Server.freeze(LockState())
+    now_ms: int = 10 * LIVENESS_MS
+    order: tuple[int, ...] = ()
+
+    def with_client(self, who: int, **changes: object) -> World:
+        client = self.clients[who]._replace(**changes)
+        return self._replace(clients=(*self.clients[:who], client, *self.clients[who + 1 :]))
+
+    def spend(self, what: str) -> World:
+        left = getattr(self.budget, what)
+        return self._replace(budget=self.budget._replace(**{what: left - 1}))
+
+    def asking(self, who: int) -> Asking:
+        group, joins, _ = self.kinds[who]
+        token = b"%d.%d" % (who, self.clients[who].round)
+        return Asking(token, LEASE_MS, group, joins, b"c%d" % who)
+
+    def leaving(self, who: int) -> Leaving:
+        asking = self.asking(who)
+        return Leaving(asking.token, asking.group, asking.record)
+
+    def state(self) -> LockState:
+        """Return the server's state without what has expired by now."""
+        state = self.server.thaw()
+        transitions._forget(state, self.now_ms * 1000)
+        return state
+
+    def holds(self, who: int) -> bool:
+        """Tell whether the server thinks so."""
+        asking = self.asking(who)
+        return transitions._holds(self.state(), asking.token, asking.group)
+
+    def is_waiter_alive(self, who: int) -> bool:
+        return self.now_ms < self.clients[who].contact + LIVENESS_MS
+
+
+def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
+    """Let the server carry out an acquire; the answer is still under way."""
+    asking, held = world.asking(who), world.holds(who)
+    state, told = world.server.thaw(), list[Announcement]()
+    answer = transitions.acquire(state, world.now_ms * 1000, asking, told.append)
+    was_queued = any(record == asking.record for record, _ in world.server.queue)
+    handed = any(announcement.token == asking.token for announcement in told)
+    after = world.with_client(who, contact=world.now_ms)
+    if not was_queued and (handed or asking.record in state.queue):
+        # Who was handed the lock in this very step was put last in the queue, and out again.
+        after = after._replace(order=(*(c for c in after.order if c != who), who))
+    if isinstance(answer, Granted) and not held and not handed:
+        _check_nobody_passed(world, who)
+    if isinstance(answer, Granted) and not handed:
+        assert answer.fence > world.server.fence, "fences rise"
+    return _settle(after, state, told), answer
+
+
+def give_up(world: World, who: int) -> tuple[World, bool]:
+    """Let the server carry out a release."""
+    state, told = world.server.thaw(), list[Announcement]()
+    held = transitions.release(state, world.now_ms * 1000, world.leaving(who), told.append)
+    after = world._replace(order=tuple(client for client in world.order if client != who))
+    return _settle(after, state, told), held
+
+
+def renew(world: World, who: int) -> tuple[World, bool]:
+    """Let the server carry out a renewal."""
+    state, asking = world.server.thaw(), world.asking(who)
+    held = transitions.renew(
+        state, world.now_ms * 1000, asking.token, asking.group, asking.lease_ms
+    )
+    return world._replace(server=Server.freeze(state)), held
+
+
+def compare_and_delete(world: World, who: int) -> World:
+    """Let the server carry out a native release, which does not look at the queue."""
+    state = world.server.thaw()
+    if state.value == world.asking(who).token:
+        state.value = None
+    return world._replace(server=Server.freeze(state))
+
+
+def hear(world: World, who: int) -> tuple[World, int | None]:
+    """Let a waiter read the next message; returns its deadline if it takes it for a grant."""
+    client, asking = world.clients[who], world.asking(who)
+    fence, waiters = client.inbox[0]
+    clock = world.now_ms / 1000
+    attempt = Attempt(None, asking, None, lambda: clock)  # type: ignore[arg-type]  # sends nothing
+    waiting = attempt._wait(Busy(SLICE_MS, 0, client.floor), client.sent / 1000)
+    next(waiting)
+    deadline = None
+    try:
+        waiting.send(Announcement(b"", asking.token, Granted(fence, waiters)).payload)
+    except StopIteration as stop:
+        if stop.value is not None:
+            deadline = round(stop.value.deadline * 1000)
+    return world.with_client(who, inbox=client.inbox[1:]), deadline
+
+
+def direct_deadline(client: Client) -> int:
+    """Return until when a grant that came as an answer may be relied on."""
+    return round(deadline_of(client.sent / 1000, LEASE_MS) * 1000)
+
+
+def _check_nobody_passed(world: World, who: int) -> None:
+    """Whoever is given the lock by asking passes no live waiter, unless he must."""
+    kind = world.kinds[who]
+    joined = kind.joins and world.state().value == b"=" + kind.group
+    others = [other for other in world.order if other != who and world.is_waiter_alive(other)]
+    assert joined or not others, f"{who} passed {others}"
+
+
+def _settle(world: World, state: LockState, told: list[Announcement]) -> World:
+    """Check what was handed on, and put the messages on their way."""
+    fence = world.server.fence
+    expected = _next_in_order(world) if told else []
+    assert [int(made.token.split(b".")[0]) for made in told] == expected, "in order"
+    for made in told:
+        assert made.grant.fence > fence, "fences rise"
+        fence = made.grant.fence
+        who = int(made.token.split(b".")[0])
+        world = world._replace(order=tuple(client for client in world.order if client != who))
+        client = world.clients[who]
+        if client.phase not in FINISHED and world.asking(who).token == made.token:
+            message = (made.grant.fence, made.grant.waiters)
+            world = world.with_client(who, inbox=(*client.inbox, message))
+    waiting = {int(read_record(record).token.split(b".")[0]) for record in state.queue}
+    order = tuple(client for client in world.order if client in waiting)
+    return world._replace(server=Server.freeze(state), order=order)
+
+
+def _next_in_order(world: World) -> list[int]:
+    """Return who is to be given the lock now: the first live waiter and all of its group."""
+    alive = [who for who in world.order if world.is_waiter_alive(who)]
+    group = world.kinds[alive[0]].group
+    return [who for who in alive if who == alive[0] or (group and world.kinds[who].group == group)]
