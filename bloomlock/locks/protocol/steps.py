@@ -100,7 +100,7 @@ class LockSteps:
             take = ACQUIRE.by_source(self.keys, arguments(asking))
             request = Request(self.keys.lock, (take, wait))
             reply, count = check((yield from deliver(request, repeatable=True)))
-            answer = _read_answer(reply)
+            answer = read_answer(reply)
         else:
             answer, count = yield from run_optimistically(
                 self.keys,
@@ -200,7 +200,7 @@ def acquire_all(
         calls = [(keys, arguments(asking)) for keys, asking in wanted]
         replies = yield from ACQUIRE.call(calls, repeatable=True)
         if not any(lacks_command(reply) for reply in replies):
-            return [_read_answer(_raise(reply)) for reply in replies]
+            return [read_answer(_raise(reply)) for reply in replies]
         abilities.scripts = False
     answers = []
     for keys, asking in wanted:
@@ -274,7 +274,8 @@ def arguments(asking: Asking) -> tuple[bytes | int, ...]:
     return asking.token, asking.group, asking.lease_ms, int(asking.joins), asking.record
 
 
-def _read_answer(reply: Any) -> Granted | Busy:
+def read_answer(reply: Any) -> Granted | Busy:
+    """Return what lock_acquire.lua replied, read."""
     if reply[0]:
         return Granted(int(reply[1]), bool(reply[2]))
     return Busy(reply[1], reply[2], int(reply[3]))

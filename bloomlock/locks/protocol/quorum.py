@@ -1,0 +1,172 @@
+"""What a lock on several independent servers follows from: votes, majorities, deadlines. Pure.
+
+Nobody else can have a majority as long as one majority of the servers is sure to hold a token. So
+the lock is held until the last moment at which as many leases as make a majority are in force:
+each server's lease is counted from before it was asked, by the holder's clock, less the drift. And
+it is lost at once when so many servers deny the token that no majority can have it.
+
+A server that was restarted may have forgotten what it granted. Until everything that it can have
+granted is over it has no vote.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NEVER = float("-inf")
+UPTIME_STEP = 1.0
+"""A server tells its uptime in whole seconds, which may be almost one too many."""
+SHORTEST_SERVER_TIMEOUT, LONGEST_SERVER_TIMEOUT = 0.05, 1.0
+SERVER_SHARE = 10
+"""A server is waited for a tenth of the lease, so that most of it is left."""
+
+
+class Vote(Enum):
+    """What came of asking one server.
+
+    Attributes:
+        YES: It has the token.
+        NO: It has not.
+        ABSTAINS: It has it, but was restarted too lately for that to count.
+        SILENT: It is not known.
+    """
+
+    YES = "yes"
+    NO = "no"
+    ABSTAINS = "abstains"
+    SILENT = "silent"
+
+
+def majority_of(servers: int) -> int:
+    """Return how many of the configured servers are a majority, whether they answer or not.
+
+    >>> [majority_of(servers) for servers in (1, 2, 3, 4, 5)]
+    [1, 2, 2, 3, 3]
+    """
+    return servers // 2 + 1
+
+
+def default_server_timeout(ttl: float) -> float:
+    """Return how many seconds one server is waited for.
+
+    >>> [default_server_timeout(ttl) for ttl in (0.1, 5.0, 30.0)]
+    [0.05, 0.5, 1.0]
+    """
+    return max(SHORTEST_SERVER_TIMEOUT, min(LONGEST_SERVER_TIMEOUT, ttl / SERVER_SHARE))
+
+
+def seconds_without_vote(uptime: int | None, longest_ttl: float) -> float:
+    """Return for how long a server must still abstain; 0.0: its vote counts.
+
+    Args:
+        uptime: Whole seconds for which it has been up, None if that is not known.
+        longest_ttl: The longest lease in seconds that anybody asks these servers for; 0: they
+            forget nothing in a restart.
+
+    >>> [seconds_without_vote(uptime, 30.0) for uptime in (0, 30, 31)]
+    [31.0, 1.0, 0.0]
+    """
+    if not longest_ttl:
+        return 0.0
+    if uptime is None:
+        return float("inf")
+    return max(0.0, longest_ttl - (uptime - UPTIME_STEP))
+
+
+def voters(votes: Sequence[Vote | None]) -> int:
+    """Return how many servers gave a vote that counts."""
+    return sum(vote in {Vote.YES, Vote.NO} for vote in votes)
+
+
+def has_majority(votes: Sequence[Vote | None]) -> bool:
+    """Tell whether a majority of all servers says yes."""
+    return votes.count(Vote.YES) >= majority_of(len(votes))
+
+
+def is_decided(votes: Sequence[Vote | None]) -> bool:
+    """Tell whether votes that are still out (None) could change nothing.
+
+    Neither whether there is a majority, nor whether a majority was reached at all.
+    """
+    majority, out = majority_of(len(votes)), votes.count(None)
+    if has_majority(votes) or not out:
+        return True
+    return votes.count(Vote.YES) + out < majority and voters(votes) >= majority
+
+
+def agreement(yes: int, silent: int, servers: int) -> bool | None:
+    """Tell whether a majority says yes; None: that depends on those who said nothing."""
+    if yes >= majority_of(servers):
+        return True
+    return None if yes + silent >= majority_of(servers) else False
+
+
+class Ballot:
+    """What is known of one token at each server.
+
+    A fresh token for each try: a release of an earlier one that comes late takes nothing away.
+
+    Attributes:
+        token: Nobody else's.
+        there: Whether the token may be on the server. False before it was asked, too.
+        deadlines: Until when the holder may count on the server, by the holder's clock.
+        counts_from: When the server's vote begins to count: later if it was restarted lately.
+        votes: What the server said last, None if it was asked since.
+        errors: Why it said nothing.
+        runs: Which run of a server program said so.
+        closed: Whether the token is being given back, so that nobody is to be asked for it.
+        lines: What a driver keeps the questions to each server in order by.
+    """
+
+    def __init__(self, token: bytes, servers: int) -> None:
+        """Nobody was asked yet."""
+        self.token = token
+        self.there = [False] * servers
+        self.deadlines = [NEVER] * servers
+        self.counts_from = [NEVER] * servers
+        self.votes: list[Vote | None] = [None] * servers
+        self.errors: list[Exception | None] = [None] * servers
+        self.runs: list[bytes | None] = [None] * servers
+        self.closed = False
+        self.lines: list[Any] = [None] * servers
+
+    @property
+    def deadline(self) -> float:
+        """Until when a majority of leases is in force."""
+        return sorted(self.deadlines, reverse=True)[majority_of(len(self.deadlines)) - 1]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether so many servers lack the token that no majority has it."""
+        return sum(self.there) < majority_of(len(self.there))
+
+    def ask(self, server: int, deadline: float) -> None:
+        """Note that a lease is about to be asked for; it may become shorter than the one before."""
+        self.there[server] = True
+        self.deadlines[server] = min(self.deadlines[server], deadline)
+
+    def say_yes(self, server: int, sent: float, deadline: float) -> Vote:
+        """Note that the server has the token, for a lease that was asked for at `sent`."""
+        self.there[server] = True
+        if sent < self.counts_from[server]:
+            return Vote.ABSTAINS
+        self.deadlines[server] = deadline
+        return Vote.YES
+
+    def say_no(self, server: int) -> Vote:
+        """Note that the server has not got the token."""
+        self.there[server] = False
+        self.deadlines[server] = NEVER
+        return Vote.NO
+
+    def same_run(self) -> tuple[int, int] | None:
+        """Return two servers that are in truth one, if there are any."""
+        seen: dict[bytes, int] = {}
+        for server, run in enumerate(self.runs):
+            if run is not None and seen.setdefault(run, server) != server:
+                return seen[run], server
+        return None

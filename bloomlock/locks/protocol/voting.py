@@ -1,0 +1,96 @@
+"""Asking one of several servers for its vote: the lock and the server's age in one trip."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from redis.exceptions import NoScriptError
+
+from bloomlock.commands import ConnectionLost, Core, Request, check, deliver, encode_command
+
+from . import transitions
+from .optimistic import run_optimistically
+from .steps import ACQUIRE, arguments, lacks_command, read_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from bloomlock.keys import LockKeys
+
+    from .state import Asking, Busy, Granted, LockState
+    from .steps import Abilities
+
+    T = TypeVar("T")
+
+INFO = encode_command("INFO", "server")
+_UPTIME = re.compile(rb"^uptime_in_seconds:(\d+)", re.MULTILINE)
+_RUN = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
+
+
+class Answer(NamedTuple):
+    """What a server said.
+
+    Attributes:
+        answer: Whether it gave the lock.
+        uptime: For how many seconds it has been up, None if it does not tell.
+        run: Which run of a server program it is, None if it does not tell.
+    """
+
+    answer: Granted | Busy
+    uptime: int | None
+    run: bytes | None
+
+
+def ask_with_age(keys: LockKeys, asking: Asking, abilities: Abilities) -> Core[Answer]:
+    """Take the lock at one server and ask how long it has been up; one round trip.
+
+    The age is told after the lock was taken, and on the same connection, so a restart in between
+    cannot hide.
+
+    Raises:
+        ConnectionLost: If the server does not answer.
+        redis.exceptions.RedisError: What it answers instead. It may have given the lock all the
+            same.
+    """
+    if abilities.scripts:
+        for command in (ACQUIRE.by_digest, ACQUIRE.by_source):
+            request = Request(keys.lock, (command(keys, arguments(asking)), INFO))
+            reply, info = yield from deliver(request, repeatable=True)
+            if not isinstance(reply, NoScriptError):
+                break
+        if not lacks_command(reply):
+            check([reply, info])
+            return _read(read_answer(reply), info)
+        abilities.scripts = False
+
+    def transition(state: LockState, now_us: int, tell: transitions.Announce) -> Granted | Busy:
+        return transitions.acquire(state, now_us, asking, tell)
+
+    answer, info = yield from run_optimistically(keys, transition, after=INFO)
+    return _read(answer, info)
+
+
+def _read(answer: Granted | Busy, info: bytes) -> Answer:
+    uptime, run = _UPTIME.search(info), _RUN.search(info)
+    return Answer(answer, int(uptime[1]) if uptime else None, run[1] if run else None)
+
+
+def note_sending(core: Core[T], note: Callable[[bool], None]) -> Core[T]:
+    """Run a core; `note` is told for each request whether any byte of it may have been sent."""
+    step: Any
+    try:
+        step = next(core)
+        while True:
+            try:
+                replies = yield step
+            except ConnectionLost as lost:
+                note(lost.sent)
+                step = core.throw(lost)
+            else:
+                note(isinstance(step, Request))
+                step = core.send(replies)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
