@@ -11,6 +11,7 @@ from cli_process import PATIENCE, answer
 from servers import wait_until
 
 from bloomlock import Lock
+from bloomlock.server import PrivateServer
 
 pytestmark = pytest.mark.processes
 
@@ -109,3 +110,30 @@ def test_a_waiter_that_is_interrupted_leaves_the_queue(
         assert process.stderr.read() == b""
     assert not mark.exists()
     assert not Lock(name, valkey).locked()
+
+
+def test_a_waiter_whose_server_stays_away_says_so(start, name):
+    with PrivateServer() as server, redis.Redis.from_url(server.url) as client:
+        client.set(f"bloomlock:{{{name}}}:lock", "somebody", px=600_000)
+        # It waits for a server to come back for as long as the ttl.
+        process = start("lock", "--ttl", "1", name, "true", url=server.url)
+        wait_until(lambda: client.zcard(f"bloomlock:{{{name}}}:lock:queue") == 1)
+        server.kill()
+        assert process.wait(PATIENCE) == 2
+        message = process.stderr.read()
+        assert message.startswith(b"bloomlock: ")
+        assert message.count(b"\n") == 1
+
+
+def test_a_waiter_whose_server_is_stuck_can_be_interrupted(start, name):
+    with PrivateServer() as server, redis.Redis.from_url(server.url) as client:
+        client.set(f"bloomlock:{{{name}}}:lock", "somebody", px=600_000)
+        process = start("lock", name, "true", url=server.url)
+        wait_until(lambda: client.zcard(f"bloomlock:{{{name}}}:lock:queue") == 1)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == -signal.SIGINT
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert b"Traceback" not in process.stderr.read()
