@@ -115,7 +115,16 @@ def encode_command(*arguments: str | bytes | int) -> bytes:
     >>> encode_command("GET", "a")
     b'*2\r\n$3\r\nGET\r\n$1\r\na\r\n'
     """
-    parts = [b"*%d\r\n" % len(arguments)]
+    return b"*%d\r\n%b" % (len(arguments), encode_arguments(*arguments))
+
+
+def encode_arguments(*arguments: str | bytes | int) -> bytes:
+    r"""Return arguments as they stand in a command, for commands of which most stays the same.
+
+    >>> encode_arguments("GET", 1)
+    b'$3\r\nGET\r\n$1\r\n1\r\n'
+    """
+    parts = []
     for argument in arguments:
         data = argument if isinstance(argument, bytes) else str(argument).encode()
         parts.append(b"$%d\r\n%b\r\n" % (len(data), data))

@@ -23,6 +23,7 @@ logger = logging.getLogger("bloomlock.runtime")
 
 PREFIX = "bloomlock:wake:"
 RECONNECT_PAUSE = 0.1
+SHORTEST_READ = 0.001
 _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
@@ -43,6 +44,7 @@ class Listener:
         self.channel = new_channel()
         self._pool = pool
         self._connection: Any = None
+        self._timeout: float | None = None
         self._pid = os.getpid()
 
     def connect(self) -> None:
@@ -60,7 +62,7 @@ class Listener:
         except BaseException:
             connection.disconnect()
             raise
-        self._connection = connection
+        self._connection, self._timeout = connection, None
 
     def is_open(self) -> bool:
         """Tell whether this process may still use it, as far as is known."""
@@ -73,17 +75,32 @@ class Listener:
             if self._connection is None:
                 self.connect()
                 return None
-            while (left := until - time.monotonic()) > 0 or seconds == 0:
-                if not self._connection.can_read(timeout=max(0.0, left)):
-                    return None
-                message = self._connection.read_response(disable_decoding=True, push_request=True)
+            while message := self._read(seconds):
                 if message[0] == b"message" and message[2].split(b" ", 1)[0] == addressee:
                     payload: bytes = message[2]
                     return payload
+                seconds = until - time.monotonic()
         except (*_BROKEN, RedisError):
             self.close()
-            time.sleep(min(RECONNECT_PAUSE, seconds))
+            time.sleep(min(RECONNECT_PAUSE, max(0.0, seconds)))
         return None
+
+    def _read(self, seconds: float) -> Any:
+        """Return the next message, or None if there is none in time.
+
+        By the socket's own time-out: redis-py's `can_read` takes four system calls a message, and
+        a message is what a released lock waits for.
+        """
+        seconds = max(seconds, SHORTEST_READ)
+        if seconds != self._timeout:
+            self._connection._sock.settimeout(seconds)  # noqa: SLF001 - there is no other way
+            self._timeout = seconds
+        try:
+            return self._connection.read_response(
+                disable_decoding=True, disconnect_on_error=False, push_request=True
+            )
+        except (RedisTimeoutError, TimeoutError):
+            return None
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.commands import Core, Replies, Request, collect, encode_command
+from bloomlock.commands import Core, Replies, Request, collect, encode_arguments, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,11 @@ class Script:
     def by_digest(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
         """Return the EVALSHA command."""
         return encode_command("EVALSHA", self.digest, len(keys), *keys, *arguments)
+
+    def head(self, keys: Sequence[str], num_arguments: int) -> bytes:
+        """Return the EVALSHA command up to its arguments, which `encode_arguments` makes."""
+        words = ("EVALSHA", self.digest, len(keys), *keys)
+        return b"*%d\r\n%b" % (len(words) + num_arguments, encode_arguments(*words))
 
     def by_source(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
         """Return the EVAL command, which also loads the script."""

@@ -12,6 +12,7 @@ What a server has is found by trying, once for each client. Every step may be re
 from __future__ import annotations
 
 import contextlib
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis.exceptions
@@ -24,6 +25,7 @@ from bloomlock.commands import (
     check,
     collect,
     deliver,
+    encode_arguments,
     encode_command,
 )
 from bloomlock.scripts import Script
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 ACQUIRE = Script("lock_common", "lock_acquire")
 RELEASE = Script("lock_common", "lock_release")
+ACQUIRE_ARGUMENTS = 5
 RENEW = Script("lock_common", "lock_renew")
 
 
@@ -84,11 +87,42 @@ class LockSteps:
         """Keep both."""
         self.keys = keys
         self._abilities = abilities
+        self._exists = encode_command("EXISTS", keys.queue)
+        self._encoded: tuple[tuple[int, bytes, bool] | None, bytes, bytes] = None, b"", b""
+
+    @cached_property
+    def _release_head(self) -> bytes:
+        return RELEASE.head(self.keys, len(Leaving._fields))
+
+    def _acquire_command(self, asking: Asking) -> bytes:
+        token, lease_ms, group, joins, _ = asking
+        if self._encoded[0] != (lease_ms, group, joins):
+            # Encoded once, because it does not change from one acquire to the next.
+            head = ACQUIRE.head(self.keys, ACQUIRE_ARGUMENTS)
+            middle = encode_arguments(*arguments(asking)[1:4])
+            self._encoded = (lease_ms, group, joins), head, middle
+        _, head, middle = self._encoded
+        record = asking.record
+        return b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
+            head,
+            len(token),
+            token,
+            middle,
+            len(record),
+            record,
+        )
 
     def acquire(self, asking: Asking) -> Core[Granted | Busy]:
         """Take the lock or stand in its queue; one round trip."""
-        [reply] = yield from acquire_all([(self.keys, asking)], self._abilities)
-        return reply
+        if self._abilities.scripts:
+            request = Request(self.keys.lock, (self._acquire_command(asking),))
+            [reply] = yield from deliver(request, repeatable=True)
+            if not isinstance(reply, Exception):
+                return read_answer(reply)
+            if not isinstance(reply, redis.exceptions.NoScriptError) and not lacks_command(reply):
+                raise reply
+        [answer] = yield from acquire_all([(self.keys, asking)], self._abilities)
+        return answer
 
     def confirm(self, asking: Asking, replicas: int, wait_ms: int) -> Core[tuple[Granted, int]]:
         """Write a hold anew and tell how many replicas have it (WAIT); one round trip.
@@ -168,10 +202,7 @@ class LockSteps:
         """Return (deleted, whether there is a queue), or None if the server has no such command."""
         while name := self._abilities.compare_and_delete:
             condition = (token,) if name == "DELIFEQ" else ("IFEQ", token)
-            commands = (
-                encode_command(name, self.keys.lock, *condition),
-                encode_command("EXISTS", self.keys.queue),
-            )
+            commands = (encode_command(name, self.keys.lock, *condition), self._exists)
             replies = yield from deliver(Request(self.keys.lock, commands), repeatable=False)
             if not lacks_command(replies[0]):
                 return check(replies)
@@ -180,7 +211,11 @@ class LockSteps:
 
     def _release(self, leaving: Leaving, *, repeatable: bool = True) -> Core[bool]:
         if self._abilities.scripts:
-            [reply] = yield from RELEASE.call([(self.keys, leaving)], repeatable=repeatable)
+            command = self._release_head + encode_arguments(*leaving)
+            request = Request(self.keys.lock, (command,))
+            [reply] = yield from deliver(request, repeatable=repeatable)
+            if isinstance(reply, redis.exceptions.NoScriptError):
+                [reply] = yield from RELEASE.call([(self.keys, leaving)], repeatable=repeatable)
             if not lacks_command(reply):
                 return bool(_raise(reply))
             self._abilities.scripts = False

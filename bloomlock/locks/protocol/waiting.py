@@ -68,6 +68,8 @@ class Attempt:
         asking: Who asks; its channel is filled in when it has to wait.
         until: Give up then, by the clock; None: never; at or before now: do not wait at all.
         clock: Seconds, counting in suspend.
+        crowded: Whether it is likely to have to wait, so that it should ask for a place in the
+            queue at once if a connection to be woken by is at hand.
 
     Attributes:
         asking: As it stands now.
@@ -75,10 +77,17 @@ class Attempt:
     """
 
     def __init__(
-        self, steps: LockSteps, asking: Asking, until: float | None, clock: Callable[[], float]
+        self,
+        steps: LockSteps,
+        asking: Asking,
+        until: float | None,
+        clock: Callable[[], float],
+        *,
+        crowded: bool = True,
     ) -> None:
         """Prepare; nothing is sent."""
         self.asking = asking
+        self._crowded = crowded
         self.begun = False
         self._steps = steps
         self._until = float("inf") if until is None else until
@@ -98,7 +107,7 @@ class Attempt:
                 any other exception.
         """
         self.begun = True
-        if self._clock() < self._until:
+        if self._crowded and self._clock() < self._until:
             yield from self._listen(connect=False)
         while True:
             sent = self._clock()
