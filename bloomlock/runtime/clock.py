@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from typing import TYPE_CHECKING
 
-if hasattr(time, "CLOCK_BOOTTIME"):
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-    def boot_clock() -> float:
-        """Return seconds since the machine started, suspended or not."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:  # macOS: its monotonic clock stops in suspend, and there is no other one
-    boot_clock = time.monotonic
+# macOS: its monotonic clock stops in suspend, and Python has no other one there.
+boot_clock: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
+"""Seconds since the machine started, suspended or not."""

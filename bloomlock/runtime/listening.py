@@ -54,7 +54,9 @@ class Listener:
             ResponseError: If the server does not allow it.
             redis.exceptions.RedisError, OSError: If it cannot be reached.
         """
-        connection = self._pool.connection_class(**self._pool.connection_kwargs)
+        # RESP2: redis-py writes each message of RESP3 to a log before it gives it away.
+        settings = {**self._pool.connection_kwargs, "protocol": 2}
+        connection = self._pool.connection_class(**settings)
         connection.connect()
         try:
             connection.send_packed_command((encode_command("SUBSCRIBE", self.channel),))
