@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+import logging
+from typing import TYPE_CHECKING, Any
 
 from bloomlock.errors import LockNotOwnedError
 from bloomlock.runtime.clients import async_client
+from bloomlock.runtime.finishing import finish
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from .async_watchdog import watchdog_of_loop
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
 
-T = TypeVar("T")
+logger = logging.getLogger("bloomlock.locks")
 
 
 class AsyncLock(LockFace):
@@ -50,7 +52,7 @@ class AsyncLock(LockFace):
         self._owns_client = False
         self._runtime: Tasks | None = None
         self._on_lost_tasks: set[asyncio.Future[Any]] = set()
-        self._core.has_ended = _has_ended
+        self._core.has_ended, self._core.inherits = _has_ended, True
 
     async def _attached(self) -> Tasks:
         """Connect at the first use, when there is a loop."""
@@ -65,11 +67,17 @@ class AsyncLock(LockFace):
         return self._runtime
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        outcome = on_lost(self)
+        outcome = self._tell(on_lost)
         if asyncio.iscoroutine(outcome):
-            task = asyncio.ensure_future(outcome)
+            task = asyncio.ensure_future(self._tell_awaited(outcome))
             self._on_lost_tasks.add(task)
             task.add_done_callback(self._on_lost_tasks.discard)
+
+    async def _tell_awaited(self, outcome: Coroutine[Any, Any, object]) -> None:
+        try:
+            await outcome
+        except Exception:
+            logger.exception("on_lost of lock %r raised", self.name)
 
     def _owner(self) -> object:
         if not self._core.options.thread_local:
@@ -214,21 +222,3 @@ class AsyncReadWriteLock:
 
 def _has_ended(owner: Any) -> bool:
     return isinstance(owner, asyncio.Task) and owner.done()
-
-
-async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Await something to its end, however often the caller is cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancelled = error
-        except BaseException:  # noqa: S110, BLE001 - it is the task's, and raised below
-            pass
-    if cancelled is not None and task.exception() is None:
-        raise cancelled
-    return task.result()

@@ -71,4 +71,4 @@ class AsyncAsides:
                 await self._entered.pop().__aexit__(*sys.exc_info())
         finally:
             if self._hub is not None:
-                await self._hub.part()
+                self._hub.part()

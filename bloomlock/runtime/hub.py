@@ -7,7 +7,6 @@ to connect again; whoever waits then is told to look, because a message may have
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import OrderedDict
 from typing import Any
@@ -75,15 +74,13 @@ class Hub:
         """Begin to listen on the connection that is there."""
         self._users += 1
 
-    async def part(self) -> None:
+    def part(self) -> None:
         """Stop listening; the last one stops the task that reads."""
         self._users -= 1
-        if not self._users and self._reader is not None:
-            reader, self._reader = self._reader, None
-            reader.cancel()
+        if not self._users:
             self._early.clear()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([reader])
+            if self._reader is not None:
+                self._reader.cancel()
 
     async def wait(self, addressee: bytes, seconds: float) -> bytes | None:
         """Return the message to `addressee`, or None when time is up or something may be missed."""
@@ -92,8 +89,9 @@ class Hub:
         if self._connection is None:
             await self._connect_again(seconds)
             return None
-        if self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._read())
+        reader = self._reader
+        if reader is None or reader.done() or reader.cancelling():
+            self._reader = asyncio.create_task(self._read(reader), name="bloomlock-hub")
         future = self._waiting[addressee] = self.loop.create_future()
         try:
             async with asyncio.timeout(seconds):
@@ -131,16 +129,19 @@ class Hub:
                 raise
             self._connection = connection
 
-    async def _read(self) -> None:
+    async def _read(self, previous: asyncio.Task[None] | None) -> None:
+        if previous is not None:
+            # It was cancelled, but may not be out of the connection yet.
+            await asyncio.wait([previous])
         try:
-            while True:
+            while self._connection is not None:
                 message = await self._connection.read_response(
                     disable_decoding=True,
                     timeout=LONGEST_READ,
                     disconnect_on_error=False,
                     push_request=True,
                 )
-                if message[0] == b"message":
+                if message and message[0] == b"message":
                     self._dispatch(message[2])
         except (*_BROKEN, RedisError):
             await self.close()

@@ -16,8 +16,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from bloomlock.commands import ConnectionLost, Core, Listen, Replies, Request
 
 from .async_asides import AsyncAsides
+from .finishing import finish
 from .hub import Hub
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
+from .slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +37,7 @@ class Tasks:
         """Keep the client."""
         self.client = client
         self._hub: Hub | None = None
+        self._slots = Slots()
 
     async def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
@@ -139,17 +142,19 @@ class Tasks:
         return client.get_node_from_key(key)
 
     async def _take(self, source: Any) -> _Lease:
+        slots = self._slots.of(source)
+        await slots.acquire()
+        try:
+            return _Lease(source, await self._connect(source), slots)
+        except BaseException:
+            slots.release()
+            raise
+
+    async def _connect(self, source: Any) -> Any:
         try:
             if isinstance(self.client, redis.asyncio.RedisCluster):
-                connection = source.acquire_connection()
-                lease = _Lease(source, connection)
-                try:
-                    await connection.connect()
-                except BaseException:
-                    await lease.drop()
-                    raise
-                return lease
-            return _Lease(source, await source.get_connection())
+                return await _connect_to_node(source)
+            return await source.get_connection()
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             if isinstance(self.client, redis.asyncio.RedisCluster):
                 with contextlib.suppress(RedisError, OSError):
@@ -169,22 +174,42 @@ def tasks_for(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Tasks
 _SHARED: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()
 
 
+async def _connect_to_node(node: Any) -> Any:
+    connection = node.acquire_connection()
+    try:
+        await connection.connect()
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        node.release(connection)
+        raise
+    return connection
+
+
 class _Lease:
     """A connection and where it came from."""
 
-    def __init__(self, source: Any, connection: Any) -> None:
+    def __init__(self, source: Any, connection: Any, slots: asyncio.Semaphore) -> None:
         self._source = source
+        self._slots = slots
         self.connection = connection
 
     async def give_back(self) -> None:
-        released = self._source.release(self.connection)
-        if released is not None:
-            await released
+        try:
+            released = self._source.release(self.connection)
+            if isinstance(self._source, redis.asyncio.BlockingConnectionPool):
+                # It waits for a lock here; cut off, it would be one connection short for ever.
+                await finish(released)
+            elif released is not None:
+                await released
+        finally:
+            self._slots.release()
 
     async def drop(self) -> None:
         """Give back a connection that is in the middle of something."""
-        await self.connection.disconnect(nowait=True)
-        await self.give_back()
+        try:
+            await self.connection.disconnect(nowait=True)
+        finally:
+            await self.give_back()
 
 
 async def _exchange(lease: _Lease, commands: Sequence[bytes]) -> Replies:
