@@ -8,7 +8,7 @@ import secrets
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bloomlock.commands import ConnectionLost, Core
+from bloomlock.commands import ConnectionLost, Core, Pause
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
 from bloomlock.locks.protocol.state import Asking, Leaving
 from bloomlock.locks.protocol.steps import Abilities, LockSteps, Renewal, renew_all
@@ -69,8 +69,9 @@ class LockCore:
         self.steps: LockSteps
         # Called once for each hold that is lost; set by the lock's class.
         self.tell_lost: Callable[[], None] = lambda: None
-        # Whether an owner has ended, so that its hold may be given back by others.
+        # Whether an owner has ended. Its hold may be given back by others, or by nobody.
         self.has_ended: Callable[[Any], bool] = lambda _: False
+        self.inherits = False
         self._group = group
         self._joins = joins
         self._reentrant = reentrant
@@ -98,7 +99,9 @@ class LockCore:
             self._check_alive(hold)
             hold.count += 1
             return None
-        if hold is not None and not hold.lost and now < hold.deadline and seconds != 0:
+        if hold is not None and now >= hold.deadline:
+            self.lose(hold, OUT_OF_LEASE)
+        if hold is not None and not hold.lost and seconds != 0:
             raise LockError(
                 f"lock {self.name!r} is held by this very thread or task, which would wait for "
                 f"itself; use ReentrantLock to acquire it again"
@@ -132,8 +135,10 @@ class LockCore:
         if self.options.renew:
             # What is left of the lease may be less than the lease: a grant took its time.
             hold.renew_at = now + (got.deadline - now) / 3
+        if (before := self._holds.get(owner)) is not None:
+            self._watcher.remove(before)
         self._holds[owner] = hold
-        self._watcher.add(Watch(hold, self._runtime, weakref.ref(self)))
+        self._watch(hold)
         if self.options.observer is not None:
             event = LockEvent("acquired", self.name, hold.fence, now - began)
             tell(self.options.observer, event)
@@ -199,7 +204,23 @@ class LockCore:
         hold = self._require(owner)
         self._check_alive(hold)
         lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
-        sent = boot_clock()
+        renew_at, hold.renew_at = hold.renew_at, None
+        try:
+            # A renewal of the old lease must not come after the new one.
+            self._watch(hold)
+            while hold.renewing:
+                yield Pause(RENEWAL_PAUSE)
+            sent = boot_clock()
+            yield from self._extend(hold, lease_ms)
+            hold.lease_ms = lease_ms
+            hold.deadline = deadline_of(sent, lease_ms)
+            renew_at = sent + hold.renewal_seconds
+        finally:
+            if self.options.renew and not hold.lost:
+                hold.renew_at = renew_at
+                self._watch(hold)
+
+    def _extend(self, hold: Hold, lease_ms: int) -> Core[None]:
         renewal = Renewal(self.keys, hold.token, hold.group, lease_ms)
         [held] = yield from renew_all([renewal], abilities_of(self._runtime))
         if isinstance(held, ConnectionLost):
@@ -209,11 +230,10 @@ class LockCore:
         if not held:
             self.lose(hold, "its key was gone when it was extended")
             raise self._lost_error(hold)
-        hold.lease_ms = lease_ms
-        hold.deadline = deadline_of(sent, lease_ms)
-        if self.options.renew:
-            hold.schedule_renewal(sent)
-            self._watcher.add(Watch(hold, self._runtime, weakref.ref(self)))
+
+    def _watch(self, hold: Hold) -> None:
+        """Watch a hold, or look anew at when it is due."""
+        self._watcher.add(Watch(hold, self._runtime, weakref.ref(self)))
 
     def owned(self, owner: object) -> Core[bool]:
         """Ask the server whether the owner's hold is in force."""
@@ -237,7 +257,7 @@ class LockCore:
         to whoever asks for it.
         """
         hold = self._own(owner)
-        if hold is None and self._holds:
+        if hold is None and self.inherits and self._holds:
             left = [other for other in list(self._holds) if self.has_ended(other)]
             if len(left) == 1 and (hold := self._own(left[0])) is not None:
                 del self._holds[left[0]]
@@ -250,10 +270,13 @@ class LockCore:
 
     def lose(self, hold: Hold, reason: str) -> bool:
         """Note that a hold is lost; False if that was known already."""
-        if hold.lost:
-            return False
         self._watcher.remove(hold)
-        hold.lost = reason
+        hold.lost = hold.lost or reason
+        try:
+            # One of several threads that find out at once.
+            hold.untold.pop()
+        except IndexError:
+            return False
         if hold.event is not None:
             hold.event.set()
         logger.warning("lock %r was lost: %s", self.name, reason)
@@ -265,6 +288,13 @@ class LockCore:
     def is_held(self, hold: Hold) -> bool:
         """Tell whether a hold was not given back yet."""
         return any(other is hold for other in list(self._holds.values()))
+
+    def is_orphan(self, hold: Hold) -> bool:
+        """Tell whether nobody is left who could give a hold back."""
+        if self.inherits:
+            return False
+        holds = list(self._holds.items())
+        return any(other is hold and self.has_ended(owner) for owner, other in holds)
 
     def _require(self, owner: object) -> Hold:
         hold = self.hold_of(owner)
@@ -282,6 +312,7 @@ class LockCore:
         return LockLostError(f"lock {self.name!r} was lost: {hold.lost}")
 
 
+RENEWAL_PAUSE = 0.01
 OUT_OF_LEASE = "its lease ran out before it could be renewed"
 
 _ABILITIES: weakref.WeakKeyDictionary[Any, Abilities] = weakref.WeakKeyDictionary()

@@ -90,6 +90,14 @@ class LockFace:
         """Call `on_lost` where it holds nobody up."""
         raise NotImplementedError
 
+    def _tell(self, on_lost: Callable[[Any], object]) -> object:
+        """Call `on_lost`; what it raises is logged and harms no lock."""
+        try:
+            return on_lost(self)
+        except Exception:
+            logger.exception("on_lost of lock %r raised", self.name)
+            return None
+
     def _owner(self) -> object:
         """Return who acquires here: the thread or task, or 0 for all of them."""
         raise NotImplementedError

@@ -24,7 +24,9 @@ class Hold:
         last_renewal: Renewing must not carry it past this.
         pid: The process that has it; a fork's child does not.
         count: How often a re-entrant lock was acquired.
+        renewing: Whether a renewal is on its way.
         lost: Why it is lost; empty: it is not.
+        untold: Emptied by the one who tells that it is lost.
         event: Set when it is lost, once somebody asked for it.
     """
 
@@ -39,13 +41,25 @@ class Hold:
     renew_at: float | None = None
     last_renewal: float = float("inf")
     count: int = 1
+    renewing: bool = False
     lost: str = ""
+    untold: list[None] = field(default_factory=lambda: [None])
     event: Any = field(default=None)
 
-    def schedule_renewal(self, sent: float) -> None:
-        """Let the next renewal be due a third of the lease after the last one was sent."""
-        self.renew_at = sent + self.lease_ms / 1000 / RENEWALS_PER_LEASE
+    @property
+    def renewal_seconds(self) -> float:
+        """After how long it is renewed."""
+        return self.lease_ms / 1000 / RENEWALS_PER_LEASE
+
+    def schedule_renewal(self, at: float) -> None:
+        """Let the next renewal be due then, unless it is not to be renewed any more, or not now."""
+        if self.renew_at is not None:
+            self.renew_at = at
 
     def lease_to_ask_ms(self, now: float) -> int:
-        """Return the lease a renewal may ask for now; 0: it may not be renewed any more."""
-        return max(0, int(min(self.lease_ms, (self.last_renewal - now) * 1000)))
+        """Return the lease a renewal may ask for now; 0: it may not be renewed any more.
+
+        Never one that would end earlier than the lease it has.
+        """
+        seconds = min(self.lease_ms / 1000, self.last_renewal - now)
+        return int(seconds * 1000) if now + seconds > self.deadline else 0

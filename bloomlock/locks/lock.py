@@ -65,15 +65,20 @@ class Lock(LockFace):
     _event_class = threading.Event
 
     def _start(self, client: Client) -> None:
+        self._core.has_ended = _has_ended
         made, self._owns_client = sync_client(client)
         self._runtime = threads_for(made)
         self._core.attach(self._runtime, WATCHDOG)
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        start_thread("bloomlock-on-lost", on_lost, self)
+        try:
+            start_thread("bloomlock-on-lost", self._tell, on_lost)
+        except RuntimeError:  # there are too many threads
+            self._tell(on_lost)
 
     def _owner(self) -> object:
-        return threading.get_ident() if self._core.options.thread_local else 0
+        # Not its number: that is given to another thread when this one has ended.
+        return threading.current_thread() if self._core.options.thread_local else 0
 
     def acquire(
         self,
@@ -273,3 +278,7 @@ class ReadWriteLock:
     def close(self) -> None:
         """Give back the connections; closes the client only if this object made it."""
         self.read.close()
+
+
+def _has_ended(owner: object) -> bool:
+    return isinstance(owner, threading.Thread) and not owner.is_alive()

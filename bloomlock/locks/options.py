@@ -37,8 +37,9 @@ class LockOptions:
 
     @property
     def lease_ms(self) -> int:
-        """The lease in milliseconds."""
-        return milliseconds(self.ttl)
+        """The lease in milliseconds; no longer than the lock may be held."""
+        longest = self.ttl if self.max_hold is None else self.max_hold
+        return milliseconds(min(self.ttl, longest))
 
 
 def check_options(
@@ -72,21 +73,29 @@ def check_options(
         check_seconds("blocking_timeout", blocking_timeout, least=0.0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         raise ConfigurationError(f"replicas must be a whole number from 0 on, not {replicas!r:.80}")
+    for name, flag in (
+        ("blocking", blocking),
+        ("thread_local", thread_local),
+        ("raise_on_release_error", raise_on_release_error),
+    ):
+        check_flag(name, flag)
+    if renew is not None:
+        check_flag("renew", renew)
     for name, function in (("on_lost", on_lost), ("observer", observer)):
         if function is not None and not callable(function):
             raise ConfigurationError(f"{name} must be a function or None, not {function!r:.80}")
     return LockOptions(
         ttl=check_lease(timeout, "timeout") if timeout is not None else check_lease(ttl),
         # redis-py's timeout is the longest a lock is held, so it is not renewed.
-        renew=timeout is None if renew is None else bool(renew),
+        renew=timeout is None if renew is None else renew,
         max_hold=max_hold,
         on_lost=on_lost,
-        blocking=bool(blocking),
+        blocking=blocking,
         blocking_timeout=blocking_timeout,
-        thread_local=bool(thread_local),
+        thread_local=thread_local,
         replicas=replicas,
         observer=observer,
-        raise_on_release_error=bool(raise_on_release_error),
+        raise_on_release_error=raise_on_release_error,
     )
 
 
@@ -106,6 +115,13 @@ def check_seconds(name: str, value: object, *, least: float, most: float = math.
     return float(value)  # type: ignore[arg-type]  # a number by now
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise ConfigurationError if `value` is not True or False."""
+    # threading.Lock is often asked by acquire(0).
+    if not isinstance(value, int) or value not in (0, 1):
+        raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
+
+
 def seconds_to_wait(
     options: LockOptions, blocking: bool | None, timeout: float, blocking_timeout: float | None
 ) -> float | None:
@@ -122,6 +138,8 @@ def seconds_to_wait(
         given = check_seconds("timeout (other than -1)", timeout, least=0.0)
     if blocking is None:
         blocking = options.blocking
+    else:
+        check_flag("blocking", blocking)
     if not blocking:
         if timeout != -1:
             raise ConfigurationError(f"timeout must be -1 if blocking is False, not {timeout!r}")

@@ -38,18 +38,16 @@ class Watch:
         runtime: Through what it is renewed.
         core: The lock object. If that is no more, nobody can release the hold, and it is left to
             expire.
-        renewing: Whether a renewal is on its way.
     """
 
     hold: Hold
     runtime: Any
     core: weakref.ref[LockCore]
-    renewing: bool = False
 
     def next_time(self) -> float:
         """Return when something is to be done about it."""
         renew_at = self.hold.renew_at
-        if self.renewing or renew_at is None:
+        if self.hold.renewing or renew_at is None:
             return self.hold.deadline
         return min(renew_at, self.hold.deadline)
 
@@ -100,22 +98,28 @@ class Schedule:
         A runtime that is still busy with an earlier renewal waits its turn: a server that does not
         answer must not collect threads.
         """
-        busy = {watch.runtime for watch in self._watches.values() if watch.renewing}
+        busy = {watch.runtime for watch in self._watches.values() if watch.hold.renewing}
         found: dict[Any, list[Watch]] = {}
         for watch in list(self._watches.values()):
             renew_at = watch.hold.renew_at
-            if renew_at is None or renew_at > now or watch.renewing:
+            if renew_at is None or renew_at > now or watch.hold.renewing:
                 continue
-            if watch.core() is None:
+            core = watch.core()
+            if core is None:
                 logger.warning("a lock was dropped while held; it is left to expire")
                 self.remove(watch.hold)
+            elif core.is_orphan(watch.hold):
+                logger.warning(
+                    "lock %r is left to expire: the thread that held it has ended", core.name
+                )
+                watch.hold.renew_at = None
             elif watch.runtime in busy:
                 watch.hold.renew_at = now + retry_seconds(watch.hold)
             else:
                 found.setdefault(watch.runtime, []).append(watch)
         for watches in found.values():
             for watch in watches:
-                watch.renewing = True
+                watch.hold.renewing = True
         return found
 
 
@@ -127,9 +131,8 @@ def retry_seconds(hold: Hold) -> float:
 def give_up(watches: Iterable[Watch], now: float) -> None:
     """Note that renewals came to nothing for now; they are tried again."""
     for watch in watches:
-        watch.renewing = False
-        if watch.hold.renew_at is not None:
-            watch.hold.renew_at = now + retry_seconds(watch.hold)
+        watch.hold.renewing = False
+        watch.hold.schedule_renewal(now + retry_seconds(watch.hold))
 
 
 def renew(
@@ -148,7 +151,7 @@ def renew(
         core, hold = watch.core(), watch.hold
         lease_ms = hold.lease_to_ask_ms(sent)
         if core is None or not lease_ms:
-            hold.renew_at, watch.renewing = None, False
+            hold.renew_at, hold.renewing = None, False
         else:
             asked.append((watch, core, Renewal(core.keys, hold.token, hold.group, lease_ms)))
     if not asked:
@@ -156,15 +159,16 @@ def renew(
     results = yield from renew_all([renewal for _, _, renewal in asked], abilities)
     for (watch, core, renewal), result in zip(asked, results, strict=True):
         hold = watch.hold
-        watch.renewing = False
         if isinstance(result, Exception):
             logger.warning("lock %r could not be renewed yet: %s", core.name, result)
-            hold.renew_at = clock() + retry_seconds(hold)
+            hold.schedule_renewal(clock() + retry_seconds(hold))
         elif not result:
             lose(watch, GONE)
         else:
             hold.deadline = max(hold.deadline, deadline_of(sent, renewal.lease_ms))
-            hold.schedule_renewal(sent)
-            if core.options.observer is not None:
-                held = sent - hold.since
-                tell(core.options.observer, LockEvent("renewed", core.name, hold.fence, held))
+            hold.schedule_renewal(sent + hold.renewal_seconds)
+        # Whoever waits for this finds the deadline as it is now.
+        hold.renewing = False
+        if result is True and core.options.observer is not None:
+            held = sent - hold.since
+            tell(core.options.observer, LockEvent("renewed", core.name, hold.fence, held))

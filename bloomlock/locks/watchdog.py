@@ -7,8 +7,10 @@ a lock is lost. A child of fork starts with nothing to watch.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import queue
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -34,31 +36,37 @@ class Watchdog:
 
     def start_over(self) -> None:
         """Forget everything: a child of fork has no thread and holds nothing."""
-        self._condition = threading.Condition()
+        # Both are C through and through: a KeyboardInterrupt in the middle of a Condition or an
+        # Event leaves it locked, and then nothing would be renewed any more.
+        self._lock = threading.RLock()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._schedule = Schedule()
-        self._wake_at = float("inf")
+        self._wake_at = float("-inf")
         self._runs = False
 
     def add(self, watch: Watch) -> None:
         """Begin to watch a hold."""
-        with self._condition:
+        with self._lock:
             self._schedule.add(watch)
-            if not self._runs:
-                self._runs = True
-                thread = threading.Thread(target=self._run, name="bloomlock-watchdog", daemon=True)
-                thread.start()
-            elif watch.next_time() < self._wake_at:
-                self._condition.notify()
+            runs = self._runs
+        if not runs:
+            start_thread("bloomlock-watchdog", self._run)
+        elif watch.next_time() < self._wake_at:
+            self._wake.put(None)
 
     def remove(self, hold: Hold) -> None:
         """Stop watching a hold."""
-        with self._condition:
+        with self._lock:
             self._schedule.remove(hold)
 
     def _run(self) -> None:
+        with self._lock:
+            if self._runs:
+                return
+            self._runs = True
         idle_since = boot_clock()
         while True:
-            with self._condition:
+            with self._lock:
                 now = boot_clock()
                 overdue = self._schedule.overdue(now)
                 due = self._schedule.due(now)
@@ -67,14 +75,26 @@ class Watchdog:
                 elif now - idle_since > IDLE_SECONDS:
                     self._runs = False
                     return
-                if not overdue and not due:
-                    self._wake_at = min(self._schedule.next_time(), now + LONGEST_SLEEP)
-                    self._condition.wait(max(0.0, self._wake_at - now))
-                    self._wake_at = float("-inf")
+                self._wake_at = min(self._schedule.next_time(), now + LONGEST_SLEEP)
             for watch in overdue:
                 self._lose(watch, OUT_OF_LEASE)
             for runtime, watches in due.items():
-                start_thread("bloomlock-renewal", self._renew, runtime, watches)
+                self._start_renewal(runtime, watches)
+            if not overdue and not due:
+                self._sleep(self._wake_at - now)
+
+    def _sleep(self, seconds: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._wake.get(timeout=max(0.0, seconds))
+            while True:
+                self._wake.get_nowait()
+
+    def _start_renewal(self, runtime: Any, watches: list[Watch]) -> None:
+        try:
+            start_thread("bloomlock-renewal", self._renew, runtime, watches)
+        except RuntimeError as error:  # there are too many threads
+            logger.warning("locks could not be renewed yet: %s", error)
+            give_up(watches, boot_clock())
 
     def _renew(self, runtime: Any, watches: list[Watch]) -> None:
         for part in runtime.by_server(watches, key_of):
@@ -83,12 +103,10 @@ class Watchdog:
             except Exception:
                 logger.exception("renewing locks failed")
                 give_up(part, boot_clock())
-        with self._condition:
-            self._condition.notify()
+        self._wake.put(None)
 
     def _lose(self, watch: Watch, reason: str) -> None:
-        with self._condition:
-            self._schedule.remove(watch.hold)
+        self.remove(watch.hold)
         core = watch.core()
         if core is not None and core.is_held(watch.hold):
             core.lose(watch.hold, reason)
