@@ -12,7 +12,7 @@ if all(map(find_spec, ("kazoo", "etcd3gw", "psycopg", "psycopg_pool"))):
     from psycopg_pool import ConnectionPool
 else:
     # The helpers import the clients, and pytest imports every file for its examples.
-    collect_ignore = ["programs.py", "factories.py", "sql_lock.py"]
+    collect_ignore = ["adders.py", "factories.py", "programs.py", "sql_lock.py", "turns.py"]
 
 SYSTEMS = ("zookeeper", "etcd", "sql")
 

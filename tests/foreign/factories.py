@@ -56,16 +56,16 @@ def zookeeper_lock(client: KazooClient, name: str, timeout: float = 30.0) -> Ite
         raise SessionExpiredError(f"the lock {name!r} was lost with its session")
 
 
+class EtcdLockLostError(RuntimeError):
+    """The lease was gone, or its end is not known: somebody else may have worked as well."""
+
+
 def _wait_in_queue(client: Etcd3Client, name: str, lease: Lease) -> None:
     body = {"name": base64.b64encode(name.encode()).decode(), "lease": lease.id}
     client.post(client.get_url("/lock/lock"), json=body)
     # The service hands the lock also to a waiter whose lease ended while it waited.
     if lease.refresh() <= 0:
         raise EtcdLockLostError(f"the lease ended before the lock {name!r} was obtained")
-
-
-class EtcdLockLostError(RuntimeError):
-    """The lease was gone, or its end is not known: somebody else may have worked as well."""
 
 
 @contextlib.contextmanager
