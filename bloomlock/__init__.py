@@ -26,8 +26,10 @@ from .locks.async_lock import (
     AsyncReadWriteLock,
     AsyncReentrantLock,
 )
+from .locks.async_redlock import AsyncRedlock
 from .locks.events import LockEvent
 from .locks.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
+from .locks.redlock import Redlock
 from .strategies.lock import LockStrategy
 
 __version__ = "0.1.0"
@@ -37,6 +39,7 @@ __all__ = [
     "AsyncFairLock",
     "AsyncLock",
     "AsyncReadWriteLock",
+    "AsyncRedlock",
     "AsyncReentrantLock",
     "BloomFilter",
     "BloomlockError",
@@ -58,6 +61,7 @@ __all__ = [
     "PartialResultError",
     "QuorumError",
     "ReadWriteLock",
+    "Redlock",
     "ReentrantLock",
     "ServerError",
     "delete_filter",

@@ -21,7 +21,7 @@ from .options import CONFIRM_SECONDS, check_lease, milliseconds
 from .schedule import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
 
@@ -107,7 +107,9 @@ class LockCore:
                 f"itself; use ReentrantLock to acquire it again"
             )
         asking = Asking(token or new_token(), self._lease_ms, self._group, self._joins)
-        until = None if seconds is None else now + seconds
+        return self._attempt(asking, None if seconds is None else now + seconds)
+
+    def _attempt(self, asking: Asking, until: float | None) -> Attempt:
         return Attempt(self.steps, asking, until, boot_clock)
 
     def acquire(self, attempt: Attempt, owner: object) -> Core[bool]:
@@ -124,7 +126,7 @@ class LockCore:
             attempt.asking.token,
             self._group,
             self._lease_ms,
-            got.grant.fence,
+            got.grant.fence or None,
             got.grant.waiters,
             now,
             got.deadline,
@@ -211,6 +213,8 @@ class LockCore:
             while hold.renewing:
                 yield Pause(RENEWAL_PAUSE)
             sent = boot_clock()
+            # If the answer does not come, either lease may be in force.
+            hold.deadline = min(hold.deadline, deadline_of(sent, lease_ms))
             yield from self._extend(hold, lease_ms)
             hold.lease_ms = lease_ms
             hold.deadline = deadline_of(sent, lease_ms)
@@ -222,7 +226,7 @@ class LockCore:
 
     def _extend(self, hold: Hold, lease_ms: int) -> Core[None]:
         renewal = Renewal(self.keys, hold.token, hold.group, lease_ms)
-        [held] = yield from renew_all([renewal], abilities_of(self._runtime))
+        [held] = yield from self.renew_all([renewal])
         if isinstance(held, ConnectionLost):
             raise held.cause from None
         if isinstance(held, Exception):
@@ -230,6 +234,10 @@ class LockCore:
         if not held:
             self.lose(hold, "its key was gone when it was extended")
             raise self._lost_error(hold)
+
+    def renew_all(self, renewals: Sequence[Renewal]) -> Core[list[bool | Exception]]:
+        """Renew holds that lie on one server; see the function of that name."""
+        return (yield from renew_all(renewals, abilities_of(self._runtime)))
 
     def _watch(self, hold: Hold) -> None:
         """Watch a hold, or look anew at when it is due."""

@@ -69,7 +69,7 @@ class LockFace:
             thread_local=thread_local,
             raise_on_release_error=raise_on_release_error,
         )
-        self._core = LockCore(
+        core = LockCore(
             name,
             keys,
             options,
@@ -78,8 +78,12 @@ class LockFace:
             joins=self._reentrant,
             reentrant=self._reentrant,
         )
-        if on_lost is not None:
-            self._core.tell_lost = _Telling(self)
+        self._use(core, client)
+
+    def _use(self, core: LockCore, client: Any) -> None:
+        self._core = core
+        if core.options.on_lost is not None:
+            core.tell_lost = _Telling(self)
         self._start(client)
 
     def _start(self, client: Any) -> None:

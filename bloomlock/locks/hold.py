@@ -16,7 +16,7 @@ class Hold:
         token: Its token; nobody else's.
         group: Whom it shares the lock with; empty: nobody.
         lease_ms: The lease it is renewed to.
-        fence: Number of the grant.
+        fence: Number of the grant, None if its kind of lock has none.
         waiters: Whether somebody was waiting when it was granted.
         since: When it was obtained, by the holder's clock in seconds.
         deadline: Until when the holder may rely on it.
@@ -33,7 +33,7 @@ class Hold:
     token: bytes
     group: bytes
     lease_ms: int
-    fence: int
+    fence: int | None
     waiters: bool
     since: float
     deadline: float

@@ -65,7 +65,7 @@ class Lock(LockFace):
     _event_class = threading.Event
 
     def _start(self, client: Client) -> None:
-        self._core.has_ended = _has_ended
+        self._core.has_ended = has_ended
         made, self._owns_client = sync_client(client)
         self._runtime = threads_for(made)
         self._core.attach(self._runtime, WATCHDOG)
@@ -280,5 +280,6 @@ class ReadWriteLock:
         self.read.close()
 
 
-def _has_ended(owner: object) -> bool:
+def has_ended(owner: object) -> bool:
+    """Tell whether a thread that holds a lock has ended."""
     return isinstance(owner, threading.Thread) and not owner.is_alive()

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.locks.protocol.steps import Renewal, renew_all
+from bloomlock.locks.protocol.steps import Renewal
 from bloomlock.locks.protocol.waiting import deadline_of
 
 from .events import LockEvent, tell
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bloomlock.commands import Core
-    from bloomlock.locks.protocol.steps import Abilities
 
     from .core import LockCore
     from .hold import Hold
@@ -137,11 +136,10 @@ def give_up(watches: Iterable[Watch], now: float) -> None:
 
 def renew(
     watches: Iterable[Watch],
-    abilities: Abilities,
     clock: Callable[[], float],
     lose: Callable[[Watch, str], None],
 ) -> Core[None]:
-    """Renew holds that lie on one server and note the answers.
+    """Renew holds that one request may carry and note the answers.
 
     A hold whose renewal is not answered is tried again until its deadline.
     """
@@ -156,7 +154,9 @@ def renew(
             asked.append((watch, core, Renewal(core.keys, hold.token, hold.group, lease_ms)))
     if not asked:
         return
-    results = yield from renew_all([renewal for _, _, renewal in asked], abilities)
+    # All go to the same server, or it is a single one.
+    core = asked[0][1]
+    results = yield from core.renew_all([renewal for _, _, renewal in asked])
     for (watch, core, renewal), result in zip(asked, results, strict=True):
         hold = watch.hold
         if isinstance(result, Exception):

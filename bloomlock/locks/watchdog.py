@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.runtime.clock import boot_clock
 
-from .core import OUT_OF_LEASE, abilities_of
+from .core import OUT_OF_LEASE
 from .schedule import LONGEST_SLEEP, Schedule, Watch, give_up, key_of, renew
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Watchdog:
     def _renew(self, runtime: Any, watches: list[Watch]) -> None:
         for part in runtime.by_server(watches, key_of):
             try:
-                runtime.run(renew(part, abilities_of(runtime), boot_clock, self._lose))
+                runtime.run(renew(part, boot_clock, self._lose))
             except Exception:
                 logger.exception("renewing locks failed")
                 give_up(part, boot_clock())

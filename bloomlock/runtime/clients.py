@@ -130,6 +130,72 @@ async def _is_cluster_awaited(client: redis.asyncio.Redis) -> bool:
         return False
 
 
+def sync_clients(clients: object) -> list[tuple[redis.Redis | redis.RedisCluster, bool]]:
+    """Return the clients of several servers, each with whether it was made here; none connects.
+
+    Raises:
+        ConfigurationError: If they are not clients for threads or URLs, or two are the same.
+    """
+    kinds = (redis.Redis, redis.RedisCluster)
+    return [
+        (each, False)
+        if isinstance(each, kinds)
+        else (redis.Redis.from_url(each, **_options()), True)
+        for each in _checked(clients, kinds, "redis-py clients or URLs")
+    ]
+
+
+def async_clients(
+    clients: object,
+) -> list[tuple[redis.asyncio.Redis | redis.asyncio.RedisCluster, bool]]:
+    """Return the clients of several servers for asyncio; as `sync_clients`."""
+    kinds = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
+    options = _options(asyncio_client=True)
+    return [
+        (each, False)
+        if isinstance(each, kinds)
+        else (redis.asyncio.Redis.from_url(each, **options), True)
+        for each in _checked(clients, kinds, "redis.asyncio clients or URLs")
+    ]
+
+
+def _checked(clients: Any, kinds: tuple[type, ...], allowed: str) -> list[Any]:
+    """Return the clients and URLs, or raise ConfigurationError."""
+    if isinstance(clients, (str, bytes, *kinds)) or not hasattr(clients, "__iter__"):
+        shown = hide_secret(f"{clients!r:.80}")
+        raise ConfigurationError(f"clients must be a list of {allowed}, not {shown}")
+    listed = list(clients)
+    if not listed:
+        raise ConfigurationError(f"clients must be a list of at least one of {allowed}, not empty")
+    places: dict[object, int] = {}
+    for index, client in enumerate(listed):
+        place = _place(client, kinds, f"clients[{index}]", allowed)
+        if (other := places.setdefault(place, index)) != index:
+            raise ConfigurationError(
+                f"clients must be independent servers, but clients[{other}] and clients[{index}] "
+                f"are the same one"
+            )
+    return listed
+
+
+def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> object:
+    """Return where a client's server is, as far as that can be told without asking it."""
+    if isinstance(client, kinds):
+        pool = getattr(client, "connection_pool", None)
+        if pool is None or hasattr(pool, "sentinel_manager"):
+            return id(client)
+        place = pool.connection_kwargs
+    else:
+        if not isinstance(client, str) or not client.startswith(SCHEMES):
+            shown = hide_secret(f"{client!r:.80}")
+            raise ConfigurationError(f"{name} must be one of the {allowed}, not {shown}")
+        with _explained(Address(client, name)):
+            place = redis.connection.parse_url(client)  # type: ignore[no-untyped-call]  # redis-py has no types there
+    if "path" in place:
+        return place["path"]
+    return place.get("host", "localhost"), int(place.get("port", 6379))
+
+
 def _options(*, asyncio_client: bool = False) -> dict[str, Any]:
     retry = redis.asyncio.retry.Retry if asyncio_client else Retry
     return {

@@ -1,9 +1,9 @@
-"""What a lock on several independent servers follows from: votes, majorities, deadlines. Pure.
+"""What a lock on several independent servers follows from: votes and majorities. Pure.
 
-Nobody else can have a majority as long as one majority of the servers is sure to hold a token. So
-the lock is held until the last moment at which as many leases as make a majority are in force:
-each server's lease is counted from before it was asked, by the holder's clock, less the drift. And
-it is lost at once when so many servers deny the token that no majority can have it.
+Two majorities of the same servers have one in common, and no server gives its lock to two. So the
+lock is held from when a majority has said yes until the first lease among those could be over,
+counted from before the servers were asked. It is lost at once when so many servers deny the token
+that no majority can have it.
 
 A server that was restarted may have forgotten what it granted. Until everything that it can have
 granted is over it has no vote.
@@ -113,11 +113,11 @@ class Ballot:
     Attributes:
         token: Nobody else's.
         there: Whether the token may be on the server. False before it was asked, too.
-        deadlines: Until when the holder may count on the server, by the holder's clock.
         counts_from: When the server's vote begins to count: later if it was restarted lately.
-        votes: What the server said last, None if it was asked since.
+        votes: What the server said last, None before that.
         errors: Why it said nothing.
         runs: Which run of a server program said so.
+        obtained: When it got a majority.
         closed: Whether the token is being given back, so that nobody is to be asked for it.
         lines: What a driver keeps the questions to each server in order by.
     """
@@ -126,41 +126,22 @@ class Ballot:
         """Nobody was asked yet."""
         self.token = token
         self.there = [False] * servers
-        self.deadlines = [NEVER] * servers
         self.counts_from = [NEVER] * servers
         self.votes: list[Vote | None] = [None] * servers
         self.errors: list[Exception | None] = [None] * servers
         self.runs: list[bytes | None] = [None] * servers
+        self.obtained = NEVER
         self.closed = False
         self.lines: list[Any] = [None] * servers
 
-    @property
-    def deadline(self) -> float:
-        """Until when a majority of leases is in force."""
-        return sorted(self.deadlines, reverse=True)[majority_of(len(self.deadlines)) - 1]
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether so many servers lack the token that no majority has it."""
-        return sum(self.there) < majority_of(len(self.there))
-
-    def ask(self, server: int, deadline: float) -> None:
-        """Note that a lease is about to be asked for; it may become shorter than the one before."""
+    def say_yes(self, server: int, sent: float) -> Vote:
+        """Note that the server gave the token a lease that was asked for at `sent`."""
         self.there[server] = True
-        self.deadlines[server] = min(self.deadlines[server], deadline)
-
-    def say_yes(self, server: int, sent: float, deadline: float) -> Vote:
-        """Note that the server has the token, for a lease that was asked for at `sent`."""
-        self.there[server] = True
-        if sent < self.counts_from[server]:
-            return Vote.ABSTAINS
-        self.deadlines[server] = deadline
-        return Vote.YES
+        return Vote.ABSTAINS if sent < self.counts_from[server] else Vote.YES
 
     def say_no(self, server: int) -> Vote:
         """Note that the server has not got the token."""
         self.there[server] = False
-        self.deadlines[server] = NEVER
         return Vote.NO
 
     def same_run(self) -> tuple[int, int] | None:

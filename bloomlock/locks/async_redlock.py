@@ -1,0 +1,126 @@
+"""The lock over several independent servers, for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bloomlock.errors import ConfigurationError, QuorumError
+from bloomlock.keys import DEFAULT_PREFIX
+from bloomlock.runtime.clients import async_clients
+from bloomlock.runtime.tasks import tasks_for
+
+from .async_lock import AsyncLock
+from .async_watchdog import watchdog_of_loop
+from .redlock_options import PAUSES, make_core
+from .redlock_tasks import AsyncCrew
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import redis.asyncio
+
+    from .events import Observer
+
+
+class AsyncRedlock(AsyncLock):
+    """Redlock for asyncio: the same arguments, the same methods, awaited.
+
+    What a slow server is still asked goes on in a task of its own, for no longer than the lease;
+    `close` waits for such tasks a moment and ends the rest.
+
+    >>> import asyncio, contextlib
+    >>> from bloomlock.server import PrivateServer
+    >>> async def main(urls):
+    ...     async with AsyncRedlock("report", clients=urls, longest_ttl=0) as lock:
+    ...         return await lock.owned()
+    >>> with contextlib.ExitStack() as stack:
+    ...     servers = [stack.enter_context(PrivateServer()) for _ in range(3)]
+    ...     asyncio.run(main([server.url for server in servers]))
+    True
+    """
+
+    _core: Any
+
+    def __init__(
+        self,
+        name: str,
+        clients: Iterable[redis.asyncio.Redis | redis.asyncio.RedisCluster | str],
+        ttl: float | None = None,
+        *,
+        server_timeout: float | None = None,
+        longest_ttl: float | None = None,
+        pauses: tuple[float, float] = PAUSES,
+        renew: bool | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[Any], object] | None = None,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        thread_local: bool = True,
+        observer: Observer | None = None,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> None:
+        """Check the parameters; see Redlock."""
+        core = make_core(
+            name,
+            ttl=ttl,
+            server_timeout=server_timeout,
+            longest_ttl=longest_ttl,
+            pauses=pauses,
+            renew=renew,
+            max_hold=max_hold,
+            on_lost=on_lost,
+            blocking=blocking,
+            blocking_timeout=blocking_timeout,
+            thread_local=thread_local,
+            observer=observer,
+            prefix=prefix,
+        )
+        self._use(core, clients)
+
+    def _start(self, client: Any) -> None:
+        made = async_clients(client)
+        super()._start(None)
+        self._made = [each for each, _ in made]
+        self._clients = [each for each, is_ours in made if is_ours]
+
+    async def _attached(self) -> Any:
+        if self._runtime is None:
+            crew: Any = AsyncCrew([tasks_for(each) for each in self._made])
+            self._runtime = crew
+            self._core.attach(crew, watchdog_of_loop())
+        return self._runtime
+
+    @property
+    def fence(self) -> None:
+        """None: numbers counted on several servers would drift apart; see Lock for a fence."""
+        return
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        timeout: float = -1,  # noqa: ASYNC109 - the name that threading.Lock has for it
+        *,
+        blocking_timeout: float | None = None,
+        sleep: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Take the lock, asking again and again if need be; see Redlock.acquire."""
+        if token is not None:
+            raise ConfigurationError(f"token must be None for a Redlock, not {token!r:.80}")
+        return await super().acquire(
+            blocking, timeout, blocking_timeout=blocking_timeout, sleep=sleep
+        )
+
+    async def close(self) -> None:
+        """End what goes on in the background; close the clients that this object made."""
+        crew: Any = self._runtime
+        if crew is not None:
+            await crew.close(self._core.limits.server_timeout)
+        for client in self._clients:
+            await client.aclose()
+
+    def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
+        # Told by a log, as of the other locks: what the body did was done under the lock.
+        if isinstance(failure, QuorumError):
+            failure = ConnectionError(str(failure))
+        return super()._explain_exit(failure, error)

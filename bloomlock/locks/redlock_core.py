@@ -1,0 +1,179 @@
+"""The algorithm of a lock on several servers; what it shares with the others stands in core.py."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from bloomlock.commands import Core, Pause
+from bloomlock.errors import ConfigurationError
+from bloomlock.locks.protocol.quorum import Ballot, Vote, has_majority, majority_of, voters
+from bloomlock.locks.protocol.state import Asking, Granted
+from bloomlock.locks.protocol.waiting import Attempt, Obtained, deadline_of
+from bloomlock.runtime.clock import boot_clock
+
+from .core import LockCore, Watcher, abilities_of
+from .redlock_steps import Limits, MajoritySteps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bloomlock.keys import LockKeys
+    from bloomlock.locks.protocol.steps import Renewal
+
+    from .options import LockOptions
+
+NO_FENCE = 0
+
+
+class MajorityAttempt(Attempt):
+    """One attempt to get the lock: polls, with a pause of random length between two.
+
+    There is no queue across servers; the pauses keep two who ask at once from sharing the
+    votes between them again and again.
+
+    Args:
+        steps: Of the lock.
+        asking: Who asks; gets a fresh token for each poll.
+        until: Give up then, by the clock; None: never; at or before now: poll once.
+        clock: Seconds, counting in suspend.
+        pause: Returns the seconds to the next poll.
+    """
+
+    def __init__(
+        self,
+        steps: MajoritySteps,
+        asking: Asking,
+        until: float | None,
+        clock: Callable[[], float],
+        pause: Callable[[], float],
+    ) -> None:
+        """Prepare; nothing is sent yet."""
+        super().__init__(steps, asking, until, clock)
+        self._majority = steps
+        self._pause = pause
+        self._ballot: Ballot | None = None
+
+    def run(self) -> Core[Obtained | None]:
+        """Poll until a majority has given the lock for a time that is not over yet.
+
+        Returns:
+            The lock, or None if others had it; nothing is left on any server that answers then.
+
+        Raises:
+            QuorumError: If no majority gave a vote when time was up, or, without a limit, for
+                longer than the lease.
+            ConfigurationError: If two of the servers are one.
+        """
+        self.begun = True
+        outage_since = self._clock()
+        while True:
+            sent = self._clock()
+            self.asking = self.asking._replace(token=secrets.token_urlsafe(16).encode())
+            ballot = self._ballot = self._majority.new_ballot(self.asking.token)
+            votes = yield from self._majority.ask_for(ballot, self.asking)
+            deadline = deadline_of(sent, self.asking.lease_ms)
+            if has_majority(votes) and self._clock() < deadline and not ballot.same_run():
+                ballot.obtained = self._clock()
+                self._majority.ballots[ballot.token] = ballot
+                return Obtained(Granted(NO_FENCE, waiters=False), deadline)
+            yield from self._majority.give_back(ballot)
+            _refuse_same_server(ballot)
+            now = self._clock()
+            is_answered = voters(votes) >= majority_of(len(votes)) and not has_majority(votes)
+            if is_answered or _are_up(votes):
+                outage_since = now
+            is_over = now >= self._until
+            if is_over and is_answered:
+                return None
+            patience = self.asking.lease_ms / 1000 if self._until == float("inf") else float("inf")
+            if is_over or now - outage_since > patience:
+                raise self._majority.no_quorum(votes, ballot, "what was taken was given back")
+            yield Pause(max(0.0, min(self._pause(), self._until - now)))
+
+    def leave(self) -> Core[None]:
+        """Give back whatever the last poll took; never raises.
+
+        What cannot be told to a server ends by itself, with the lease.
+        """
+        if self._ballot is not None:
+            yield from self._majority.give_back(self._ballot, wait_for_all=True)
+
+
+def _refuse_same_server(ballot: Ballot) -> None:
+    if (same := ballot.same_run()) is not None:
+        raise ConfigurationError(
+            f"clients must be independent servers, but clients[{same[0]}] and clients[{same[1]}] "
+            f"are the same one"
+        )
+
+
+def _are_up(votes: Sequence[Vote | None]) -> bool:
+    """Tell whether a majority answers, even if those that were restarted have no vote yet."""
+    return voters(votes) + votes.count(Vote.ABSTAINS) >= majority_of(len(votes))
+
+
+class RedlockCore(LockCore):
+    """One lock object over several servers.
+
+    Args:
+        name: What users call it.
+        keys: Its keys, the same on each server.
+        options: The parameters it shares with other locks.
+        limits: Those that it alone has.
+        jitter: Returns a random number between two.
+    """
+
+    steps: MajoritySteps
+
+    def __init__(
+        self,
+        name: str,
+        keys: LockKeys,
+        options: LockOptions,
+        limits: Limits,
+        jitter: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        """Keep the parameters; `attach` follows."""
+        super().__init__(name, keys, options)
+        self.limits = limits
+        self._jitter = jitter
+
+    def attach(self, runtime: Any, watcher: Watcher) -> None:
+        """Tell through what each server is asked, and who renews."""
+        self._runtime = runtime
+        self._watcher = watcher
+        abilities = [abilities_of(each) for each in runtime.runtimes]
+        self.steps = MajoritySteps(self.name, self.keys, abilities, self.limits, boot_clock)
+
+    def extend(self, owner: object, ttl: float | None) -> Core[None]:
+        """Let the lease be `ttl` seconds from now, on a majority.
+
+        Raises:
+            LockNotOwnedError, LockLostError: If it is not held.
+            QuorumError: If no majority answered; it is held until `remaining` says 0.
+            ConfigurationError: If a restarted server would not abstain for as long as that.
+        """
+        longest = self.limits.longest_ttl
+        if longest and isinstance(ttl, (int, float)) and ttl > longest:
+            raise ConfigurationError(f"ttl must be at most longest_ttl = {longest:g}, not {ttl!r}")
+        yield from super().extend(owner, ttl)
+
+    def renew_all(self, renewals: Sequence[Renewal]) -> Core[list[bool | Exception]]:
+        """Renew one hold, as each is asked of every server."""
+        [renewal] = renewals
+        return [(yield from self.steps.renew(renewal))]
+
+    def _attempt(self, asking: Asking, until: float | None) -> Attempt:
+        self._forget_ballots()
+        pauses = self.limits.pauses
+        return MajorityAttempt(self.steps, asking, until, boot_clock, lambda: self._jitter(*pauses))
+
+    def _forget_ballots(self) -> None:
+        """Forget those of holds that were lost and never given back."""
+        ballots, held = self.steps.ballots, {hold.token for hold in list(self._holds.values())}
+        for token in [token for token in list(ballots) if token not in held]:
+            # One that is not held yet was obtained this very moment by another thread.
+            if boot_clock() > ballots[token].obtained + 2 * self.options.ttl:
+                ballots.pop(token, None)

@@ -1,0 +1,309 @@
+"""The steps of a lock on several servers: each server is asked at once, a majority decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from bloomlock.commands import ConnectionLost, Core, Pause
+from bloomlock.errors import QuorumError
+from bloomlock.locks.protocol.quorum import (
+    Ballot,
+    Vote,
+    agreement,
+    is_decided,
+    majority_of,
+    seconds_without_vote,
+)
+from bloomlock.locks.protocol.state import Busy, Leaving
+from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
+from bloomlock.locks.protocol.voting import Answer, ask_with_age, note_sending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bloomlock.keys import LockKeys
+    from bloomlock.locks.protocol.state import Asking
+    from bloomlock.locks.protocol.steps import Abilities
+
+SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
+LINGER_SECONDS = 10.0
+"""How long a server that does not answer is told in the background that a lock is given back."""
+
+
+class AskEach(NamedTuple):
+    """Run a core at each server, all at once; for drivers of several servers.
+
+    Answered by the list of results, an exception where one was raised, None where there is no
+    result in time. What is late goes on in the background, and what is asked later in the same
+    line comes after it.
+
+    Attributes:
+        cores: One for each server.
+        lines: One for each server, for the driver to keep its order by.
+        until: When to wait no longer, by the clock.
+        enough: Told the results so far; True: wait no longer.
+        patience: Seconds after which a core is given up also in the background.
+    """
+
+    cores: Sequence[Core[Any]]
+    lines: list[Any]
+    until: float
+    enough: Callable[[Sequence[Any]], bool]
+    patience: float
+
+
+class Limits(NamedTuple):
+    """The parameters that only a lock on several servers has; see Redlock."""
+
+    server_timeout: float
+    longest_ttl: float
+    pauses: tuple[float, float]
+
+
+class MajoritySteps(LockSteps):
+    """The steps of LockSteps on several servers.
+
+    Args:
+        name: What users call the lock.
+        keys: Its keys, the same on each server.
+        abilities: What is known of each server.
+        limits: The lock's parameters.
+        clock: Seconds, counting in suspend.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: LockKeys,
+        abilities: Sequence[Abilities],
+        limits: Limits,
+        clock: Callable[[], float],
+    ) -> None:
+        """Keep the parameters."""
+        super().__init__(keys, abilities[0])
+        self._name = name
+        self._each = [LockSteps(keys, each) for each in abilities]
+        self._known = list(abilities)
+        self._limits = limits
+        self._clock = clock
+        self.ballots: dict[bytes, Ballot] = {}
+
+    def new_ballot(self, token: bytes = b"") -> Ballot:
+        """Return the ballot of a token that nobody was asked for yet."""
+        return Ballot(token, len(self._each))
+
+    def ask_for(self, ballot: Ballot, asking: Asking) -> Core[list[Vote | None]]:
+        """Ask every server for the lock, until the outcome is certain or time is up."""
+        until = self._clock() + self._limits.server_timeout
+        return (
+            yield from self._ask_each(
+                ballot,
+                lambda server: self._vote(server, ballot, asking, until),
+                is_decided,
+                asking.lease_ms,
+            )
+        )
+
+    def give_back(self, ballot: Ballot, *, wait_for_all: bool = False) -> Core[list[Vote | None]]:
+        """Release everywhere.
+
+        Those are waited for that are known to have the token. A server that has not answered
+        yet is told as soon as it does.
+
+        Args:
+            ballot: What to give back.
+            wait_for_all: Wait also for the others, as long as one server is waited for.
+        """
+        ballot.closed = True
+        has_it = {Vote.YES, Vote.ABSTAINS}
+        waited = [s for s, vote in enumerate(ballot.votes) if wait_for_all or vote in has_it]
+        return (
+            yield from self._ask_each(
+                ballot,
+                lambda server: self._leave(server, ballot),
+                lambda answers: all(answers[server] is not None for server in waited),
+                round(LINGER_SECONDS * 1000),
+            )
+        )
+
+    def release(self, leaving: Leaving, *, waiters: bool) -> Core[bool | None]:  # noqa: ARG002 - nobody queues across servers
+        """Release everywhere; True: a majority had it, False: none can have had it.
+
+        Raises:
+            ConnectionLost: If that is not known.
+        """
+        ballot = self.ballots.pop(leaving.token, None)
+        if ballot is None:
+            return False
+        votes = yield from self.give_back(ballot)
+        held = _majority_of_votes(votes, Vote.SILENT)
+        if held is None:
+            error = self.no_quorum(votes, ballot, "its lease ends by itself elsewhere")
+            raise ConnectionLost(error, sent=True, replies=[])
+        return held
+
+    def renew(self, renewal: Renewal) -> Core[bool | Exception]:
+        """Renew everywhere; True: on a majority, False: none can have it, else not known."""
+        ballot = self.ballots.get(renewal.token)
+        if ballot is None:
+            return False
+        until = self._clock() + self._limits.server_timeout
+        votes = yield from self._ask_each(
+            ballot,
+            lambda server: self._renew(server, ballot, renewal, until),
+            lambda _: False,
+            renewal.lease_ms,
+        )
+        # A server that has the token, but no vote yet, may count next time.
+        held = _majority_of_votes(votes, Vote.SILENT, Vote.ABSTAINS)
+        return self.no_quorum(votes, ballot, "it was not renewed") if held is None else held
+
+    def is_held(self, token: bytes, group: bytes) -> Core[bool]:
+        """Tell whether a majority has the token; QuorumError if that is not known."""
+        ballot = self.new_ballot(token)
+
+        def look(server: int) -> Core[Vote]:
+            held = yield from self._each[server].is_held(token, group)
+            return Vote.YES if held else Vote.NO
+
+        votes = yield from self._ask_each(ballot, look, is_decided, 0)
+        held = _majority_of_votes(votes, Vote.SILENT)
+        if held is None:
+            raise self.no_quorum(votes, ballot, "whether it is held is not known")
+        return held
+
+    def value(self) -> Core[bytes | None]:
+        """Return the token that a majority has, None if none has; QuorumError if not known."""
+        ballot = self.new_ballot()
+        tokens: list[bytes | None] = [None] * len(self._each)
+
+        def look(server: int) -> Core[Vote]:
+            tokens[server] = yield from self._each[server].value()
+            return Vote.YES if tokens[server] else Vote.NO
+
+        votes = yield from self._ask_each(ballot, look, lambda _: False, 0)
+        counts = Counter(token for token in tokens if token)
+        token, count = counts.most_common(1)[0] if counts else (b"", 0)
+        silent = sum(vote in {None, Vote.SILENT} for vote in votes)
+        held = agreement(count, silent, len(votes))
+        if held is None:
+            raise self.no_quorum(votes, ballot, "whether it is held is not known")
+        return token if held else None
+
+    def no_quorum(self, votes: Sequence[Vote | None], ballot: Ballot, then: str) -> QuorumError:
+        """Return the error that says who did not answer, and what follows."""
+        reasons = []
+        for server, vote in enumerate(votes):
+            if vote is Vote.ABSTAINS:
+                left = ballot.counts_from[server] - self._clock()
+                why = f"restarted, it has no vote for {max(0.0, left):.0f} s more"
+            elif vote is None or vote is Vote.SILENT:
+                why = str(ballot.errors[server] or "no answer in time")
+            else:
+                continue
+            reasons.append(f"clients[{server}]: {why}")
+        answered = len(votes) - len(reasons)
+        return QuorumError(
+            f"lock {self._name!r}: {answered} of {len(votes)} servers answered within "
+            f"{self._limits.server_timeout:g} s, {majority_of(len(votes))} are needed; {then} "
+            f"({'; '.join(reasons)})"
+        )
+
+    def _ask_each(
+        self,
+        ballot: Ballot,
+        question: Callable[[int], Core[Vote]],
+        enough: Callable[[Sequence[Any]], bool],
+        lease_ms: int,
+    ) -> Core[list[Vote | None]]:
+        seconds = self._limits.server_timeout
+        cores = [_recorded(question(server), ballot, server) for server in range(len(self._each))]
+        patience = max(seconds, lease_ms / 1000)
+        step: Any = AskEach(cores, ballot.lines, self._clock() + seconds, enough, patience)
+        votes: list[Vote | None] = []
+        for server, answer in enumerate((yield step)):
+            if isinstance(answer, Exception):
+                ballot.errors[server] = (
+                    answer.cause if isinstance(answer, ConnectionLost) else answer
+                )
+            votes.append(answer if isinstance(answer, Vote) else None)
+        return votes
+
+    def _vote(self, server: int, ballot: Ballot, asking: Asking, until: float) -> Core[Vote]:
+        if ballot.closed or self._clock() >= until:
+            return Vote.SILENT
+        may_be_there = False
+
+        def note(sent: bool) -> None:
+            nonlocal may_be_there
+            may_be_there = may_be_there or sent
+
+        ballot.there[server] = True
+        try:
+            answer = yield from note_sending(self._take(server, asking), note)
+        except (ConnectionLost, RedisError):
+            ballot.there[server] = may_be_there
+            raise
+        ballot.runs[server] = answer.run
+        if isinstance(answer.answer, Busy):
+            return ballot.say_no(server)
+        now = self._clock()
+        if seconds := seconds_without_vote(answer.uptime, self._limits.longest_ttl):
+            ballot.counts_from[server] = now + seconds
+        return ballot.say_yes(server, now)
+
+    def _take(self, server: int, asking: Asking) -> Core[Answer]:
+        if self._limits.longest_ttl:
+            return (yield from ask_with_age(self.keys, asking, self._known[server]))
+        return Answer((yield from self._each[server].acquire(asking)), None, None)
+
+    def _renew(self, server: int, ballot: Ballot, renewal: Renewal, until: float) -> Core[Vote]:
+        if not ballot.there[server]:
+            return Vote.NO
+        sent = self._clock()
+        if ballot.closed or sent >= until:
+            return Vote.SILENT
+        [held] = yield from renew_all([renewal], self._known[server])
+        if isinstance(held, Exception):
+            raise held
+        return ballot.say_yes(server, sent) if held else ballot.say_no(server)
+
+    def _leave(self, server: int, ballot: Ballot) -> Core[Vote]:
+        """Give back at one server, again and again if it is there but does not answer."""
+        until, pause = self._clock() + LINGER_SECONDS, SHORTEST_RETRY
+        while ballot.there[server]:
+            leaving = Leaving(ballot.token)
+            try:
+                held = yield from self._each[server].release(leaving, waiters=False)
+            except ConnectionLost as lost:
+                is_slow = isinstance(lost.cause, RedisTimeoutError)
+                if not is_slow or self._clock() + pause > until:
+                    raise
+            else:
+                counts = self._clock() >= ballot.counts_from[server]
+                ballot.say_no(server)
+                if held is False:
+                    return Vote.NO
+                return Vote.YES if counts else Vote.ABSTAINS
+            yield Pause(pause)
+            pause = min(2 * pause, LONGEST_RETRY)
+        return Vote.NO
+
+
+def _recorded(core: Core[Vote], ballot: Ballot, server: int) -> Core[Vote]:
+    """Run what is asked of one server, and note what it said also if that comes late."""
+    vote = Vote.SILENT
+    try:
+        vote = yield from core
+    finally:
+        ballot.votes[server] = vote
+    return vote
+
+
+def _majority_of_votes(votes: Sequence[Vote | None], *unknown: Vote) -> bool | None:
+    silent = sum(vote is None or vote in unknown for vote in votes)
+    return agreement(votes.count(Vote.YES), silent, len(votes))
