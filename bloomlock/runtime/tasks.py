@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CANCELLED_SECONDS = 1.0
+"""How long a cancelled request waits for its reply at most."""
+
 
 class Tasks:
     """Runs cores on the running event loop; a cancelled run leaves no connection half-used.
@@ -217,11 +220,13 @@ async def _exchange(lease: _Lease, commands: Sequence[bytes]) -> Replies:
     replies: Replies = []
     try:
         await connection.send_packed_command(b"".join(commands))
-        for _ in commands:
-            try:
-                replies.append(await connection.read_response(disable_decoding=True))
-            except ResponseError as error:
-                replies.append(error)
+        try:
+            await _read(connection, len(commands), replies)
+        except asyncio.CancelledError:
+            # What was sent is carried out; what the caller does about it must not overtake it.
+            with contextlib.suppress(RedisError, OSError):
+                await finish(_read_soon(connection, len(commands), replies))
+            raise
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         await lease.drop()
         raise ConnectionLost(error, sent=True, replies=replies) from error
@@ -229,3 +234,17 @@ async def _exchange(lease: _Lease, commands: Sequence[bytes]) -> Replies:
         await lease.drop()
         raise
     return replies
+
+
+async def _read(connection: Any, count: int, replies: Replies) -> None:
+    while len(replies) < count:
+        try:
+            reply = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        except ResponseError as error:
+            reply = error
+        replies.append(reply)
+
+
+async def _read_soon(connection: Any, count: int, replies: Replies) -> None:
+    async with asyncio.timeout(CANCELLED_SECONDS):
+        await _read(connection, count, replies)
