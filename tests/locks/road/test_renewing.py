@@ -120,11 +120,11 @@ def test_ours_tells_its_holder_when_the_server_is_out_of_reach(server_url, clien
     with Gate(server_url) as gate, gate.client() as r:
         holder, other = Ours(r, "job", 1.0, renew=True, on_lost=told.append), Ours(client, "job")
         assert holder.acquire()
+        lost = holder.lock.lost
         gate.judge = lambda _name, _number: "before"
-        # The other cannot have it before its lease is over; by then the holder has been told.
+        # Nobody asks it: it has to be told. The other cannot have the lock before that.
         wait_until(other.acquire, LONG)
-        assert not holder.held
-        assert holder.lock.lost.wait(LONG)
+        assert lost.wait(LONG)
         wait_until(lambda: told == [holder.lock], LONG)
         with pytest.raises(LockLostError):
             holder.release()
@@ -133,10 +133,37 @@ def test_ours_tells_its_holder_when_the_server_is_out_of_reach(server_url, clien
 
 
 def test_ours_tells_its_holder_when_another_took_the_lock(server_url, client):
-    holder, other = Ours(client, "job", 1.0, renew=True), Ours(client, "job")
+    events = []
+    holder = Ours(client, "job", 3.0, renew=True, observer=events.append)
+    other = Ours(client, "job")
     with pytest.raises(LockLostError), holder.lock:
         client.pexpire(holder.key, 0)
         assert other.acquire()
         assert holder.lock.lost.wait(LONG)
+    # By a renewal, long before its lease was over.
+    assert ["gone" in event.error for event in events if event.kind == "lost"] == [True]
     assert other.held
+    other.release()
+
+
+def test_ours_knows_by_its_clock_that_it_is_lost_if_its_watchdog_is_held_up(server_url, client):
+    held_up, go_on = threading.Event(), threading.Event()
+
+    def hold_up(event):
+        if event.kind == "lost":
+            held_up.set()
+            go_on.wait(LONG)
+
+    culprit = Ours(client, "other job", 0.1, observer=hold_up)
+    holder, other = Ours(client, "job", 0.2), Ours(client, "job")
+    try:
+        assert culprit.acquire()
+        assert held_up.wait(LONG)
+        assert holder.acquire()
+        assert holder.held
+        wait_until(other.acquire, LONG)
+        assert not holder.held
+        assert holder.lock.lost.is_set()
+    finally:
+        go_on.set()
     other.release()

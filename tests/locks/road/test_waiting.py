@@ -72,6 +72,8 @@ def test_ours_gives_a_freed_lock_to_who_waits_not_to_who_comes(server_url, clien
         wait_until_it_waits(gate, 0)
         try:
             holder.release()
+            # It is the waiter's already, in the same step; it need not even have heard of it.
+            assert client.get(holder.key)
             assert not Ours(client, "job").acquire()
             wait_until(lambda: got == ["waiter"], LONG)
         finally:
