@@ -43,7 +43,7 @@ RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
     "--repetitions",
     type=click.IntRange(min=1),
     help="Slices of each contender.  [default: speed 60, 8 with --quick; locks 60 alone, "
-    "9 with 8 clients and no hold time, else 3; 12, 5 and 2 with --quick]",
+    "9 with 8 clients and no hold time, 2 with 64, else 3; 12, 5 and 2 with --quick]",
 )
 @click.option(
     "--items",
@@ -77,8 +77,8 @@ RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="Length of a slice with several clients on one lock (locks).  [default: 1; 0.4 with "
-    "--quick; more where each of them could not hold it 5 times]",
+    help="Length of a slice with several clients on one lock (locks).  [default: 0.8; 0.4 "
+    "with --quick; more where each of them could not hold it 4 times]",
 )
 @click.option(
     "--hold",

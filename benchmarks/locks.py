@@ -55,7 +55,9 @@ ENTRIES = (
 _SEAT = Entry("locks", "a client", "locks", jobs="locks_jobs")
 ASKED_FOR = (8, 0.0)
 """Clients and hold time of what is asked of us: this gets more repetitions."""
-ROUNDS = 5
+CROWD = 32
+"""With more clients than this a slice takes long, and there are fewer."""
+ROUNDS = 4
 """A slice is long enough for each client to hold the lock so often."""
 SHORT = 0.3
 """Seconds of a slice with one client: nobody disturbs it."""
@@ -111,6 +113,7 @@ class _Scale:
     cycles: int
     repetitions: int
     asked_for: int
+    crowded: int
     clients: tuple[int, ...]
     holds: tuple[float, ...]
     seconds: float
@@ -123,9 +126,10 @@ def _scale(options: Options) -> _Scale:
         cycles=options.items or 200,
         repetitions=options.repetitions or (2 if quick else 3),
         asked_for=options.repetitions or (5 if quick else 9),
+        crowded=options.repetitions or 2,
         clients=options.processes or ((1, 8) if quick else (1, 2, 8, 64)),
         holds=options.holds or (0.0, 1.0, 10.0),
-        seconds=options.seconds or (0.4 if quick else 1.0),
+        seconds=options.seconds or (0.4 if quick else 0.8),
     )
 
 
@@ -179,10 +183,16 @@ def _slices(entries: list[Entry], scale: _Scale) -> Iterator[tuple[Entry, int, f
     order = random.Random(0)
     for repetition in range(max(scale.repetitions, scale.asked_for)):
         for cell in product(scale.clients, scale.holds):
-            if repetition < (scale.asked_for if cell == ASKED_FOR else scale.repetitions):
+            if repetition < _repetitions(scale, *cell):
                 meeting = [entry for entry in entries if _meets(entry, cell[0])]
                 order.shuffle(meeting)
                 yield from ((entry, *cell) for entry in meeting)
+
+
+def _repetitions(scale: _Scale, clients: int, hold: float) -> int:
+    if (clients, hold) == ASKED_FOR:
+        return scale.asked_for
+    return scale.crowded if clients > CROWD else scale.repetitions
 
 
 def _meets(entry: Entry, clients: int) -> bool:
