@@ -1,0 +1,162 @@
+"""What a server has is found by trying, and nothing of a lock stays for ever."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import lock_ways
+import pytest
+import redis
+from loss_proxy import HANDSHAKE
+
+from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving
+from bloomlock.locks.protocol.steps import Abilities, LockSteps
+
+LEASE_MS = 600_000
+KEYS = LockKeys.of("steps")
+ME = Asking(b"me", LEASE_MS)
+
+
+@pytest.fixture
+def kind(client):
+    """The kind of server, by what it says of itself."""
+    info = client.info("server")
+    return "valkey" if "valkey_version" in info else "redis"
+
+
+def sent_by(proxy, action):
+    """The commands that an action sends; one that is sent again at once counts once."""
+    before = len(proxy.seen)
+    action()
+    names = [name for name in proxy.seen[before:] if name not in HANDSHAKE]
+    return [name for name, _ in groupby(names)]
+
+
+def round_of(way):
+    """The commands of one more acquire, renewal and release."""
+    assert isinstance(way.acquire(ME), Granted)
+    assert way.renew(b"me", b"", LEASE_MS)
+    assert way.release(Leaving(b"me"))
+
+
+def test_what_the_server_has_is_found_by_trying_once(kind, client, proxy, through):
+    client.script_flush()
+    way = lock_ways.ServerWay(through, KEYS, Abilities())
+    first = sent_by(proxy, lambda: round_of(way))
+    second = sent_by(proxy, lambda: round_of(way))
+    acquire = ["EVALSHA", "EVAL"]
+    if kind == "valkey":
+        assert first == [*acquire, "SET", "DELIFEQ", "EXISTS"]
+        assert second == ["EVALSHA", "SET", "DELIFEQ", "EXISTS"]
+        assert way.abilities.compare_and_delete == "DELIFEQ"
+        assert way.abilities.compare_and_set
+    else:
+        tried = ["DELIFEQ", "EXISTS", "DELEX", "EXISTS"]
+        assert first == [*acquire, "SET", "EVALSHA", "EVAL", *tried, "EVALSHA", "EVAL"]
+        assert second == ["EVALSHA"]
+        assert way.abilities.compare_and_delete is None
+        assert not way.abilities.compare_and_set
+    assert way.abilities.scripts
+
+
+def test_the_compare_and_delete_of_redis_is_tried_after_that_of_valkey():
+    """Redis 8.4 has DELEX; the answers of one are given by hand here."""
+    steps = LockSteps(KEYS, Abilities())
+    unknown = redis.ResponseError("unknown command 'DELIFEQ', with args beginning with: ...")
+    for replies in ([unknown, 0], [1, 0]), ([1, 0],):
+        core = steps.release(Leaving(b"me"), waiters=False)
+        request = next(core)
+        for reply in replies[:-1]:
+            assert b"DELIFEQ" in request.commands[0]
+            request = core.send(reply)
+        assert b"DELEX" in request.commands[0]
+        assert b"$4\r\nIFEQ\r\n$2\r\nme\r\n" in request.commands[0]
+        with pytest.raises(StopIteration) as stopped:
+            core.send(replies[-1])
+        assert stopped.value.value is True
+
+
+def test_a_user_may_be_forbidden_the_native_commands(kind, client, as_user):
+    forbidden = "-delifeq" if kind == "valkey" else "-getdel"
+    way = lock_ways.ServerWay(as_user(forbidden), KEYS, Abilities())
+    for _ in range(2):
+        round_of(way)
+    assert way.abilities.compare_and_delete is None
+    assert way.abilities.scripts
+
+
+def test_an_error_that_passes_switches_nothing_off(valkey):
+    with redis.Redis.from_url(valkey) as client:
+        way = lock_ways.ServerWay(client, KEYS, Abilities())
+        way.acquire(ME)
+        client.config_set("min-replicas-to-write", 1)
+        try:
+            for step in (
+                lambda: way.renew(b"me", b"", LEASE_MS),
+                lambda: way.release(Leaving(b"me")),
+            ):
+                with pytest.raises(redis.ResponseError, match="(?i)not enough good replicas"):
+                    step()
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+        assert way.abilities.compare_and_delete == "DELIFEQ"
+        assert way.abilities.compare_and_set
+        assert way.abilities.scripts
+        round_of(way)
+
+
+@pytest.mark.parametrize("name", lock_ways.WAYS)
+def test_after_all_is_released_only_the_fence_is_left_and_expires(client, name):
+    way = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS[name]())
+    everybody = [
+        Asking(b"t%d" % number, LEASE_MS, group, channel=b"c")
+        for number, group in enumerate([b"", b"", b"r", b"r", b"", b"o", b"o"])
+    ]
+    for asking in everybody:
+        way.acquire(asking)
+    for asking in everybody:
+        assert isinstance(way.acquire(asking), Granted)
+        assert way.release(Leaving(asking.token, asking.group, asking.record))
+    assert list(client.scan_iter()) == [KEYS.fence.encode()]
+    assert 0 < client.pttl(KEYS.fence) <= 2 * LEASE_MS
+
+
+@pytest.mark.parametrize("name", lock_ways.WAYS)
+def test_everything_of_clients_that_were_killed_expires(client, name):
+    way = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS[name]())
+    for group in (b"", b"r"):
+        client.delete(*KEYS)
+        assert isinstance(way.acquire(Asking(b"holder", LEASE_MS, group)), Granted)
+        for number in range(3):
+            for _ in range(2):  # the second time as one who comes back
+                asking = Asking(b"w%d" % number, LEASE_MS, channel=b"c")
+                assert isinstance(way.acquire(asking), Busy)
+        wanted = {KEYS.lock, KEYS.queue, KEYS.alive, KEYS.fence, *([KEYS.holders] if group else [])}
+        assert {key.decode() for key in client.scan_iter()} == wanted
+        for key in wanted:
+            assert 0 < client.pttl(key) <= 2 * LEASE_MS, key
+
+
+def test_a_hold_that_is_over_is_not_held_though_others_share_the_lock(client):
+    way = lock_ways.ServerWay(client, KEYS, Abilities())
+    for token in (b"one", b"two"):
+        way.acquire(Asking(token, LEASE_MS, b"r"))
+    assert way._run(way.steps.is_held(b"one", b"r"))
+    way.expire_holder(b"one")
+    assert not way._run(way.steps.is_held(b"one", b"r"))
+    assert way._run(way.steps.is_held(b"two", b"r"))
+    assert not way._run(way.steps.is_held(b"two", b""))
+    assert not way._run(way.steps.is_held(b"nobody", b"r"))
+
+
+@pytest.mark.parametrize("name", lock_ways.WAYS)
+def test_a_hold_is_confirmed_by_as_many_replicas_as_there_are(client, name):
+    way = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS[name]())
+    granted = way.acquire(ME)
+    confirmed, replicas = way._run(way.steps.confirm(ME, 1, 10))
+    assert replicas == 0
+    assert confirmed.fence > granted.fence
+    client.set(KEYS.lock, b"somebody else", px=LEASE_MS)
+    assert way._run(way.steps.confirm(ME, 0, 10)) == (Granted(0, waiters=True), 0)
+    assert client.get(KEYS.lock) == b"somebody else"
