@@ -101,3 +101,12 @@ def answer(process: subprocess.Popen[bytes]) -> bytes:
     ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
     assert ready, "no answer"
     return os.read(process.stdout.fileno(), 1 << 16)
+
+
+def children_of(pid: int) -> set[int]:
+    """Return the processes that a process has started."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, check=True, timeout=PATIENCE
+    )
+    pairs = [line.split() for line in listed.stdout.splitlines()]
+    return {int(child) for child, parent in pairs if int(parent) == pid}

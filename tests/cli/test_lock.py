@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 import redis
-from cli_process import COMMAND, PATIENCE, answer, environment, send
-from servers import wait_until
+from cli_process import COMMAND, PATIENCE, answer, children_of, environment, send
+from servers import exists, wait_until
 
 from bloomlock import Lock, ReadWriteLock
 
@@ -217,13 +215,21 @@ def test_a_key_of_another_type(run, name, valkey):
 def test_nothing_is_left_running(start, name, valkey):
     process = start("lock", name, "--", "sh", "-c", "echo on; read answer")
     assert answer(process) == b"on\n"
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    if not children.exists():
-        pytest.skip("this system does not tell the children of a process")
-    pids = children.read_text().split()
+    pids = children_of(process.pid)
     assert len(pids) == 2  # the command and its guard
     send(process, b"\n")
     assert process.wait(PATIENCE) == 0
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+        wait_until(lambda pid=pid: not exists(pid))
+
+
+def test_what_the_command_leaves_in_the_background_goes_on(start, name, valkey):
+    code = "sleep 1000 > /dev/null 2>&1 & echo $!"
+    process = start("lock", name, "sh", "-c", code, start_new_session=True)
+    left = int(answer(process))
+    try:
+        assert process.wait(PATIENCE) == 0
+        assert not Lock(name, valkey).locked()
+        assert exists(left)
+    finally:
+        os.kill(left, signal.SIGKILL)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 import redis
-from cli_process import PATIENCE, answer
+from cli_process import PATIENCE, answer, children_of
 from servers import exists, wait_until
 
 from bloomlock import Lock
@@ -17,6 +17,8 @@ LOST = 75
 POLITE = "trap 'echo told; exit 3' TERM; echo on; while :; do sleep 0.05; done"
 STUBBORN = "trap '' TERM; echo $$; while :; do sleep 0.05; done"
 FAMILY = "trap '' TERM; sleep 1000 & echo $!; wait"
+# The head of the family listens, the rest does not.
+UNRULY = "(trap '' TERM; exec sh -c 'echo $$; exec sleep 1000') & wait"
 
 
 @pytest.fixture
@@ -56,8 +58,9 @@ def test_a_command_that_does_not_listen_is_killed(start, name, client, key):
     assert not exists(command)
 
 
-def test_without_a_terminal_all_of_a_command_is_killed(start, name, client, key):
-    words = ("lock", "--ttl", "1", "--grace", "0.2", name, "sh", "-c", FAMILY)
+@pytest.mark.parametrize("code", [FAMILY, UNRULY])
+def test_without_a_terminal_all_of_a_command_is_killed(start, name, client, key, code):
+    words = ("lock", "--ttl", "1", "--grace", "0.2", name, "sh", "-c", code)
     process = start(*words, start_new_session=True)
     inner = int(answer(process))
     client.delete(key)
@@ -65,11 +68,13 @@ def test_without_a_terminal_all_of_a_command_is_killed(start, name, client, key)
     wait_until(lambda: not exists(inner))
 
 
-def test_a_command_that_is_stopped_is_ended(start, name, client, key):
-    process = start("lock", "--ttl", "1", name, "sh", "-c", "echo $$; exec sleep 1000")
+def test_a_command_that_is_stopped_is_told(start, name, client, key):
+    words = ("lock", "--ttl", "1", name, "sh", "-c", POLITE.replace("echo on", "echo $$"))
+    process = start(*words)
     command = int(answer(process))
     os.kill(command, signal.SIGSTOP)
     client.delete(key)
+    assert answer(process) == b"told\n"
     explain(process, "ending the command")
     assert not exists(command)
 
@@ -113,13 +118,13 @@ def test_a_loss_that_shows_in_the_end_is_said(start, name, client, key):
     explain(process, f"lock '{name}' was lost: its key was gone when it was released")
 
 
-@pytest.mark.parametrize("code", [STUBBORN, FAMILY])
+@pytest.mark.parametrize("code", [STUBBORN, FAMILY, UNRULY])
 def test_the_command_ends_when_bloomlock_is_killed(start, name, code, valkey):
     words = ("lock", "--ttl", "3", "--grace", "0.2", name, "sh", "-c", code)
     process = start(*words, start_new_session=True)
     told = int(answer(process))
     assert exists(told)
-    process.kill()
+    os.killpg(process.pid, signal.SIGKILL)
     process.wait(PATIENCE)
     wait_until(lambda: not exists(told))
 
@@ -135,10 +140,8 @@ def test_the_command_is_told_first_when_bloomlock_is_killed(start, name):
 def test_a_guard_that_is_gone_is_no_reason_to_fail(start, name, valkey):
     process = start("lock", name, "sh", "-c", "echo $$; read x; exit 5", start_new_session=True)
     command = int(answer(process))
-    with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:  # noqa: PTH123
-        pids = {int(pid) for pid in children.read().split()}
-    for pid in pids - {command}:
-        os.kill(pid, signal.SIGKILL)
+    [guard] = children_of(process.pid) - {command}
+    os.kill(guard, signal.SIGKILL)
     process.stdin.close()
     assert process.wait(PATIENCE) == 5
     assert process.stderr.read() == b""
