@@ -48,8 +48,8 @@ class Asides:
         return None
 
     def _enter(self, manager: Any) -> Exception | None:
-        if not hasattr(manager, "__enter__"):
-            return not_a_manager(manager, "context manager")
+        if not hasattr(type(manager), "__enter__"):
+            return not_a_manager(manager, "a context manager")
         try:
             manager.__enter__()
         except Exception as error:  # noqa: BLE001 - the core's to judge
@@ -73,4 +73,4 @@ class Asides:
 
 def not_a_manager(manager: object, wanted: str) -> ConfigurationError:
     """Return the error for what is not the kind of context manager that is wanted."""
-    return ConfigurationError(f"factory must return a {wanted} for each name, not {manager!r:.80}")
+    return ConfigurationError(f"factory must return {wanted} for each name, not {manager!r:.80}")

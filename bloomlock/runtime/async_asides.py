@@ -48,8 +48,8 @@ class AsyncAsides:
         return None
 
     async def _enter(self, manager: Any) -> Exception | None:
-        if not hasattr(manager, "__aenter__"):
-            return not_a_manager(manager, "asynchronous context manager")
+        if not hasattr(type(manager), "__aenter__"):
+            return not_a_manager(manager, "an asynchronous context manager")
         try:
             await manager.__aenter__()
         except Exception as error:  # noqa: BLE001 - the core's to judge

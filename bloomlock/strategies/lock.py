@@ -4,9 +4,10 @@ Locks are striped by item, 1024 for each shard, so two workers wait for each oth
 same item (or, one time in a thousand, another of its stripe). No worker ever waits while it
 holds a lock, so there is no deadlock, whatever order a batch comes in.
 
-With our own locks the update is a transaction on a connection that watches the locks: it is carried
-out only if they still are held. Any other lock can take their place; then the update is carried out
-in any case, and the answers are exact as long as that lock keeps others out.
+The update is a transaction. With our own locks its connection watches them, and it is carried out
+only if they still are held, so a holder that slept through its lease writes nothing. Any other lock
+can take their place; nothing is checked in the update then, and the answers stay exact because it is
+one transaction, but that nobody comes in between is as true as that lock makes it.
 """
 
 from __future__ import annotations
@@ -98,12 +99,11 @@ class LockStrategy(Strategy):
 
     def _under_foreign_locks(self, update: _Update, factory: Callable[[str], Any]) -> Core[None]:
         for keys in sorted(update.waiting):
-            failed = yield Enter(factory(keys.lock))
-            if isinstance(failed, ConfigurationError):
-                raise failed
+            failed = yield from _enter(factory, keys.lock)
             if failed is not None:
-                update.fail([keys], failed)
-                continue
+                # The next lock of a service that gives none now would be waited for just as long.
+                update.fail(sorted(update.waiting), failed)
+                return
             yield from update.carry_out([keys])
             failed = yield Leave()
             if failed is not None:
@@ -149,8 +149,19 @@ class LockStrategy(Strategy):
         return (yield from watch([keys], asking.token)) if got else []
 
     def _lock_of(self, key: str, row: Sequence[int]) -> LockKeys:
-        # The offsets are the item's identity here: the same item has the same stripe everywhere.
-        return stripe_keys(key, int(sum(row)) % self._stripes)
+        # The same item has the same stripe everywhere. The sum of the offsets would leave three of
+        # four stripes out for some k: its terms have common factors with their number.
+        return stripe_keys(key, int(row[0]) % self._stripes)
+
+
+def _enter(factory: Callable[[str], Any], name: str) -> Core[Exception | None]:
+    """Enter the lock of a name; return the exception that kept us out, or None."""
+    try:
+        manager = factory(name)
+    except Exception as error:  # noqa: BLE001 - whatever it is, answers may be known already
+        return error
+    failed: Exception | None = yield Enter(manager)
+    return failed
 
 
 class _Update:
