@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import secrets
@@ -79,6 +80,7 @@ class LockCore:
         self._watcher: Watcher
         self._runtime: Any = None
         self._lease_ms = options.lease_ms
+        self._crowded = False
 
     def attach(self, runtime: Any, watcher: Watcher) -> None:
         """Tell through what commands go, and who renews."""
@@ -106,17 +108,19 @@ class LockCore:
                 f"lock {self.name!r} is held by this very thread or task, which would wait for "
                 f"itself; use ReentrantLock to acquire it again"
             )
-        asking = Asking(token or new_token(), self._lease_ms, self._group, self._joins)
+        asking = Asking(token or _TOKENS.new(), self._lease_ms, self._group, self._joins)
         return self._attempt(asking, None if seconds is None else now + seconds)
 
     def _attempt(self, asking: Asking, until: float | None) -> Attempt:
-        return Attempt(self.steps, asking, until, boot_clock)
+        return Attempt(self.steps, asking, until, boot_clock, crowded=self._crowded)
 
     def acquire(self, attempt: Attempt, owner: object) -> Core[bool]:
         """Carry an attempt out; `attempt.leave` must be run if this does not end."""
         began = boot_clock()
         got = yield from attempt.run()
         now = boot_clock()
+        # Whoever had to wait will have to again, and whoever leaves others waiting.
+        self._crowded = bool(attempt.asking.channel) or got is None or got.grant.waiters
         if got is None:
             tell(self.options.observer, LockEvent("timeout", self.name, None, now - began))
             return False
@@ -334,6 +338,20 @@ def abilities_of(runtime: Any) -> Abilities:
     return known
 
 
-def new_token() -> bytes:
-    """Return a token that nobody else has."""
-    return secrets.token_urlsafe(16).encode()
+class _Tokens:
+    """Tokens that nobody else has: random for each process, counted within it."""
+
+    def __init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Take another random part, as a child of fork must."""
+        self._random = secrets.token_urlsafe(15).encode()
+        self._numbers = itertools.count(1)
+
+    def new(self) -> bytes:
+        return b"%b.%x" % (self._random, next(self._numbers))
+
+
+_TOKENS = _Tokens()
+os.register_at_fork(after_in_child=_TOKENS.start_over)
