@@ -211,7 +211,7 @@ class Redlock(Lock):
             LockLostError: If so many servers deny it that no majority can have it.
             QuorumError: If no majority answered; the lock is held for what `remaining` says.
 
-        Cost: one round trip to each server at once; `server_timeout` if one does not answer.
+        Cost: one round trip to each server at once; `server_timeout` if no majority answers.
         """
         super().extend(ttl)
 

@@ -79,6 +79,7 @@ class MajorityAttempt(Attempt):
                 self._majority.ballots[ballot.token] = ballot
                 return Obtained(Granted(NO_FENCE, waiters=False), deadline)
             yield from self._majority.give_back(ballot)
+            self._ballot = None
             _refuse_same_server(ballot)
             now = self._clock()
             is_answered = voters(votes) >= majority_of(len(votes)) and not has_majority(votes)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bloomlock.locks.protocol.steps import Abilities
 
 SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
+GRACE_SECONDS = 0.002
 LINGER_SECONDS = 10.0
 """How long a server that does not answer is told in the background that a lock is given back."""
 
@@ -41,11 +42,14 @@ class AskEach(NamedTuple):
     result in time. What is late goes on in the background, and what is asked later in the same
     line comes after it.
 
+    When enough is known the rest is waited for as long again: a server that is merely the last
+    one is to be counted with, a silent one is not to cost much.
+
     Attributes:
         cores: One for each server.
         lines: One for each server, for the driver to keep its order by.
         until: When to wait no longer, by the clock.
-        enough: Told the results so far; True: wait no longer.
+        enough: Told the results so far; True: no more are needed.
         patience: Seconds after which a core is given up also in the background.
     """
 
@@ -54,6 +58,11 @@ class AskEach(NamedTuple):
     until: float
     enough: Callable[[Sequence[Any]], bool]
     patience: float
+
+
+def end_of_grace(step: AskEach, began: float, now: float) -> float:
+    """Return until when to wait for the rest after enough is known."""
+    return min(step.until, now + (now - began) + GRACE_SECONDS)
 
 
 class Limits(NamedTuple):
@@ -90,6 +99,7 @@ class MajoritySteps(LockSteps):
         self._known = list(abilities)
         self._limits = limits
         self._clock = clock
+        self._slow = [False] * len(self._each)
         self.ballots: dict[bytes, Ballot] = {}
 
     def new_ballot(self, token: bytes = b"") -> Ballot:
@@ -99,14 +109,16 @@ class MajoritySteps(LockSteps):
     def ask_for(self, ballot: Ballot, asking: Asking) -> Core[list[Vote | None]]:
         """Ask every server for the lock, until the outcome is certain or time is up."""
         until = self._clock() + self._limits.server_timeout
-        return (
-            yield from self._ask_each(
-                ballot,
-                lambda server: self._vote(server, ballot, asking, until),
-                is_decided,
-                asking.lease_ms,
-            )
+        votes = yield from self._ask_each(
+            ballot,
+            lambda server: self._vote(server, ballot, asking, until),
+            lambda votes: is_decided(votes, self._slow),
+            asking.lease_ms,
         )
+        if self._clock() >= until:
+            for server, vote in enumerate(votes):
+                self._slow[server] = vote is None
+        return votes
 
     def give_back(self, ballot: Ballot, *, wait_for_all: bool = False) -> Core[list[Vote | None]]:
         """Release everywhere.
@@ -155,7 +167,7 @@ class MajoritySteps(LockSteps):
         votes = yield from self._ask_each(
             ballot,
             lambda server: self._renew(server, ballot, renewal, until),
-            lambda _: False,
+            is_decided,
             renewal.lease_ms,
         )
         # A server that has the token, but no vote yet, may count next time.
@@ -185,11 +197,16 @@ class MajoritySteps(LockSteps):
             tokens[server] = yield from self._each[server].value()
             return Vote.YES if tokens[server] else Vote.NO
 
-        votes = yield from self._ask_each(ballot, look, lambda _: False, 0)
-        counts = Counter(token for token in tokens if token)
-        token, count = counts.most_common(1)[0] if counts else (b"", 0)
-        silent = sum(vote in {None, Vote.SILENT} for vote in votes)
-        held = agreement(count, silent, len(votes))
+        def verdict(votes: Sequence[Any]) -> tuple[bytes | None, bool | None]:
+            known = Counter(token for token in tokens if token)
+            token, count = known.most_common(1)[0] if known else (None, 0)
+            silent = sum(not isinstance(vote, Vote) for vote in votes)
+            return token, agreement(count, silent, len(votes))
+
+        votes = yield from self._ask_each(
+            ballot, look, lambda answers: verdict(answers)[1] is not None, 0
+        )
+        token, held = verdict(votes)
         if held is None:
             raise self.no_quorum(votes, ballot, "whether it is held is not known")
         return token if held else None
@@ -251,6 +268,7 @@ class MajoritySteps(LockSteps):
         ballot.runs[server] = answer.run
         if isinstance(answer.answer, Busy):
             return ballot.say_no(server)
+        self._slow[server] = False
         now = self._clock()
         if seconds := seconds_without_vote(answer.uptime, self._limits.longest_ttl):
             ballot.counts_from[server] = now + seconds

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bloomlock.commands import Core, Pause
 from bloomlock.runtime.clock import boot_clock
 
+from .redlock_steps import AskEach, end_of_grace
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.runtime.tasks import Tasks
-
-    from .redlock_steps import AskEach
 
 T = TypeVar("T")
 
@@ -58,6 +58,7 @@ class AsyncCrew:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _ask(self, step: AskEach) -> list[Any]:
+        began = boot_clock()
         answers: list[Any] = [None] * len(step.cores)
         servers: dict[asyncio.Task[Any], int] = {}
         for server, core in enumerate(step.cores):
@@ -67,11 +68,13 @@ class AsyncCrew:
             servers[task] = server
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        out = set(servers)
-        while out and not step.enough(answers):
-            seconds = max(0.0, step.until - boot_clock())
+        out, until = set(servers), step.until
+        while out:
+            now = boot_clock()
+            if until == step.until and step.enough(answers):
+                until = end_of_grace(step, began, now)
             done, out = await asyncio.wait(
-                out, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                out, timeout=max(0.0, until - now), return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
                 break

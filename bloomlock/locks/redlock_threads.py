@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bloomlock.commands import Core, Pause
 from bloomlock.runtime.clock import boot_clock
 
+from .redlock_steps import AskEach, end_of_grace
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.runtime.threads import Threads
-
-    from .redlock_steps import AskEach
 
     Job = Callable[[], None]
 
@@ -138,16 +138,20 @@ class Crew:
         return [[item] for item in items]
 
     def _ask(self, step: AskEach) -> list[Any]:
+        began = boot_clock()
         answers: list[Any] = [None] * len(step.cores)
         arrived: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         for server, core in enumerate(step.cores):
             if step.lines[server] is None:
                 step.lines[server] = Line()
             step.lines[server].append(self._job(server, core, arrived))
-        out = len(answers)
-        while out and not step.enough(answers):
+        out, until = len(answers), step.until
+        while out:
+            now = boot_clock()
+            if until == step.until and step.enough(answers):
+                until = end_of_grace(step, began, now)
             try:
-                server, answer = arrived.get(timeout=max(0.0, step.until - boot_clock()))
+                server, answer = arrived.get(timeout=max(0.0, until - now))
             except queue.Empty:
                 break
             answers[server] = answer

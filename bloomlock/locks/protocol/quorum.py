@@ -87,15 +87,26 @@ def has_majority(votes: Sequence[Vote | None]) -> bool:
     return votes.count(Vote.YES) >= majority_of(len(votes))
 
 
-def is_decided(votes: Sequence[Vote | None]) -> bool:
-    """Tell whether votes that are still out (None) could change nothing.
+def is_decided(votes: Sequence[Vote | None], slow: Sequence[bool] = ()) -> bool:
+    """Tell whether votes that are still out (None) are not worth waiting for.
 
-    Neither whether there is a majority, nor whether a majority was reached at all.
+    They could change neither whether there is a majority nor whether one was reached at all. Or
+    somebody else has votes too, and only servers are out that were silent the last time: to keep
+    votes from others meanwhile would keep all from getting a majority.
+
+    Args:
+        votes: By server.
+        slow: Which servers were silent the last time.
     """
     majority, out = majority_of(len(votes)), votes.count(None)
     if has_majority(votes) or not out:
         return True
-    return votes.count(Vote.YES) + out < majority and voters(votes) >= majority
+    if voters(votes) < majority:
+        return False
+    if votes.count(Vote.YES) + out < majority:
+        return True
+    rest = [server for server, vote in enumerate(votes) if vote is None]
+    return Vote.NO in votes and bool(slow) and all(slow[server] for server in rest)
 
 
 def agreement(yes: int, silent: int, servers: int) -> bool | None:

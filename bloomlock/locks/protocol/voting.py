@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.commands import ConnectionLost, Core, Request, check, deliver, encode_command
+from bloomlock.commands import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
 
 from . import transitions
 from .optimistic import run_optimistically
@@ -78,16 +78,23 @@ def _read(answer: Granted | Busy, info: bytes) -> Answer:
 
 
 def note_sending(core: Core[T], note: Callable[[bool], None]) -> Core[T]:
-    """Run a core; `note` is told for each request whether any byte of it may have been sent."""
+    """Run a core; `note` is told for each request whether any byte of it may have been sent.
+
+    A server that is down is not waited for: whoever polls comes back by himself.
+    """
     step: Any
+    failure: ConnectionLost | None = None
     try:
         step = next(core)
         while True:
+            if failure is not None and isinstance(step, Pause) and step.seconds:
+                raise failure
+            failure = None
             try:
                 replies = yield step
             except ConnectionLost as lost:
                 note(lost.sent)
-                step = core.throw(lost)
+                step, failure = core.throw(lost), lost
             else:
                 note(isinstance(step, Request))
                 step = core.send(replies)

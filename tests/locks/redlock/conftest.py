@@ -1,0 +1,40 @@
+"""Independent servers, several at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+from locks.redlock.several import Several
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def _three() -> Iterator[Several]:
+    with contextlib.ExitStack() as stack:
+        yield Several(stack, 3)
+
+
+@pytest.fixture(scope="module")
+def _five() -> Iterator[Several]:
+    with contextlib.ExitStack() as stack:
+        yield Several(stack, 5)
+
+
+@pytest.fixture
+def three(_three: Several) -> Iterator[Several]:
+    """Three empty servers; those that a test kills or stops run again for the next one."""
+    _three.renew()
+    yield _three
+    _three.resume()
+
+
+@pytest.fixture
+def five(_five: Several) -> Iterator[Several]:
+    """Five of them."""
+    _five.renew()
+    yield _five
+    _five.resume()

@@ -1,0 +1,250 @@
+"""Servers that are down, that say nothing, and that answer late."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+from locks.redlock.several import LONG, QUICK
+from locks.road.gate import Gate
+from servers import wait_until
+
+from bloomlock import LockLostError, QuorumError, Redlock
+
+WORKERS = ("bloomlock-redlock", "bloomlock-renewal")
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name in WORKERS]
+
+
+@pytest.mark.parametrize("dead", [[0], [2]])
+def test_one_of_three_may_be_dead(three, dead):
+    for index in dead:
+        three.servers[index].kill()
+    one_holder_at_a_time(three)
+
+
+def test_two_of_five_may_be_dead(five):
+    five.servers[1].kill()
+    five.servers[4].kill()
+    one_holder_at_a_time(five)
+
+
+def test_one_of_five_may_be_dead_and_one_silent(five):
+    five.servers[1].kill()
+    five.stop(0)
+    one_holder_at_a_time(five)
+
+
+def one_holder_at_a_time(several):
+    first, second = several.lock(), several.lock()
+    with first:
+        assert not second.acquire(blocking=False)
+        assert first.owned()
+        assert second.locked()
+        first.extend()
+    with second:
+        assert second.owned()
+    assert several.held(first.key) == 0
+
+
+def test_more_than_a_minority_may_not(five):
+    for index in (0, 1, 2):
+        five.servers[index].kill()
+    lock = five.lock(ttl=5)
+    with pytest.raises(QuorumError, match=r"2 of 5 servers answered .* 3 are needed; .*clients\[2"):
+        lock.acquire(blocking=False)
+    with pytest.raises(QuorumError):
+        lock.acquire(timeout=0.3)
+    with pytest.raises(QuorumError), five.lock(ttl=5, blocking_timeout=0.1):
+        pytest.fail("no majority")
+    with pytest.raises(QuorumError):
+        lock.locked()
+    assert five.held(lock.key) == 0
+    with pytest.raises(QuorumError):
+        five.lock(ttl=0.1).acquire()  # without a limit: for as long as the lease
+
+
+def test_a_majority_of_those_that_answer_is_none(five):
+    """Two of five grant it and nobody refuses: that is all who are alive, and not enough."""
+    for index in (0, 1, 2):
+        five.servers[index].kill()
+    lock = five.lock()
+    assert all(client.get(lock.key) is None for client in five.clients[3:])
+    with pytest.raises(QuorumError):
+        lock.acquire(blocking=False)
+
+
+def test_others_that_hold_it_are_no_missing_majority(five):
+    for client in five.clients[:3]:
+        client.set(five.lock().key, "somebody else's", px=60_000)
+    five.servers[4].kill()
+    assert not five.lock().acquire(blocking=False)
+
+
+def test_who_waits_gets_it_when_the_servers_are_back(three):
+    three.servers[0].kill()
+    three.servers[1].kill()
+    lock = three.lock()
+    got = threading.Event()
+
+    def wait():
+        with lock:
+            got.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not got.wait(0.5)
+    three.servers[1].start()
+    assert got.wait(LONG)
+    thread.join(LONG)
+
+
+def test_a_silent_server_is_told_when_it_answers(three):
+    three.stop(2)
+    lock = three.lock()
+    with lock:
+        assert three.tokens(lock.key) == [lock.token, lock.token, None]
+    three.resume()
+    # It carries out what came late, and at last the release.
+    wait_until(lambda: not threads(), LONG)
+    assert three.held(lock.key) == 0
+
+
+def test_silent_servers_are_told_of_a_try_that_failed(three):
+    three.stop(1)
+    three.stop(2)
+    lock = three.lock(server_timeout=QUICK)
+    with pytest.raises(QuorumError, match="no answer"):
+        lock.acquire(blocking=False)
+    assert three.held(lock.key) == 0
+    three.resume()
+    wait_until(lambda: not threads(), LONG)
+    assert three.held(lock.key) == 0
+
+
+def test_a_grant_that_comes_late_is_given_back(three):
+    """The script reaches the server long after the caller was refused."""
+    late = threading.Event()
+    late_lock = "late"
+
+    def judge(name: str, _: int) -> str:
+        if name.startswith("EVAL"):
+            assert late.wait(LONG)
+        return "pass"
+
+    with Gate(three.urls[0], judge) as first, Gate(three.urls[1], judge) as second:
+        lock = Redlock(
+            late_lock,
+            clients=[first.url, second.url, three.urls[2]],
+            longest_ttl=0,
+            server_timeout=QUICK,
+        )
+        with pytest.raises(QuorumError):
+            lock.acquire(blocking=False)
+        assert three.held(lock.key) == 0
+        late.set()
+        wait_until(lambda: not threads(), LONG)
+        assert first.seen.count("EVALSHA") + first.seen.count("EVAL") > 0
+        assert three.held(lock.key) == 0
+
+
+def test_a_late_vote_is_one_by_the_next_renewal(three):
+    three.stop(2)
+    lock = three.lock(ttl=3, server_timeout=QUICK)
+    lock.acquire()
+    three.resume()
+    wait_until(lambda: three.held(lock.key) == 3)
+    three.servers[0].kill()
+    lock.extend()
+    assert lock.owned()
+    lock.release()
+    assert three.held(lock.key) == 0
+
+
+def test_a_holder_that_no_majority_answers_is_told(three):
+    told = threading.Event()
+    lock = three.lock(ttl=1, server_timeout=0.2, on_lost=lambda _: told.set())
+    lock.acquire()
+    three.stop(0)
+    three.stop(1)
+    assert told.wait(LONG)
+    assert lock.lost.is_set()
+    assert lock.remaining() == 0.0
+    with pytest.raises(LockLostError):
+        lock.check()
+    with pytest.raises(LockLostError):
+        lock.release()
+
+
+def test_a_lock_that_cannot_be_given_back_says_so(three):
+    lock = three.lock(server_timeout=QUICK)
+    lock.acquire()
+    three.stop(0)
+    three.stop(1)
+    with pytest.raises(QuorumError, match="ends by itself"):
+        lock.release()
+    three.resume()
+    wait_until(lambda: three.held(lock.key) == 0)
+
+
+def test_leaving_a_context_says_so_in_the_log(three, caplog):
+    lock = three.lock(server_timeout=QUICK)
+    with lock:
+        three.stop(0)
+        three.stop(1)
+    assert "left to expire" in caplog.text
+    assert not lock.owned()
+    three.resume()
+    wait_until(lambda: three.held(lock.key) == 0)
+
+
+def test_leaving_a_context_does_not_hide_what_the_body_raised(three):
+    with pytest.raises(KeyError) as caught, three.lock(server_timeout=QUICK):
+        three.stop(0)
+        three.stop(1)
+        raise KeyError
+    assert "ends by itself" in caught.value.__notes__[0]
+
+
+def test_an_extension_that_no_majority_answers_counts_as_the_shorter(three):
+    lock = three.lock(ttl=30, server_timeout=QUICK, renew=False)
+    lock.acquire()
+    three.stop(0)
+    three.stop(1)
+    with pytest.raises(QuorumError):
+        lock.extend(5)
+    assert 0 < lock.remaining() < 5
+    three.resume()
+    lock.extend(30)
+    assert lock.remaining() > 20
+    lock.release()
+
+
+def test_no_thread_is_left_behind(three):
+    wait_until(lambda: not threads())
+    lock = three.lock(ttl=0.5)
+    for _ in range(20):
+        with lock:
+            pass
+    with lock:
+        time.sleep(0.5)
+    assert len(threads()) <= 3 * 2 + 1
+    wait_until(lambda: not threads())
+
+
+def test_a_silent_server_does_not_keep_the_process_from_ending(three):
+    three.stop(0)
+    pid = os.fork()
+    if not pid:
+        import sys  # noqa: PLC0415 - in the child
+
+        lock = three.lock()
+        lock.acquire()
+        lock.release()
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0

@@ -1,0 +1,199 @@
+"""What every lock promises, over several servers that all run."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import redis
+from locks.redlock.several import LONG, PATIENT
+from servers import wait_until
+
+from bloomlock import (
+    Lock,
+    LockError,
+    LockLostError,
+    LockNotOwnedError,
+    LockTimeoutError,
+    Redlock,
+)
+
+
+def test_it_is_the_same_token_on_every_server_and_gone_afterwards(three):
+    lock = three.lock()
+    assert lock.acquire()
+    wait_until(lambda: three.tokens(lock.key) == [lock.token] * 3)
+    assert lock.locked()
+    assert lock.owned()
+    assert 0 < lock.remaining() < 30
+    lock.check()
+    assert lock.fence is None
+    lock.release()
+    assert three.held(lock.key) == 0
+    assert not lock.locked()
+    assert not lock.owned()
+    assert lock.remaining() == 0.0
+
+
+def test_one_holder_at_a_time(three):
+    first, second = three.lock(), three.lock()
+    assert first.acquire()
+    wait_until(lambda: three.held(first.key) == 3)
+    assert not second.acquire(blocking=False)
+    assert not second.acquire(timeout=0.3)
+    assert three.tokens(first.key) == [first.token] * 3
+    first.release()
+    assert second.acquire(blocking=False)
+    second.release()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_with_any_number_of_servers(five, count):
+    locks = [
+        Redlock("job", clients=five.urls[:count], longest_ttl=0, server_timeout=PATIENT)
+        for _ in range(2)
+    ]
+    for mine, other in (locks, reversed(locks)):
+        with mine:
+            assert not other.acquire(blocking=False)
+            assert mine.owned()
+            assert not other.owned()
+            assert other.locked()
+
+
+def test_half_of_the_servers_is_no_majority(five):
+    lock = Redlock("job", clients=five.urls[:4], longest_ttl=0, server_timeout=PATIENT)
+    for client in five.clients[:2]:
+        client.set(lock.key, "somebody else's", px=60_000)
+    assert not lock.acquire(blocking=False)
+    assert five.tokens(lock.key)[2:4] == [None, None]
+    assert not lock.locked()
+
+
+def test_each_server_has_the_lock_of_that_name(three):
+    plain = [Lock("job", client=url) for url in three.urls]
+    lock = three.lock()
+    with plain[0]:
+        assert lock.acquire(blocking=False)
+        wait_until(lambda: three.held(lock.key) == 3)
+        assert not plain[1].acquire(blocking=False)
+        lock.release()
+        assert three.tokens(lock.key) == [plain[0].token, None, None]
+        with plain[1]:
+            assert not lock.acquire(blocking=False)
+        assert lock.acquire(blocking=False)
+        lock.release()
+
+
+def test_who_waits_gets_it_when_it_is_released(three):
+    first, second = three.lock(), three.lock()
+    first.acquire()
+    got = threading.Event()
+
+    def wait():
+        with second:
+            got.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not got.wait(0.5)
+    first.release()
+    assert got.wait(LONG)
+    thread.join(LONG)
+    assert three.held(first.key) == 0
+
+
+def test_a_thread_is_not_the_other(three):
+    lock = three.lock()
+    lock.acquire()
+    seen = []
+
+    def look():
+        seen.append(lock.acquire(blocking=False))
+        with pytest.raises(LockNotOwnedError):
+            lock.release()
+        seen.append(lock.owned())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(LONG)
+    assert seen == [False, False]
+    with pytest.raises(LockError, match="would wait for itself"):
+        lock.acquire()
+    lock.release()
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+    with pytest.raises(LockNotOwnedError):
+        lock.extend()
+
+
+def test_a_context_that_is_not_obtained(three):
+    with (
+        three.lock(),
+        pytest.raises(LockTimeoutError),
+        three.lock(blocking_timeout=0.1),
+    ):
+        pytest.fail("two holders")
+
+
+def test_an_observer_hears_of_it(three):
+    events = []
+    lock = three.lock(observer=events.append, ttl=0.3)
+    with lock:
+        assert not three.lock(observer=events.append).acquire(blocking=False)
+        wait_until(lambda: any(event.kind == "renewed" for event in events))
+    kinds = [event.kind for event in events]
+    assert kinds[:2] == ["acquired", "timeout"]
+    assert set(kinds[2:-1]) == {"renewed"}
+    assert kinds[-1] == "released"
+    assert {event.fence for event in events} == {None}
+
+
+def test_an_extension_reaches_every_server(three):
+    lock = three.lock(ttl=5)
+    lock.acquire()
+    wait_until(lambda: three.held(lock.key) == 3)
+    lock.extend(500)
+    assert lock.remaining() > 400
+    assert all(client.ttl(lock.key) > 400 for client in three.clients)
+    lock.extend(50)
+    assert 40 < lock.remaining() < 50
+    lock.reacquire()
+    assert all(40 < client.ttl(lock.key) <= 50 for client in three.clients)
+    lock.release()
+
+
+@pytest.mark.parametrize("act", ["release", "extend", "reacquire"])
+def test_a_lock_that_was_deleted_on_a_majority_is_lost(three, act):
+    lock = three.lock(renew=False)
+    lock.acquire()
+    wait_until(lambda: three.held(lock.key) == 3)
+    for client in three.clients[:2]:
+        client.delete(lock.key)
+    with pytest.raises(LockLostError):
+        getattr(lock, act)()
+    assert not lock.owned()
+
+
+def test_a_minority_that_lost_it_takes_nothing(three):
+    lock = three.lock(renew=False)
+    lock.acquire()
+    wait_until(lambda: three.held(lock.key) == 3)
+    three.clients[2].delete(lock.key)
+    assert lock.owned()
+    lock.extend()
+    lock.release()
+
+
+def test_scripts_and_info_may_be_forbidden(three):
+    user = ["worker", "on", ">secret", "~*", "+@all", "-@scripting"]
+    for client in three.clients:
+        client.execute_command("ACL", "SETUSER", *user)
+    urls = [f"{url}&username=worker&password=secret" for url in three.urls]
+    with Redlock("job", clients=urls, longest_ttl=0, server_timeout=PATIENT) as lock:
+        assert lock.owned()
+        assert not three.lock().acquire(blocking=False)
+    assert three.held(lock.key) == 0
+    clients = [redis.Redis.from_url(url) for url in urls]
+    with Redlock("job", clients=clients, longest_ttl=0, server_timeout=PATIENT) as lock:
+        lock.extend()

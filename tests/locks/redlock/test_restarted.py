@@ -1,0 +1,91 @@
+"""Servers that forget: who was restarted has no vote until all it can have granted is over."""
+
+from __future__ import annotations
+
+import pytest
+from servers import wait_until
+
+from bloomlock import ConfigurationError, QuorumError
+
+TTL = 1.0
+
+
+def all_vote(several, seconds):
+    uptimes = [client.info("server")["uptime_in_seconds"] for client in several.clients]
+    return min(uptimes) > seconds
+
+
+def second_after_a_restart(several, **options):
+    """The first holds servers 0 and 1, and 1 forgets: does the second get 1 and 2?"""
+    first, second = (several.lock(renew=False, **options) for _ in range(2))
+    several.clients[2].set(first.key, "somebody else's", px=60_000)
+    assert first.acquire(blocking=False)
+    several.clients[2].delete(first.key)
+    several.servers[1].restart()
+    return first, second, second.acquire(blocking=False)
+
+
+def test_a_server_that_was_restarted_has_no_vote(three):
+    wait_until(lambda: all_vote(three, 2))
+    first, second, got = second_after_a_restart(three, ttl=2, longest_ttl=2)
+    assert not got
+    assert second.acquire(timeout=30)
+    assert first.remaining() == 0.0
+    second.release()
+
+
+def test_without_that_there_are_two_holders(three):
+    first, second, got = second_after_a_restart(three, longest_ttl=0)
+    assert got
+    first.check()
+    second.check()
+    second.release()
+
+
+def test_a_longer_lease_of_others_asks_for_a_longer_wait(three):
+    wait_until(lambda: all_vote(three, TTL))
+    with pytest.raises(QuorumError, match=r"0 of 3 .* clients\[2\]: restarted, it has no vote"):
+        three.lock(ttl=TTL, longest_ttl=3600).acquire(blocking=False)
+    lock = three.lock(ttl=TTL, longest_ttl=TTL)
+    with (
+        pytest.raises(ConfigurationError, match="ttl must be at most longest_ttl = 1, not 3"),
+        lock,
+    ):
+        lock.extend(3)
+
+
+def test_who_waits_waits_for_a_restarted_majority(three):
+    lock = three.lock(ttl=1, longest_ttl=1)
+    for index in (0, 1):
+        three.servers[index].restart()
+    with pytest.raises(QuorumError):
+        lock.acquire(blocking=False)
+    assert three.held(lock.key) == 0
+    assert lock.acquire()
+    assert lock.owned()
+    lock.release()
+
+
+def test_a_vote_of_a_young_server_begins_to_count_with_its_age(three):
+    wait_until(lambda: all_vote(three, TTL))
+    three.servers[2].restart()
+    lock = three.lock(ttl=TTL, longest_ttl=TTL)
+    lock.acquire()
+    assert three.held(lock.key) == 3
+    # Its age is told in whole seconds, so it may be taken to be a second younger.
+    wait_until(lambda: all_vote(three, TTL + 1))
+    three.servers[0].kill()
+    lock.extend()
+    lock.release()
+    assert three.held(lock.key) == 0
+
+
+def test_the_same_server_twice_is_found_out(three):
+    urls = [three.urls[0], three.servers[0].tcp_url, three.urls[1]]
+    from bloomlock import Redlock  # noqa: PLC0415 - not by the helper of the others
+
+    lock = Redlock("job", clients=urls, ttl=1)
+    wait_until(lambda: all_vote(three, 1))
+    with pytest.raises(ConfigurationError, match=r"clients\[0\] and clients\[1\] are the same one"):
+        lock.acquire(blocking=False)
+    assert three.held(lock.key) == 0
