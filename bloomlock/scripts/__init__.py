@@ -38,7 +38,7 @@ class Script:
 
     def head(self, keys: Sequence[str], num_arguments: int) -> bytes:
         """Return the EVALSHA command up to its arguments, which `encode_arguments` makes."""
-        words = ("EVALSHA", self.digest, len(keys), *keys)
+        words: list[str | int] = ["EVALSHA", self.digest, len(keys), *keys]
         return b"*%d\r\n%b" % (len(words) + num_arguments, encode_arguments(*words))
 
     def by_source(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:

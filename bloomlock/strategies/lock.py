@@ -5,9 +5,9 @@ same item (or, one time in a thousand, another of its stripe). No worker ever wa
 holds a lock, so there is no deadlock, whatever order a batch comes in.
 
 The update is a transaction. With our own locks its connection watches them, and it is carried out
-only if they still are held, so a holder that slept through its lease writes nothing. Any other lock
-can take their place; nothing is checked in the update then, and the answers stay exact because it is
-one transaction, but that nobody comes in between is as true as that lock makes it.
+only if they still are held, so a holder that slept through its lease writes nothing. Any other
+lock can take their place; nothing is checked in the update then. The answers stay exact, because
+it is one transaction; that nobody comes in between is as true as that lock makes it.
 """
 
 from __future__ import annotations
