@@ -94,17 +94,15 @@ class Gate(LossProxy):
         with contextlib.suppress(OSError):
             near.shutdown(socket.SHUT_RDWR)
 
-    def cut(self, at: int = 0) -> None:
-        """Cut the connection of the next command, or one after it, before it arrives."""
-        self._only(at, "before")
+    def cut(self, count: int) -> None:
+        """Cut the connections of the next commands, before they arrive."""
+        end = len(self.seen) + count
+        self.judge = lambda _name, number: "before" if number < end else "pass"
 
     def deafen(self, at: int = 0) -> None:
         """Lose the reply of the next command, or of one after it."""
-        self._only(at, "after")
-
-    def _only(self, at: int, verdict: Verdict) -> None:
-        number = len(self.seen) + at
-        self.judge = lambda _name, n: verdict if n == number else "pass"
+        only = len(self.seen) + at
+        self.judge = lambda _name, number: "after" if number == only else "pass"
 
 
 class Hold:
