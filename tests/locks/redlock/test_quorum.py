@@ -1,0 +1,163 @@
+"""The pure part: votes, majorities, ages; and that two clients never rely on the lock at once."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from locks.redlock.world import TTL, TwoHoldersError, World
+
+from bloomlock.locks.protocol.quorum import (
+    Ballot,
+    Vote,
+    agreement,
+    default_server_timeout,
+    has_majority,
+    is_decided,
+    majority_of,
+    seconds_without_vote,
+    voters,
+)
+
+SIZES = range(1, 8)
+SHOWN = range(1, 5)
+"""Sizes for which all votes are gone through."""
+
+
+@pytest.mark.parametrize("servers", SIZES)
+def test_two_majorities_have_a_server_in_common_and_less_may_not(servers):
+    majority = majority_of(servers)
+    assert 2 * majority > servers
+    assert 2 * (majority - 1) <= servers
+
+
+def completions(votes):
+    choices = [list(Vote) if vote is None else [vote] for vote in votes]
+    return itertools.product(*choices)
+
+
+@pytest.mark.parametrize("servers", SHOWN)
+def test_what_is_decided_no_vote_can_change_and_nothing_else_is(servers):
+    for votes in itertools.product([None, *Vote], repeat=servers):
+        outcomes = {
+            (has_majority(all_votes), voters(all_votes) >= majority_of(servers))
+            for all_votes in completions(votes)
+        }
+        if has_majority(votes):
+            assert is_decided(votes)
+        else:
+            assert is_decided(votes) == (len(outcomes) == 1 or None not in votes) or (
+                voters(votes) < majority_of(servers)
+            )
+        if is_decided(votes):
+            assert len(outcomes) == 1
+
+
+@pytest.mark.parametrize("servers", SHOWN)
+def test_slow_servers_are_passed_over_only_if_others_have_votes(servers):
+    for votes in itertools.product([None, *Vote], repeat=servers):
+        for slow in itertools.product([False, True], repeat=servers):
+            if is_decided(votes, slow) and not is_decided(votes):
+                assert Vote.NO in votes
+                assert voters(votes) >= majority_of(servers)
+                assert all(slow[i] for i, vote in enumerate(votes) if vote is None)
+
+
+@pytest.mark.parametrize("servers", SIZES)
+def test_agreement_is_what_all_answers_would_give(servers):
+    for yes in range(servers + 1):
+        for silent in range(servers + 1 - yes):
+            possible = {yes + more >= majority_of(servers) for more in range(silent + 1)}
+            expected = possible.pop() if len(possible) == 1 else None
+            assert agreement(yes, silent, servers) is expected
+
+
+def test_ages():
+    assert seconds_without_vote(None, 30.0) == float("inf")
+    assert seconds_without_vote(0, 0.0) == 0.0
+    assert seconds_without_vote(None, 0.0) == 0.0
+    assert seconds_without_vote(29, 30.0) == 2.0
+    assert seconds_without_vote(31, 30.0) == 0.0
+    assert seconds_without_vote(10**9, 30.0) == 0.0
+
+
+def test_time_outs():
+    assert default_server_timeout(0.05) == 0.05
+    assert default_server_timeout(30.0) == 1.0
+    assert default_server_timeout(365 * 86_400.0) == 1.0
+
+
+def test_the_same_run_of_a_server():
+    ballot = Ballot(b"t", 4)
+    assert ballot.same_run() is None
+    ballot.runs = [b"a", None, b"b", None]
+    assert ballot.same_run() is None
+    ballot.runs[3] = b"a"
+    assert ballot.same_run() == (0, 3)
+
+
+def test_a_restart_makes_two_holders_unless_the_server_abstains():
+    assert not restarted(World(3, longest_ttl=TTL))
+    with pytest.raises(TwoHoldersError):
+        restarted(World(3, longest_ttl=0.0))
+
+
+def restarted(world):
+    world.advance(2 * TTL)
+    assert world.poll(0, [True, True, False])
+    world.restart(1)
+    return world.poll(1, [True, True, True])
+
+
+def test_less_than_a_majority_of_the_configured_makes_two_holders(monkeypatch):
+    monkeypatch.setattr("locks.redlock.world.has_majority", lambda votes: Vote.YES in votes)
+    world = World(5, longest_ttl=0.0)
+    assert world.poll(0, [True, False, False, False, False])
+    with pytest.raises(TwoHoldersError):
+        world.poll(1, [False, True, True, True, True])
+
+
+class Clients(RuleBasedStateMachine):
+    """Clients, servers that restart and are not reached, clocks of a percent too fast or slow."""
+
+    @initialize(
+        servers=st.integers(1, 5),
+        rates=st.lists(st.sampled_from([0.991, 1.0, 1.009]), min_size=5, max_size=5),
+    )
+    def begin(self, servers: int, rates: list[float]) -> None:
+        self.world = World(servers, longest_ttl=TTL, rates=rates)
+
+    reached = st.lists(st.booleans() | st.just(True), min_size=5, max_size=5)
+    client = st.integers(0, 2)
+
+    @rule(seconds=st.floats(0, 1.5 * TTL))
+    def advance(self, seconds: float) -> None:
+        self.world.advance(seconds)
+
+    @rule(server=st.integers(0, 4))
+    def restart(self, server: int) -> None:
+        self.world.restart(server % self.world.size)
+
+    @rule(client=client, reached=reached, spent=st.floats(0, TTL / 2))
+    def poll(self, client: int, reached: list[bool], spent: float) -> None:
+        self.world.poll(client, reached, spent)
+
+    @rule(client=client, reached=reached)
+    def renew(self, client: int, reached: list[bool]) -> None:
+        self.world.renew(client, reached)
+
+    @rule(client=client, reached=reached)
+    def release(self, client: int, reached: list[bool]) -> None:
+        self.world.release(client, reached)
+
+    @invariant()
+    def one_holder(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+
+TestClients = Clients.TestCase
+TestClients.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
