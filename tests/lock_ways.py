@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bloomlock.locks.protocol import transitions
+from bloomlock.locks.protocol.abilities import Abilities
+from bloomlock.locks.protocol.renewing import Renewal, renew_all
 from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving, LockState, read_record
-from bloomlock.locks.protocol.steps import Abilities, LockSteps, Renewal, renew_all
+from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.runtime.threads import threads_for
 
 if TYPE_CHECKING:

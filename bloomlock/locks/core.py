@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bloomlock.commands import ConnectionLost, Core, Pause
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
+from bloomlock.locks.protocol.abilities import Abilities
+from bloomlock.locks.protocol.renewing import Renewal, renew_all
 from bloomlock.locks.protocol.state import Asking, Leaving
-from bloomlock.locks.protocol.steps import Abilities, LockSteps, Renewal, renew_all
+from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.waiting import Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
-    from bloomlock.locks.protocol.steps import Renewal
+    from bloomlock.locks.protocol.renewing import Renewal
 
     from .options import LockOptions
 

@@ -18,16 +18,17 @@ from bloomlock.locks.protocol.quorum import (
     majority_of,
     seconds_without_vote,
 )
+from bloomlock.locks.protocol.renewing import Renewal, renew_all
 from bloomlock.locks.protocol.state import Busy, Leaving
-from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
+from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.voting import Answer, ask_with_age, note_sending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
+    from bloomlock.locks.protocol.abilities import Abilities
     from bloomlock.locks.protocol.state import Asking
-    from bloomlock.locks.protocol.steps import Abilities
 
 SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
 GRACE_SECONDS = 0.002

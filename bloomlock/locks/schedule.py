@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.locks.protocol.steps import Renewal
+from bloomlock.locks.protocol.renewing import Renewal
 from bloomlock.locks.protocol.waiting import deadline_of
 
 from .events import LockEvent, tell

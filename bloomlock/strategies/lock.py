@@ -20,8 +20,9 @@ from redis.exceptions import RedisError
 from bloomlock.commands import Clock, ConnectionLost, Core, Enter, Leave, Pause, Request, collect
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.keys import LockKeys, stripe_keys
+from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.state import Asking
-from bloomlock.locks.protocol.steps import Abilities, LockSteps
+from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.stripes import release_all, take_and_watch, watch
 from bloomlock.locks.protocol.waiting import OUTAGE_PAUSE, TEMPORARY, Attempt
 

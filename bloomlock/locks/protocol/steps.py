@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
 
@@ -23,7 +23,6 @@ from bloomlock.commands import (
     Request,
     ask,
     check,
-    collect,
     deliver,
     encode_arguments,
     encode_command,
@@ -31,48 +30,20 @@ from bloomlock.commands import (
 from bloomlock.scripts import Script
 
 from . import transitions
+from .abilities import lacks_command, raise_error
 from .optimistic import run_optimistically
 from .state import Asking, Busy, Granted, Leaving, LockState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from bloomlock.keys import LockKeys
+
+    from .abilities import Abilities
 
 ACQUIRE = Script("lock_common", "lock_acquire")
 RELEASE = Script("lock_common", "lock_release")
 ACQUIRE_ARGUMENTS = 5
-RENEW = Script("lock_common", "lock_renew")
-
-
-class Abilities:
-    """What the server of one client was found to allow.
-
-    Attributes:
-        scripts: Whether it runs scripts.
-        compare_and_delete: Name of its command, or None.
-        compare_and_set: Whether SET knows IFEQ.
-    """
-
-    def __init__(self) -> None:
-        """Expect the best; see `missing_delete` for how the next is found."""
-        self.scripts = True
-        self.compare_and_set = True
-        self._deletes: Iterator[str] = iter(("DELEX",))
-        self.compare_and_delete: str | None = "DELIFEQ"
-
-    def missing_delete(self) -> None:
-        """Go on to the next compare-and-delete, or to none."""
-        self.compare_and_delete = next(self._deletes, None)
-
-
-class Renewal(NamedTuple):
-    """One hold to be renewed."""
-
-    keys: LockKeys
-    token: bytes
-    group: bytes
-    lease_ms: int
 
 
 class LockSteps:
@@ -217,7 +188,7 @@ class LockSteps:
             if isinstance(reply, redis.exceptions.NoScriptError):
                 [reply] = yield from RELEASE.call([(self.keys, leaving)], repeatable=repeatable)
             if not lacks_command(reply):
-                return bool(_raise(reply))
+                return bool(raise_error(reply))
             self._abilities.scripts = False
 
         def transition(state: LockState, now_us: int, tell: transitions.Announce) -> bool:
@@ -235,7 +206,7 @@ def acquire_all(
         calls = [(keys, arguments(asking)) for keys, asking in wanted]
         replies = yield from ACQUIRE.call(calls, repeatable=True)
         if not any(lacks_command(reply) for reply in replies):
-            return [read_answer(_raise(reply)) for reply in replies]
+            return [read_answer(raise_error(reply)) for reply in replies]
         abilities.scripts = False
     answers = []
     for keys, asking in wanted:
@@ -250,60 +221,6 @@ def acquire_all(
     return answers
 
 
-def renew_all(renewals: Sequence[Renewal], abilities: Abilities) -> Core[list[bool | Exception]]:
-    """Renew holds that lie on one server, in one round trip.
-
-    Returns:
-        For each whether it was held, or why that is not known.
-    """
-    commands, native = [], abilities.compare_and_set
-    for keys, token, group, lease_ms in renewals:
-        if native and not group:
-            commands.append(encode_command("SET", keys.lock, token, "IFEQ", token, "PX", lease_ms))
-        else:
-            commands.append(RENEW.by_digest(keys, (token, group, lease_ms)))
-    request = Request(renewals[0].keys.lock, commands)
-    replies = yield from collect(request, repeatable=True)
-    results: list[bool | Exception] = []
-    for renewal, reply in zip(renewals, replies, strict=True):
-        result = reply
-        if isinstance(reply, redis.exceptions.ResponseError):
-            if native and not renewal.group and lacks_command(reply):
-                abilities.compare_and_set = False
-            try:
-                result = yield from _renew(renewal, abilities)
-            except (ConnectionLost, redis.exceptions.RedisError) as error:
-                result = error
-        results.append(result if isinstance(result, Exception) else bool(result))
-    return results
-
-
-def _renew(renewal: Renewal, abilities: Abilities) -> Core[bool]:
-    keys, token, group, lease_ms = renewal
-    if abilities.scripts:
-        [reply] = yield from RENEW.call([(keys, (token, group, lease_ms))], repeatable=True)
-        if not lacks_command(reply):
-            return bool(_raise(reply))
-        abilities.scripts = False
-
-    def transition(state: LockState, now_us: int, _: transitions.Announce) -> bool:
-        return transitions.renew(state, now_us, token, group, lease_ms)
-
-    held, _ = yield from run_optimistically(keys, transition)
-    return held
-
-
-def lacks_command(reply: object) -> bool:
-    """Tell whether a reply says that this user or server has no such command.
-
-    Other errors come and go, like those of a server that is failing over.
-    """
-    return isinstance(reply, redis.exceptions.NoPermissionError) or (
-        isinstance(reply, redis.exceptions.ResponseError)
-        and str(reply).lower().startswith(("unknown command", "syntax error"))
-    )
-
-
 def arguments(asking: Asking) -> tuple[bytes | int, ...]:
     """Return the ARGV of lock_acquire.lua."""
     return asking.token, asking.group, asking.lease_ms, int(asking.joins), asking.record
@@ -314,9 +231,3 @@ def read_answer(reply: Any) -> Granted | Busy:
     if reply[0]:
         return Granted(int(reply[1]), bool(reply[2]))
     return Busy(reply[1], reply[2], int(reply[3]))
-
-
-def _raise(reply: Any) -> Any:
-    if isinstance(reply, Exception):
-        raise reply
-    return reply

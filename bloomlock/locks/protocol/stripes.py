@@ -21,15 +21,16 @@ from bloomlock.commands import (
     encode_command,
 )
 
+from .abilities import lacks_command
 from .state import Asking, Leaving
-from .steps import ACQUIRE, LockSteps, acquire_all, arguments, lacks_command
+from .steps import ACQUIRE, LockSteps, acquire_all, arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bloomlock.keys import LockKeys
 
-    from .steps import Abilities
+    from .abilities import Abilities
 
 logger = logging.getLogger("bloomlock.locks")
 

@@ -10,8 +10,9 @@ from redis.exceptions import NoScriptError
 from bloomlock.commands import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
 
 from . import transitions
+from .abilities import lacks_command
 from .optimistic import run_optimistically
-from .steps import ACQUIRE, arguments, lacks_command, read_answer
+from .steps import ACQUIRE, arguments, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from bloomlock.keys import LockKeys
 
+    from .abilities import Abilities
     from .state import Asking, Busy, Granted, LockState
-    from .steps import Abilities
 
     T = TypeVar("T")
 

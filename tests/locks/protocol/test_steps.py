@@ -10,8 +10,9 @@ import redis
 from loss_proxy import HANDSHAKE
 
 from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving
-from bloomlock.locks.protocol.steps import Abilities, LockSteps
+from bloomlock.locks.protocol.steps import LockSteps
 
 LEASE_MS = 600_000
 KEYS = LockKeys.of("steps")

@@ -16,8 +16,9 @@ from bloomlock.commands import Listen, Pause, Request
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol import transitions
 from bloomlock.locks.protocol.optimistic import run_optimistically
+from bloomlock.locks.protocol.renewing import Renewal, renew_all
 from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving
-from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
+from bloomlock.locks.protocol.steps import LockSteps
 
 LEASE_MS = 600_000
 KEYS = LockKeys.of("raced")
