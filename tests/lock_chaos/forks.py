@@ -25,7 +25,8 @@ class ForkServer:
 
     def __enter__(self) -> Self:
         ours, theirs = socket.socketpair()
-        environment = os.environ | {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}
+        path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "lock_chaos.forks", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],

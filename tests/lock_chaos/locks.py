@@ -139,7 +139,7 @@ class RedisPy(Adapter):
         self, url: str, ttl: float, on_lost: Callable[[Any], None], options: dict[str, Any]
     ) -> Any:
         del on_lost  # it would not be told
-        return client_of(url, options).lock(**{"name": NAME, "timeout": ttl} | options)
+        return client_of(url, options).lock(options.pop("name", NAME), timeout=ttl, **options)
 
     async def acquire(self, within: float) -> bool:
         return bool(self.lock.acquire(blocking_timeout=None if within < 0 else within))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from lock_chaos.harness import Chaos, until
+from lock_chaos.hand import until
+from lock_chaos.harness import Chaos
 from lock_chaos.locks import NAME
 
 pytest_plugins = ("lock_chaos.fixtures",)
@@ -111,7 +112,7 @@ def test_a_stopped_holder_is_not_told(chaos, kind):
     one = chaos.worker(kind, **RENEWED[kind])
     other = chaos.worker(kind, **RENEWED[kind])
     one.tell("loop", holds=1, shortest=0.3, longest=0.3)
-    one.await_event("acquired")
+    one.await_event("valid")  # it has read what it is going to write over
     one.stop()
     other.do("loop", holds=1)
     one.go_on()

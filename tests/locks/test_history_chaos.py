@@ -139,17 +139,17 @@ OTHERS = {"redis7": ("redis7", {}), "redis62": ("redis62", {}), "no EVAL": ("val
 
 
 @pytest.mark.parametrize("server", OTHERS)
-def test_other_servers(forks, tmp_path, server, alike):
+def test_other_servers(forks, tmp_path, server):
     kind, config = OTHERS[server]
     with (
         PrivateServer(binary=servers.require_server(kind), config=config) as private,
         Chaos(forks, private.url, tmp_path, 0.5) as chaos,
     ):
-        start(chaos, alike, 20, impatient=0.2)
+        start(chaos, ONE_OF_EACH, 20, impatient=0.2)
         for _ in chaos.every(0.02, 0.1):
             chaos.server.client_kill_filter(_type="normal", skipme=True)
             chaos.server.script_flush()
-        judge(chaos, alike, 20)
+        judge(chaos, ONE_OF_EACH, 20)
 
 
 def test_together_with_redis_py(chaos):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
-from lock_chaos.harness import KEYS, until
+from lock_chaos.hand import until
+from lock_chaos.harness import KEYS
 
 pytest_plugins = ("lock_chaos.fixtures",)
 pytestmark = pytest.mark.processes
@@ -37,7 +40,7 @@ def held_by(chaos, hand):
 def test_a_holder_that_slept_through_its_lease_learns_it_at_once(chaos, kind):
     one, other = chaos.workers(2, kind)
     one.tell("loop", holds=1, shortest=0.2, longest=0.2)
-    one.await_event("acquired")
+    one.await_event("valid")
     one.stop()
     other.do("loop", holds=1)
     one.go_on()
@@ -161,6 +164,43 @@ def test_a_holder_is_told_that_the_server_forgot_it(chaos, kind):
     assert [violation.kind for violation in chaos.violations()] == ["overlap"]
 
 
+@pytest.mark.parametrize("kind", ["lock", "async"])
+def test_renewals_that_fail_are_tried_again(chaos, cutting, kind):
+    one, other = chaos.worker(kind, url=cutting.url), chaos.worker(kind)
+    one.do("acquire")
+    verdicts = ["before", "after", "after", "before"]
+    cutting.judge = lambda name: verdicts.pop() if name == "SET" and verdicts else "pass"
+    start_waiting(chaos, other)
+    one.do("hold", seconds=2 * chaos.ttl)
+    assert cutting.cuts == {"before": 2, "after": 2}
+    assert chaos.counts()["lost"] == 0
+    one.do("release")
+    other.tell("release")
+    chaos.judge()
+    assert chaos.errors("released") == {"None": 2}
+
+
+@pytest.mark.parametrize("kind", ["lock", "async"])
+def test_a_holder_knows_its_lease_is_over_though_no_server_says_so(chaos, chaos_server, kind):
+    one, other = chaos.workers(2, kind)
+    one.do("acquire")
+    start_waiting(chaos, other)
+    one.tell("hold", seconds=60.0)
+    one.await_event("valid")
+    os.kill(chaos_server.pid, signal.SIGSTOP)
+    try:
+        one.await_event("lost")
+        one.await_event("told")
+    finally:
+        os.kill(chaos_server.pid, signal.SIGCONT)
+    # Whoever waited goes on waiting.
+    other.await_event("acquired")
+    one.tell("release")
+    other.tell("release")
+    chaos.judge()
+    assert chaos.errors("released") == {"None": 1, "LockLostError": 1}
+
+
 def over_belief(chaos, hand):
     """Return by how many ms a holder trusted its lock beyond what the server had, at the worst."""
     worst = float("-inf")
@@ -182,7 +222,7 @@ def test_nobody_trusts_a_lock_for_longer_than_the_server_keeps_it(chaos, kind, o
     assert over_belief(chaos, one) < 0
     start_waiting(chaos, two)
     # A waiter's grant is longer than its lease, by what it may take to hear of it.
-    two.tell("hold", seconds=1.5)
+    two.tell("hold", seconds=0.8)
     one.do("release")
     two.await_event("valid")
     assert over_belief(chaos, two) < 0
