@@ -52,7 +52,7 @@ class AsyncLock(LockFace):
         self._owns_client = False
         self._runtime: Tasks | None = None
         self._on_lost_tasks: set[asyncio.Future[Any]] = set()
-        self._core.has_ended, self._core.inherits = _has_ended, True
+        self._core.holdings.has_ended, self._core.holdings.inherits = _has_ended, True
 
     async def _attached(self) -> Tasks:
         """Connect at the first use, when there is a loop."""

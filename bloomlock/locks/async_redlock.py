@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from .events import Observer
+    from .redlock_core import RedlockCore
 
 
 class AsyncRedlock(AsyncLock):
@@ -39,7 +40,7 @@ class AsyncRedlock(AsyncLock):
     True
     """
 
-    _core: Any
+    _core: RedlockCore
 
     def __init__(
         self,

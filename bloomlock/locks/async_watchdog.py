@@ -77,7 +77,7 @@ class AsyncWatchdog:
     def _lose(self, watch: Watch, reason: str) -> None:
         self._schedule.remove(watch.hold)
         core = watch.core()
-        if core is not None and core.is_held(watch.hold):
+        if core is not None and watch.hold in core.holdings:
             core.lose(watch.hold, reason)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-import secrets
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,8 +18,10 @@ from bloomlock.runtime.clock import boot_clock
 
 from .events import LockEvent, tell
 from .hold import Hold
+from .holdings import Holdings
 from .options import CONFIRM_SECONDS, check_lease, milliseconds
 from .schedule import Watch
+from .tokens import TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,13 +72,10 @@ class LockCore:
         self.steps: LockSteps
         # Called once for each hold that is lost; set by the lock's class.
         self.tell_lost: Callable[[], None] = lambda: None
-        # Whether an owner has ended. Its hold may be given back by others, or by nobody.
-        self.has_ended: Callable[[Any], bool] = lambda _: False
-        self.inherits = False
+        self.holdings = Holdings()
         self._group = group
         self._joins = joins
         self._reentrant = reentrant
-        self._holds: dict[object, Hold] = {}
         self._watcher: Watcher
         self._runtime: Any = None
         self._lease_ms = options.lease_ms
@@ -97,7 +94,7 @@ class LockCore:
             LockLostError: If a re-entrant lock was lost meanwhile.
             LockError: If the owner holds it and would wait for itself.
         """
-        hold = self._own(owner)
+        hold = self.holdings.own(owner)
         now = boot_clock()
         if hold is not None and self._reentrant:
             self._check_alive(hold)
@@ -110,7 +107,7 @@ class LockCore:
                 f"lock {self.name!r} is held by this very thread or task, which would wait for "
                 f"itself; use ReentrantLock to acquire it again"
             )
-        asking = Asking(token or _TOKENS.new(), self._lease_ms, self._group, self._joins)
+        asking = Asking(token or TOKENS.new(), self._lease_ms, self._group, self._joins)
         return self._attempt(asking, None if seconds is None else now + seconds)
 
     def _attempt(self, asking: Asking, until: float | None) -> Attempt:
@@ -143,9 +140,8 @@ class LockCore:
         if self.options.renew:
             # What is left of the lease may be less than the lease: a grant took its time.
             hold.renew_at = now + (got.deadline - now) / 3
-        if (before := self._holds.get(owner)) is not None:
+        if (before := self.holdings.put(owner, hold)) is not None:
             self._watcher.remove(before)
-        self._holds[owner] = hold
         self._watch(hold)
         if self.options.observer is not None:
             event = LockEvent("acquired", self.name, hold.fence, now - began)
@@ -168,10 +164,10 @@ class LockCore:
 
     def undo(self, attempt: Attempt, owner: object) -> Core[None]:
         """Leave neither a hold nor a place in the queue of an attempt that did not end."""
-        hold = self._holds.get(owner)
+        hold = self.holdings.own(owner)
         if hold is not None and hold.token == attempt.asking.token:
             self._watcher.remove(hold)
-            del self._holds[owner]
+            self.holdings.drop(owner)
         if attempt.begun:
             yield from attempt.leave()
 
@@ -187,7 +183,7 @@ class LockCore:
             hold.count -= 1
             return
         self._watcher.remove(hold)
-        del self._holds[owner]
+        self.holdings.drop(owner)
         now = boot_clock()
         leaving = Leaving(hold.token, hold.group)
         try:
@@ -251,7 +247,7 @@ class LockCore:
 
     def owned(self, owner: object) -> Core[bool]:
         """Ask the server whether the owner's hold is in force."""
-        hold = self.hold_of(owner)
+        hold = self.holdings.of(owner)
         if hold is None or hold.lost:
             return False
         return (yield from self.steps.is_held(hold.token, hold.group))
@@ -263,24 +259,6 @@ class LockCore:
     def check(self, owner: object) -> None:
         """Raise LockNotOwnedError or LockLostError if the owner cannot rely on the lock."""
         self._check_alive(self._require(owner))
-
-    def hold_of(self, owner: object) -> Hold | None:
-        """Return the owner's hold, lost or not; none that a parent process acquired.
-
-        A task that only acquired and has ended (as asyncio.wait_for starts one) leaves its hold
-        to whoever asks for it.
-        """
-        hold = self._own(owner)
-        if hold is None and self.inherits and self._holds:
-            left = [other for other in list(self._holds) if self.has_ended(other)]
-            if len(left) == 1 and (hold := self._own(left[0])) is not None:
-                del self._holds[left[0]]
-                self._holds[owner] = hold
-        return hold
-
-    def _own(self, owner: object) -> Hold | None:
-        hold = self._holds.get(owner)
-        return hold if hold is not None and hold.pid == os.getpid() else None
 
     def lose(self, hold: Hold, reason: str) -> bool:
         """Note that a hold is lost; False if that was known already."""
@@ -299,19 +277,8 @@ class LockCore:
         self.tell_lost()
         return True
 
-    def is_held(self, hold: Hold) -> bool:
-        """Tell whether a hold was not given back yet."""
-        return any(other is hold for other in list(self._holds.values()))
-
-    def is_orphan(self, hold: Hold) -> bool:
-        """Tell whether nobody is left who could give a hold back."""
-        if self.inherits:
-            return False
-        holds = list(self._holds.items())
-        return any(other is hold and self.has_ended(owner) for owner, other in holds)
-
     def _require(self, owner: object) -> Hold:
-        hold = self.hold_of(owner)
+        hold = self.holdings.of(owner)
         if hold is None:
             raise LockNotOwnedError(f"lock {self.name!r} is not held by this thread or task")
         return hold
@@ -338,22 +305,3 @@ def abilities_of(runtime: Any) -> Abilities:
     if known is None:
         known = _ABILITIES[runtime] = Abilities()
     return known
-
-
-class _Tokens:
-    """Tokens that nobody else has: random for each process, counted within it."""
-
-    def __init__(self) -> None:
-        self.start_over()
-
-    def start_over(self) -> None:
-        """Take another random part, as a child of fork must."""
-        self._random = secrets.token_urlsafe(15).encode()
-        self._numbers = itertools.count(1)
-
-    def new(self) -> bytes:
-        return b"%b.%x" % (self._random, next(self._numbers))
-
-
-_TOKENS = _Tokens()
-os.register_at_fork(after_in_child=_TOKENS.start_over)

@@ -133,19 +133,19 @@ class LockFace:
         failover lost the last grant and the new master's clock is behind by more than has
         passed since.
         """
-        hold = self._core.hold_of(self._owner())
+        hold = self._core.holdings.of(self._owner())
         return hold.fence if hold is not None else None
 
     @property
     def token(self) -> str | None:
         """The token of this hold, None if the lock is not held."""
-        hold = self._core.hold_of(self._owner())
+        hold = self._core.holdings.of(self._owner())
         return hold.token.decode() if hold is not None else None
 
     @property
     def lost(self) -> Any:
         """An event that is set when this hold is lost; a new one for each hold."""
-        hold = self._core.hold_of(self._owner())
+        hold = self._core.holdings.of(self._owner())
         if hold is None:
             return self._event_class()
         if hold.event is None:
@@ -159,7 +159,7 @@ class LockFace:
 
         By the holder's own clock, which goes on in suspend; no round trip.
         """
-        hold = self._core.hold_of(self._owner())
+        hold = self._core.holdings.of(self._owner())
         if hold is None or hold.lost:
             return 0.0
         return max(0.0, hold.deadline - boot_clock())
@@ -175,7 +175,7 @@ class LockFace:
 
     def __repr__(self) -> str:
         """Tell the name and whether it is held here; asks nothing of the server."""
-        held = self._core.hold_of(self._owner())
+        held = self._core.holdings.of(self._owner())
         state = "not held here" if held is None else f"lost: {held.lost}" if held.lost else "held"
         return f"<{type(self).__name__} {self.name!r}: {state}>"
 

@@ -65,7 +65,7 @@ class Lock(LockFace):
     _event_class = threading.Event
 
     def _start(self, client: Client) -> None:
-        self._core.has_ended = has_ended
+        self._core.holdings.has_ended = has_ended
         made, self._owns_client = sync_client(client)
         self._runtime = threads_for(made)
         self._core.attach(self._runtime, WATCHDOG)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import redis
 
     from .events import Observer
+    from .redlock_core import RedlockCore
 
 
 class Redlock(Lock):
@@ -79,7 +80,7 @@ class Redlock(Lock):
     True
     """
 
-    _core: Any
+    _core: RedlockCore
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Redlock(Lock):
 
     def _start(self, client: Any) -> None:
         made = sync_clients(client)
-        self._core.has_ended = has_ended
+        self._core.holdings.has_ended = has_ended
         self._clients = [each for each, is_ours in made if is_ours]
         crew: Any = Crew([threads_for(each) for each, _ in made])
         self._runtime = crew

@@ -173,7 +173,7 @@ class RedlockCore(LockCore):
 
     def _forget_ballots(self) -> None:
         """Forget those of holds that were lost and never given back."""
-        ballots, held = self.steps.ballots, {hold.token for hold in list(self._holds.values())}
+        ballots, held = self.steps.ballots, self.holdings.tokens()
         for token in [token for token in list(ballots) if token not in held]:
             # One that is not held yet was obtained this very moment by another thread.
             if boot_clock() > ballots[token].obtained + 2 * self.options.ttl:

@@ -7,6 +7,7 @@ neither the end of the process nor stay behind a lock object.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -50,9 +51,9 @@ class Workers:
     def start(self, job: Job) -> None:
         """Run a job in a thread that has nothing to do, or in a new one."""
         with self._lock:
-            if self._idle:
-                self._jobs.put(job)
+            if self._idle > 0:
                 self._idle -= 1
+                self._jobs.put(job)
                 return
         try:
             threading.Thread(
@@ -74,8 +75,9 @@ class Workers:
             return self._jobs.get(timeout=IDLE_SECONDS)
         except queue.Empty:
             with self._lock:
-                if not self._jobs.empty():
-                    return self._jobs.get()
+                # Whoever gave a job since counts on a thread that was idle then.
+                with contextlib.suppress(queue.Empty):
+                    return self._jobs.get_nowait()
                 self._idle -= 1
                 return None
 

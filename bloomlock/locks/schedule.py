@@ -107,7 +107,7 @@ class Schedule:
             if core is None:
                 logger.warning("a lock was dropped while held; it is left to expire")
                 self.remove(watch.hold)
-            elif core.is_orphan(watch.hold):
+            elif core.holdings.is_orphan(watch.hold):
                 logger.warning(
                     "lock %r is left to expire: the thread that held it has ended", core.name
                 )

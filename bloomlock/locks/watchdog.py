@@ -108,7 +108,7 @@ class Watchdog:
     def _lose(self, watch: Watch, reason: str) -> None:
         self.remove(watch.hold)
         core = watch.core()
-        if core is not None and core.is_held(watch.hold):
+        if core is not None and watch.hold in core.holdings:
             core.lose(watch.hold, reason)
 
 
