@@ -179,6 +179,10 @@ class Threads:
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             self._look_for_nodes()
             raise ConnectionLost(error, sent=False, replies=[]) from error
+        except BaseException:
+            # KeyboardInterrupt while it connects leaves redis-py a connection of no use.
+            pool.disconnect(inuse_connections=False)
+            raise
 
     def _take_idle(self, pool: Any) -> Lease | None:
         try:
