@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.commands import Core, Pause
@@ -15,6 +14,7 @@ from bloomlock.runtime.clock import boot_clock
 
 from .core import LockCore, Watcher, abilities_of
 from .redlock_steps import Limits, MajoritySteps
+from .tokens import TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ class MajorityAttempt(Attempt):
         outage_since = self._clock()
         while True:
             sent = self._clock()
-            self.asking = self.asking._replace(token=secrets.token_urlsafe(16).encode())
+            self.asking = self.asking._replace(token=TOKENS.new())
             ballot = self._ballot = self._majority.new_ballot(self.asking.token)
             votes = yield from self._majority.ask_for(ballot, self.asking)
             deadline = deadline_of(sent, self.asking.lease_ms)

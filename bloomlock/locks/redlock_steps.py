@@ -5,65 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
-from bloomlock.commands import ConnectionLost, Core, Pause
+from bloomlock.commands import ConnectionLost, Core
 from bloomlock.errors import QuorumError
-from bloomlock.locks.protocol.quorum import (
-    Ballot,
-    Vote,
-    agreement,
-    is_decided,
-    majority_of,
-    seconds_without_vote,
-)
-from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import Busy, Leaving
+from bloomlock.locks.protocol.quorum import Ballot, Vote, agreement, is_decided, majority_of
 from bloomlock.locks.protocol.steps import LockSteps
-from bloomlock.locks.protocol.voting import Answer, ask_with_age, note_sending
+
+from .redlock_asking import AskEach
+from .redlock_server import LINGER_SECONDS, VotingServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
     from bloomlock.locks.protocol.abilities import Abilities
-    from bloomlock.locks.protocol.state import Asking
-
-SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
-GRACE_SECONDS = 0.002
-LINGER_SECONDS = 10.0
-"""How long a server that does not answer is told in the background that a lock is given back."""
-
-
-class AskEach(NamedTuple):
-    """Run a core at each server, all at once; for drivers of several servers.
-
-    Answered by the list of results, an exception where one was raised, None where there is no
-    result in time. What is late goes on in the background, and what is asked later in the same
-    line comes after it.
-
-    When enough is known the rest is waited for as long again: a server that is merely the last
-    one is to be counted with, a silent one is not to cost much.
-
-    Attributes:
-        cores: One for each server.
-        lines: One for each server, for the driver to keep its order by.
-        until: When to wait no longer, by the clock.
-        enough: Told the results so far; True: no more are needed.
-        patience: Seconds after which a core is given up also in the background.
-    """
-
-    cores: Sequence[Core[Any]]
-    lines: list[Any]
-    until: float
-    enough: Callable[[Sequence[Any]], bool]
-    patience: float
-
-
-def end_of_grace(step: AskEach, began: float, now: float) -> float:
-    """Return until when to wait for the rest after enough is known."""
-    return min(step.until, now + (now - began) + GRACE_SECONDS)
+    from bloomlock.locks.protocol.renewing import Renewal
+    from bloomlock.locks.protocol.state import Asking, Leaving
 
 
 class Limits(NamedTuple):
@@ -96,29 +52,30 @@ class MajoritySteps(LockSteps):
         """Keep the parameters."""
         super().__init__(keys, abilities[0])
         self._name = name
-        self._each = [LockSteps(keys, each) for each in abilities]
-        self._known = list(abilities)
         self._limits = limits
         self._clock = clock
-        self._slow = [False] * len(self._each)
+        self._servers = [
+            VotingServer(index, keys, each, limits.longest_ttl, clock)
+            for index, each in enumerate(abilities)
+        ]
         self.ballots: dict[bytes, Ballot] = {}
 
     def new_ballot(self, token: bytes = b"") -> Ballot:
         """Return the ballot of a token that nobody was asked for yet."""
-        return Ballot(token, len(self._each))
+        return Ballot(token, len(self._servers))
 
     def ask_for(self, ballot: Ballot, asking: Asking) -> Core[list[Vote | None]]:
         """Ask every server for the lock, until the outcome is certain or time is up."""
         until = self._clock() + self._limits.server_timeout
         votes = yield from self._ask_each(
             ballot,
-            lambda server: self._vote(server, ballot, asking, until),
-            lambda votes: is_decided(votes, self._slow),
+            lambda server: server.vote(ballot, asking, until),
+            lambda votes: is_decided(votes, [server.slow for server in self._servers]),
             asking.lease_ms,
         )
         if self._clock() >= until:
-            for server, vote in enumerate(votes):
-                self._slow[server] = vote is None
+            for server, vote in zip(self._servers, votes, strict=True):
+                server.slow = vote is None
         return votes
 
     def give_back(self, ballot: Ballot, *, wait_for_all: bool = False) -> Core[list[Vote | None]]:
@@ -137,7 +94,7 @@ class MajoritySteps(LockSteps):
         return (
             yield from self._ask_each(
                 ballot,
-                lambda server: self._leave(server, ballot),
+                lambda server: server.leave(ballot),
                 lambda answers: all(answers[server] is not None for server in waited),
                 round(LINGER_SECONDS * 1000),
             )
@@ -167,7 +124,7 @@ class MajoritySteps(LockSteps):
         until = self._clock() + self._limits.server_timeout
         votes = yield from self._ask_each(
             ballot,
-            lambda server: self._renew(server, ballot, renewal, until),
+            lambda server: server.renew(ballot, renewal, until),
             is_decided,
             renewal.lease_ms,
         )
@@ -179,8 +136,8 @@ class MajoritySteps(LockSteps):
         """Tell whether a majority has the token; QuorumError if that is not known."""
         ballot = self.new_ballot(token)
 
-        def look(server: int) -> Core[Vote]:
-            held = yield from self._each[server].is_held(token, group)
+        def look(server: VotingServer) -> Core[Vote]:
+            held = yield from server.steps.is_held(token, group)
             return Vote.YES if held else Vote.NO
 
         votes = yield from self._ask_each(ballot, look, is_decided, 0)
@@ -192,11 +149,11 @@ class MajoritySteps(LockSteps):
     def value(self) -> Core[bytes | None]:
         """Return the token that a majority has, None if none has; QuorumError if not known."""
         ballot = self.new_ballot()
-        tokens: list[bytes | None] = [None] * len(self._each)
+        tokens: list[bytes | None] = [None] * len(self._servers)
 
-        def look(server: int) -> Core[Vote]:
-            tokens[server] = yield from self._each[server].value()
-            return Vote.YES if tokens[server] else Vote.NO
+        def look(server: VotingServer) -> Core[Vote]:
+            token = tokens[server.index] = yield from server.steps.value()
+            return Vote.YES if token else Vote.NO
 
         def verdict(votes: Sequence[Any]) -> tuple[bytes | None, bool | None]:
             known = Counter(token for token in tokens if token)
@@ -234,12 +191,12 @@ class MajoritySteps(LockSteps):
     def _ask_each(
         self,
         ballot: Ballot,
-        question: Callable[[int], Core[Vote]],
+        question: Callable[[VotingServer], Core[Vote]],
         enough: Callable[[Sequence[Any]], bool],
         lease_ms: int,
     ) -> Core[list[Vote | None]]:
         seconds = self._limits.server_timeout
-        cores = [_recorded(question(server), ballot, server) for server in range(len(self._each))]
+        cores = [_recorded(question(server), ballot, server.index) for server in self._servers]
         patience = max(seconds, lease_ms / 1000)
         step: Any = AskEach(cores, ballot.lines, self._clock() + seconds, enough, patience)
         votes: list[Vote | None] = []
@@ -250,67 +207,6 @@ class MajoritySteps(LockSteps):
                 )
             votes.append(answer if isinstance(answer, Vote) else None)
         return votes
-
-    def _vote(self, server: int, ballot: Ballot, asking: Asking, until: float) -> Core[Vote]:
-        if ballot.closed or self._clock() >= until:
-            return Vote.SILENT
-        may_be_there = False
-
-        def note(sent: bool) -> None:
-            nonlocal may_be_there
-            may_be_there = may_be_there or sent
-
-        ballot.there[server] = True
-        try:
-            answer = yield from note_sending(self._take(server, asking), note)
-        except (ConnectionLost, RedisError):
-            ballot.there[server] = may_be_there
-            raise
-        ballot.runs[server] = answer.run
-        if isinstance(answer.answer, Busy):
-            return ballot.say_no(server)
-        self._slow[server] = False
-        now = self._clock()
-        if seconds := seconds_without_vote(answer.uptime, self._limits.longest_ttl):
-            ballot.counts_from[server] = now + seconds
-        return ballot.say_yes(server, now)
-
-    def _take(self, server: int, asking: Asking) -> Core[Answer]:
-        if self._limits.longest_ttl:
-            return (yield from ask_with_age(self.keys, asking, self._known[server]))
-        return Answer((yield from self._each[server].acquire(asking)), None, None)
-
-    def _renew(self, server: int, ballot: Ballot, renewal: Renewal, until: float) -> Core[Vote]:
-        if not ballot.there[server]:
-            return Vote.NO
-        sent = self._clock()
-        if ballot.closed or sent >= until:
-            return Vote.SILENT
-        [held] = yield from renew_all([renewal], self._known[server])
-        if isinstance(held, Exception):
-            raise held
-        return ballot.say_yes(server, sent) if held else ballot.say_no(server)
-
-    def _leave(self, server: int, ballot: Ballot) -> Core[Vote]:
-        """Give back at one server, again and again if it is there but does not answer."""
-        until, pause = self._clock() + LINGER_SECONDS, SHORTEST_RETRY
-        while ballot.there[server]:
-            leaving = Leaving(ballot.token)
-            try:
-                held = yield from self._each[server].release(leaving, waiters=False)
-            except ConnectionLost as lost:
-                is_slow = isinstance(lost.cause, RedisTimeoutError)
-                if not is_slow or self._clock() + pause > until:
-                    raise
-            else:
-                counts = self._clock() >= ballot.counts_from[server]
-                ballot.say_no(server)
-                if held is False:
-                    return Vote.NO
-                return Vote.YES if counts else Vote.ABSTAINS
-            yield Pause(pause)
-            pause = min(2 * pause, LONGEST_RETRY)
-        return Vote.NO
 
 
 def _recorded(core: Core[Vote], ballot: Ballot, server: int) -> Core[Vote]:

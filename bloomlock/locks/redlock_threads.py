@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bloomlock.commands import Core, Pause
 from bloomlock.runtime.clock import boot_clock
 
-from .redlock_steps import AskEach, end_of_grace
+from .redlock_asking import AskEach, end_of_grace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,6 +7,7 @@ import threading
 import pytest
 import redis
 from locks.redlock.several import LONG, PATIENT
+from locks.road.gate import Gate
 from servers import wait_until
 
 from bloomlock import (
@@ -134,6 +135,17 @@ def test_a_context_that_is_not_obtained(three):
         three.lock(blocking_timeout=0.1),
     ):
         pytest.fail("two holders")
+
+
+def test_a_server_that_refuses_is_asked_once_for_each_try(three):
+    with three.lock(), Gate(three.urls[0], lambda *_: "pass") as gate:
+        urls = [gate.url, *three.urls[1:]]
+        other = Redlock("job", clients=urls, longest_ttl=0, server_timeout=PATIENT)
+        assert not other.acquire(blocking=False)
+        before = len(gate.seen)
+        assert before > 0
+        assert not other.acquire(blocking=False)
+        assert len(gate.seen) == before + 1
 
 
 def test_an_observer_hears_of_it(three):

@@ -112,6 +112,13 @@ def restarted(world):
     return world.poll(1, [True, True, True])
 
 
+def test_a_holder_lets_go_before_a_server_whose_clock_is_too_fast():
+    world = World(1, longest_ttl=0.0, rates=[1.009])
+    assert world.poll(0, [True])
+    world.advance(TTL / 1.009)
+    assert world.poll(1, [True])
+
+
 def test_less_than_a_majority_of_the_configured_makes_two_holders(monkeypatch):
     monkeypatch.setattr("locks.redlock.world.has_majority", lambda votes: Vote.YES in votes)
     world = World(5, longest_ttl=0.0)
