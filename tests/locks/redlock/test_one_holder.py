@@ -137,6 +137,19 @@ def test_a_context_that_is_not_obtained(three):
         pytest.fail("two holders")
 
 
+def test_each_try_has_a_token_of_its_own(three):
+    """A release that comes late, of a try that failed, must not take away what a later one got."""
+    three.clients[0].config_set("slowlog-log-slower-than", 0)
+    three.clients[0].slowlog_reset()
+    with three.lock():
+        assert not three.lock(pauses=(0.001, 0.01)).acquire(timeout=0.2)
+    three.clients[0].config_set("slowlog-log-slower-than", -1)
+    words = [entry["command"].split() for entry in three.clients[0].slowlog_get(128)]
+    tokens = [line[8] for line in words if line[0].startswith(b"EVAL")]
+    assert len(tokens) > 2
+    assert len(set(tokens)) == len(tokens)
+
+
 def test_a_server_that_refuses_is_asked_once_for_each_try(three):
     with three.lock(), Gate(three.urls[0], lambda *_: "pass") as gate:
         urls = [gate.url, *three.urls[1:]]

@@ -14,10 +14,10 @@ from bloomlock import LockLostError
 
 
 def test_it_outlives_its_lease(three):
-    lock = three.lock(ttl=0.5)
+    lock = three.lock(ttl=1)
     with lock:
         token = lock.token
-        time.sleep(1.5)
+        time.sleep(2.2)
         assert three.tokens(lock.key) == [token] * 3
         assert not three.lock().acquire(blocking=False)
         lock.check()

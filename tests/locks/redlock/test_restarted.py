@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from servers import wait_until
 
-from bloomlock import ConfigurationError, QuorumError
+from bloomlock import ConfigurationError, QuorumError, Redlock
 
 TTL = 1.0
 
@@ -80,10 +80,37 @@ def test_a_vote_of_a_young_server_begins_to_count_with_its_age(three):
     assert three.held(lock.key) == 0
 
 
+@pytest.mark.parametrize("forbidden", ["-@scripting", "+@all"])
+def test_ages_are_told_where_scripts_are_forbidden_as_well(three, forbidden):
+    wait_until(lambda: all_vote(three, TTL))
+    lock = Redlock("job", clients=as_worker(three, forbidden), ttl=TTL, server_timeout=TTL)
+    with lock:
+        assert lock.owned()
+    three.servers[0].restart()
+    three.servers[1].restart()
+    lock = Redlock("job", clients=as_worker(three, forbidden), ttl=TTL, server_timeout=TTL)
+    with pytest.raises(QuorumError, match=r"clients\[0\]: restarted.*clients\[1\]: restarted"):
+        lock.acquire(blocking=False)
+    assert three.held(lock.key) == 0
+
+
+@pytest.mark.parametrize("forbidden", [["-info"], ["-info", "-@scripting"]])
+def test_a_server_that_does_not_tell_its_age_has_no_vote(three, forbidden):
+    lock = Redlock("job", clients=as_worker(three, *forbidden), ttl=5)
+    with pytest.raises(QuorumError, match=r"0 of 3 .*clients\[2\]: .*'info'"):
+        lock.acquire(blocking=False)
+    wait_until(lambda: three.held(lock.key) == 0)
+
+
+def as_worker(several, *rules):
+    for client in several.clients:
+        user = ["worker", "reset", "on", ">secret", "~*", "&*", "+@all", *rules]
+        client.execute_command("ACL", "SETUSER", *user)
+    return [f"{url}&username=worker&password=secret" for url in several.urls]
+
+
 def test_the_same_server_twice_is_found_out(three):
     urls = [three.urls[0], three.servers[0].tcp_url, three.urls[1]]
-    from bloomlock import Redlock  # noqa: PLC0415 - not by the helper of the others
-
     lock = Redlock("job", clients=urls, ttl=1)
     wait_until(lambda: all_vote(three, 1))
     with pytest.raises(ConfigurationError, match=r"clients\[0\] and clients\[1\] are the same one"):
