@@ -119,6 +119,16 @@ class Writing(Own):
         return super()._make(*given).write
 
 
+class Several(Own):
+    """Ours over several servers, whose URLs stand in one, with spaces between them."""
+
+    def _make(
+        self, url: str, ttl: float, on_lost: Callable[[Any], None], options: dict[str, Any]
+    ) -> Any:
+        made = getattr(bloomlock, options.pop("kind"))
+        return made(NAME, clients=url.split(), ttl=ttl, on_lost=on_lost, **options)
+
+
 class Awaited(Own):
     """Ours for asyncio."""
 
@@ -130,6 +140,10 @@ class Awaited(Own):
 
     async def extend(self, ttl: float) -> None:
         await self.lock.extend(ttl)
+
+
+class AwaitedSeveral(Awaited, Several):
+    """Ours for asyncio over several servers."""
 
 
 class RedisPy(Adapter):
@@ -199,6 +213,8 @@ KINDS: dict[str, tuple[type[Adapter], dict[str, Any]]] = {
     "read": (Reading, {"kind": "ReadWriteLock"}),
     "write": (Writing, {"kind": "ReadWriteLock"}),
     "async": (Awaited, {"kind": "AsyncLock"}),
+    "redlock": (Several, {"kind": "Redlock"}),
+    "async redlock": (AwaitedSeveral, {"kind": "AsyncRedlock"}),
     "redis-py": (RedisPy, {}),
     "python-redis-lock": (PythonRedisLock, {}),
 }
