@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .options import LockOptions
 
 NO_FENCE = 0
+GIVEN_BACK = "what was taken was given back"
+TOO_LATE = f"when nothing was left of the lease, and {GIVEN_BACK}"
 
 
 class MajorityAttempt(Attempt):
@@ -90,7 +92,8 @@ class MajorityAttempt(Attempt):
                 return None
             patience = self.asking.lease_ms / 1000 if self._until == float("inf") else float("inf")
             if is_over or now - outage_since > patience:
-                raise self._majority.no_quorum(votes, ballot, "what was taken was given back")
+                then = f"their answers came {TOO_LATE}" if has_majority(votes) else GIVEN_BACK
+                raise self._majority.no_quorum(votes, ballot, then)
             yield Pause(max(0.0, min(self._pause(), self._until - now)))
 
     def leave(self) -> Core[None]:

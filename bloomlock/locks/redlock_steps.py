@@ -184,8 +184,8 @@ class MajoritySteps(LockSteps):
         answered = len(votes) - len(reasons)
         return QuorumError(
             f"lock {self._name!r}: {answered} of {len(votes)} servers answered within "
-            f"{self._limits.server_timeout:g} s, {majority_of(len(votes))} are needed; {then} "
-            f"({'; '.join(reasons)})"
+            f"{self._limits.server_timeout:g} s, {majority_of(len(votes))} are needed; {then}"
+            + (f" ({'; '.join(reasons)})" if reasons else "")
         )
 
     def _ask_each(
