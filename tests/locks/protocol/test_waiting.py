@@ -1,0 +1,230 @@
+"""A waiter's steps against a real server, with its clock and what it hears passed in by hand."""
+
+from __future__ import annotations
+
+import lock_ways
+import pytest
+import redis
+
+from bloomlock.commands import ConnectionLost, Listen, Pause, Request, Wait
+from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.state import SLICE_MS, Announcement, Asking, Granted, Leaving
+from bloomlock.locks.protocol.steps import LockSteps
+from bloomlock.locks.protocol.waiting import NOBODY, Attempt, deadline_of
+
+LEASE_MS = 600_000
+KEYS = LockKeys.of("waited for")
+CHANNEL = b"channel"
+
+
+class Waiter:
+    """Runs an attempt until it wants something that is not a request."""
+
+    def __init__(self, client, abilities, *, until=None, channel=CHANNEL):
+        self.way = lock_ways.ServerWay(client, KEYS, abilities)
+        self.now = 1000.0
+        self.asks = 0
+        self.channel = channel
+        asking = Asking(b"waiter", LEASE_MS)
+        self.attempt = Attempt(LockSteps(KEYS, abilities), asking, until, lambda: self.now)
+        self._core = self.attempt.run()
+        self._step = next(self._core)
+        self._connection = client.connection_pool.get_connection()
+        self.result = None
+        self.is_down = False
+
+    def go(self, answer=None):
+        """Answer the last step; return the next one that is no request, or None at the end."""
+        try:
+            if not isinstance(self._step, (Request, Listen)):
+                self._step = self._core.send(answer)
+            while isinstance(self._step, (Request, Listen)):
+                if self.is_down and isinstance(self._step, Request):
+                    self._step = self._core.throw(lost())
+                else:
+                    self._step = self._core.send(self._answer())
+        except StopIteration as stop:
+            self.result = stop.value
+            return None
+        return self._step
+
+    def _answer(self):
+        step = self._step
+        if isinstance(step, Listen):
+            return self.channel if step.connect else b""
+        self.asks += 1
+        replies = []
+        for command in step.commands:
+            self._connection.send_packed_command((command,))
+            try:
+                replies.append(self._connection.read_response(disable_decoding=True))
+            except redis.ResponseError as error:
+                replies.append(error)
+        return replies
+
+    @property
+    def asking(self):
+        return self.attempt.asking
+
+
+@pytest.fixture(params=lock_ways.WAYS)
+def abilities(request):
+    return lock_ways.WAYS[request.param]()
+
+
+@pytest.fixture
+def holder(client):
+    """Somebody who has the lock, and a way to operate it."""
+    way = lock_ways.ServerWay(client, KEYS, lock_ways.scripts_only())
+    way.acquire(Asking(b"holder", LEASE_MS))
+    return way
+
+
+def lost():
+    return ConnectionLost(redis.ConnectionError("down"), sent=False, replies=[])
+
+
+def announced(grant, token=b"waiter"):
+    return Announcement(CHANNEL, token, grant).payload
+
+
+def test_it_waits_a_slice_and_then_asks_again(client, holder, abilities):
+    waiter = Waiter(client, abilities)
+    for _ in range(3):
+        step = waiter.go()
+        assert step == Wait(b"waiter", SLICE_MS / 1000)
+    assert holder.picture().queue == (b"waiter",)
+    holder.release(Leaving(b"holder"))
+    assert waiter.go() is None
+    assert waiter.result.deadline == deadline_of(waiter.now, LEASE_MS)
+    assert holder.picture().value == b"waiter"
+
+
+def test_it_waits_no_longer_than_the_lease_of_the_holder(client, holder, abilities):
+    client.pexpire(KEYS.lock, 700)
+    step = Waiter(client, abilities).go()
+    assert isinstance(step, Wait)
+    assert 0 < step.seconds < 1
+
+
+def test_an_announcement_is_enough(client, holder, abilities):
+    waiter = Waiter(client, abilities)
+    waiter.go()
+    asks = waiter.asks
+    holder.release(Leaving(b"holder"))
+    fence = int(client.get(KEYS.fence))
+    waiter.now += 1
+    assert waiter.go(announced(Granted(fence, waiters=False))) is None
+    assert waiter.result.grant == Granted(fence, waiters=False)
+    assert waiter.result.deadline <= deadline_of(waiter.now, LEASE_MS)
+    assert waiter.asks == asks
+
+
+def test_the_announcement_of_a_grant_that_is_over_is_none(client, holder, abilities):
+    """It was stopped while it was granted the lock, until that grant had run out."""
+    waiter = Waiter(client, abilities)
+    waiter.go()
+    holder.release(Leaving(b"holder"))
+    old = announced(Granted(int(client.get(KEYS.fence)), waiters=False))
+    holder.expire()
+    assert isinstance(holder.acquire(Asking(b"stranger", LEASE_MS)), Granted)
+    waiter.now += 3600
+    assert isinstance(waiter.go(), Wait)
+    # The message was there all the time, and is read only now.
+    assert isinstance(waiter.go(old), Wait)
+    assert waiter.result is None
+    assert holder.picture() == lock_ways.Picture(b"stranger", frozenset(), (b"waiter",))
+
+
+def test_the_same_after_all_was_flushed(client, holder, abilities):
+    waiter = Waiter(client, abilities)
+    waiter.go()
+    holder.release(Leaving(b"holder"))
+    old = announced(Granted(int(client.get(KEYS.fence)), waiters=False))
+    client.flushall()
+    holder.acquire(Asking(b"stranger", LEASE_MS))
+    assert isinstance(waiter.go(), Wait)
+    assert isinstance(waiter.go(old), Wait)
+
+
+def test_a_grant_that_is_heard_of_too_late_is_none(client, holder, abilities):
+    waiter = Waiter(client, abilities)
+    waiter.go()
+    holder.release(Leaving(b"holder"))
+    fence = int(client.get(KEYS.fence))
+    holder.expire()
+    holder.acquire(Asking(b"stranger", LEASE_MS))
+    waiter.now += (LEASE_MS + SLICE_MS) / 1000
+    assert isinstance(waiter.go(announced(Granted(fence, waiters=False))), Wait)
+
+
+def test_when_time_is_up_it_leaves_the_queue(client, holder, abilities):
+    waiter = Waiter(client, abilities, until=1001.5)
+    assert waiter.go() == Wait(b"waiter", 1.5)
+    waiter.now += 1.5
+    assert waiter.go() is None
+    assert waiter.result is None
+    assert holder.picture() == lock_ways.Picture(b"holder", frozenset(), ())
+
+
+def test_a_grant_made_while_it_leaves_is_passed_on(client, holder, abilities):
+    waiter = Waiter(client, abilities)
+    waiter.go()
+    holder.acquire(Asking(b"behind", LEASE_MS, channel=b"other"))
+    holder.release(Leaving(b"holder"))
+    core, waiter._core = waiter._core, waiter.attempt.leave()
+    core.close()
+    waiter._step = next(waiter._core)
+    assert waiter.go() is None
+    assert holder.picture() == lock_ways.Picture(b"behind", frozenset(), ())
+
+
+def test_whom_nobody_can_tell_looks_by_itself(client, holder, abilities):
+    waiter = Waiter(client, abilities, channel=b"")
+    looks = [waiter.go() for _ in range(6)]
+    assert all(isinstance(step, Pause) for step in looks)
+    assert [step.seconds for step in looks] == [0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
+    assert waiter.asking.channel == NOBODY
+    holder.release(Leaving(b"holder"))
+    assert waiter.go() is None
+    assert waiter.result is not None
+
+
+def test_it_never_waits_if_it_is_not_to(client, holder, abilities):
+    waiter = Waiter(client, abilities, until=1000.0)
+    assert waiter.go() is None
+    assert waiter.result is None
+    assert holder.picture().queue == ()
+
+
+def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(client, holder, abilities):
+    waiter = Waiter(client, abilities)
+    waiter.go()
+    began, waiter.is_down = waiter.now, True
+    while waiter.now - began < LEASE_MS / 2000:
+        assert isinstance(waiter.go(), Pause)
+        waiter.now += 60
+    waiter.is_down = False
+    step = waiter.go()
+    while isinstance(step, Pause):
+        step = waiter.go()
+    assert isinstance(step, Wait)
+
+
+def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(client, holder, abilities):
+    waiter = Waiter(client, abilities)
+    waiter.go()
+    began, waiter.is_down = waiter.now, True
+    with pytest.raises(redis.ConnectionError, match="down"):
+        while True:
+            waiter.go()
+            waiter.now += 60
+    assert waiter.now - began > LEASE_MS / 1000
+
+
+def test_a_server_that_was_never_there_is_given_up_at_once(client, abilities):
+    waiter = Waiter(client, abilities)
+    waiter.is_down = True
+    with pytest.raises(redis.ConnectionError, match="down"):
+        while isinstance(waiter.go(), Pause):
+            pass
