@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
-import _thread
-import random
+import signal
 import threading
-import time
 
 import pytest
+from locks.objects.test_interrupting import InterruptedAt, was_in_acquire
 from locks.redlock.several import LONG
 from servers import wait_until
 
+MOST = 5000
+
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_interrupted_anywhere(three, busy):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_at_every_point_where_python_looks_for_signals(three, busy):
     holder, lock = three.lock(), three.lock()
     if busy:
         holder.acquire()
         wait_until(lambda: three.held(lock.key) == 3)
-    interrupted = 0
-    for _ in range(25):
-        timer = threading.Timer(rng.uniform(0, 0.003), _thread.interrupt_main)
+    expected = [holder.token if busy else None] * 3
+    for number in range(MOST):
+        point = InterruptedAt(number)
         try:
-            timer.start()
-            lock.acquire(timeout=LONG)
+            with point:
+                lock.acquire(blocking=False)
+        except KeyboardInterrupt as error:
+            assert (lock.token is None) == was_in_acquire(error)
+        if lock.token is not None:
             lock.release()
-            while timer.is_alive():
-                time.sleep(0.001)
-            time.sleep(0.001)
-        except KeyboardInterrupt:
-            interrupted += 1
-        assert lock.token is None
-        if busy:
-            assert three.tokens(lock.key) == [holder.token] * 3
-        else:
-            assert three.held(lock.key) == 0
-    assert interrupted
+        assert three.tokens(lock.key) == expected
+        if point.left >= 0:
+            break
+    assert 100 < number < MOST - 1
     if busy:
         holder.release()
     with lock:
-        pass
+        assert lock.owned()
+
+
+def test_while_it_waits(three):
+    holder, waiter = three.lock(thread_local=False), three.lock()
+    holder.acquire()
+    wait_until(lambda: three.held(holder.key) == 3)
+    main, ended = threading.get_ident(), threading.Event()
+
+    def interrupt():
+        while not ended.wait(0.2):
+            signal.pthread_kill(main, signal.SIGINT)
+
+    for _ in range(5):
+        thread = threading.Thread(target=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            try:
+                thread.start()
+                waiter.acquire(timeout=LONG)
+            finally:
+                ended.set()
+                thread.join()
+        ended.clear()
+        assert waiter.token is None
+        assert three.tokens(holder.key) == [holder.token] * 3
+    holder.release()
+    with waiter:
+        assert waiter.owned()
