@@ -47,4 +47,4 @@ class DelayedRestart(Majority):
     """Step 11b: a restarted server has no vote until all that it may have granted is over."""
 
     def may_vote(self, server: Redis) -> bool:
-        return server.info("server")["uptime_in_seconds"] > self.lease
+        return bool(server.info("server")["uptime_in_seconds"] > self.lease)

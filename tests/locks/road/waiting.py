@@ -34,9 +34,9 @@ class Announced(OwnerLua):
             pubsub.subscribe(self.key)  # a release may have been announced already
             return heard(pubsub, seconds) and self.acquire()
 
-    def release(self) -> int:
+    def release(self) -> None:
         super().release()
-        return self.r.publish(self.key, "free")  # wakes all who listen
+        self.woken = self.r.publish(self.key, "free")  # all who listen
 
 
 def heard(pubsub: PubSub, seconds: float) -> bool:
