@@ -11,7 +11,7 @@ from bloomlock.commands import ConnectionLost, Core, Pause
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
 from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import Asking, Leaving
+from bloomlock.locks.protocol.state import LIVENESS_MS, Asking, Leaving
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.waiting import Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
@@ -72,6 +72,8 @@ class LockCore:
         self.steps: LockSteps
         # Called once for each hold that is lost; set by the lock's class.
         self.tell_lost: Callable[[], None] = lambda: None
+        # The write side of a read-write lock for its read side, and the other way round.
+        self.other_side: LockCore | None = None
         self.holdings = Holdings()
         self._group = group
         self._joins = joins
@@ -102,13 +104,26 @@ class LockCore:
             return None
         if hold is not None and now >= hold.deadline:
             self.lose(hold, OUT_OF_LEASE)
-        if hold is not None and not hold.lost and seconds != 0:
+        if seconds != 0 and self.options.thread_local:
+            self._refuse_to_wait_for_itself(hold, owner)
+        trial_ms = LIVENESS_MS if self.options.renew else 0
+        asking = Asking(
+            token or TOKENS.new(), self._lease_ms, self._group, self._joins, trial_ms=trial_ms
+        )
+        return self._attempt(asking, None if seconds is None else now + seconds)
+
+    def _refuse_to_wait_for_itself(self, hold: Hold | None, owner: object) -> None:
+        if hold is not None and not hold.lost:
             raise LockError(
                 f"lock {self.name!r} is held by this very thread or task, which would wait for "
                 f"itself; use ReentrantLock to acquire it again"
             )
-        asking = Asking(token or TOKENS.new(), self._lease_ms, self._group, self._joins)
-        return self._attempt(asking, None if seconds is None else now + seconds)
+        other = self.other_side.holdings.own(owner) if self.other_side is not None else None
+        if other is not None and not other.lost and boot_clock() < other.deadline:
+            raise LockError(
+                f"lock {self.name!r} is held on its other side by this very thread or task, "
+                f"which would wait for itself"
+            )
 
     def _attempt(self, asking: Asking, until: float | None) -> Attempt:
         return Attempt(self.steps, asking, until, boot_clock, crowded=self._crowded)

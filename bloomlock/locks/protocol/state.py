@@ -36,6 +36,8 @@ class Asking(NamedTuple):
         joins: Whether it may join its own group past waiters (a re-entrant owner must, a
             reader must not, or writers would starve).
         channel: Where to announce a grant; empty: not willing to wait.
+        trial_ms: The lease of a grant that has to be announced; 0: `lease_ms`. A waiter that
+            renews keeps others waiting for no longer than this if it died in the queue.
     """
 
     token: bytes
@@ -43,6 +45,12 @@ class Asking(NamedTuple):
     group: bytes = b""
     joins: bool = False
     channel: bytes = b""
+    trial_ms: int = 0
+
+    @property
+    def granted_ms(self) -> int:
+        """The lease a waiter counts on when it is told of its grant."""
+        return min(self.lease_ms, self.trial_ms or self.lease_ms)
 
     @property
     def record(self) -> bytes:
@@ -52,7 +60,7 @@ class Asking(NamedTuple):
         """
         if not self.channel:
             return b""
-        lease_ms = self.lease_ms + SLICE_MS
+        lease_ms = self.granted_ms + SLICE_MS
         return b"%b %d %b %b" % (self.token, lease_ms, self.group or b"-", self.channel)
 
 

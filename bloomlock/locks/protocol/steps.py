@@ -66,7 +66,7 @@ class LockSteps:
         return RELEASE.head(self.keys, len(Leaving._fields))
 
     def _acquire_command(self, asking: Asking) -> bytes:
-        token, lease_ms, group, joins, _ = asking
+        token, lease_ms, group, joins, *_ = asking
         if self._encoded[0] != (lease_ms, group, joins):
             # Encoded once, because it does not change from one acquire to the next.
             head = ACQUIRE.head(self.keys, ACQUIRE_ARGUMENTS)

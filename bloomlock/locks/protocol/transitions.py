@@ -51,6 +51,9 @@ def acquire(state: LockState, now_us: int, asking: Asking, announce: Announce) -
     if state.value is None or asking.group:
         _promote(state, now_us, note)
         if asking.token in granted:
+            # Who is answered need not be announced to, and has the whole lease.
+            until_ms = now_us // 1000 + asking.lease_ms
+            _set_lease(state, until_ms, asking.token, asking.group)
             return granted[asking.token]
         if not asking.channel and _available(state, asking):
             return _hold(state, now_us, asking.token, asking.lease_ms, asking.group)

@@ -174,7 +174,7 @@ class Attempt:
         if grant.fence <= busy.fence:
             return None
         now = self._clock()
-        if now >= (end := deadline_of(sent, asking.lease_ms + SLICE_MS)):
+        if now >= (end := deadline_of(sent, asking.granted_ms + SLICE_MS)):
             return None
         # A renewal whose reply is lost may have shortened the lease to its usual length.
-        return Obtained(grant, min(end, deadline_of(now, asking.lease_ms)))
+        return Obtained(grant, min(end, deadline_of(now, asking.granted_ms)))
