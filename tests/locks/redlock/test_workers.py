@@ -1,0 +1,86 @@
+"""The threads that ask servers: every job is run, in order for each line, and they end."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+from locks.redlock.several import LONG
+from servers import wait_until
+
+from bloomlock.locks import redlock_threads
+from bloomlock.locks.redlock_threads import Line, Workers
+
+CALLERS = 4
+JOBS = 1500
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """Workers of their own, which end about as often as they find something to do."""
+    monkeypatch.setattr(redlock_threads, "IDLE_SECONDS", 0.0005)
+    made = Workers()
+    monkeypatch.setattr(redlock_threads, "WORKERS", made)
+    return made
+
+
+def from_several_threads(call):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+
+    def run(number):
+        rng = random.Random(seed + number)
+        for job in range(JOBS):
+            call(number, job)
+            if rng.random() < 0.2:
+                time.sleep(rng.uniform(0, 0.001))
+
+    callers = [
+        threading.Thread(target=run, args=(number,), daemon=True) for number in range(CALLERS)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(LONG)
+    assert not any(caller.is_alive() for caller in callers)
+
+
+def test_every_job_is_run_once(workers):
+    done = []
+    from_several_threads(lambda *what: workers.start(lambda: done.append(what)))
+    wait_until(lambda: len(done) >= CALLERS * JOBS)
+    assert len(set(done)) == len(done) == CALLERS * JOBS
+
+
+def test_a_line_keeps_its_order(workers):
+    lines = [Line() for _ in range(CALLERS)]
+    done = [[] for _ in range(CALLERS)]
+    from_several_threads(
+        lambda line, job: lines[line].append(lambda: done[line].append(job)),
+    )
+    wait_until(lambda: sum(map(len, done)) >= CALLERS * JOBS)
+    assert done == [list(range(JOBS))] * CALLERS
+
+
+def test_threads_end(workers):
+    before, gate = set(threading.enumerate()), threading.Event()
+    for _ in range(10):
+        workers.start(gate.wait)
+    ours = set(threading.enumerate()) - before
+    assert len(ours) == 10
+    gate.set()
+    wait_until(lambda: not any(thread.is_alive() for thread in ours))
+
+
+def test_where_no_thread_can_be_started_the_caller_does_it(workers, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    done = []
+    line = Line()
+    line.append(lambda: done.append(1))
+    line.append(lambda: done.append(2))
+    assert done == [1, 2]
