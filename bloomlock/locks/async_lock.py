@@ -12,7 +12,7 @@ from bloomlock.runtime.finishing import finish
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from .async_watchdog import watchdog_of_loop
-from .face import READERS, LockFace, check_token, owner_group
+from .face import READERS, LockFace, check_token, know_each_other, owner_group
 from .options import check_seconds, seconds_to_wait
 
 if TYPE_CHECKING:
@@ -208,6 +208,7 @@ class AsyncReadWriteLock:
         """Make both sides; see ReadWriteLock."""
         self.read = AsyncReadLock(name, client, ttl, **options)
         self.write = AsyncLock(name, client, ttl, **options)
+        know_each_other(self.read, self.write)
 
     @property
     def name(self) -> str:

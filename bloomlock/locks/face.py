@@ -211,6 +211,11 @@ class _Telling:
             lock._call_on_lost(on_lost)  # noqa: SLF001 - the same module
 
 
+def know_each_other(read: LockFace, write: LockFace) -> None:
+    """Let each side of a read-write lock refuse who holds the other and would wait for himself."""
+    read._core.other_side, write._core.other_side = write._core, read._core  # noqa: SLF001 - the same module
+
+
 def owner_group(owner: str | None) -> bytes:
     """Return the group of an explicit owner; empty for none.
 
@@ -232,7 +237,9 @@ def check_token(token: str | bytes | None) -> bytes | None:
     """
     if token is None:
         return None
-    data = token.encode() if isinstance(token, str) else token
+    data = token.encode(errors="replace") if isinstance(token, str) else token
+    if isinstance(token, str) and data.decode() != token:
+        raise ConfigurationError(f"token must be a text that has a UTF-8 form, not {token!r:.80}")
     if not isinstance(data, bytes) or len(data.split()) != 1 or data.split()[0] != data:
         raise ConfigurationError(f"token must be a text without spaces, not {token!r:.80}")
     if data.startswith(b"="):

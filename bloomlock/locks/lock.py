@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.threads import threads_for
 
-from .face import READERS, LockFace, check_token, owner_group
+from .face import READERS, LockFace, check_token, know_each_other, owner_group
 from .options import check_seconds, seconds_to_wait
 from .watchdog import WATCHDOG, start_thread
 
@@ -269,6 +269,7 @@ class ReadWriteLock:
         """Make both sides, over one client."""
         self.read = ReadLock(name, client, ttl, **options)
         self.write = Lock(name, self.read._runtime.client, ttl, **options)  # noqa: SLF001 - our own class
+        know_each_other(self.read, self.write)
 
     @property
     def name(self) -> str:

@@ -132,6 +132,8 @@ def seconds_to_wait(
     """
     if blocking_timeout is not None:
         check_seconds("blocking_timeout", blocking_timeout, least=0.0)
+    if blocking_timeout is not None and timeout != -1:
+        raise ConfigurationError("timeout and blocking_timeout mean the same; give one of them")
     if timeout == -1:
         given = blocking_timeout
     else:
