@@ -8,8 +8,11 @@ import threading
 import time
 
 import pytest
+import redis
 from locks.redlock.several import LONG, QUICK
 from locks.road.gate import Gate
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from servers import wait_until
 
 from bloomlock import LockLostError, QuorumError, Redlock
@@ -122,6 +125,23 @@ def test_silent_servers_are_told_of_a_try_that_failed(three):
     with pytest.raises(QuorumError, match="no answer"):
         lock.acquire(blocking=False)
     assert three.held(lock.key) == 0
+    three.resume()
+    wait_until(lambda: not threads(), LONG)
+    assert three.held(lock.key) == 0
+
+
+def test_servers_that_are_silent_for_longer_than_their_clients_wait(three):
+    """The server carries the grant out when its client has long gone."""
+    retry = Retry(NoBackoff(), 0)
+    clients = [redis.Redis.from_url(url, socket_timeout=0.1, retry=retry) for url in three.urls]
+    lock = Redlock("job", clients=clients, longest_ttl=0, server_timeout=QUICK)
+    with lock:
+        pass
+    three.stop(1)
+    three.stop(2)
+    with pytest.raises(QuorumError):
+        lock.acquire(blocking=False)
+    time.sleep(1.0)
     three.resume()
     wait_until(lambda: not threads(), LONG)
     assert three.held(lock.key) == 0
