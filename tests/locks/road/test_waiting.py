@@ -53,32 +53,26 @@ def waiter(way, name, got, go_on):
     return thread
 
 
-def wait_until_it_waits(gate, sent):
-    """Wait until a client has sent something and then nothing for a while: it is asleep."""
-    wait_until(lambda: len(gate.seen) > sent, LONG)
-    quiet = threading.Event()
-    while not quiet.is_set():
-        before = len(gate.seen), gate.answers
-        if not quiet.wait(0.2) and (len(gate.seen), gate.answers) == before:
-            quiet.set()
+def waiting(client):
+    """How many wait for a lock of ours, as its queue in Redis says."""
+    return sum(client.zcard(key) for key in client.keys("*queue*"))
 
 
-def test_ours_gives_a_freed_lock_to_who_waits_not_to_who_comes(server_url, client):
+def test_ours_gives_a_freed_lock_to_who_waits_not_to_who_comes(client):
     got, go_on = [], threading.Event()
-    with Gate(server_url) as gate, gate.client() as r:
-        holder = Ours(client, "job")
-        assert holder.acquire()
-        thread = waiter(Ours(r, "job"), "waiter", got, go_on)
-        wait_until_it_waits(gate, 0)
-        try:
-            holder.release()
-            # It is the waiter's already, in the same step; it need not even have heard of it.
-            assert client.get(holder.key)
-            assert not Ours(client, "job").acquire()
-            wait_until(lambda: got == ["waiter"], LONG)
-        finally:
-            go_on.set()
-            thread.join(LONG)
+    holder = Ours(client, "job")
+    assert holder.acquire()
+    thread = waiter(Ours(client, "job"), "waiter", got, go_on)
+    wait_until(lambda: waiting(client) == 1, LONG)
+    try:
+        holder.release()
+        # It is the waiter's already, in the same step; it need not even have heard of it.
+        assert client.get(holder.key)
+        assert not Ours(client, "job").acquire()
+        wait_until(lambda: got == ["waiter"], LONG)
+    finally:
+        go_on.set()
+        thread.join(LONG)
     assert client.get(holder.key) is None
 
 
@@ -153,7 +147,7 @@ def test_ours_wakes_one_for_each_release(server_url, client):
         threads = [waiter(Ours(client, "job"), n, got, go_on) for n in range(before_it)]
         wait_until(lambda: waiting(client) == before_it, LONG)
         threads.append(waiter(Ours(last, "job"), "last", got, go_on))
-        wait_until_it_waits(gate, 0)
+        wait_until(lambda: waiting(client) == before_it + 1, LONG)
         sent = len(gate.seen)
         holder.release()
         wait_until(lambda: "last" in got, LONG)
@@ -163,11 +157,6 @@ def test_ours_wakes_one_for_each_release(server_url, client):
         # is woken by every release tries at each.
         assert sorted(got, key=str) == [*range(before_it), "last"]
         assert len(gate.seen) - sent < before_it
-
-
-def waiting(client):
-    """How many wait for a lock of ours, as its queue in Redis says."""
-    return sum(client.zcard(key) for key in client.keys("*queue*"))
 
 
 @pytest.fixture(params=["valkey", "redis7"])
