@@ -11,7 +11,7 @@ import lock_model as model
 from lock_model import FINISHED, Budget, Client, Kind, World
 from lock_moves import moves
 
-from bloomlock.locks.protocol.state import LIVENESS_MS, Granted
+from bloomlock.locks.protocol.state import LIVENESS_MS, SLICE_MS, Granted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -85,7 +85,9 @@ def check(world: World) -> None:
         assert not tokens & old, f"{who} left something behind"
         assert client.phase != "done" or token not in tokens, f"{who} left something behind"
         assert not world.holds(who) or record not in state.queue, f"{who} waits behind itself"
-        if client.phase == "waiting" and world.is_waiter_alive(who):
+        # Whoever sleeps through a grant has to ask anew.
+        over_ms = client.contact + world.asking(who).granted_ms + SLICE_MS
+        if client.phase == "waiting" and world.is_waiter_alive(who) and world.now_ms < over_ms:
             assert world.holds(who) or record in state.queue, f"{who} was forgotten"
             check_next_look(world, who)
 

@@ -29,11 +29,12 @@ FINISHED = ("done", "crashed")
 
 
 class Kind(NamedTuple):
-    """What a client is; it takes the lock `rounds` times."""
+    """What a client is; it takes the lock `rounds` times. See `Asking` for the rest."""
 
     group: bytes = b""
     joins: bool = False
     rounds: int = 1
+    trial_ms: int = 0
 
 
 class Client(NamedTuple):
@@ -117,9 +118,9 @@ class World(NamedTuple):
         return self._replace(budget=self.budget._replace(**{what: left - 1}))
 
     def asking(self, who: int) -> Asking:
-        group, joins, _ = self.kinds[who]
+        group, joins, _, trial_ms = self.kinds[who]
         token = b"%d.%d" % (who, self.clients[who].round)
-        return Asking(token, LEASE_MS, group, joins, b"c%d" % who)
+        return Asking(token, LEASE_MS, group, joins, b"c%d" % who, trial_ms)
 
     def leaving(self, who: int) -> Leaving:
         asking = self.asking(who)
