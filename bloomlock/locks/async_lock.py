@@ -51,6 +51,7 @@ class AsyncLock(LockFace):
         self._client = client
         self._owns_client = False
         self._runtime: Tasks | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._on_lost_tasks: set[asyncio.Future[Any]] = set()
         self._core.holdings.has_ended, self._core.holdings.inherits = _has_ended, True
 
@@ -60,10 +61,12 @@ class AsyncLock(LockFace):
             made, owned = await async_client(self._client)
             if self._runtime is None:
                 self._runtime, self._owns_client = tasks_for(made), owned
-                self._core.attach(self._runtime, watchdog_of_loop())
             elif owned:
                 # Another task was faster while this one connected.
                 await made.aclose()
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop = loop
+            self._core.attach(self._runtime, watchdog_of_loop())
         return self._runtime
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:

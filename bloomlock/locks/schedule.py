@@ -25,6 +25,8 @@ logger = logging.getLogger("bloomlock.locks")
 LONGEST_RETRY = 1.0
 LONGEST_SLEEP = 1.0
 """Seconds between looks: what a watchdog sleeps by does not count suspend, the leases do."""
+GOES_ALONG = 0.25
+"""By which part of the time between two renewals one may be early."""
 GONE = "its key was gone when it was to be renewed"
 
 
@@ -49,6 +51,11 @@ class Watch:
         if self.hold.renewing or renew_at is None:
             return self.hold.deadline
         return min(renew_at, self.hold.deadline)
+
+    def is_due(self, at: float) -> bool:
+        """Tell whether it is to be renewed at that time."""
+        renew_at = self.hold.renew_at
+        return renew_at is not None and renew_at <= at and not self.hold.renewing
 
 
 def key_of(watch: Watch) -> str:
@@ -95,13 +102,15 @@ class Schedule:
         """Return the holds to renew now, by runtime; each only once until it is answered.
 
         A runtime that is still busy with an earlier renewal waits its turn: a server that does not
-        answer must not collect threads.
+        answer must not collect threads. What would be due soon goes along with what is due now, so
+        that holds that began one by one are renewed together.
         """
+        if not any(watch.is_due(now) for watch in self._watches.values()):
+            return {}
         busy = {watch.runtime for watch in self._watches.values() if watch.hold.renewing}
         found: dict[Any, list[Watch]] = {}
         for watch in list(self._watches.values()):
-            renew_at = watch.hold.renew_at
-            if renew_at is None or renew_at > now or watch.hold.renewing:
+            if not watch.is_due(now + watch.hold.renewal_seconds * GOES_ALONG):
                 continue
             core = watch.core()
             if core is None:
