@@ -80,7 +80,8 @@ def cli(context: click.Context) -> int | None:
     The server is the one of --url, else of BLOOMLOCK_URL, else of REDIS_URL, else one that
     bloomlock starts for you.
 
-    Exit status: 0 if all went well, 1 if the answer is no, 2 after an error.
+    Exit status: 0 if all went well, 1 if the answer is no, 2 after an error; `lock` passes on that
+    of the command it runs.
     """
     if context.invoked_subcommand is not None:
         return None

@@ -7,5 +7,10 @@ local value = forget()
 if not holds(value, token, group) then
     return 0
 end
-set_lease(value, token, group, lease_ms)
+if group == '' then
+    -- Not SET: a server without memory refuses that, and would take the lock from its holder.
+    redis.call('PEXPIRE', KEYS[1], lease_ms)
+else
+    set_lease(value, token, group, lease_ms)
+end
 return 1
