@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def _three() -> Iterator[Several]:
     with contextlib.ExitStack() as stack:
         yield Several(stack, 3)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def _five() -> Iterator[Several]:
     with contextlib.ExitStack() as stack:
         yield Several(stack, 5)

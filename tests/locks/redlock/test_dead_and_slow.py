@@ -16,8 +16,15 @@ from redis.retry import Retry
 from servers import wait_until
 
 from bloomlock import LockLostError, QuorumError, Redlock
+from bloomlock.locks import redlock_threads
 
 WORKERS = ("bloomlock-redlock", "bloomlock-renewal")
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Threads that have nothing to do end sooner, so that the test has less to wait for."""
+    monkeypatch.setattr(redlock_threads, "IDLE_SECONDS", 0.05)
 
 
 def threads():
@@ -107,6 +114,7 @@ def test_who_waits_gets_it_when_the_servers_are_back(three):
     thread.join(LONG)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_silent_server_is_told_when_it_answers(three):
     three.stop(2)
     lock = three.lock()
@@ -118,6 +126,7 @@ def test_a_silent_server_is_told_when_it_answers(three):
     assert three.held(lock.key) == 0
 
 
+@pytest.mark.usefixtures("hasty")
 def test_silent_servers_are_told_of_a_try_that_failed(three):
     three.stop(1)
     three.stop(2)
@@ -130,6 +139,7 @@ def test_silent_servers_are_told_of_a_try_that_failed(three):
     assert three.held(lock.key) == 0
 
 
+@pytest.mark.usefixtures("hasty")
 def test_servers_that_are_silent_for_longer_than_their_clients_wait(three):
     """The server carries the grant out when its client has long gone."""
     retry = Retry(NoBackoff(), 0)
@@ -147,6 +157,7 @@ def test_servers_that_are_silent_for_longer_than_their_clients_wait(three):
     assert three.held(lock.key) == 0
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_grant_that_comes_late_is_given_back(three):
     """The script reaches the server long after the caller was refused."""
     late = threading.Event()
@@ -171,6 +182,22 @@ def test_a_grant_that_comes_late_is_given_back(three):
         wait_until(lambda: not threads(), LONG)
         assert first.seen.count("EVALSHA") + first.seen.count("EVAL") > 0
         assert three.held(lock.key) == 0
+
+
+def test_a_grant_whose_reply_is_lost_is_given_back(three):
+    def judge(name: str, _: int) -> str:
+        return "after" if name.startswith("EVAL") else "pass"
+
+    with Gate(three.urls[0], judge) as gate:
+        lock = Redlock("job", clients=[gate.url, *three.urls[1:]], longest_ttl=0)
+        with lock:
+            assert three.held(lock.key) == 3
+        wait_until(lambda: three.held(lock.key) == 0)
+        for client in three.clients[1:]:
+            client.set(lock.key, "somebody else's", px=60_000)
+        assert not lock.acquire(timeout=0.1)
+        wait_until(lambda: three.held(lock.key) == 2)
+        assert gate.lost > 0
 
 
 def test_a_late_vote_is_one_by_the_next_renewal(three):

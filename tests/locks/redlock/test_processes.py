@@ -11,7 +11,7 @@ from locks.redlock.several import LONG
 
 from bloomlock import Redlock
 
-PROCESSES = 4
+PROCESSES = 3
 TURNS = 15
 
 
@@ -28,7 +28,7 @@ def work(urls, counter_url, seed):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("dead", [[], [1], [1, 3]])
+@pytest.mark.parametrize("dead", [[], [1, 3]])
 def test_each_turn_counts(five, valkey, dead):
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -167,4 +167,4 @@ class Clients(RuleBasedStateMachine):
 
 
 TestClients = Clients.TestCase
-TestClients.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestClients.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 import time
@@ -52,6 +53,22 @@ def test_every_job_is_run_once(workers):
     from_several_threads(lambda *what: workers.start(lambda: done.append(what)))
     wait_until(lambda: len(done) >= CALLERS * JOBS)
     assert len(set(done)) == len(done) == CALLERS * JOBS
+
+
+class LateQueue(queue.SimpleQueue):
+    """Says that there is nothing at the very moment when something comes."""
+
+    def get(self, **_):
+        raise queue.Empty
+
+
+def test_a_job_given_to_a_thread_that_was_about_to_end(workers):
+    workers._jobs, workers._idle = LateQueue(), 1
+    job = list
+    workers.start(job)
+    assert workers._next() is job
+    assert workers._idle == 0
+    assert workers._next() is None
 
 
 def test_a_line_keeps_its_order(workers):
