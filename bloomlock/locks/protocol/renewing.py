@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis.exceptions
 
@@ -39,16 +39,13 @@ def renew_all(renewals: Sequence[Renewal], abilities: Abilities) -> Core[list[bo
     Returns:
         For each whether it was held, or why that is not known.
     """
-    commands, native = [], abilities.compare_and_set
-    for keys, token, group, lease_ms in renewals:
-        if native and not group:
-            commands.append(encode_command("SET", keys.lock, token, "IFEQ", token, "PX", lease_ms))
-        else:
-            commands.append(RENEW.by_digest(keys, (token, group, lease_ms)))
-    request = Request(renewals[0].keys.lock, commands)
-    replies = yield from collect(request, repeatable=True)
+    native = abilities.compare_and_set
+    commands = [_command(renewal, abilities) for renewal in renewals]
+    request = Request(renewals[0].keys.lock, [command for command in commands if command])
+    replies = iter((yield from collect(request, repeatable=True)) if request.commands else ())
     results: list[bool | Exception] = []
-    for renewal, reply in zip(renewals, replies, strict=True):
+    for renewal, command in zip(renewals, commands, strict=True):
+        reply: Any = next(replies) if command else _FORBIDDEN
         result = reply
         if isinstance(reply, redis.exceptions.ResponseError):
             if native and not renewal.group and lacks_command(reply):
@@ -59,6 +56,19 @@ def renew_all(renewals: Sequence[Renewal], abilities: Abilities) -> Core[list[bo
                 result = error
         results.append(result if isinstance(result, Exception) else bool(result))
     return results
+
+
+_FORBIDDEN = redis.exceptions.NoPermissionError("scripts")
+
+
+def _command(renewal: Renewal, abilities: Abilities) -> bytes:
+    """Return the command that renews a hold; empty: it takes more than one."""
+    keys, token, group, lease_ms = renewal
+    if abilities.compare_and_set and not group:
+        return encode_command("SET", keys.lock, token, "IFEQ", token, "PX", lease_ms)
+    if abilities.scripts:
+        return RENEW.by_digest(keys, (token, group, lease_ms))
+    return b""
 
 
 def _renew(renewal: Renewal, abilities: Abilities) -> Core[bool]:
