@@ -1,0 +1,102 @@
+"""What a majority's answers mean for a hold: each step is given its answers by the test."""
+
+from __future__ import annotations
+
+import pytest
+
+from bloomlock import QuorumError
+from bloomlock.commands import ConnectionLost
+from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.abilities import Abilities
+from bloomlock.locks.protocol.quorum import Vote
+from bloomlock.locks.protocol.renewing import Renewal
+from bloomlock.locks.protocol.state import Leaving
+from bloomlock.locks.redlock_steps import Limits, MajoritySteps
+
+YES, NO, ABSTAINS = Vote.YES, Vote.NO, Vote.ABSTAINS
+DOWN = OSError("down")
+KEYS = LockKeys.of("job")
+
+
+@pytest.fixture
+def steps():
+    """Those of a lock that is held."""
+    made = MajoritySteps(
+        "job", KEYS, [Abilities() for _ in range(3)], Limits(1.0, 0.0, (1, 1)), lambda: 100.0
+    )
+    made.ballots[b"t"] = made.new_ballot(b"t")
+    return made
+
+
+def result(core, votes):
+    next(core)
+    with pytest.raises(StopIteration) as stop:
+        core.send(votes)
+    return stop.value.value
+
+
+@pytest.mark.parametrize(
+    ("votes", "held"),
+    [
+        ([YES, YES, NO], True),
+        ([YES, YES, None], True),
+        ([YES, NO, NO], False),
+        ([NO, NO, None], False),
+        ([NO, DOWN, NO], False),
+        # A server that begins to count with its age may yet make it a majority.
+        ([NO, NO, ABSTAINS], False),
+        ([YES, NO, ABSTAINS], None),
+        ([YES, NO, None], None),
+        ([YES, DOWN, None], None),
+    ],
+)
+def test_renewal(steps, votes, held):
+    answer = result(steps.renew(Renewal(KEYS, b"t", b"", 5000)), votes)
+    if held is None:
+        assert isinstance(answer, QuorumError)
+    else:
+        assert answer is held
+
+
+def test_what_is_not_held_is_not_renewed(steps):
+    core = steps.renew(Renewal(KEYS, b"other", b"", 5000))
+    with pytest.raises(StopIteration) as stop:
+        next(core)
+    assert stop.value.value is False
+
+
+@pytest.mark.parametrize(
+    ("votes", "held"),
+    [
+        ([YES, YES, NO], True),
+        ([YES, YES, DOWN], True),
+        ([YES, NO, NO], False),
+        ([YES, NO, ABSTAINS], False),
+        ([NO, NO, None], False),
+        ([YES, NO, None], None),
+    ],
+)
+def test_release(steps, votes, held):
+    core = steps.release(Leaving(b"t"), waiters=False)
+    if held is not None:
+        assert result(core, votes) is held
+    else:
+        next(core)
+        with pytest.raises(ConnectionLost) as lost:
+            core.send(votes)
+        assert isinstance(lost.value.cause, QuorumError)
+    assert not steps.ballots
+
+
+@pytest.mark.parametrize(
+    ("votes", "held"),
+    [([YES, YES, None], True), ([YES, NO, NO], False), ([YES, None, NO], None)],
+)
+def test_whether_it_is_held(steps, votes, held):
+    core = steps.is_held(b"t", b"")
+    if held is not None:
+        assert result(core, votes) is held
+    else:
+        next(core)
+        with pytest.raises(QuorumError, match="not known"):
+            core.send(votes)
