@@ -107,3 +107,14 @@ def test_an_outage_does_not_end_a_wait_with_a_limit_before_it():
 def test_servers_that_were_restarted_are_no_outage():
     driven = Driven(until=None)
     assert driven.poll(ABSTAINS, ABSTAINS, NO, after=3 * LEASE) == Pause(PAUSE)
+
+
+def test_servers_that_were_silent_hold_up_no_try_that_others_have_votes_of():
+    driven = Driven(until=None)
+    assert not driven.step.enough([YES, NO, None])
+    driven.poll(YES, NO, None, after=1.0)
+    driven.pause()
+    assert driven.step.enough([YES, NO, None])
+    assert not driven.step.enough([YES, None, None])
+    assert not driven.step.enough([None, NO, None])
+    assert driven.step.enough([YES, YES, None])

@@ -62,6 +62,18 @@ def one_holder_at_a_time(several):
     assert several.held(first.key) == 0
 
 
+@pytest.mark.timeout(LONG)
+def test_a_silent_server_is_not_waited_for_if_the_others_are_a_majority(three):
+    clients = [redis.Redis.from_url(url, socket_timeout=None) for url in three.urls]
+    lock = Redlock("job", clients=clients, ttl=3600, longest_ttl=0, server_timeout=10 * LONG)
+    three.stop(1)
+    with lock:
+        assert lock.owned()
+        assert lock.locked()
+        lock.extend()
+    assert not lock.locked()
+
+
 def test_more_than_a_minority_may_not(five):
     for index in (0, 1, 2):
         five.servers[index].kill()
