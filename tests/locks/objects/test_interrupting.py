@@ -111,7 +111,7 @@ def test_of_the_first_lock_of_a_client(valkey, r):
     raise AssertionError
 
 
-@pytest.mark.parametrize("any_url", ["valkey", "watch"], indirect=True)
+@pytest.mark.parametrize("any_url", ["valkey"], indirect=True)
 def test_of_a_lock_that_is_handed_over(any_url):
     with redis.Redis.from_url(any_url) as r, redis.Redis.from_url(any_url) as client:
         for number in range(MOST):

@@ -75,9 +75,9 @@ def test_ours_waits_for_its_lock_that_ends_by_itself(client):
         assert ours.owned()
 
 
-def test_ours_waits_for_its_lock_that_has_no_lease(client):
-    ours = Lock("job", client=client)
-    its = client.lock(ours.key, thread_local=False)
+def test_ours_waits_for_its_lock_that_has_no_lease(r):
+    ours = Lock("job", client=r)
+    its = r.lock(ours.key, thread_local=False)
     assert its.acquire()
     timer = threading.Timer(0.1, its.release)
     timer.start()

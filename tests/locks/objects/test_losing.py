@@ -1,0 +1,245 @@
+"""A holder whose lock is gone, or who cannot know, is told; its own exception is not hidden."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.retry
+import servers
+from locks.objects.tools import LONG, happened
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from servers import wait_until
+
+from bloomlock import AsyncLock, Lock, LockLostError, LockNotOwnedError, ReadWriteLock
+from bloomlock.runtime.clock import boot_clock
+from bloomlock.server import PrivateServer
+
+TTL = 0.4
+
+
+@pytest.fixture
+def server():
+    with PrivateServer(binary=servers.require_server("valkey")) as made:
+        yield made
+
+
+@contextmanager
+def stopped(server):
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def client_of(server, kind=redis):
+    retry = (Retry if kind is redis else redis.asyncio.retry.Retry)(NoBackoff(), 0)
+    return kind.Redis.from_url(
+        server.url, socket_timeout=0.2, socket_connect_timeout=0.2, retry=retry
+    )
+
+
+@pytest.mark.parametrize("renew", [True, False])
+def test_a_server_that_is_silent_for_a_lease_loses_the_lock(server, renew):
+    told, lock_calls = [], threading.Event()
+
+    def on_lost(lock):
+        told.append((lock, lock.lost.is_set()))
+        lock_calls.set()
+
+    lock = Lock("job", client_of(server), TTL, renew=renew, on_lost=on_lost, thread_local=False)
+    lock.acquire()
+    lost = lock.lost
+    with stopped(server):
+        assert lost.wait(LONG)
+        assert lock.remaining() == 0.0
+        with pytest.raises(LockLostError, match="its lease ran out before it could be renewed"):
+            lock.check()
+        assert lock_calls.wait(LONG)
+    with pytest.raises(LockLostError, match="its lease ran out"):
+        lock.release()
+    assert told == [(lock, True)]
+    with pytest.raises(LockNotOwnedError):
+        lock.check()
+    with lock:
+        assert not lock.lost.is_set()
+        assert lock.owned()
+
+
+def test_a_silence_shorter_than_the_lease_does_no_harm(server):
+    lock = Lock("job", client_of(server), ttl=LONG)
+    with lock:
+        lock.extend(2)
+        with stopped(server):
+            time.sleep(1)
+        lock.check()
+        assert lock.owned()
+        assert not lock.lost.is_set()
+
+
+def test_the_bodys_exception_is_not_hidden(r):
+    lock = Lock("job", client=r)
+    with pytest.raises(KeyError) as caught, lock:
+        r.delete(lock.key)
+        raise KeyError("the body's own")
+    assert caught.value.args == ("the body's own",)
+    assert caught.value.__notes__ == ["lock 'job' was lost: its key was gone when it was released"]
+    with pytest.raises(LockLostError, match="its key was gone when it was released"), lock:
+        r.delete(lock.key)
+
+
+def test_a_body_that_released_by_itself_is_told(r):
+    lock = Lock("job", client=r)
+    with pytest.raises(LockNotOwnedError), lock:
+        lock.release()
+
+
+def test_leaving_when_the_server_is_gone(server, caplog):
+    """The lease ends by itself, so that is worth a warning, and a note to the body's exception."""
+    lock = Lock("job", client_of(server), ttl=LONG)
+    with pytest.raises(KeyError) as caught, lock:
+        server.kill()
+        raise KeyError
+    assert caught.value.__notes__
+    server.start()
+    with lock:
+        server.kill()
+    assert "lock 'job' was not released and is left to expire" in caplog.text
+    assert lock.token is None
+    server.start()
+    lock.acquire()
+    server.kill()
+    with pytest.raises(redis.ConnectionError):
+        lock.release()
+
+
+@pytest.mark.parametrize("side", ["read", "write"])
+def test_a_deleted_key_is_noticed_by_the_watchdog(r, side):
+    lock = getattr(ReadWriteLock("job", r, TTL), side)
+    lock.acquire()
+    lost = lock.lost
+    r.flushall()
+    assert lost.wait(LONG)
+    with pytest.raises(LockLostError, match="its key was gone when it was to be renewed"):
+        lock.check()
+    with pytest.raises(LockLostError):
+        lock.extend()
+    assert not lock.owned()
+    with pytest.raises(LockLostError):
+        lock.release()
+
+
+def test_every_thread_has_its_own_news(r):
+    lock = ReadWriteLock("job", r, LONG).read
+    tokens, go_on = {}, threading.Barrier(3)
+
+    def work(name):
+        lock.acquire()
+        tokens[name] = lock.token
+        go_on.wait(LONG)
+        go_on.wait(LONG)
+        try:
+            lock.extend()
+        except LockLostError:
+            tokens[name] = "lost"
+        else:
+            lock.release()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    go_on.wait(LONG)
+    r.zrem(f"{lock.key}:holders", tokens["a"])
+    go_on.wait(LONG)
+    for thread in threads:
+        thread.join(LONG)
+    assert tokens["a"] == "lost"
+    assert tokens["b"] != "lost"
+
+
+def test_the_deadline_is_the_holders_own_and_earlier_than_the_servers(r):
+    before = boot_clock()
+    with Lock("job", client=r, ttl=10) as lock:
+        left_ms = r.pttl(lock.key)
+        assert 1000 * lock.remaining() < left_ms
+        assert lock.remaining() < 10 * 0.99 - (boot_clock() - before - 1)
+        # Whatever somebody does to the key, the holder counts by what it knows.
+        r.persist(lock.key)
+        assert lock.remaining() < 10
+    assert lock.remaining() == 0.0
+
+
+def test_extending_shorter_and_longer(r):
+    with Lock("job", client=r, ttl=10) as lock:
+        for ttl in (60, 0.5, 20):
+            lock.extend(ttl)
+            left_ms = r.pttl(lock.key)
+            assert 0 < 1000 * lock.remaining() < left_ms <= 1000 * ttl
+        assert lock.remaining() > 10
+        # From now on that is the lease of each renewal.
+        lock.extend(0.4)
+        time.sleep(0.8)
+        assert r.pttl(lock.key) <= 400
+        lock.check()
+
+
+def test_extending_many_times_while_renewals_run(r):
+    """What the holder believes is never more than what the server gave it last."""
+    with Lock("job", client=r, ttl=0.15) as lock:
+        for number in range(300):
+            lock.extend((0.15, 30)[number % 2])
+            left_ms = r.pttl(lock.key)
+            assert 1000 * lock.remaining() <= left_ms
+            time.sleep(0.001)
+
+
+def test_asyncio_a_server_that_is_silent_for_a_lease_loses_the_lock(server):
+    async def main():
+        told = []
+        client = client_of(server, redis.asyncio)
+        lock = AsyncLock("job", client, TTL, on_lost=told.append)
+        await lock.acquire()
+        with stopped(server):
+            async with asyncio.timeout(LONG):
+                await lock.lost.wait()
+            with pytest.raises(LockLostError, match="its lease ran out"):
+                lock.check()
+            await happened(lambda: told)
+        with pytest.raises(LockLostError):
+            await lock.release()
+        assert told == [lock]
+        with pytest.raises(KeyError) as caught:
+            async with lock:
+                await client.delete(lock.key)
+                raise KeyError
+        assert caught.value.__notes__
+        with pytest.raises(LockLostError, match="its key was gone"):
+            async with lock:
+                await client.delete(lock.key)
+        await client.aclose()
+
+    asyncio.run(main())
+
+
+def test_others_are_not_held_up_by_a_silent_server(server, r):
+    events = []
+    silent = Lock("job", client_of(server), 5)
+    with Lock("other", client=r, ttl=TTL, observer=events.append):
+        silent.acquire()
+        silent.extend(TTL)
+        with stopped(server):
+            assert silent.lost.wait(LONG)
+            before = len(events)
+            wait_until(lambda: len(events) >= before + 3)
+        assert {event.kind for event in events} == {"acquired", "renewed"}
+    with pytest.raises(LockLostError):
+        silent.release()
