@@ -42,6 +42,9 @@ class Way(Protocol):
     def release(self, leaving: Leaving) -> bool | None: ...
     def renew(self, token: bytes, group: bytes, lease_ms: int) -> bool: ...
     def picture(self) -> Picture: ...
+    def leases(self) -> dict[bytes, int]:
+        """Return what is left of the lease of the lock, under "", and of those who share it."""
+
     def expire(self) -> None:
         """Let the lease of the lock run out."""
 
@@ -78,6 +81,12 @@ class PureWay:
         alive = frozenset(t for t, until in state.holders.items() if until > now_ms)
         shared = value is not None and value.startswith(b"=")
         return Picture(value, alive if shared else frozenset(), _tokens(state.in_order()))
+
+    def leases(self) -> dict[bytes, int]:
+        now_ms = self.now_us // 1000
+        left = {b"": self.state.expires_ms - now_ms} if self.picture().value else {}
+        shared = self.picture().holders
+        return left | {token: self.state.holders[token] - now_ms for token in shared}
 
     def expire(self) -> None:
         self.state.expires_ms = 0
@@ -124,6 +133,14 @@ class ServerWay:
         holders = self.client.zrangebyscore(self.keys.holders, f"({now_ms}", "+inf")
         queue = self.client.zrange(self.keys.queue, 0, -1)
         return Picture(value, frozenset(holders if shared else ()), _tokens(queue))
+
+    def leases(self) -> dict[bytes, int]:
+        picture, now_ms = self.picture(), self._now_ms()
+        left = {b"": self.client.pttl(self.keys.lock)} if picture.value else {}
+        shared = picture.holders
+        return left | {
+            token: int(self.client.zscore(self.keys.holders, token)) - now_ms for token in shared
+        }
 
     def expire(self) -> None:
         self.client.delete(self.keys.lock)

@@ -68,6 +68,11 @@ STORIES = {
                                "release 2", "acquire 2.1", "release 3"),
     "readers wait": ("acquire 2", "queue 1", "acquire 3", "queue 3", "release 2"),
     "owners join": ("acquire 4", "queue 1", "acquire 4.1", "acquire 2", "release 4", "release 4.1"),
+    "renewals": ("acquire 2", "queue 1", "acquire 4", "renew 2", "release 2", "renew 1", "renew 2",
+                 "renew 4"),
+    "trial": ("acquire 0", "queue 1", "release 0", "queue 1", "queue 3", "queue 2", "release 1"),
+    "handed on when asking": ("acquire 0", "queue 1", "expire 0", "queue 1", "queue 3", "queue 2",
+                              "expire 0", "queue 3"),
     "stranger": ("acquire 0", "queue 1", "release 2", "release 0.1", "renew 1", "renew 2"),
     "fence forgotten": ("acquire 0", "forget fence 0", "acquire 0", "queue 1", "release 0"),
 }  # fmt: skip
@@ -79,7 +84,8 @@ def asking_of(operation, way):
     channel = b"%b.%d" % (way.encode(), operation.client) if operation.waits else b""
     # The lease is part of the record, which stays the same while somebody waits.
     lease_ms = LEASE_MS if operation.waits else operation.lease_ms
-    return Asking(token, lease_ms, group, joins, channel)
+    # Every second one is on trial.
+    return Asking(token, lease_ms, group, joins, channel, operation.client % 2 * LEASE_MS // 2)
 
 
 def carry_out(way, name, operation):
@@ -136,6 +142,7 @@ class Comparison:
             answer = carry_out(way, name, operation)
             assert without_clock(answer) == expected, name
             assert way.picture() == self.pure.picture(), name
+            assert way.leases() == pytest.approx(self.pure.leases(), abs=TOLERANCE_MS), name
             messages = self.announcements(len(told), name)
             assert [(token, grant.waiters) for token, grant in messages] == told, name
             grants = [grant.fence for _, grant in messages]
