@@ -10,12 +10,13 @@ from loss_proxy import LossProxy
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Sequence
 
     import redis
 
 WATCH_USER = ("default", "on", "nopass", "~*", "&*", "+@all", "-@scripting")
 """Directive `user` of a server that forbids EVAL, so that WATCH has to do."""
+NAME = "tested"
 LONG = 60.0
 """Seconds that something may take before a test gives up; nothing takes that long."""
 
@@ -31,8 +32,8 @@ def is_free(r: redis.Redis, lock: Any) -> bool:
 
 
 def connections(r: redis.Redis) -> int:
-    """Return how many connections the server has beside this one."""
-    return len(r.client_list()) - 1
+    """Return how many connections the server has of clients that call themselves NAME."""
+    return sum(client["name"] == NAME for client in r.client_list())
 
 
 def commands_so_far(r: redis.Redis, *names: str) -> int:
@@ -101,17 +102,31 @@ class CancelledAt:
 
 
 class OvertakingProxy(LossProxy):
-    """A network in which what is sent later, on another connection, arrives earlier."""
+    """A network in which what is sent later, on another connection, arrives earlier.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: unix:// URL of the server.
+        names: Commands that are held up.
+        delays: Seconds for the first of them, the second, and so on.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        names: Sequence[bytes] = (b"EVAL", b"EVALSHA"),
+        delays: Sequence[float] = (0.06, 0.04, 0.02),
+    ) -> None:
         super().__init__(url, lambda _name, _number: "pass")
-        self._delays = iter((0.06, 0.04, 0.02))
+        self._names = names
+        self._delays = iter(delays)
         self.under_way = 0
+        self.held_up = 0
 
     def _relay(self, near: socket.socket, far: socket.socket, command: list[bytes]) -> bool:
         self.under_way += 1
         try:
-            if command[0] in {b"EVAL", b"EVALSHA"}:
+            if command[0] in self._names:
+                self.held_up += 1
                 time.sleep(next(self._delays, 0.0))
             return super()._relay(near, far, command)
         finally:
