@@ -67,10 +67,11 @@ class Transitions(RuleBasedStateMachine):
         return (START_MS + self.now_ms - self.back_ms) * 1000
 
     def seen(self):
-        """The state without leases and fence."""
-        state = deepcopy(self.state)
-        transitions._forget(state, self.now_us)
-        return state.value, set(state.holders), list(state.queue.items())
+        """The state without leases, fence, and what is dead but not dropped yet."""
+        state, now_us = deepcopy(self.state), self.now_us
+        transitions._forget(state, now_us)
+        queue = [(r, t) for r, t in state.queue.items() if transitions._is_alive(state, now_us, r)]
+        return state.value, set(state.holders), queue
 
     def is_alive(self, client):
         return client.asked is not None and self.now_ms < client.asked + LIVENESS_MS
@@ -121,7 +122,7 @@ class Transitions(RuleBasedStateMachine):
             ]
             assert [token for token in handed if token in {w.token for w in waiters}] == wanted
         for client in self.clients:
-            if client.asking.token in handed:
+            if client.asking.token in handed and client.asked is not None:
                 self.grant(client, min(client.asked + LEASE_MS + SLICE_MS, self.now_ms + LEASE_MS))
 
     def grant(self, client, until):
@@ -132,12 +133,11 @@ class Transitions(RuleBasedStateMachine):
         client = self.clients[number]
         asking = client.asking if waits else client.asking._replace(channel=b"")
         group_held = client.group and self.holder_group() == b"=" + client.group
-        others = [r for r in self.waiting() if r != client.asking.record]
         relied = client.until is not None and self.now_ms < client.until
         held = client.asking.token in (self.seen()[0], *self.seen()[1])
         answer, direct = self.acquire(client, asking)
         if direct and not held:
-            assert (group_held and client.joins) or not others
+            assert (group_held and client.joins) or not self.waiting()
         if relied or (group_held and client.joins):
             assert isinstance(answer, Granted)
         if again:
