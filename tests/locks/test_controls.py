@@ -12,7 +12,6 @@ from lock_chaos.hand import until
 from lock_chaos.harness import Chaos
 from lock_chaos.locks import NAME
 
-pytest_plugins = ("lock_chaos.fixtures",)
 pytestmark = pytest.mark.processes
 
 BOTH = ("redis-py", "python-redis-lock")

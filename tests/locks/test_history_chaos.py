@@ -11,7 +11,6 @@ from lock_chaos.proxy import PUSH
 
 from bloomlock.server import PrivateServer
 
-pytest_plugins = ("lock_chaos.fixtures",)
 pytestmark = pytest.mark.processes
 
 ONE_OF_EACH = [["lock"], ["fair"], ["reentrant"], ["read", "write"], ["async"]]

@@ -10,7 +10,6 @@ import pytest
 from lock_chaos.hand import until
 from lock_chaos.harness import KEYS
 
-pytest_plugins = ("lock_chaos.fixtures",)
 pytestmark = pytest.mark.processes
 
 EXCLUSIVE = ("lock", "fair", "reentrant", "write", "async")

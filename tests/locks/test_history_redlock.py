@@ -13,7 +13,6 @@ from lock_chaos.harness import Chaos
 
 from bloomlock.server import PrivateServer
 
-pytest_plugins = ("lock_chaos.fixtures",)
 pytestmark = pytest.mark.processes
 
 HOLDS = 15

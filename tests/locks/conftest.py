@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run workers; they ask for them by `pytest_plugins`."""
+"""Fixtures of the tests that run workers in processes of their own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import servers
-
-from bloomlock.server import PrivateServer
 from lock_chaos.forks import ForkServer
 from lock_chaos.harness import Chaos
 from lock_chaos.proxy import CuttingProxy
+
+from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
