@@ -18,9 +18,11 @@ from .options import check_seconds, seconds_to_wait
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
     import redis.asyncio
+
+    from .options import LockParameters
 
     Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
 
@@ -46,6 +48,21 @@ class AsyncLock(LockFace):
     """
 
     _event_class = asyncio.Event
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            client: Client = None,
+            ttl: float | None = None,
+            **options: Unpack[LockParameters],
+        ) -> None:
+            """Check the parameters before anything is sent."""
+
+        @property
+        def lost(self) -> asyncio.Event:
+            """An event that is set when this hold is lost; a new one for each hold."""
 
     def _start(self, client: Client) -> None:
         self._client = client
@@ -184,7 +201,7 @@ class AsyncReentrantLock(AsyncLock):
         ttl: float | None = None,
         *,
         owner: str | None = None,
-        **options: Any,
+        **options: Unpack[LockParameters],
     ) -> None:
         """Check the parameters; see ReentrantLock."""
         self._group = owner_group(owner)
@@ -206,7 +223,11 @@ class AsyncReadWriteLock:
     """
 
     def __init__(
-        self, name: str, client: Client = None, ttl: float | None = None, **options: Any
+        self,
+        name: str,
+        client: Client = None,
+        ttl: float | None = None,
+        **options: Unpack[LockParameters],
     ) -> None:
         """Make both sides; see ReadWriteLock."""
         self.read = AsyncReadLock(name, client, ttl, **options)

@@ -15,9 +15,11 @@ from .watchdog import WATCHDOG, start_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
     import redis
+
+    from .options import LockParameters
 
     Client = redis.Redis | redis.RedisCluster | str | None
 
@@ -63,6 +65,21 @@ class Lock(LockFace):
     """
 
     _event_class = threading.Event
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            client: Client = None,
+            ttl: float | None = None,
+            **options: Unpack[LockParameters],
+        ) -> None:
+            """Check the parameters before anything is sent."""
+
+        @property
+        def lost(self) -> threading.Event:
+            """An event that is set when this hold is lost; a new one for each hold."""
 
     def _start(self, client: Client) -> None:
         self._core.holdings.has_ended = has_ended
@@ -225,7 +242,7 @@ class ReentrantLock(Lock):
         ttl: float | None = None,
         *,
         owner: str | None = None,
-        **options: Any,
+        **options: Unpack[LockParameters],
     ) -> None:
         """Check the parameters."""
         self._group = owner_group(owner)
@@ -264,7 +281,11 @@ class ReadWriteLock:
     """
 
     def __init__(
-        self, name: str, client: Client = None, ttl: float | None = None, **options: Any
+        self,
+        name: str,
+        client: Client = None,
+        ttl: float | None = None,
+        **options: Unpack[LockParameters],
     ) -> None:
         """Make both sides, over one client."""
         self.read = ReadLock(name, client, ttl, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from bloomlock.errors import ConfigurationError
 
@@ -18,6 +18,23 @@ SHORTEST_TTL = 0.05
 LONGEST_TTL = 365 * 86_400.0
 CONFIRM_SECONDS = 1.0
 """How long replicas have to acknowledge a grant."""
+
+
+class LockParameters(TypedDict, total=False):
+    """The parameters of a lock that are given by name, for type checkers."""
+
+    renew: bool | None
+    max_hold: float | None
+    on_lost: Callable[[Any], object] | None
+    blocking: bool
+    blocking_timeout: float | None
+    thread_local: bool
+    replicas: int
+    observer: Observer | None
+    prefix: str
+    timeout: float | None
+    sleep: float | None
+    raise_on_release_error: bool
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import assert_type
 
 import redis
-import redis.asyncio  # noqa: TC002 - as a user would write it
+import redis.asyncio
 
-from bloomlock import AsyncBloomFilter, BloomFilter, FilterInfo, OutcomeUnknownError
+from bloomlock import (
+    AsyncBloomFilter,
+    AsyncFairLock,
+    AsyncLock,
+    AsyncReadWriteLock,
+    AsyncRedlock,
+    AsyncReentrantLock,
+    BloomFilter,
+    FairLock,
+    FilterInfo,
+    Lock,
+    LockError,
+    LockEvent,
+    LockLostError,
+    LockNotOwnedError,
+    LockStrategy,
+    OutcomeUnknownError,
+    ReadWriteLock,
+    Redlock,
+    ReentrantLock,
+)
 
 
 def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
@@ -53,3 +75,112 @@ async def tasks(client: redis.asyncio.Redis) -> None:
     assert_type(await pages.info(), FilterInfo)
     async with pages as same:
         assert_type(same, AsyncBloomFilter)
+
+
+def locks(client: redis.Redis, cluster: redis.RedisCluster) -> None:
+    lock = Lock("job", client=client, timeout=10, blocking_timeout=5, sleep=0.1)
+    Lock("job", cluster, 30.0, renew=False, max_hold=60, on_lost=print, replicas=1)
+    Lock("job", thread_local=False, observer=note, prefix="mine:", raise_on_release_error=False)
+    assert_type(lock.acquire(), bool)
+    assert_type(lock.acquire(False), bool)
+    assert_type(lock.acquire(True, 0.5), bool)
+    assert_type(lock.acquire(blocking_timeout=5, token=b"mine", sleep=0.1), bool)
+    assert_type(lock.locked(), bool)
+    assert_type(lock.owned(), bool)
+    assert_type(lock.remaining(), float)
+    assert_type(lock.fence, int | None)
+    assert_type(lock.token, str | None)
+    assert_type(lock.lost, threading.Event)
+    assert_type(lock.key, str)
+    assert_type(lock.name, str)
+    assert_type(lock.ttl, float)
+    lock.extend(5)
+    lock.extend()
+    lock.reacquire()
+    lock.check()
+    lock.close()
+    with lock as same:
+        assert_type(same, Lock)
+    with FairLock("job") as fair:
+        assert_type(fair, FairLock)
+    with ReentrantLock("job", owner="me", blocking=False) as mine:
+        assert_type(mine, ReentrantLock)
+    both = ReadWriteLock("job", client=client, max_hold=5)
+    with both.read, both.write as writing:
+        assert_type(writing, Lock)
+    with Redlock("job", clients=[client, "redis://other"], server_timeout=0.1) as most:
+        assert_type(most, Redlock)
+
+
+def strategies() -> None:
+    BloomFilter("pages", 1000, strategy=LockStrategy(Lock))
+    BloomFilter("pages", 1000, strategy=LockStrategy(lambda _: threading.Lock(), timeout=5))
+    BloomFilter("pages", 1000, strategy=LockStrategy(5))  # type: ignore[arg-type]
+
+
+def errors(lock: Lock) -> redis.exceptions.LockNotOwnedError:
+    try:
+        lock.release()
+    except LockLostError as error:
+        return error
+    except LockNotOwnedError as error:
+        return error
+    except LockError as error:
+        other: redis.exceptions.LockError = error
+        raise other from None
+    raise AssertionError
+
+
+def mistakes(lock: Lock) -> None:
+    # Each of these must be an error; mypy reports an ignore that is not needed.
+    Lock(5)  # type: ignore[arg-type]
+    Lock("job", client=5)  # type: ignore[arg-type]
+    Lock("job", ttl="30")  # type: ignore[arg-type]
+    Lock("job", renew="yes")  # type: ignore[arg-type]
+    Lock("job", unknown=5)  # type: ignore[call-arg]
+    Lock("job", observer=print_number)  # type: ignore[arg-type]
+    Lock("job", client=redis.asyncio.Redis())  # type: ignore[arg-type]
+    AsyncLock("job", client=redis.Redis())  # type: ignore[arg-type]
+    ReentrantLock("job", owner=5)  # type: ignore[arg-type]
+    ReentrantLock("job", replicas="1")  # type: ignore[arg-type]
+    ReadWriteLock("job", unknown=5)  # type: ignore[call-arg]
+    lock.acquire("yes")  # type: ignore[arg-type]
+    lock.extend("5")  # type: ignore[arg-type]
+
+
+def note(event: LockEvent) -> None:
+    assert_type(event.name, str)
+    assert_type(event.fence, int | None)
+    assert_type(event.seconds, float)
+    assert_type(event.error, str | None)
+    if event.kind == "gone":  # type: ignore[comparison-overlap]
+        pass
+
+
+def print_number(number: int) -> None:
+    """No observer."""
+
+
+async def waiting(client: redis.asyncio.Redis) -> None:
+    lock = AsyncLock("job", client=client, ttl=10, observer=note, on_lost=print)
+    assert_type(await lock.acquire(), bool)
+    assert_type(await lock.acquire(blocking_timeout=5, token=b"mine"), bool)
+    assert_type(await lock.locked(), bool)
+    assert_type(await lock.owned(), bool)
+    assert_type(lock.remaining(), float)
+    assert_type(lock.fence, int | None)
+    assert_type(lock.lost, asyncio.Event)
+    await lock.extend(5)
+    await lock.reacquire()
+    await lock.release()
+    await lock.close()
+    async with lock as same:
+        assert_type(same, AsyncLock)
+    async with AsyncFairLock("job") as fair, AsyncReentrantLock("job", owner="me") as mine:
+        assert_type(fair, AsyncFairLock)
+        assert_type(mine, AsyncReentrantLock)
+    both = AsyncReadWriteLock("job", client=client)
+    async with both.read, both.write as writing:
+        assert_type(writing, AsyncLock)
+    async with AsyncRedlock("job", clients=["redis://one", client]) as most:
+        assert_type(most, AsyncRedlock)
