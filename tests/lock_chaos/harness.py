@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from lock_chaos.forks import ForkServer
 
 KEYS = LockKeys.of(NAME)
+NO_SCRIPTS = {"user": ["default", "on", "nopass", "~*", "&*", "+@all", "-eval", "-evalsha"]}
+"""Configuration of a server that runs no scripts."""
 SLICE = 2.0
 """Seconds by which a grant to a waiter outlives its lease."""
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import servers
-from lock_chaos.harness import KEYS, Chaos
+from lock_chaos.harness import KEYS, NO_SCRIPTS, Chaos
 from lock_chaos.proxy import PUSH
 
 from bloomlock.server import PrivateServer
@@ -133,7 +133,6 @@ def test_a_restart_that_forgets_nothing_excuses_nothing(forks, keeper, tmp_path)
         judge(chaos, ONE_OF_EACH, 10)
 
 
-NO_SCRIPTS = {"user": ["default", "on", "nopass", "~*", "&*", "+@all", "-eval", "-evalsha"]}
 OTHERS = {"redis7": ("redis7", {}), "redis62": ("redis62", {}), "no EVAL": ("valkey", NO_SCRIPTS)}
 
 

@@ -7,8 +7,12 @@ import signal
 import time
 
 import pytest
+import servers
 from lock_chaos.hand import until
-from lock_chaos.harness import KEYS
+from lock_chaos.harness import KEYS, NO_SCRIPTS, Chaos
+from lock_chaos.proxy import CuttingProxy
+
+from bloomlock.server import PrivateServer
 
 pytestmark = pytest.mark.processes
 
@@ -197,6 +201,31 @@ def test_a_holder_knows_its_lease_is_over_though_no_server_says_so(chaos, chaos_
     other.tell("release")
     chaos.judge()
     assert chaos.errors("released") == {"None": 1, "LockLostError": 1}
+
+
+@pytest.mark.parametrize("kind", ["lock", "async"])
+@pytest.mark.parametrize("verdict", ["before", "after"])
+def test_an_announcement_that_got_lost_is_made_again(forks, tmp_path, kind, verdict):
+    """Where EVAL is forbidden it is a command of its own."""
+    asked = []
+
+    def judge(name):
+        asked.append(name)
+        return verdict if name == "PUBLISH" and asked.count(name) == 1 else "pass"
+
+    with (
+        PrivateServer(binary=servers.require_server("valkey"), config=NO_SCRIPTS) as server,
+        CuttingProxy(server.url, judge) as proxy,
+        Chaos(forks, server.url, tmp_path, 30.0) as chaos,
+    ):
+        one, other = chaos.worker(kind, url=proxy.url), chaos.worker(kind)
+        one.do("acquire")
+        start_waiting(chaos, other)
+        other.tell("release")
+        one.do("release")
+        chaos.judge()
+    assert asked.count("PUBLISH") == 2
+    assert proxy.cuts[verdict] == 1
 
 
 def over_belief(chaos, hand):

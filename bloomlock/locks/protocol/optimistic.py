@@ -150,7 +150,8 @@ def _announce(keys: LockKeys, announcements: list[Announcement]) -> Core[None]:
     if announcements:
         commands = [encode_command("PUBLISH", a.channel, a.payload) for a in announcements]
         try:
-            # Errors are the server's to have: a waiter that is not told looks by itself.
-            yield Request(keys.lock, commands)
+            # Told twice is told once. Errors are the server's to have: a waiter that is not told
+            # looks by itself.
+            yield from deliver(Request(keys.lock, commands), repeatable=True)
         except ConnectionLost:
             return
