@@ -6,10 +6,18 @@ import asyncio
 import random
 
 import pytest
+import redis.asyncio
 from locks.redlock.several import LONG, QUICK
 from servers import wait_until
 
-from bloomlock import LockError, LockLostError, LockNotOwnedError, LockTimeoutError, QuorumError
+from bloomlock import (
+    AsyncRedlock,
+    LockError,
+    LockLostError,
+    LockNotOwnedError,
+    LockTimeoutError,
+    QuorumError,
+)
 
 
 def run(main):
@@ -120,7 +128,8 @@ def test_closing_ends_what_waits_for_a_silent_server(three):
     three.stop(2)
 
     async def main():
-        lock = three.async_lock(server_timeout=0.1)
+        clients = [redis.asyncio.Redis.from_url(url, socket_timeout=None) for url in three.urls]
+        lock = AsyncRedlock("job", clients=clients, ttl=3600, longest_ttl=0, server_timeout=0.1)
         async with lock:
             pass
         assert others()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from bloomlock import QuorumError
-from bloomlock.commands import ConnectionLost
+from bloomlock.commands import ConnectionLost, Pause, Request, deliver
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.quorum import Vote
 from bloomlock.locks.protocol.renewing import Renewal
-from bloomlock.locks.protocol.state import Leaving
+from bloomlock.locks.protocol.state import Asking, Leaving
+from bloomlock.locks.protocol.voting import note_sending
+from bloomlock.locks.redlock_server import VotingServer
 from bloomlock.locks.redlock_steps import Limits, MajoritySteps
 
 YES, NO, ABSTAINS = Vote.YES, Vote.NO, Vote.ABSTAINS
@@ -100,3 +102,31 @@ def test_whether_it_is_held(steps, votes, held):
         next(core)
         with pytest.raises(QuorumError, match="not known"):
             core.send(votes)
+
+
+@pytest.mark.parametrize(("closed", "until"), [(True, 200.0), (False, 100.0)])
+def test_nothing_is_sent_for_a_try_that_is_over(steps, closed, until):
+    """As by a thread that gets its turn too late."""
+    ballot = steps.new_ballot(b"t")
+    ballot.closed = closed
+    server = VotingServer(0, KEYS, Abilities(), 0.0, lambda: 100.0)
+    for core in (
+        server.vote(ballot, Asking(b"t", 5000), until),
+        server.leave(ballot),
+    ):
+        with pytest.raises(StopIteration):
+            next(core)
+    assert not any(ballot.there)
+
+
+def test_a_server_that_is_down_is_tried_twice_without_a_pause():
+    noted = []
+    request = Request(KEYS.lock, [b"x"])
+    core = note_sending(deliver(request, repeatable=True), noted.append)
+    assert next(core) == request
+    assert core.throw(ConnectionLost(DOWN, sent=True, replies=[])) == Pause(0.0)
+    assert core.send(None) == request
+    with pytest.raises(ConnectionLost):
+        core.throw(ConnectionLost(DOWN, sent=False, replies=[]))
+    assert noted[0]
+    assert not any(noted[1:])
