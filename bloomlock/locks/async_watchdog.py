@@ -57,7 +57,7 @@ class AsyncWatchdog:
         now = boot_clock()
         for watch in self._schedule.overdue(now):
             self._lose(watch, OUT_OF_LEASE)
-        for runtime, watches in self._schedule.due(now).items():
+        for (runtime, _), watches in self._schedule.due(now).items():
             task = asyncio.get_running_loop().create_task(
                 self._renew(runtime, watches), name="bloomlock-renewal"
             )

@@ -64,6 +64,12 @@ def key_of(watch: Watch) -> str:
     return core.keys.lock if core is not None else ""
 
 
+def place_of(watch: Watch) -> tuple[Any, str]:
+    """Return through what a watched lock is renewed, and on which server of a cluster."""
+    server_of = getattr(watch.runtime, "server_of", None)
+    return watch.runtime, server_of(key_of(watch)) if server_of is not None else ""
+
+
 class Schedule:
     """The holds that are watched; not safe to use from two threads at once."""
 
@@ -98,17 +104,18 @@ class Schedule:
             self.remove(watch.hold)
         return late
 
-    def due(self, now: float) -> dict[Any, list[Watch]]:
-        """Return the holds to renew now, by runtime; each only once until it is answered.
+    def due(self, now: float) -> dict[tuple[Any, str], list[Watch]]:
+        """Return the holds to renew now, by runtime and server; each once until it is answered.
 
-        A runtime that is still busy with an earlier renewal waits its turn: a server that does not
-        answer must not collect threads. What would be due soon goes along with what is due now, so
-        that holds that began one by one are renewed together.
+        A server that is still busy with an earlier renewal waits its turn: one that does not
+        answer must not collect threads, nor hold up the other ones of a cluster. What would be due
+        soon goes along with what is due now, so that holds that began one by one are renewed
+        together.
         """
         if not any(watch.is_due(now) for watch in self._watches.values()):
             return {}
-        busy = {watch.runtime for watch in self._watches.values() if watch.hold.renewing}
-        found: dict[Any, list[Watch]] = {}
+        busy = {place_of(watch) for watch in self._watches.values() if watch.hold.renewing}
+        found: dict[tuple[Any, str], list[Watch]] = {}
         for watch in list(self._watches.values()):
             if not watch.is_due(now + watch.hold.renewal_seconds * GOES_ALONG):
                 continue
@@ -121,10 +128,10 @@ class Schedule:
                     "lock %r is left to expire: the thread that held it has ended", core.name
                 )
                 watch.hold.renew_at = None
-            elif watch.runtime in busy:
+            elif (place := place_of(watch)) in busy:
                 watch.hold.renew_at = now + retry_seconds(watch.hold)
             else:
-                found.setdefault(watch.runtime, []).append(watch)
+                found.setdefault(place, []).append(watch)
         for watches in found.values():
             for watch in watches:
                 watch.hold.renewing = True

@@ -78,7 +78,7 @@ class Watchdog:
                 self._wake_at = min(self._schedule.next_time(), now + LONGEST_SLEEP)
             for watch in overdue:
                 self._lose(watch, OUT_OF_LEASE)
-            for runtime, watches in due.items():
+            for (runtime, _), watches in due.items():
                 self._start_renewal(runtime, watches)
             if not overdue and not due:
                 self._sleep(self._wake_at - now)

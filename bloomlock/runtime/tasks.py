@@ -77,6 +77,14 @@ class Tasks:
             if asides is not None:
                 await asides.close()
 
+    def server_of(self, key: str) -> str:
+        """Return which server of a cluster has a key; empty if there is only one, or none."""
+        client: Any = self.client
+        if isinstance(client, redis.asyncio.RedisCluster):
+            with contextlib.suppress(RedisError):
+                return str(client.get_node_from_key(key).name)
+        return ""
+
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
         if not isinstance(self.client, redis.asyncio.RedisCluster):

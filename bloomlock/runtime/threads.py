@@ -99,6 +99,13 @@ class Threads:
             if asides is not None and (listener := asides.close()) is not None:
                 self._stop_listening(listener)
 
+    def server_of(self, key: str) -> str:
+        """Return which server of a cluster has a key; empty if there is only one, or none."""
+        if self._cluster is not None:
+            with contextlib.suppress(redis.RedisError):
+                return str(self._cluster.get_node_from_key(key).name)
+        return ""
+
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
         if self._cluster is None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import os
+import signal
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import redis
@@ -17,7 +20,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 from servers import wait_until
 
-from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, ReadWriteLock
+from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, LockLostError, ReadWriteLock
 from bloomlock.server import PrivateServer
 
 SLOTS = 16384
@@ -106,6 +109,8 @@ def nodes():
                 and all(len(c.cluster("nodes")) == 3 for c in clients)
             )
         )
+        for client in clients:
+            client.pid = client.info("server")["process_id"]
         yield clients
 
 
@@ -149,6 +154,59 @@ def test_cluster(nodes, port):
             thread.join(LONG)
         assert sorted(done) == sorted((name, True) for name in NAMES)
         assert held(nodes) == waiting(nodes) == 0
+
+
+def is_whole(node):
+    with contextlib.suppress(redis.RedisError):
+        return node.cluster("info").get("cluster_state") == "ok"
+    return False
+
+
+@contextmanager
+def one_stopped(nodes):
+    """Stop a server for two leases; yields the names of locks on the other ones."""
+    alive = {key.split("{")[1].split("}")[0] for n in nodes[1:] for key in n.keys("*:lock")}
+    assert 0 < len(alive) < len(NAMES)
+    os.kill(nodes[0].pid, signal.SIGSTOP)
+    try:
+        yield alive
+    finally:
+        os.kill(nodes[0].pid, signal.SIGCONT)
+        wait_until(lambda: all(is_whole(node) for node in nodes), 30)
+
+
+def test_a_silent_server_of_a_cluster_holds_up_no_renewal_on_the_others(nodes, port):
+    options = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+    node = ClusterNode("127.0.0.1", port)
+    with RedisCluster(startup_nodes=[node], **options) as client:
+        locks = [Lock(name, client, 2 * TTL) for name in NAMES]
+        for lock in locks:
+            lock.acquire()
+        with one_stopped(nodes) as alive:
+            threading.Event().wait(4 * TTL)
+            lost = {lock.name for lock in locks if lock.lost.is_set()}
+        assert lost == set(NAMES) - alive
+        for lock in locks:
+            with contextlib.suppress(LockLostError):
+                lock.release()
+
+
+def test_a_silent_server_of_a_cluster_in_asyncio(nodes, port):
+    async def main():
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port, socket_timeout=1.0)
+        locks = [AsyncLock(name, client, 2 * TTL) for name in NAMES]
+        for lock in locks:
+            await lock.acquire()
+        with one_stopped(nodes) as alive:
+            await asyncio.sleep(4 * TTL)
+            lost = {lock.name for lock in locks if lock.lost.is_set()}
+        assert lost == set(NAMES) - alive
+        for lock in locks:
+            with contextlib.suppress(LockLostError):
+                await lock.release()
+        await client.aclose()
+
+    asyncio.run(main())
 
 
 def test_cluster_by_the_url_of_one_server(nodes, port):
