@@ -79,10 +79,9 @@ class Tasks:
 
     def server_of(self, key: str) -> str:
         """Return which server of a cluster has a key; empty if there is only one, or none."""
-        client: Any = self.client
-        if isinstance(client, redis.asyncio.RedisCluster):
+        if isinstance(self.client, redis.asyncio.RedisCluster):
             with contextlib.suppress(RedisError):
-                return str(client.get_node_from_key(key).name)
+                return str(getattr(self.client.get_node_from_key(key), "name", ""))
         return ""
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
