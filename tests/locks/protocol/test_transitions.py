@@ -25,8 +25,7 @@ from bloomlock.locks.protocol.state import (
 
 LEASE_MS = 3_000
 START_MS = 1_700_000_000_000
-KINDS = ((b"", False), (b"", False), (b"", False), (b"r", False), (b"r", False), (b"r", False),
-         (b"o", True), (b"o", True))  # fmt: skip
+KINDS = ((b"", False), (b"", False), (b"r", False), (b"r", False), (b"o", True), (b"o", True))
 CLIENTS = st.integers(0, len(KINDS) - 1)
 
 
@@ -81,6 +80,15 @@ class Transitions(RuleBasedStateMachine):
         alive = {client.asking.record for client in self.clients if self.is_alive(client)}
         return [record for record in self.order if record in alive]
 
+    def dead(self):
+        """The tokens of those in the queue who were not heard of for too long."""
+        state, now_us = self.state, self.now_us
+        return {
+            read_record(record).token
+            for record in state.queue
+            if not transitions._is_alive(state, now_us, record)
+        }
+
     def holder_group(self):
         state = deepcopy(self.state)
         transitions._forget(state, self.now_us)
@@ -88,19 +96,21 @@ class Transitions(RuleBasedStateMachine):
 
     def acquire(self, client, asking):
         """Carry out one acquire; check what does not depend on who asks."""
-        told, before = [], self.waiting()
+        told, before, dead = [], self.waiting(), self.dead() - {asking.token}
         if asking.channel and asking.record not in self.state.queue:
             self.order = [r for r in self.order if r != asking.record] + [asking.record]
             before = [r for r in before if r != asking.record] + [asking.record]
         if asking.channel:
             client.asked = self.now_ms
         answer = transitions.acquire(self.state, self.now_us, asking, told.append)
+        assert not dead & {announcement.token for announcement in told}
         direct = isinstance(answer, Granted) and asking.token not in [a.token for a in told]
         self.note(told, before)
         if direct:
-            assert answer.fence > self.fence
-            self.fence = answer.fence
-        if isinstance(answer, Granted):
+            self.rise(answer.fence)
+        if not isinstance(answer, Granted):
+            assert answer.fence >= self.fence
+        else:
             self.grant(client, self.now_ms + LEASE_MS)
         return answer, direct
 
@@ -109,8 +119,7 @@ class Transitions(RuleBasedStateMachine):
         handed = [a.token for a in told]
         waiters = [read_record(record) for record in before]
         for announcement in told:
-            assert announcement.grant.fence > self.fence
-            self.fence = announcement.grant.fence
+            self.rise(announcement.grant.fence)
         if not handed:
             return
         first = next((w for w in waiters if w.token == handed[0]), None)
@@ -124,6 +133,12 @@ class Transitions(RuleBasedStateMachine):
         for client in self.clients:
             if client.asking.token in handed and client.asked is not None:
                 self.grant(client, min(client.asked + LEASE_MS + SLICE_MS, self.now_ms + LEASE_MS))
+
+    def rise(self, fence):
+        # It goes on from the clock where the last fence was forgotten.
+        assert fence > self.fence
+        assert fence >= self.now_us
+        self.fence = fence
 
     def grant(self, client, until):
         client.asked, client.until = None, until
@@ -162,7 +177,10 @@ class Transitions(RuleBasedStateMachine):
     def release_of(self, client):
         relied = client.until is not None and self.now_ms < client.until
         told, before = [], [r for r in self.waiting() if r != client.asking.record]
+        dead = self.dead()
         held = transitions.release(self.state, self.now_us, client.leaving(), told.append)
+        assert not dead & {announcement.token for announcement in told}
+        assert not before or self.seen()[0] is not None
         assert held or not relied
         self.note(told, before)
         seen = self.seen()
@@ -251,4 +269,4 @@ class Transitions(RuleBasedStateMachine):
 
 
 TestTransitions = Transitions.TestCase
-TestTransitions.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestTransitions.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
