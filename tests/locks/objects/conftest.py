@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,14 +32,30 @@ def watch_url() -> Iterator[str]:
         yield server.url
 
 
+@pytest.fixture(scope="session")
+def urls(watch_url: str) -> Iterator[dict[str, str]]:
+    """URLs of servers of each kind, started when they are first asked for."""
+    with ExitStack() as stack:
+        yield Started(stack, watch=watch_url)
+
+
+class Started(dict[str, str]):
+    """URLs by kind."""
+
+    def __init__(self, stack: ExitStack, **urls: str) -> None:
+        super().__init__(urls)
+        self._stack = stack
+
+    def __missing__(self, kind: str) -> str:
+        binary = servers.require_server(kind)
+        self[kind] = self._stack.enter_context(PrivateServer(binary=binary)).url
+        return self[kind]
+
+
 @pytest.fixture(params=["valkey", "redis7", "redis62", "watch"])
-def any_url(request: pytest.FixtureRequest, watch_url: str) -> Iterator[str]:
+def any_url(request: pytest.FixtureRequest, urls: dict[str, str]) -> str:
     """URL of an empty server of each kind, and of one that forbids EVAL."""
-    if request.param == "watch":
-        url = watch_url
-        with redis.Redis.from_url(url) as made:
-            made.flushall()
-        yield url
-        return
-    with PrivateServer(binary=servers.require_server(request.param)) as server:
-        yield server.url
+    url = urls[request.param]
+    with redis.Redis.from_url(url) as made:
+        made.flushall()
+    return url

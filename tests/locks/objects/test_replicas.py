@@ -23,7 +23,9 @@ from bloomlock.server import PrivateServer
 def pair(request):
     """A master and its only replica."""
     binary = servers.require_server("valkey")
-    config = {"user": list(WATCH_USER)} if request.param == "watch" else {}
+    config = {"repl-diskless-sync-delay": "0"}
+    if request.param == "watch":
+        config["user"] = list(WATCH_USER)
     with ExitStack() as stack:
         master = stack.enter_context(PrivateServer(binary=binary, port=0, config=config))
         follow = {"replicaof": ["127.0.0.1", master.port]}
