@@ -78,7 +78,7 @@ def sync_client(client: object) -> tuple[redis.Redis | redis.RedisCluster, bool]
     if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
         raise ConfigurationError(
             "client must be a redis.Redis or redis.RedisCluster, not an asyncio client; "
-            "use AsyncBloomFilter with that"
+            "use AsyncBloomFilter, AsyncLock, ... with that"
         )
     address = find_url(client) or Address(embedded_url(), EMBEDDED)
     with _explained(address):
@@ -108,7 +108,7 @@ async def async_client(
     if isinstance(client, (redis.Redis, redis.RedisCluster)):
         raise ConfigurationError(
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a client "
-            "for threads; use BloomFilter with that"
+            "for threads; use BloomFilter, Lock, ... with that"
         )
     address = find_url(client)
     if address is None:
