@@ -47,6 +47,8 @@ class Tasks:
         held: _Lease | None = None
         asides: AsyncAsides | None = None
         replies: Any
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task else 0
         try:
             step = next(core)
             while True:
@@ -57,13 +59,9 @@ class Tasks:
                     elif held is None and not step.hold:
                         replies = await self._request(step)
                     else:
-                        lease = held or await self._take(await self._source(step.key))
-                        held = None
-                        replies = await _exchange(lease, step.commands)
-                        if step.hold:
-                            held = lease
-                        else:
-                            await lease.give_back()
+                        lease, held = held, None
+                        replies, held = await self._request_on(lease, step)
+                    _look_for_cancellation(task, cancelled)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
                 else:
@@ -123,6 +121,17 @@ class Tasks:
                 await self._redirect(request, replies, redirect)
         return replies
 
+    async def _request_on(
+        self, lease: _Lease | None, request: Request
+    ) -> tuple[Replies, _Lease | None]:
+        """Use the connection that was held, if one was; return it too if it is to be held on."""
+        lease = lease or await self._take(await self._source(request.key))
+        replies = await _exchange(lease, request.commands)
+        if request.hold:
+            return replies, lease
+        await lease.give_back()
+        return replies, None
+
     async def _redirect(self, request: Request, replies: Replies, redirect: Redirect) -> None:
         commands = [request.commands[index] for index in redirect.indices]
         try:
@@ -170,6 +179,16 @@ class Tasks:
                 with contextlib.suppress(RedisError, OSError):
                     await self.client.nodes_manager.initialize()
             raise ConnectionLost(error, sent=False, replies=[]) from error
+
+
+def _look_for_cancellation(task: asyncio.Task[Any] | None, before: int) -> None:
+    """Raise a cancellation that was swallowed on the way.
+
+    Before Python 3.12 asyncio.wait_for does that, if what it waits for ends at the same moment,
+    and redis-py sends by it.
+    """
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
 
 
 def tasks_for(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Tasks:

@@ -109,7 +109,7 @@ def test_an_error_on_entering_is_raised_and_one_on_leaving_means_not_known(serve
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("wrong", [None, "name", threading.Lock()], ids=str)
+@pytest.mark.parametrize("wrong", [None, "name", threading.Lock()], ids=["None", "name", "lock"])
 def test_a_factory_that_gives_no_async_context_manager_is_told_so(server, valkey, wrong):
     async def run():
         async with filter_at(valkey, lambda _name: wrong) as made:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 import redis
@@ -166,6 +167,41 @@ def test_while_waiting_for_long_leaves_the_queue_to_the_next(r, valkey):
             await holder.release()
             assert await waiters[-1]
 
+    asyncio.run(main())
+
+
+def test_a_cancellation_that_was_swallowed_on_the_way_is_one(r, valkey):
+    """As asyncio.wait_for swallows one before Python 3.12, under redis-py's sending."""
+
+    class Swallowing(redis.asyncio.UnixDomainSocketConnection):
+        async def send_packed_command(self, *arguments, **options):
+            await super().send_packed_command(*arguments, **options)
+            if not sent.done():
+                sent.set_result(None)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(LONG)
+
+    async def main():
+        nonlocal sent
+        sent = asyncio.get_running_loop().create_future()
+        sent.set_result(None)
+        path = redis.asyncio.Redis.from_url(valkey).connection_pool.connection_kwargs["path"]
+        pool = redis.asyncio.ConnectionPool(connection_class=Swallowing, path=path)
+        async with redis.asyncio.Redis(connection_pool=pool) as client:
+            holder, waiter = AsyncLock("job", client), AsyncLock("job", client)
+            await holder.acquire()
+            sent = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(waiter.acquire())
+            await sent
+            task.cancel()
+            await asyncio.wait([task], timeout=LONG)
+            assert task.cancelled()
+            assert queue_of(r, holder) == 0
+            await holder.release()
+            assert is_free(r, holder)
+        await pool.aclose()
+
+    sent: asyncio.Future[None]
     asyncio.run(main())
 
 
