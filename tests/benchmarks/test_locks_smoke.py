@@ -60,7 +60,6 @@ def test_ours(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_others_leave_nothing_behind(tmp_path: Path) -> None:
-    pytest.importorskip("redis_lock")
     others = ("redis-py", "redis-py-1ms", "redis-py-asyncio", "python-redis-lock", "ping-bytes")
     with PrivateServer(port=0) as server:
         out, rows = benchmark(tmp_path, others, "--url", server.tcp_url)

@@ -22,11 +22,6 @@ RENEWED = {"redis-py": {}, "python-redis-lock": {"auto_renewal": True}}
 NOT_OWNED = {"redis-py": "LockNotOwnedError", "python-redis-lock": "NotAcquired"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def installed():
-    pytest.importorskip("redis_lock")
-
-
 @pytest.fixture
 def chaos(forks, chaos_server, tmp_path):
     with Chaos(forks, chaos_server.url, tmp_path, TTL) as made:

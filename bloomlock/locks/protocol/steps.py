@@ -67,12 +67,14 @@ class LockSteps:
 
     def _acquire_command(self, asking: Asking) -> bytes:
         token, lease_ms, group, joins, *_ = asking
-        if self._encoded[0] != (lease_ms, group, joins):
+        encoded = self._encoded
+        if encoded[0] != (lease_ms, group, joins):
             # Encoded once, because it does not change from one acquire to the next.
             head = ACQUIRE.head(self.keys, ACQUIRE_ARGUMENTS)
             middle = encode_arguments(*arguments(asking)[1:4])
-            self._encoded = (lease_ms, group, joins), head, middle
-        _, head, middle = self._encoded
+            encoded = self._encoded = (lease_ms, group, joins), head, middle
+        # Read once: another thread may ask with another lease meanwhile.
+        _, head, middle = encoded
         record = asking.record
         return b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
             head,
