@@ -26,7 +26,7 @@ m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    Offsets = Sequence[int]
+    Words = npt.NDArray[np.uint64]
 
 DEFAULT_SEED = 0
 
@@ -64,6 +64,36 @@ def encode_item(item: object) -> bytes:
                 f"item {item[:80]!r} has a lone surrogate and no UTF-8 form; pass bytes"
             ) from error
     raise TypeError(f"item must be str or bytes, not {type(item).__name__} ({item!r:.80})")
+
+
+def encode_items(items: Sequence[object], first: int = 0) -> list[bytes]:
+    r"""Return the encoded forms of many items.
+
+    Args:
+        items: The items.
+        first: The index of the first of them, for messages.
+
+    Raises:
+        TypeError, ConfigurationError: As `encode_item`, naming the index.
+
+    >>> encode_items(["é", b"\xff"])
+    [b'\xc3\xa9', b'\xff']
+    """
+    try:
+        kinds = set(map(type, items))
+        if kinds == {bytes}:
+            return cast("list[bytes]", list(items))
+        if kinds == {str}:
+            return list(map(str.encode, cast("Sequence[str]", items)))
+    except UnicodeEncodeError:
+        pass  # said by encode_item, below
+    encoded = []
+    for index, item in enumerate(items, first):
+        try:
+            encoded.append(encode_item(item))
+        except (TypeError, ConfigurationError) as error:
+            raise type(error)(f"items[{index}]: {error}") from error
+    return encoded
 
 
 def check_seeds(seeds: object) -> tuple[int, ...] | None:
@@ -136,27 +166,42 @@ class Hasher:
             y += z + step
         return (h1 * self.shards) >> 64, offsets
 
-    def locate_many(self, items: Sequence[bytes]) -> tuple[list[int], list[list[int]]]:
-        """Return the shards and the offsets of many encoded items, the same bits as `locate`.
+    def digests(self, items: Sequence[bytes]) -> Words:
+        """Return the Murmur3 digests of many encoded items, which `place` turns into offsets.
 
         Returns:
-            A list of n shard numbers and a list of n lists of k offsets.
-        """
-        if not items:
-            return [], []
-        first, offsets = self._seeded(items) if self.seeds else self._enhanced(items)
-        if self.shards == 1:
-            numbers = [0] * len(items)
-        else:
-            # (h1 * S) >> 64 by 32-bit halves: h1 * S itself has no room in 64 bits.
-            count, low = np.uint64(self.shards), first & np.uint64(0xFFFFFFFF)
-            high = (first >> np.uint64(32)) * count + ((low * count) >> np.uint64(32))
-            numbers = (high >> np.uint64(32)).tolist()
-        return numbers, (offsets + np.uint64(HEADER_BITS)).tolist()
+            An array of n rows: h1 and h2, or with seeds the first half of each seed's digest.
 
-    def _enhanced(self, items: Sequence[bytes]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        halves = _halves(mmh3_x64_128_digest(item, DEFAULT_SEED) for item in items)
-        h1, h2 = halves[:, 0], halves[:, 1]
+        Cost: 0.03 microseconds for an item, and for each seed.
+        """
+        if self.seeds is None:
+            return _halves(map(mmh3_x64_128_digest, items))
+        seeded = (mmh3_x64_128_digest(item, seed) for item in items for seed in self.seeds)
+        return np.ascontiguousarray(_halves(seeded)[:, 0]).reshape(len(items), len(self.seeds))
+
+    def place(self, digests: Words) -> tuple[Words, Words]:
+        """Return the shards and the offsets of many items, the same bits as `locate`.
+
+        Args:
+            digests: What `digests` gave for n items.
+
+        Returns:
+            An array of n shard numbers and an array of n rows of k offsets.
+        """
+        offsets = self._seeded(digests) if self.seeds else self._enhanced(digests)
+        offsets += np.uint64(HEADER_BITS)
+        return self._shards_of(digests[:, 0]), offsets
+
+    def _shards_of(self, first: Words) -> Words:
+        if self.shards == 1:
+            return np.zeros(len(first), np.uint64)
+        # (h1 * S) >> 64 by 32-bit halves: h1 * S itself has no room in 64 bits.
+        count, low = np.uint64(self.shards), first & np.uint64(0xFFFFFFFF)
+        high = (first >> np.uint64(32)) * count + ((low * count) >> np.uint64(32))
+        return high >> np.uint64(32)
+
+    def _enhanced(self, digests: Words) -> Words:
+        h1, h2 = digests[:, 0], digests[:, 1]
         bits = np.uint64(self.shard_bits)
         x, y, z = ((h % bits)[:, None] for h in (h1, h2, h2 // bits))
         i = np.arange(self.num_hashes, dtype=np.uint64)[None, :]
@@ -164,16 +209,14 @@ class Hasher:
         pairs = i * (i - (i > 0)) // two
         triples = (i + one) * i * (i - (i > 0)) // six
         # No overflow: m < 2^32 and i < 2^6, so the sum stays below 2^45.
-        return h1, (x + i * y + pairs * z + triples) % bits
+        offsets: Words = (x + i * y + pairs * z + triples) % bits
+        return offsets
 
-    def _seeded(self, items: Sequence[bytes]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        seeds = self.seeds or ()
-        digests = (mmh3_x64_128_digest(item, seed) for item in items for seed in seeds)
-        halves = _halves(digests)[:, 0].reshape(len(items), len(seeds))
+    def _seeded(self, digests: Words) -> Words:
         bits = np.uint64(self.shard_bits)
-        return halves[:, 0], (halves % bits + np.arange(len(seeds), dtype=np.uint64)) % bits
+        return (digests % bits + np.arange(self.num_hashes, dtype=np.uint64)) % bits
 
 
-def _halves(digests: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+def _halves(digests: Iterable[bytes]) -> Words:
     # The digest is two little-endian words on every machine; the result has the machine's order.
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)

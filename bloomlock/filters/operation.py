@@ -79,7 +79,8 @@ class Operation:
 
     def _exchange(self, view: View, todo: list[int]) -> Core[list[tuple[list[int], list[Segment]]]]:
         placed: Placed = {}
-        shards, rows = view.hasher.locate_many([self._items[index] for index in todo])
+        digests = view.hasher.digests([self._items[index] for index in todo])
+        shards, rows = (each.tolist() for each in view.hasher.place(digests))
         for index, shard, row in zip(todo, shards, rows, strict=True):
             indices, mine = placed.setdefault(shard, ([], []))
             indices.append(index)

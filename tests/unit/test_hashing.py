@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError
-from bloomlock.hashing import Hasher, check_seeds, encode_item
+from bloomlock.hashing import Hasher, check_seeds, encode_item, encode_items
 from bloomlock.sizing import HEADER_BITS, MAX_SHARD_BITS
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text("utf-8"))
@@ -33,6 +33,11 @@ seeded_hashers = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=64, un
 )
 
 
+def placed(hasher, items):
+    shards, offsets = hasher.place(hasher.digests(items))
+    return shards.tolist(), offsets.tolist()
+
+
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["what"])
 def test_written_vectors_still_hold(vector):
     seeds = tuple(vector["seeds"]) or None
@@ -40,7 +45,7 @@ def test_written_vectors_still_hold(vector):
     data = bytes.fromhex(vector["item_hex"])
     expected = (vector["shard"], [HEADER_BITS + offset for offset in vector["offsets"]])
     assert hasher.locate(data) == expected
-    assert hasher.locate_many([data]) == ([expected[0]], [expected[1]])
+    assert placed(hasher, [data]) == ([expected[0]], [expected[1]])
 
 
 def murmur3_x64_128(data: bytes, seed: int) -> tuple[int, int]:
@@ -95,7 +100,7 @@ def by_the_book(hasher: Hasher, data: bytes) -> tuple[int, list[int]]:
 @given(st.one_of(hashers, seeded_hashers), st.lists(st.binary(max_size=70), max_size=20))
 @example(Hasher(MAX_SHARD_BITS, 64, 256), [b"", b"\xff" * 64])
 def test_scalar_batch_and_book_agree_bit_for_bit(hasher, items):
-    shards, offsets = hasher.locate_many(items)
+    shards, offsets = placed(hasher, items)
     assert [hasher.locate(item) for item in items] == list(zip(shards, offsets, strict=True))
     assert [by_the_book(hasher, item) for item in items] == list(zip(shards, offsets, strict=True))
     for row in offsets:
@@ -105,7 +110,7 @@ def test_scalar_batch_and_book_agree_bit_for_bit(hasher, items):
 def test_offsets_are_uniform_where_a_32_bit_hash_is_not():
     # At 3e9 bits a 32-bit hash taken modulo m hits the first 1.29e9 bits twice as often.
     hasher = Hasher(3_000_000_000, 10)
-    _, rows = hasher.locate_many([b"%d" % number for number in range(50_000)])
+    _, rows = placed(hasher, [b"%d" % number for number in range(50_000)])
     thirds = Counter((offset - HEADER_BITS) // 1_000_000_000 for row in rows for offset in row)
     for third in range(3):
         assert thirds[third] / 500_000 == pytest.approx(1 / 3, abs=0.004)
@@ -120,7 +125,7 @@ def test_trailing_zero_bytes_make_another_item_under_neighbouring_seeds():
 
 def test_items_spread_evenly_over_shards():
     hasher = Hasher(2**32 - 64, 3, 7)
-    shards, _ = hasher.locate_many([b"%d" % number for number in range(70_000)])
+    shards, _ = placed(hasher, [b"%d" % number for number in range(70_000)])
     assert sorted(Counter(shards)) == list(range(7))
     assert all(abs(count - 10_000) < 500 for count in Counter(shards).values())
 
@@ -149,3 +154,16 @@ def test_bad_seeds_are_refused(seeds):
 
 def test_seeds_may_be_any_iterable():
     assert check_seeds(range(3)) == (0, 1, 2)
+
+
+@given(st.lists(st.one_of(st.text(), st.binary())))
+def test_many_are_encoded_as_one_is(items):
+    assert encode_items(items) == [encode_item(item) for item in items]
+
+
+@pytest.mark.parametrize("others", [["a"], [b"a"], ["a", b"a"]])
+def test_the_index_of_a_bad_item_is_named(others):
+    with pytest.raises(TypeError, match=r"items\[12\]: item must be str or bytes, not int \(7\)"):
+        encode_items([*(others * 4)[:2], 7], first=10)
+    with pytest.raises(ConfigurationError, match=r"items\[12\]: .*surrogate"):
+        encode_items([*(others * 4)[:2], "\ud800"], first=10)
