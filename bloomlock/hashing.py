@@ -214,7 +214,10 @@ class Hasher:
 
     def _seeded(self, digests: Words) -> Words:
         bits = np.uint64(self.shard_bits)
-        return (digests % bits + np.arange(self.num_hashes, dtype=np.uint64)) % bits
+        offsets: Words = digests % bits
+        offsets += np.arange(self.num_hashes, dtype=np.uint64)
+        offsets %= bits
+        return offsets
 
 
 def _halves(digests: Iterable[bytes]) -> Words:
