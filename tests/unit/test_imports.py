@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = [
     {"errors"},
     {"sizing", "keys"},
-    {"hashing"},
+    {"hashing", "bitmaps"},
     {"descriptor"},
     {"commands"},
     {"scripts"},
@@ -32,6 +32,7 @@ PURE = {
     "sizing",
     "keys",
     "hashing",
+    "bitmaps",
     "descriptor",
     "commands",
     "locks.protocol",

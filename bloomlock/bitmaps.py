@@ -1,0 +1,158 @@
+"""Bits of many items in a local bitmap: test, set, and both at once. Pure.
+
+A bitmap is a NumPy array of bytes, the image of a Redis string: eight header bytes first, then bit
+number o in byte o >> 3 under the mask 128 >> (o & 7), as SETBIT counts. Bit numbers come in rows,
+one for each item, as `Hasher.place` gives them; rows that lie column by column in memory (which
+those do) are read fastest.
+
+Setting many bits with `bits[index] |= mask` loses some: of two bits in one byte the later
+assignment wins. What was lost is looked up and set again until nothing is missing, which with few
+items at a time against a large bitmap is one short second pass. Work goes in slices that fit the
+cache of a processor.
+
+Cost for an item with k bits, where the bitmap is in the cache: 0.003 k microseconds to test or set,
+0.005 k to do both, three times that for a bitmap of hundreds of megabytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+    Flags = npt.NDArray[np.bool_]
+    Index = npt.NDArray[np.signedinteger[Any]]
+    Rows = npt.NDArray[np.unsignedinteger[Any]]
+    Words = npt.NDArray[np.uint64]
+
+BITS_PER_SLICE = 2**16
+"""Bits handled at a time: their positions are 512 KiB, half of a usual second-level cache."""
+
+_ROUNDS = 8
+
+
+def set_rows(bits: Bytes, rows: Rows) -> None:
+    """Set every bit of every row.
+
+    >>> bits = np.zeros(16, np.uint8)
+    >>> set_rows(bits, np.array([[64, 65, 127]], np.uint64))
+    >>> bits[8:].tolist()
+    [192, 0, 0, 0, 0, 0, 0, 1]
+    """
+    for start, stop in _slices(rows):
+        index, masks = _split(rows[start:stop])
+        _set(bits, index, masks, bits.take(index))
+
+
+def rows_missing(bits: Bytes, rows: Rows) -> Flags:
+    """Tell for each row whether any of its bits is 0: then the item was never added.
+
+    >>> rows_missing(np.full(16, 128, np.uint8), np.array([[64, 72], [64, 73]], np.uint64)).tolist()
+    [False, True]
+    """
+    missing = np.empty(len(rows), np.bool_)
+    for start, stop in _slices(rows):
+        index, masks = _split(rows[start:stop])
+        missing[start:stop] = _any_of_row(bits.take(index) & masks == 0, stop - start)
+    return missing
+
+
+def add_rows(bits: Bytes, rows: Rows, digests: Words) -> Flags:
+    """Set every bit of every row, and tell for each whether its item is new.
+
+    An item is new if one of its bits was 0 before its slice of the batch (BITS_PER_SLICE) and no
+    earlier item of the slice is the same. Adding one by one differs in one way only: there an item
+    whose bits were all set by others of its slice would be taken for a seen one.
+
+    Args:
+        bits: The bitmap.
+        rows: n rows of k bit numbers.
+        digests: The n digests the rows come from, which tell items apart.
+
+    >>> bits, rows = np.zeros(16, np.uint8), np.array([[64, 72], [65, 72], [64, 72]], np.uint64)
+    >>> add_rows(bits, rows, rows).tolist()
+    [True, True, False]
+    """
+    new = np.empty(len(rows), np.bool_)
+    for start, stop in _slices(rows):
+        index, masks = _split(rows[start:stop])
+        found = bits.take(index)
+        unset = found & masks == 0
+        new[start:stop] = _any_of_row(unset, stop - start)
+        positions = np.flatnonzero(unset)
+        if positions.size:
+            new[start:stop] &= first_of_each(digests[start:stop])
+            if positions.size < index.size // 2:
+                index, masks, found = index[positions], masks[positions], found[positions]
+            _set(bits, index, masks, found)
+    return new
+
+
+def first_of_each(digests: Words) -> Flags:
+    """Tell for each item whether none before it in the batch has the same digest.
+
+    Each item writes its number into a table at a place its digest gives; written from the last to
+    the first, the first stays. Who finds another number there is a repeat if the digests agree in
+    all words, and else takes part in another round with the few like it. Digests crafted to meet
+    in the table are sorted after some rounds.
+
+    Args:
+        digests: n rows of one word or more.
+
+    Cost: 0.01 to 0.04 microseconds for an item.
+
+    >>> first_of_each(np.array([[7, 1], [7, 2], [7, 1]], np.uint64)).tolist()
+    [True, True, False]
+    """
+    first = np.ones(len(digests), np.bool_)
+    # The low bits of the last word: the high bits of the first chose the shard.
+    table = np.empty(1 << (4 * len(digests)).bit_length(), np.int64)
+    slots = (digests[:, -1] & np.uint64(len(table) - 1)).view(np.int64)
+    items = np.arange(len(digests))
+    for _ in range(_ROUNDS):
+        table[slots[::-1]] = items[::-1]
+        winners = table.take(slots)
+        others = np.flatnonzero(winners != items)
+        if not others.size:
+            return first
+        items, slots, winners = items[others], slots[others], winners[others]
+        repeats = (digests[items] == digests[winners]).all(axis=1)
+        first[items[repeats]] = False
+        items, slots = items[~repeats], slots[~repeats]
+    first[items] = False
+    first[items[np.unique(digests[items], axis=0, return_index=True)[1]]] = True
+    return first
+
+
+def _slices(rows: Rows) -> list[tuple[int, int]]:
+    count, num_hashes = rows.shape
+    step = max(1, BITS_PER_SLICE // num_hashes)
+    return [(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def _split(rows: Rows) -> tuple[Index, Bytes]:
+    """Return the byte numbers and the masks of all bits, the first bits of all rows first."""
+    numbers = np.ascontiguousarray(rows.T).reshape(-1)
+    index = numbers >> numbers.dtype.type(3)
+    masks = np.right_shift(np.uint8(128), numbers.astype(np.uint8) & np.uint8(7))
+    # Positions of 64 bits are read as signed ones in place, which NumPy would else convert.
+    signed = index.view(np.int64) if index.dtype == np.uint64 else index.astype(np.int64)
+    return signed, masks
+
+
+def _any_of_row(flags: Flags, count: int) -> Flags:
+    missing: Flags = np.logical_or.reduce(flags.reshape(-1, count), axis=0)
+    return missing
+
+
+def _set(bits: Bytes, index: Index, masks: Bytes, found: Bytes) -> None:
+    """Set the bits; `found` holds their bytes as they are before (and is overwritten)."""
+    found |= masks
+    bits[index] = found
+    while (lost := np.flatnonzero(bits.take(index) & masks == 0)).size:
+        index, masks = index[lost], masks[lost]
+        bits[index] = bits.take(index) | masks
