@@ -167,11 +167,17 @@ def size_for(
         bits = bits_needed(shard_capacity(capacity, count), error_rate, k)
         if bits <= MAX_SHARD_BITS:
             return Size(max(bits, MIN_SHARD_BITS), k, count)
-    needed = math.log2(bits_needed(capacity, error_rate, k))
+    raise too_large(capacity, error_rate, bits_needed(capacity, error_rate, k), shards)
+
+
+def too_large(
+    capacity: int, error_rate: float, num_bits: float, shards: int | None
+) -> ConfigurationError:
+    """Return the error for a filter that does not fit."""
     most = shards or MAX_SHARDS
-    raise ConfigurationError(
-        f"capacity {capacity} at error_rate {error_rate} needs about 2^{needed:.1f} bits, but "
-        f"{most} shards hold 2^{32 + math.log2(most):.1f}"
+    return ConfigurationError(
+        f"capacity {capacity} at error_rate {error_rate} needs about 2^{math.log2(num_bits):.1f} "
+        f"bits, but {most} shards hold 2^{32 + math.log2(most):.1f}"
     )
 
 
@@ -193,7 +199,7 @@ def error_rate_at_fill(fill_ratio: float, num_hashes: int) -> float:
     return float(fill_ratio**num_hashes)
 
 
-def estimate_count(bits_set: float, num_bits: int, num_hashes: int) -> float:
+def estimate_count(bits_set: float, num_bits: int, num_hashes: float) -> float:
     """Return the number of distinct items from the number of set bits: -(m/k) ln(1 - X/m).
 
     Source: Swamidass, Baldi 2007. A bitmap with every bit set gives the estimate for one clear

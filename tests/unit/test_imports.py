@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 LAYERS = [
     {"errors"},
     {"sizing", "keys"},
+    {"blocked"},
+    {"layouts"},
     {"hashing", "bitmaps"},
     {"descriptor"},
     {"commands"},
@@ -31,6 +33,8 @@ PURE = {
     "errors",
     "sizing",
     "keys",
+    "blocked",
+    "layouts",
     "hashing",
     "bitmaps",
     "descriptor",
@@ -67,8 +71,10 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join((*base, *(node.module or "").split("."))).strip(".")
-            names.add(module)
-            names |= {f"{module}.{alias.name}" for alias in node.names if not node.module}
+            if node.module:
+                names.add(module)
+            else:
+                names |= {f"{module}.{alias.name}" for alias in node.names}
     return names
 
 

@@ -1,0 +1,242 @@
+"""The blocked layout: all k bits of an item in one block of 512 bits. Sizing and placing. Pure.
+
+Sources:
+    F. Putze, P. Sanders, J. Singler, "Cache-, hash- and space-efficient Bloom filters", WEA 2007:
+    the rate is the mean over blocks, whose numbers of items are Poisson distributed, so a blocked
+    filter needs more bits than a classic one, and the more the smaller the rate.
+    M. Dietzfelbinger, T. Hagerup, J. Katajainen, M. Penttonen, "A reliable randomized algorithm
+    for the closest-pair problem", Journal of Algorithms 25(1), 1997: multiply-shift hashing.
+
+Placing. With h1, h2 the two halves of the item's digest (hashing.py), B blocks in a shard
+
+    block      = h1 mod B
+    position_i = (h2 * salt_i mod 2^64) >> 55                     for i = 0 .. k-1
+    salt_i     = first half of the Murmur3 x64 128-bit digest (seed 0) of the decimal digits of i,
+                 with its lowest bit set
+
+and the bit's place in the bitmap is 512 * block + position_i. Positions of one item may coincide.
+
+Rate. An item misses j given bits of a given block with probability 1 - (1 - q_j)/B, where
+q_j = (1 - j/512)^k, so with L = n/B items for a block on average they all stay clear with
+probability exp(-L (1 - q_j)). By inclusion and exclusion over the d different bits of a new item
+
+    rate(k, L) = sum over j of (-1)^j E[C(d, j)] exp(-L (1 - q_j))
+    E[C(d, j)] = C(512, j) * sum over i of (-1)^i C(j, i) (1 - i/512)^k
+
+which takes in the uneven numbers of items, the positions that coincide, and the limited room in a
+block. With few blocks the number of items is binomial, and the rate a little lower.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from mmh3 import mmh3_x64_128_utupledigest
+
+from . import sizing
+from .errors import ConfigurationError
+from .sizing import (
+    MAX_HASHES,
+    MAX_SHARD_BITS,
+    MAX_SHARDS,
+    MEMORY_SLACK,
+    MIN_SHARD_BITS,
+    Size,
+    shard_capacity,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Words = npt.NDArray[np.uint64]
+
+BLOCK_BITS = 512
+"""One line of the processor's cache."""
+
+MIN_ERROR_RATE = 1e-9
+"""Here a blocked filter is 1.9 times as large as a classic one, and ten times below 2.2 times."""
+
+SALTS = tuple(mmh3_x64_128_utupledigest(b"%d" % i, 0)[0] | 1 for i in range(MAX_HASHES))
+_SALTS = np.array(SALTS, np.uint64)
+_POSITION_SHIFT = np.uint64(55)
+_DIGITS = 50
+"""Decimal digits: the sum alternates, and its terms are up to 2^k times its value."""
+
+
+def offsets_of(digests: Words, num_blocks: int, num_hashes: int) -> Words:
+    """Return the places in the bitmap of n items.
+
+    Args:
+        digests: An array of n rows: h1 and h2.
+        num_blocks: Blocks of one shard, B.
+        num_hashes: Positions of one item, k.
+
+    Returns:
+        An array of n rows of k bit numbers, the bitmap's first being 0.
+    """
+    # Column by column, as the classic offsets are. The products wrap at 2^64, as they should.
+    columns: Words = _SALTS[:num_hashes, None] * digests[:, 1]
+    columns >>= _POSITION_SHIFT
+    columns += digests[:, 0] % np.uint64(num_blocks) * np.uint64(BLOCK_BITS)
+    return columns.T
+
+
+def block_rate(num_hashes: int, items_per_block: float) -> float:
+    """Return the false-positive rate of blocks that hold so many items on average.
+
+    Cost: 0.2 milliseconds.
+
+    >>> f"{block_rate(6, 51.6):.4f}"
+    '0.0100'
+    """
+    if items_per_block <= 0:
+        return 0.0
+    with localcontext() as context:
+        context.prec = _DIGITS
+        items = Decimal(items_per_block)
+        return max(0.0, float(sum(w * (-items * hit).exp() for w, hit in _terms(num_hashes))))
+
+
+@cache
+def _terms(num_hashes: int) -> list[tuple[Decimal, Decimal]]:
+    """Return (-1)^j E[C(d, j)] and 1 - q_j for each j, from exact whole numbers."""
+    whole = BLOCK_BITS**num_hashes
+    with localcontext() as context:
+        context.prec = _DIGITS
+        terms = []
+        for j in range(num_hashes + 1):
+            ways = sum(
+                (-1) ** i * math.comb(j, i) * (BLOCK_BITS - i) ** num_hashes for i in range(j + 1)
+            )
+            weight = Decimal((-1) ** j * math.comb(BLOCK_BITS, j) * ways) / whole
+            terms.append((weight, Decimal(whole - (BLOCK_BITS - j) ** num_hashes) / whole))
+    return terms
+
+
+def items_per_block(error_rate: float, num_hashes: int) -> float:
+    """Return how many items a block may hold on average at that rate.
+
+    >>> round(items_per_block(1e-6, 14), 2)
+    13.05
+    """
+    # A classic filter holds hardly fewer items than the blocked one, and not a thousand times more.
+    high = 1.1e9 * BLOCK_BITS / sizing.bits_needed(10**9, error_rate, num_hashes)
+    low = high / 1000
+    while high / low > 1 + 1e-7:
+        middle = math.sqrt(low * high)
+        if block_rate(num_hashes, middle) <= error_rate:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@lru_cache(maxsize=256)
+def best_shape(error_rate: float) -> tuple[int, float]:
+    """Return k and the items of a block: the fewest hashes within 1.8 % of the least bits.
+
+    Cost: up to 0.1 seconds, once for each rate.
+
+    >>> best_shape(0.01)[0], best_shape(1e-6)[0]
+    (6, 14)
+    """
+    ideal = max(1, math.ceil(-math.log2(error_rate)))
+    choices = {k: items_per_block(error_rate, k) for k in range(max(1, ideal // 2), ideal + 1)}
+    enough = max(choices.values()) / MEMORY_SLACK
+    return next((k, items) for k, items in choices.items() if items >= enough)
+
+
+def size_for(
+    capacity: int,
+    error_rate: float,
+    *,
+    num_hashes: int | None = None,
+    shards: int | None = None,
+) -> Size:
+    """Return the smallest blocked filter that holds `capacity` items at `error_rate`.
+
+    Args, Raises: as `sizing.size_for`; also ConfigurationError below a rate of 1e-9.
+
+    >>> size_for(1_000_000, 0.01)
+    Size(shard_bits=9918464, num_hashes=6, shards=1)
+    """
+    if error_rate < MIN_ERROR_RATE:
+        raise ConfigurationError(
+            f"error_rate must be at least {MIN_ERROR_RATE:g} with layout='blocked', which would "
+            f"need more than twice the memory of layout='classic', not {error_rate!r}"
+        )
+    if num_hashes is None:
+        num_hashes, items = best_shape(error_rate)
+    else:
+        items = items_per_block(error_rate, num_hashes)
+    most = MAX_SHARD_BITS // BLOCK_BITS
+    least = math.ceil(capacity / items / most)
+    for count in range(least, MAX_SHARDS + 1) if shards is None else (shards,):
+        blocks = math.ceil(shard_capacity(capacity, count) / items)
+        if blocks <= most and count <= MAX_SHARDS:
+            return Size(max(blocks * BLOCK_BITS, MIN_SHARD_BITS), num_hashes, count)
+    raise sizing.too_large(capacity, error_rate, capacity / items * BLOCK_BITS, shards)
+
+
+def expected_error_rate(count: float, num_bits: int, num_hashes: int) -> float:
+    """Return the false-positive rate after `count` distinct items.
+
+    >>> f"{expected_error_rate(1_000_000, 9_918_464, 6):.4f}"
+    '0.0100'
+    """
+    return block_rate(num_hashes, count / (num_bits / BLOCK_BITS))
+
+
+def error_rate_at_fill(fill_ratio: float, num_hashes: int) -> float:
+    """Return the chance that an item never added finds all its bits set.
+
+    Blocks differ in fill, so it is more than fill^k.
+
+    >>> 0.45**6 < error_rate_at_fill(0.45, 6) < 0.01
+    True
+    """
+    if fill_ratio >= 1:
+        return 1.0
+    return block_rate(num_hashes, -math.log1p(-fill_ratio) / _hit(num_hashes))
+
+
+def estimate_count(bits_set: float, num_bits: int, num_hashes: int) -> float:
+    """Return the number of distinct items from the number of set bits.
+
+    A given bit is set by an item with probability h/B, h = 1 - (1 - 1/512)^k, whatever happens to
+    its neighbours, so n = -(B/h) ln(1 - X/m): the classic estimate with 512 h for k.
+
+    >>> round(estimate_count(4_485_000, 9_918_464, 6))
+    999726
+    """
+    return sizing.estimate_count(bits_set, num_bits, BLOCK_BITS * _hit(num_hashes))
+
+
+def estimate_deviation(capacity: int, num_bits: int, num_hashes: int, sampled_bits: int) -> float:
+    """Return the standard deviation of `estimate_count` for a filter at its capacity.
+
+    The set bits of a block with a Poisson number L of items have the variance
+
+        V = 512 e_1 (1 - e_1) + 512 * 511 (e_2 - e_1^2),    e_j = exp(-L (1 - q_j))
+
+    and those of s of all B blocks s (V - (512 e_1 h)^2 L s/B), because the blocks share n items.
+
+    >>> round(estimate_deviation(1_000_000, 9_918_464, 6, 9_918_464))
+    256
+    """
+    blocks, sampled = num_bits / BLOCK_BITS, sampled_bits / BLOCK_BITS
+    items, hit = capacity / blocks, _hit(num_hashes)
+    one, both = math.exp(-items * hit), math.exp(-items * _hit(num_hashes, 2))
+    variance = BLOCK_BITS * one * (1 - one) + BLOCK_BITS * (BLOCK_BITS - 1) * (both - one**2)
+    shared = (BLOCK_BITS * one * hit) ** 2 * items * sampled / blocks
+    deviation = math.sqrt(sampled * max(variance - shared, 0.0)) / sampled_bits
+    return blocks / hit / one * deviation
+
+
+def _hit(num_hashes: int, bits: int = 1) -> float:
+    """Return the chance that an item sets any of some given bits of its block, 1 - q_j."""
+    return -math.expm1(num_hashes * math.log1p(-bits / BLOCK_BITS))
