@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 DEFAULT_SEED = 0
 
+OFFSETS_PER_SLICE = 2**16
+"""Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
+
 
 def encode_item(item: object) -> bytes:
     r"""Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is.
@@ -140,6 +143,13 @@ class Hasher:
         self.num_hashes = num_hashes
         self.shards = shards
         self.seeds = seeds
+        i = np.arange(num_hashes, dtype=np.uint64)[:, None]
+        pairs = i * (i - (i > 0)) // np.uint64(2)
+        self._terms: tuple[Words, Words, Words] = (
+            i,
+            pairs,
+            (i + np.uint64(1)) * pairs // np.uint64(3),
+        )
 
     def locate(self, data: bytes) -> tuple[int, list[int]]:
         """Return the shard and the k bit offsets of one encoded item.
@@ -201,23 +211,35 @@ class Hasher:
         return high >> np.uint64(32)
 
     def _enhanced(self, digests: Words) -> Words:
-        h1, h2 = digests[:, 0], digests[:, 1]
         bits = np.uint64(self.shard_bits)
-        x, y, z = ((h % bits)[:, None] for h in (h1, h2, h2 // bits))
-        i = np.arange(self.num_hashes, dtype=np.uint64)[None, :]
-        one, two, six = np.uint64(1), np.uint64(2), np.uint64(6)
-        pairs = i * (i - (i > 0)) // two
-        triples = (i + one) * i * (i - (i > 0)) // six
-        # No overflow: m < 2^32 and i < 2^6, so the sum stays below 2^45.
-        offsets: Words = (x + i * y + pairs * z + triples) % bits
-        return offsets
+        i, pairs, triples = self._terms
+        # Column by column, so that whoever goes through the offsets has long runs in memory, and
+        # in slices that stay in the cache.
+        columns = np.empty((self.num_hashes, len(digests)), np.uint64)
+        step = OFFSETS_PER_SLICE // self.num_hashes
+        for start in range(0, len(digests), step):
+            h1, h2 = digests[start : start + step].T
+            x, y, z = (_modulo(h, bits) for h in (h1, h2, h2 // bits))
+            out = columns[:, start : start + step]
+            np.multiply(i, y, out=out)
+            out += x
+            out += pairs * z
+            out += triples
+            # No overflow: m < 2^32 and i < 2^6, so the sum stays below 2^45.
+            out[:] = _modulo(out, bits)
+        return columns.T
 
     def _seeded(self, digests: Words) -> Words:
         bits = np.uint64(self.shard_bits)
-        offsets: Words = digests % bits
-        offsets += np.arange(self.num_hashes, dtype=np.uint64)
-        offsets %= bits
-        return offsets
+        places = _modulo(digests, bits)
+        places += np.arange(self.num_hashes, dtype=np.uint64)
+        return _modulo(places, bits)
+
+
+def _modulo(words: Words, divisor: np.uint64) -> Words:
+    # NumPy divides by one number with vector instructions, but has none for the remainder.
+    remainder: Words = words - words // divisor * divisor
+    return remainder
 
 
 def _halves(digests: Iterable[bytes]) -> Words:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError
-from bloomlock.hashing import Hasher, check_seeds, encode_item, encode_items
+from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, check_seeds, encode_item, encode_items
 from bloomlock.sizing import HEADER_BITS, MAX_SHARD_BITS
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text("utf-8"))
@@ -46,6 +46,13 @@ def test_written_vectors_still_hold(vector):
     expected = (vector["shard"], [HEADER_BITS + offset for offset in vector["offsets"]])
     assert hasher.locate(data) == expected
     assert placed(hasher, [data]) == ([expected[0]], [expected[1]])
+
+
+def test_both_paths_agree_in_every_slice_of_a_long_batch():
+    hasher = Hasher(MAX_SHARD_BITS, 64, 3)
+    items = [str(number).encode() for number in range(OFFSETS_PER_SLICE // 64 * 2 + 3)]
+    shards, offsets = map(list, zip(*map(hasher.locate, items), strict=True))
+    assert placed(hasher, items) == (shards, offsets)
 
 
 def murmur3_x64_128(data: bytes, seed: int) -> tuple[int, int]:
