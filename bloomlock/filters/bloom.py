@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from bloomlock.descriptor import Wanted
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 from bloomlock.runtime.clients import sync_client
+from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.threads import threads_for
 
 from . import answers, copying, inspection, maintenance
 from .core import FilterCore, OnFull, OnLost, OnUnknown
 from .face import FilterFace
+from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +43,9 @@ class BloomFilter(FilterFace):
             BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
         strategy: How an update reaches Redis: "atomic", "lua", "transaction", "pipeline", "lock".
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
+        near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
+            and given without a round trip; 0 for none.
+        max_staleness: Seconds after a clear by another client for which they may be given still.
         on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items
             then with CapacityError.
         on_lost: What to do when the filter turns out to be missing, cleared or replaced:
@@ -83,6 +88,8 @@ class BloomFilter(FilterFace):
         client: Client = None,
         strategy: str | Strategy = "atomic",
         seeds: Iterable[int] | None = None,
+        near_cache: int = 0,
+        max_staleness: float = MAX_STALENESS_SECONDS,
         on_full: OnFull = "warn",
         on_lost: OnLost = "raise",
         on_unknown: OnUnknown = "raise",
@@ -97,6 +104,7 @@ class BloomFilter(FilterFace):
             on_full=on_full,
             on_lost=on_lost,
             on_unknown=on_unknown,
+            caching=NearCaching.check(near_cache, max_staleness, boot_clock),
         )
         self._start(core, client)
 
@@ -107,6 +115,8 @@ class BloomFilter(FilterFace):
         *,
         client: Client = None,
         strategy: str | Strategy = "atomic",
+        near_cache: int = 0,
+        max_staleness: float = MAX_STALENESS_SECONDS,
         on_full: OnFull = "warn",
         on_lost: OnLost = "raise",
         on_unknown: OnUnknown = "raise",
@@ -127,6 +137,7 @@ class BloomFilter(FilterFace):
             on_full=on_full,
             on_lost=on_lost,
             on_unknown=on_unknown,
+            caching=NearCaching.check(near_cache, max_staleness, boot_clock),
         )
         made = cls.__new__(cls)
         made._start(core, client)  # noqa: SLF001 - a second constructor
@@ -158,8 +169,11 @@ class BloomFilter(FilterFace):
             FilterLostError: If the filter is gone and `on_lost="raise"`.
             CapacityError: If the filter is full and `on_full="raise"`.
 
-        Cost: one round trip (two with the lock strategy); O(k) on the server.
+        Cost: one round trip (two with the lock strategy); O(k) on the server. None for an item
+        in the near-cache.
         """
+        if (near := self._core.near) is not None and near.knows(item):
+            return False
         return self._runtime.run(answers.add(self._core, item))
 
     def exists(self, item: str | bytes) -> bool:
@@ -172,8 +186,11 @@ class BloomFilter(FilterFace):
         Raises:
             TypeError, FilterLostError: As `add`.
 
-        Cost: one round trip, repeated if its reply is lost; O(k) on the server.
+        Cost: one round trip, repeated if its reply is lost; O(k) on the server. None for an
+        item in the near-cache.
         """
+        if (near := self._core.near) is not None and near.knows(item):
+            return True
         return self._runtime.run(answers.exists(self._core, item))
 
     def __contains__(self, item: str | bytes) -> bool:
@@ -241,7 +258,10 @@ class BloomFilter(FilterFace):
 
     def delete(self) -> bool:
         """Delete the filter; True if there was one. Objects attached to it find it lost."""
-        return self._runtime.run(maintenance.delete(self._core.keys))
+        try:
+            return self._runtime.run(maintenance.delete(self._core.keys))
+        finally:
+            self._core.forget()
 
     def copy(self, name: str) -> Self:
         """Copy the filter to a new name and return the copy, opened with the same client.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Strategy
 
+    from .near_cache import NearCache, NearCaching
+
 OnFull = Literal["warn", "raise"]
 OnLost = Literal["raise", "recreate"]
 OnUnknown = Literal["raise", "new"]
@@ -39,6 +41,8 @@ class FilterCore:
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
         untold: Items that an operation which raised FilterLostError added to the new generation
             as new; the next `add` of such an item is told "new", so that a retry loses nothing.
+            Whoever puts items there calls `forget` after it.
+        near: The positive answers kept for the view; None if none are, or none yet.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class FilterCore:
         on_full: object,
         on_lost: object,
         on_unknown: object,
+        caching: NearCaching | None = None,
     ) -> None:
         """Check the policies; nothing is sent."""
         self.keys = keys
@@ -67,6 +72,8 @@ class FilterCore:
         self.view: View | None = None
         self.lost: str | None = None
         self.untold: set[bytes] = set()
+        self.caching = caching
+        self.near: NearCache | None = None
 
     @property
     def descriptor(self) -> Descriptor:
@@ -88,6 +95,7 @@ class FilterCore:
             on_full="raise" if self.fill.refuse else "warn",
             on_lost=self.on_lost,
             on_unknown=self.on_unknown,
+            caching=self.caching,
         )
 
     def attach(self) -> Core[View]:
@@ -104,8 +112,34 @@ class FilterCore:
                 descriptor.capacity, descriptor.error_rate, descriptor.seeds, descriptor.size.shards
             )
         self.view, self.lost = view, None
+        self.near_of(view)
         yield from self.fill.start(view)
         return view
+
+    def near_of(self, view: View) -> NearCache | None:
+        """Return where an operation that starts now keeps its answers; None: near_cache is 0.
+
+        Args:
+            view: The view the operation goes by.
+        """
+        near = self.near
+        if near is not None and near.header == view.header and not near.ended:
+            return near
+        if self.caching is None:
+            return None
+        near = self.caching.start(view.header)
+        if view is self.view and self.lost is None:
+            self.near = near
+            # Looked at again, because whoever replaces the view or finds it lost ends the cache
+            # that was there before this one.
+            if view is not self.view or self.lost is not None:
+                near.end()
+        return near
+
+    def forget(self) -> None:
+        """Keep none of the answers kept until now, nor those on their way."""
+        if self.near is not None:
+            self.near.end()
 
     def current(self) -> Core[View]:
         """Return the view to work with, attaching at the first use.

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 def clear(core: FilterCore) -> Core[None]:
     """Empty the filter for everybody, keeping its parameters, and attach to the new generation."""
-    descriptor = yield from renew(core.keys, new_generation())
+    try:
+        descriptor = yield from renew(core.keys, new_generation())
+    finally:
+        # Whatever became of it, this object gives no answer from before.
+        core.forget()
     core.untold.clear()
     yield from core.adopt(descriptor)
 
