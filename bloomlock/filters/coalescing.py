@@ -1,0 +1,180 @@
+"""Concurrent single calls on one asyncio filter go out together.
+
+A call that finds the filter idle is carried out at once, by its own task, as if there were no
+others. Calls that come while one is under way wait; when it is answered all that wait go out as
+one batch, and what comes meanwhile is the next. No timer is involved: how much goes out together
+follows from how long a round trip takes and how many call.
+
+Nothing depends on one caller's life. Batches are carried out by a task of their own. A caller that
+is cancelled while it waits is taken out, and its item is never sent; one whose call is under way
+gives up its answer and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from bloomlock.errors import BloomlockError
+from bloomlock.hashing import encode_item
+
+from . import answers
+from .gathered import Call, Gathered
+
+if TYPE_CHECKING:
+    from bloomlock.commands import Core
+
+    from .core import FilterCore
+
+T = TypeVar("T")
+
+CALLS_PER_BATCH = 10_000
+"""Bounds the memory of a batch, and how long its last caller waits for its first."""
+
+
+class Run(Protocol):
+    """Carries out a core."""
+
+    async def __call__(self, core: Core[T]) -> T:
+        """Return its result."""
+
+
+class Coalescer:
+    """The single calls of one filter on one event loop.
+
+    Args:
+        core: The filter.
+        run: Carries out its cores.
+
+    Attributes:
+        loop: The event loop that was running when it was made.
+    """
+
+    def __init__(self, core: FilterCore, run: Run) -> None:
+        """Start idle."""
+        self.loop = asyncio.get_running_loop()
+        self._core = core
+        self._run = run
+        # Whether somebody's call or a batch is under way, or about to be.
+        self._busy = False
+        self._closed = False
+        self._waiting: dict[asyncio.Future[bool], Call] = {}
+        self._under_way: dict[asyncio.Future[bool], Call] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def call(self, item: str | bytes, *, write: bool) -> bool:
+        """Add an item (True: new) or ask for it (True: seen).
+
+        Raises:
+            BloomlockError: If the filter was closed before the call was sent.
+            Exception: What the call raises when it is made alone.
+        """
+        if not self._busy:
+            self._busy = True
+            step = answers.add if write else answers.exists
+            try:
+                return await self._run(step(self._core, item))
+            finally:
+                self._go_on()
+        # What is no item harms nobody else's batch.
+        encode_item(item)
+        future: asyncio.Future[bool] = self.loop.create_future()
+        self._waiting[future] = (item, write)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._leave(future)
+            raise
+
+    def close(self) -> None:
+        """Send nothing more; calls that wait raise BloomlockError."""
+        self._closed = True
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting:
+            if not future.done():
+                future.set_exception(
+                    BloomlockError(
+                        f"filter {self._core.keys.name!r} was closed while this call waited for "
+                        "those before it; nothing was sent for it"
+                    )
+                )
+
+    def _leave(self, future: asyncio.Future[bool]) -> None:
+        """Take out a call whose caller is gone."""
+        if future.done() and not future.cancelled():
+            # Answered at the same moment; asyncio complains of errors that nobody looked at.
+            future.exception()
+            return
+        if self._waiting.pop(future, None) is not None:
+            return
+        known = self._under_way.pop(future, None) is not None
+        if known and not self._under_way and self._task is not None:
+            # Nobody is left whom the batch is for; a server that hangs must not hold up the next.
+            self._task.cancel()
+
+    def _go_on(self) -> None:
+        """What was under way is over: start a batch if somebody waits."""
+        if not self._waiting or self.loop.is_closed():
+            self._busy = False
+            return
+        self._task = self.loop.create_task(self._carry_out_batches())
+        # The loop keeps weak references to tasks only. That a cancelled task may never have begun
+        # is why this is no `finally` in it.
+        _TASKS.add(self._task)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        _TASKS.discard(task)
+        self._task = None
+        self._go_on()
+
+    async def _carry_out_batches(self) -> None:
+        while self._waiting:
+            await self._carry_out(self._board())
+            # Those who were answered come back first, so that their next calls go out together.
+            await asyncio.sleep(0)
+
+    def _board(self) -> Gathered:
+        waiting = self._waiting
+        if len(waiting) <= CALLS_PER_BATCH:
+            self._under_way, self._waiting = waiting, {}
+        else:
+            self._under_way = dict(islice(waiting.items(), CALLS_PER_BATCH))
+            self._waiting = dict(islice(waiting.items(), CALLS_PER_BATCH, None))
+        return Gathered(self._core, list(self._under_way.values()))
+
+    async def _carry_out(self, batch: Gathered) -> None:
+        calls = list(self._under_way.items())
+        try:
+            await self._run(batch.run())
+        except Exception as error:  # noqa: BLE001 - the callers', like those the batch hands out
+            batch.fail(error)
+        except BaseException:
+            batch.give_up()
+            raise
+        finally:
+            self._under_way = {}
+            self._hand_out(calls, batch)
+
+    def _hand_out(self, calls: list[tuple[asyncio.Future[bool], Call]], batch: Gathered) -> None:
+        if self.loop.is_closed():
+            return
+        again = {}
+        for (future, call), outcome in zip(calls, batch.outcomes, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, bool):
+                future.set_result(outcome)
+            elif outcome is None:
+                again[future] = call
+            else:
+                future.set_exception(outcome)
+        if again:
+            # Before all that came later.
+            self._waiting = again | self._waiting
+            if self._closed:
+                self.close()
+
+
+_TASKS: set[asyncio.Task[Any]] = set()
