@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.descriptor import Wanted
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 from bloomlock.runtime.clients import async_client
+from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from . import answers, copying, inspection, maintenance
+from .coalescing import Coalescer
 from .core import FilterCore, OnFull, OnLost, OnUnknown
 from .face import FilterFace
+from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -39,8 +43,8 @@ class AsyncBloomFilter(FilterFace):
     Args:
         client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None, as
             for BloomFilter; it belongs to one event loop.
-        name, capacity, error_rate, strategy, seeds, on_full, on_lost, on_unknown, shards, prefix:
-            As for BloomFilter.
+        name, capacity, error_rate, strategy, seeds, near_cache, max_staleness, on_full, on_lost,
+            on_unknown, shards, prefix: As for BloomFilter.
 
     >>> import asyncio
     >>> from bloomlock.server import PrivateServer
@@ -62,6 +66,8 @@ class AsyncBloomFilter(FilterFace):
         client: Client = None,
         strategy: str | Strategy = "atomic",
         seeds: Iterable[int] | None = None,
+        near_cache: int = 0,
+        max_staleness: float = MAX_STALENESS_SECONDS,
         on_full: OnFull = "warn",
         on_lost: OnLost = "raise",
         on_unknown: OnUnknown = "raise",
@@ -76,6 +82,7 @@ class AsyncBloomFilter(FilterFace):
             on_full=on_full,
             on_lost=on_lost,
             on_unknown=on_unknown,
+            caching=NearCaching.check(near_cache, max_staleness, boot_clock),
         )
         self._prepare(core, client)
 
@@ -86,6 +93,8 @@ class AsyncBloomFilter(FilterFace):
         *,
         client: Client = None,
         strategy: str | Strategy = "atomic",
+        near_cache: int = 0,
+        max_staleness: float = MAX_STALENESS_SECONDS,
         on_full: OnFull = "warn",
         on_lost: OnLost = "raise",
         on_unknown: OnUnknown = "raise",
@@ -99,6 +108,7 @@ class AsyncBloomFilter(FilterFace):
             on_full=on_full,
             on_lost=on_lost,
             on_unknown=on_unknown,
+            caching=NearCaching.check(near_cache, max_staleness, boot_clock),
         )
         made = cls.__new__(cls)
         made._prepare(core, client)  # noqa: SLF001 - a second constructor
@@ -109,6 +119,14 @@ class AsyncBloomFilter(FilterFace):
         self._client = client
         self._owns_client = False
         self._runtime: Tasks | None = None
+        self._coalescer: Coalescer | None = None
+
+    def _calls(self) -> Coalescer:
+        """Return what carries out single calls on the running loop."""
+        found = self._coalescer
+        if found is None or found.loop is not asyncio.get_running_loop():
+            found = self._coalescer = Coalescer(self._core, self._run)
+        return found
 
     async def _run(self, core: Core[T]) -> T:
         if self._runtime is None:
@@ -133,12 +151,19 @@ class AsyncBloomFilter(FilterFace):
         return self._attach().__await__()
 
     async def add(self, item: str | bytes) -> bool:
-        """Add an item; True if it is new. See BloomFilter.add."""
-        return await self._run(answers.add(self._core, item))
+        """Add an item; True if it is new. See BloomFilter.add.
+
+        Cost: as BloomFilter.add when alone; concurrent calls share their round trips.
+        """
+        if (near := self._core.near) is not None and near.knows(item):
+            return False
+        return await self._calls().call(item, write=True)
 
     async def exists(self, item: str | bytes) -> bool:
         """Tell whether an item was added. See BloomFilter.exists."""
-        return await self._run(answers.exists(self._core, item))
+        if (near := self._core.near) is not None and near.knows(item):
+            return True
+        return await self._calls().call(item, write=False)
 
     async def add_many(self, items: Iterable[str | bytes]) -> list[bool]:
         """Add many items; one answer for each. See BloomFilter.add_many."""
@@ -166,7 +191,10 @@ class AsyncBloomFilter(FilterFace):
 
     async def delete(self) -> bool:
         """Delete the filter; True if there was one. See BloomFilter.delete."""
-        return await self._run(maintenance.delete(self._core.keys))
+        try:
+            return await self._run(maintenance.delete(self._core.keys))
+        finally:
+            self._core.forget()
 
     async def copy(self, name: str) -> Self:
         """Copy the filter to a new name and return the copy. See BloomFilter.copy."""
@@ -182,7 +210,10 @@ class AsyncBloomFilter(FilterFace):
         await self._run(self._core.attach())
 
     async def close(self) -> None:
-        """Close the client if this object made it."""
+        """Close the client if this object made it; calls not sent yet raise BloomlockError."""
+        if self._coalescer is not None:
+            self._coalescer.close()
+            self._coalescer = None
         if self._runtime is not None and self._owns_client:
             await self._runtime.client.aclose()
 
