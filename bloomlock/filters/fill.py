@@ -17,6 +17,8 @@ from bloomlock.sizing import estimate_count, estimate_deviation
 from bloomlock.strategies.bits import header_command
 
 if TYPE_CHECKING:
+    from bloomlock.descriptor import Descriptor
+
     from .view import View
 
 logger = logging.getLogger("bloomlock")
@@ -71,21 +73,29 @@ class FillWatch:
 
     def look(self, view: View) -> Core[None]:
         """Estimate the fill from one slice of one shard. Cost: one round trip."""
-        size = view.descriptor.size
-        capacity = view.descriptor.capacity
-        whole = (size.shard_bits + 7) // 8
-        slices = max(1, whole // SAMPLE_BYTES)
-        self._samples += 1
-        key = view.shards[self._samples % size.shards].key
-        first = HEADER_BYTES + (self._samples * 7919 % slices) * SAMPLE_BYTES
-        last = first + SAMPLE_BYTES - 1
-        sampled = min(SAMPLE_BYTES * 8, size.shard_bits)
+        shard, first, sampled = self.next_sample(view.descriptor)
+        key = view.shards[shard].key
         bits, start = yield from ask(
-            key, encode_command("BITCOUNT", key, first, last), header_command(key)
+            key,
+            encode_command("BITCOUNT", key, first, first + SAMPLE_BYTES - 1),
+            header_command(key),
         )
         if header_from_bytes(start) != view.header:
             self._until_look = 1
             return
+        self.judge(view.descriptor, bits, sampled)
+
+    def next_sample(self, descriptor: Descriptor) -> tuple[int, int, int]:
+        """Return the slice to count next: shard, first byte in its string, bits."""
+        size = descriptor.size
+        slices = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES)
+        self._samples += 1
+        first = HEADER_BYTES + (self._samples * 7919 % slices) * SAMPLE_BYTES
+        return self._samples % size.shards, first, min(SAMPLE_BYTES * 8, size.shard_bits)
+
+    def judge(self, descriptor: Descriptor, bits: int, sampled: int) -> None:
+        """Draw the conclusions from `bits` set among `sampled` of a filter with that descriptor."""
+        size, capacity = descriptor.size, descriptor.capacity
         filled = bits / sampled * size.num_bits
         count = estimate_count(filled, size.num_bits, size.num_hashes)
         deviation = estimate_deviation(capacity, size.num_bits, size.num_hashes, sampled)
