@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from .blocked import BLOCK_BITS
 from .errors import ConfigurationError, FilterMismatchError
 from .hashing import Hasher, check_seeds
+from .layouts import BLOCKED, CLASSIC, LAYOUTS, check_layout
 from .sizing import (
     MAX_HASHES,
     MAX_SHARD_BITS,
@@ -19,11 +21,12 @@ from .sizing import (
     check_capacity,
     check_error_rate,
     check_shards,
-    size_for,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from .layouts import Layout
 
 FORMAT = 1
 GENERATION_BITS = 48
@@ -82,7 +85,8 @@ class Descriptor:
         error_rate: False-positive rate at that fill, p.
         size: Bits, hash functions and shards.
         seeds: One Murmur3 seed for each hash function; None: default hashing.
-        layout: Where the bits of an item may lie; "classic": anywhere in its shard.
+        layout: Where the bits of an item may lie: "classic", anywhere in its shard, or "blocked",
+            in one block of 64 bytes.
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "creating" while shards are initialised; "copying" while a copy fills.
     """
@@ -91,7 +95,7 @@ class Descriptor:
     error_rate: float
     size: Size
     seeds: tuple[int, ...] | None = None
-    layout: str = "classic"
+    layout: str = CLASSIC
     generation: int = 0
     state: str = READY
 
@@ -100,9 +104,15 @@ class Descriptor:
         """The header every shard of this generation starts with."""
         return header_of(self.generation)
 
+    @property
+    def formulas(self) -> Layout:
+        """Rates and estimates as they hold for its layout."""
+        return LAYOUTS[self.layout]
+
     def hasher(self) -> Hasher:
         """Return the hasher that places items in this filter."""
-        return Hasher(self.size.shard_bits, self.size.num_hashes, self.size.shards, self.seeds)
+        size = self.size
+        return Hasher(size.shard_bits, size.num_hashes, size.shards, self.seeds, self.layout)
 
     def with_generation(self, generation: int, state: str) -> Descriptor:
         """Return the same parameters for another generation."""
@@ -121,10 +131,16 @@ class Wanted:
     error_rate: float
     seeds: tuple[int, ...] | None
     shards: int | None
+    layout: str = CLASSIC
 
     @classmethod
     def check(
-        cls, capacity: object, error_rate: object, seeds: object = None, shards: object = None
+        cls,
+        capacity: object,
+        error_rate: object,
+        seeds: object = None,
+        shards: object = None,
+        layout: object = CLASSIC,
     ) -> Wanted:
         """Check every parameter; raises ConfigurationError on the first that is not usable."""
         wanted = cls(
@@ -132,6 +148,7 @@ class Wanted:
             check_error_rate(error_rate),
             check_seeds(seeds),
             check_shards(shards),
+            check_layout(layout, seeds),
         )
         wanted.describe()
         return wanted
@@ -139,14 +156,17 @@ class Wanted:
     def describe(self) -> Descriptor:
         """Return the descriptor of a new filter with these parameters, its generation still 0."""
         num_hashes = len(self.seeds) if self.seeds else None
-        size = size_for(self.capacity, self.error_rate, num_hashes=num_hashes, shards=self.shards)
-        return Descriptor(self.capacity, self.error_rate, size, self.seeds)
+        size = LAYOUTS[self.layout].size_for(
+            self.capacity, self.error_rate, num_hashes=num_hashes, shards=self.shards
+        )
+        return Descriptor(self.capacity, self.error_rate, size, self.seeds, self.layout)
 
     def differences(self, stored: Descriptor) -> list[str]:
         """Return "parameter: stored X, asked Y" for each parameter that differs."""
         pairs = [
             ("capacity", stored.capacity, self.capacity),
             ("error_rate", stored.error_rate, self.error_rate),
+            ("layout", stored.layout, self.layout),
             ("seeds", stored.seeds, self.seeds),
             ("shards", stored.size.shards, self.shards or stored.size.shards),
         ]
@@ -202,8 +222,8 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
 
 
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
-    if int(fields["format"]) != FORMAT or fields["layout"] != "classic":
-        raise ConfigurationError(f"format {fields['format']}, layout {fields['layout']!r}")
+    if int(fields["format"]) != FORMAT:
+        raise ConfigurationError(f"format {fields['format']}")
     size = Size(int(fields["shard_bits"]), int(fields["num_hashes"]), int(fields["shards"]))
     generation = int(fields["generation"])
     seeds = tuple(int(seed) for seed in fields["seeds"].split(",") if seed) or None
@@ -213,12 +233,15 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         raise ConfigurationError("a size is beyond what this version handles")
     if seeds and len(check_seeds(seeds) or ()) != size.num_hashes:
         raise ConfigurationError("as many seeds as hash functions are needed")
+    layout = check_layout(fields["layout"], seeds)
+    if layout == BLOCKED and size.shard_bits % BLOCK_BITS:
+        raise ConfigurationError("a shard is not whole blocks")
     return Descriptor(
         check_capacity(int(fields["capacity"])),
         check_error_rate(float(fields["error_rate"])),
         size,
         seeds,
-        fields["layout"],
+        layout,
         generation,
         fields["state"],
     )

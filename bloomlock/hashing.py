@@ -20,6 +20,8 @@ With seeds. Let g_i be the first half of the digest with seed_i. Then
 The i is there because Murmur3 lets a short item that ends in a zero byte and the same item without
 it exchange the digests of two neighbouring seeds: without it both would have the same bits.
 
+The blocked layout has its own places (blocked.py), from the same digest and in the same shard.
+
 m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 2^-32.
 """
 
@@ -31,7 +33,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
 
+from .blocked import BLOCK_BITS, POSITION_SHIFT, SALTS, places_in_blocks
 from .errors import ConfigurationError
+from .layouts import BLOCKED, CLASSIC
 from .sizing import HEADER_BITS, MAX_HASHES
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     Words = npt.NDArray[np.uint64]
 
 DEFAULT_SEED = 0
+LAST_IN_BLOCK = BLOCK_BITS - 1
 
 OFFSETS_PER_SLICE = 2**16
 """Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
@@ -127,6 +132,7 @@ class Hasher:
         num_hashes: Offsets for each item, k.
         shards: Number of shards, S.
         seeds: One Murmur3 seed for each hash function, or None for default hashing.
+        layout: "classic", or "blocked" (then m is a multiple of 512, and there are no seeds).
 
     Offsets returned count from the start of the Redis string: the header's 64 bits are added.
     """
@@ -137,12 +143,15 @@ class Hasher:
         num_hashes: int,
         shards: int = 1,
         seeds: tuple[int, ...] | None = None,
+        layout: str = CLASSIC,
     ) -> None:
         """Keep the shape."""
         self.shard_bits = shard_bits
         self.num_hashes = num_hashes
         self.shards = shards
         self.seeds = seeds
+        self._blocks = shard_bits // BLOCK_BITS if layout == BLOCKED else 0
+        self._salts = SALTS[:num_hashes]
         i = np.arange(num_hashes, dtype=np.uint64)[:, None]
         pairs = i * (i - (i > 0)) // np.uint64(2)
         self._terms: tuple[Words, Words, Words] = (
@@ -165,6 +174,10 @@ class Hasher:
             offsets = [(half % bits + i) % bits + HEADER_BITS for i, half in enumerate(halves)]
             return (halves[0] * self.shards) >> 64, offsets
         h1, h2 = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
+        if self._blocks:
+            start = h1 % self._blocks * BLOCK_BITS + HEADER_BITS
+            places = [start + (h2 * s >> POSITION_SHIFT & LAST_IN_BLOCK) for s in self._salts]
+            return (h1 * self.shards) >> 64, places
         x = h1 % bits
         z, y = divmod(h2, bits)
         z %= bits
@@ -198,7 +211,10 @@ class Hasher:
         Returns:
             An array of n shard numbers and an array of n rows of k offsets.
         """
-        offsets = self._seeded(digests) if self.seeds else self._enhanced(digests)
+        if self._blocks:
+            offsets = places_in_blocks(digests, self._blocks, self.num_hashes)
+        else:
+            offsets = self._seeded(digests) if self.seeds else self._enhanced(digests)
         offsets += np.uint64(HEADER_BITS)
         return self._shards_of(digests[:, 0]), offsets
 

@@ -10,6 +10,7 @@ from bloomlock import ConfigurationError, FilterMismatchError
 from bloomlock.descriptor import (
     FIELDS,
     READY,
+    Descriptor,
     Wanted,
     decode,
     encode,
@@ -39,10 +40,33 @@ def test_what_is_stored_is_read(capacity, error_rate, given_seeds, generation):
     num_hashes = len(given_seeds or range(20))
     assume(bits_needed(capacity, error_rate, num_hashes) < 2**39)
     wanted = Wanted.check(capacity, error_rate, given_seeds)
+    assert_read_as_written(wanted, generation)
+
+
+@given(st.integers(1, 10**9), st.floats(1e-9, 0.9), st.integers(1, 2**48 - 1))
+def test_what_is_stored_of_a_blocked_filter_is_read(capacity, error_rate, generation):
+    wanted = Wanted.check(capacity, error_rate, layout="blocked")
+    read = assert_read_as_written(wanted, generation)
+    assert Wanted.check(capacity, error_rate).differences(read) == [
+        "layout: stored blocked, asked classic"
+    ]
+
+
+def assert_read_as_written(wanted: Wanted, generation: int) -> Descriptor:
     descriptor = wanted.describe().with_generation(generation, READY)
     read = decode("x", stored(encode(descriptor)))
     assert read == descriptor
     assert not wanted.differences(read)
+    return read
+
+
+def test_bad_layouts():
+    with pytest.raises(ConfigurationError, match="layout must be 'classic' or 'blocked', not 'a'"):
+        Wanted.check(1000, 0.01, layout="a")
+    with pytest.raises(ConfigurationError, match="seeds must be None with layout='blocked'"):
+        Wanted.check(1000, 0.01, [1, 2], layout="blocked")
+    with pytest.raises(ConfigurationError, match="error_rate must be at least 1e-09 with layout"):
+        Wanted.check(1000, 1e-10, layout="blocked")
 
 
 @given(st.integers(1, 2**48 - 1))
@@ -86,6 +110,8 @@ def test_a_newer_format_is_refused():
         {"seeds": "1,1,2,3,4,5"},
         {"seeds": "1"},
         {"layout": "blocked"},
+        {"layout": "spiral"},
+        {"layout": "blocked", "shard_bits": "9728", "seeds": "1,2,3,4,5,6"},
         {"generation": "0"},
     ],
     ids=str,
