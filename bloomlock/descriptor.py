@@ -26,7 +26,7 @@ from .sizing import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .layouts import Layout
+    from .layouts import Formulas
 
 FORMAT = 1
 GENERATION_BITS = 48
@@ -105,7 +105,7 @@ class Descriptor:
         return header_of(self.generation)
 
     @property
-    def formulas(self) -> Layout:
+    def formulas(self) -> Formulas:
         """Rates and estimates as they hold for its layout."""
         return LAYOUTS[self.layout]
 
@@ -152,6 +152,17 @@ class Wanted:
         )
         wanted.describe()
         return wanted
+
+    @classmethod
+    def of(cls, descriptor: Descriptor) -> Wanted:
+        """Return the parameters that give this descriptor."""
+        return cls(
+            descriptor.capacity,
+            descriptor.error_rate,
+            descriptor.seeds,
+            descriptor.size.shards,
+            descriptor.layout,
+        )
 
     def describe(self) -> Descriptor:
         """Return the descriptor of a new filter with these parameters, its generation still 0."""

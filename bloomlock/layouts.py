@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from . import blocked, sizing
 from .errors import ConfigurationError
@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
     from .sizing import Size
 
-CLASSIC = "classic"
-BLOCKED = "blocked"
+Layout = Literal["classic", "blocked"]
+CLASSIC: Layout = "classic"
+BLOCKED: Layout = "blocked"
 
 
-class Layout(Protocol):
+class Formulas(Protocol):
     """What a layout says about sizes and rates; `sizing` and `blocked` document the functions."""
 
     def size_for(
@@ -44,7 +45,7 @@ class Layout(Protocol):
         """Return the standard deviation of `estimate_count` at capacity."""
 
 
-LAYOUTS: Mapping[str, Layout] = {CLASSIC: sizing, BLOCKED: blocked}
+LAYOUTS: Mapping[str, Formulas] = {CLASSIC: sizing, BLOCKED: blocked}
 
 
 def check_layout(layout: object, seeds: object = None) -> str:

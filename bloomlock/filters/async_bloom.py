@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from bloomlock.commands import Core
+    from bloomlock.layouts import Layout
     from bloomlock.strategies import Strategy
 
     from .inspection import FilterInfo
@@ -43,8 +44,8 @@ class AsyncBloomFilter(FilterFace):
     Args:
         client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None, as
             for BloomFilter; it belongs to one event loop.
-        name, capacity, error_rate, strategy, seeds, near_cache, max_staleness, on_full, on_lost,
-            on_unknown, shards, prefix: As for BloomFilter.
+        name, capacity, error_rate, strategy, layout, seeds, near_cache, max_staleness, on_full,
+            on_lost, on_unknown, shards, prefix: As for BloomFilter.
 
     >>> import asyncio
     >>> from bloomlock.server import PrivateServer
@@ -65,6 +66,7 @@ class AsyncBloomFilter(FilterFace):
         *,
         client: Client = None,
         strategy: str | Strategy = "atomic",
+        layout: Layout = "classic",
         seeds: Iterable[int] | None = None,
         near_cache: int = 0,
         max_staleness: float = MAX_STALENESS_SECONDS,
@@ -77,7 +79,7 @@ class AsyncBloomFilter(FilterFace):
         """Check the parameters; the first awaited use connects."""
         core = FilterCore(
             FilterKeys(name, prefix),
-            Wanted.check(capacity, error_rate, seeds, shards),
+            Wanted.check(capacity, error_rate, seeds, shards, layout),
             strategy=strategy,
             on_full=on_full,
             on_lost=on_lost,

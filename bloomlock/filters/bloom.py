@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from bloomlock.layouts import Layout
     from bloomlock.strategies import Strategy
 
     from .inspection import FilterInfo
@@ -42,6 +43,9 @@ class BloomFilter(FilterFace):
         client: A redis-py client (standalone, Sentinel or Cluster), a URL, or None: the URL in
             BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
         strategy: How an update reaches Redis: "atomic", "lua", "transaction", "pipeline", "lock".
+        layout: Where the bits of an item lie: "classic", anywhere; "blocked", in one block of 64
+            bytes, which scripts and processors reach at once, for more memory (3 % at a rate of
+            1e-2, 34 % at 1e-6) and for rates from 1e-9 on; it takes no seeds.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
         near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
             and given without a round trip; 0 for none.
@@ -87,6 +91,7 @@ class BloomFilter(FilterFace):
         *,
         client: Client = None,
         strategy: str | Strategy = "atomic",
+        layout: Layout = "classic",
         seeds: Iterable[int] | None = None,
         near_cache: int = 0,
         max_staleness: float = MAX_STALENESS_SECONDS,
@@ -99,7 +104,7 @@ class BloomFilter(FilterFace):
         """Create the filter or attach to it."""
         core = FilterCore(
             FilterKeys(name, prefix),
-            Wanted.check(capacity, error_rate, seeds, shards),
+            Wanted.check(capacity, error_rate, seeds, shards, layout),
             strategy=strategy,
             on_full=on_full,
             on_lost=on_lost,

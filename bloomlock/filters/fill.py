@@ -13,7 +13,6 @@ from redis.exceptions import RedisError
 
 from bloomlock.commands import Core, ask, encode_command
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
-from bloomlock.sizing import estimate_count, estimate_deviation
 from bloomlock.strategies.bits import header_command
 
 if TYPE_CHECKING:
@@ -95,10 +94,10 @@ class FillWatch:
 
     def judge(self, descriptor: Descriptor, bits: int, sampled: int) -> None:
         """Draw the conclusions from `bits` set among `sampled` of a filter with that descriptor."""
-        size, capacity = descriptor.size, descriptor.capacity
+        size, capacity, formulas = descriptor.size, descriptor.capacity, descriptor.formulas
         filled = bits / sampled * size.num_bits
-        count = estimate_count(filled, size.num_bits, size.num_hashes)
-        deviation = estimate_deviation(capacity, size.num_bits, size.num_hashes, sampled)
+        count = formulas.estimate_count(filled, size.num_bits, size.num_hashes)
+        deviation = formulas.estimate_deviation(capacity, size.num_bits, size.num_hashes, sampled)
         # Four deviations, so that the last items of a filter filled exactly to capacity still fit.
         self.full = count > capacity + 4 * deviation
         self.refusing = self.full and self.refuse

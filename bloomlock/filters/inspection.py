@@ -9,7 +9,6 @@ from redis.exceptions import ResponseError
 
 from bloomlock.commands import Core, ask, encode_command
 from bloomlock.errors import FilterLostError
-from bloomlock.sizing import error_rate_at_fill, estimate_count
 
 from .fill import count_bits
 
@@ -29,12 +28,13 @@ class FilterInfo:
         num_bits: Bits of all shards, m.
         num_hashes: Bits of one item, k.
         seeds: One Murmur3 seed for each hash function; None: default hashing.
-        layout: Where the bits of an item lie: "classic", anywhere in its shard.
+        layout: Where the bits of an item lie: "classic", anywhere in its shard, or "blocked", in
+            one block of 64 bytes.
         shards: Redis strings the bits are spread over.
         generation: Changes whenever the filter is cleared or replaced.
         strategy: How this object's updates reach Redis.
         bits_set: Bits that are 1.
-        fill_ratio: bits_set / num_bits; about one half at capacity.
+        fill_ratio: bits_set / num_bits; at capacity about one half, less in the blocked layout.
         estimated_count: Distinct items added, estimated from the set bits.
         current_error_rate: Chance that an item never added is taken for a seen one, now.
         memory_bytes: What the server says the keys take; 0 where it does not tell.
@@ -64,7 +64,7 @@ def info(core: FilterCore) -> Core[FilterInfo]:
     """
     view, bits_set = yield from _counted(core)
     descriptor = view.descriptor
-    size = descriptor.size
+    size, formulas = descriptor.size, descriptor.formulas
     fill_ratio = bits_set / size.num_bits
     return FilterInfo(
         name=core.keys.name,
@@ -79,8 +79,8 @@ def info(core: FilterCore) -> Core[FilterInfo]:
         strategy=core.strategy.name,
         bits_set=bits_set,
         fill_ratio=fill_ratio,
-        estimated_count=round(estimate_count(bits_set, size.num_bits, size.num_hashes)),
-        current_error_rate=error_rate_at_fill(fill_ratio, size.num_hashes),
+        estimated_count=round(formulas.estimate_count(bits_set, size.num_bits, size.num_hashes)),
+        current_error_rate=formulas.error_rate_at_fill(fill_ratio, size.num_hashes),
         memory_bytes=(yield from _memory(core, view)),
     )
 
@@ -88,8 +88,8 @@ def info(core: FilterCore) -> Core[FilterInfo]:
 def count(core: FilterCore) -> Core[int]:
     """Return the estimated number of distinct items. Cost: as `info`."""
     view, bits_set = yield from _counted(core)
-    size = view.descriptor.size
-    return round(estimate_count(bits_set, size.num_bits, size.num_hashes))
+    size, formulas = view.descriptor.size, view.descriptor.formulas
+    return round(formulas.estimate_count(bits_set, size.num_bits, size.num_hashes))
 
 
 def _counted(core: FilterCore) -> Core[tuple[View, int]]:
