@@ -103,6 +103,7 @@ class GuardedFilter:
                 self._config.error_rate,
                 client=self._client,
                 strategy=self._config.strategy,
+                layout=self._config.layout,
                 on_full=self._config.on_full,
                 on_lost="recreate",
             )

@@ -28,6 +28,7 @@ class FilterSettings:
         capacity: Distinct requests the filter is sized for.
         error_rate: Share of new requests taken for seen ones at that fill.
         strategy: How an update reaches the server.
+        layout: Where the bits of a request lie.
         on_full: What the filter does when it is over its capacity.
         on_outage: What becomes of a request that cannot be checked: one of `POLICIES`.
         timeout: Longest wait for the server in one check, in seconds.
@@ -40,6 +41,7 @@ class FilterSettings:
     capacity: int
     error_rate: float
     strategy: str
+    layout: Literal["classic", "blocked"]
     on_full: Literal["warn", "raise"]
     on_outage: str
     timeout: float
@@ -66,7 +68,8 @@ class FilterSettings:
             capacity=int(_number(settings, "BLOOMLOCK_CAPACITY", 1_000_000, whole=True)),
             error_rate=_number(settings, "BLOOMLOCK_ERROR_RATE", 1e-6, below=1.0),
             strategy=str(settings.get("BLOOMLOCK_STRATEGY", "atomic")),
-            # The library checks it, and knows best what is allowed.
+            # The library checks these, and knows best what is allowed.
+            layout=cast("Any", settings.get("BLOOMLOCK_LAYOUT", "classic")),
             on_full=cast("Any", settings.get("BLOOMLOCK_ON_FULL", "warn")),
             on_outage=_policy(settings.get("BLOOMLOCK_ON_OUTAGE", "allow")),
             timeout=_number(settings, "BLOOMLOCK_TIMEOUT", 1.0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CAPACITY = 1_000_000
 DEFAULT_ERROR_RATE = 1e-6
+DEFAULT_LAYOUT: Final = "classic"
 
 
 def _number(kind: type[int | float]) -> Callable[[str], int | float | str]:
@@ -55,6 +56,12 @@ _FILTER_OPTIONS = (
     ),
     url_option,
     click.option(
+        "--layout",
+        metavar="[classic|blocked]",
+        help="Where the bits of an item lie: anywhere, or in one block of 64 bytes.  "
+        f"[default: that of the existing one, or {DEFAULT_LAYOUT}]",
+    ),
+    click.option(
         "--strategy",
         default="atomic",
         show_default=True,
@@ -85,6 +92,7 @@ class FilterOptions:
     capacity: Any = None
     error_rate: Any = None
     url: str | None = None
+    layout: Any = None
     strategy: Any = "atomic"
     on_lost: Any = "raise"
     on_full: Any = "warn"
@@ -103,6 +111,7 @@ class FilterOptions:
                 DEFAULT_CAPACITY if self.capacity is None else self.capacity,
                 DEFAULT_ERROR_RATE if self.error_rate is None else self.error_rate,
                 client=self.url,
+                layout=DEFAULT_LAYOUT if self.layout is None else self.layout,
                 **self._policies(),
             )
         except FilterMismatchError:
@@ -113,6 +122,7 @@ class FilterOptions:
         pairs = (
             ("capacity", found.capacity, self.capacity),
             ("error_rate", found.error_rate, self.error_rate),
+            ("layout", found.layout, self.layout),
         )
         differences = [
             f"{what}: stored {stored}, asked {asked}"

@@ -39,6 +39,7 @@ def refuse(done, *parts: str) -> None:
         ("--error-rate", "-0.1", "error_rate must be a number from 1e-15"),
         ("--error-rate", "nan", "error_rate must be a number from 1e-15"),
         ("--error-rate", "1 %", "error_rate must be a number from 1e-15"),
+        ("--layout", "spiral", "layout must be 'classic' or 'blocked', not 'spiral'"),
         ("--strategy", "hope", "strategy must be one of 'atomic', 'lua', 'transaction'"),
         ("--on-full", "burst", "on_full must be 'warn' or 'raise', not 'burst'"),
         ("--on-lost", "weep", "on_lost must be 'raise' or 'recreate', not 'weep'"),

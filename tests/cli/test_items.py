@@ -52,6 +52,16 @@ def test_add_creates_with_the_given_parameters(run, name, valkey):
         assert (bloom.capacity, bloom.error_rate) == (777, 0.01)
 
 
+def test_the_layout_is_that_of_the_filter_that_exists(run, name, valkey):
+    assert run("add", name, "a", "--layout", "blocked").returncode == 0
+    assert run("add", name, "a").returncode == 1
+    with BloomFilter.open(name, client=valkey) as bloom:
+        assert bloom.layout == "blocked"
+    done = run("add", name, "a", "--layout", "classic")
+    assert done.returncode == 2
+    assert b"layout: stored blocked, asked classic" in done.stderr
+
+
 def test_the_defaults_are_a_million_at_one_in_a_million(run, name, valkey):
     run("add", name, "a")
     with BloomFilter.open(name, client=valkey) as bloom:

@@ -153,7 +153,8 @@ def test_debug_logs_every_duplicate_and_its_referer(crawl: Callable[..., Any], s
     ("settings", "sentence"),
     [
         ({"BLOOMLOCK_CAPACITY": "many"}, "BLOOMLOCK_CAPACITY is 'many'; allowed is a whole number"),
-        ({"BLOOMLOCK_STRATEGY": "hope"}, "'hope'"),
+        ({"BLOOMLOCK_STRATEGY": "hope", "BLOOMLOCK_LAYOUT": "blocked"}, "'hope'"),
+        ({"BLOOMLOCK_LAYOUT": "spiral"}, "layout must be 'classic' or 'blocked', not 'spiral'"),
     ],
 )
 def test_a_bad_setting_stops_the_crawl_before_it_starts(
