@@ -20,6 +20,7 @@ from .filters.async_bloom import AsyncBloomFilter
 from .filters.bloom import BloomFilter
 from .filters.catalog import delete_filter, list_filters
 from .filters.inspection import FilterInfo
+from .filters.memory import MemoryBloomFilter
 from .locks.async_lock import (
     AsyncFairLock,
     AsyncLock,
@@ -57,6 +58,7 @@ __all__ = [
     "LockNotOwnedError",
     "LockStrategy",
     "LockTimeoutError",
+    "MemoryBloomFilter",
     "OutcomeUnknownError",
     "PartialResultError",
     "QuorumError",

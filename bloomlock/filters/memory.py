@@ -1,0 +1,301 @@
+"""MemoryBloomFilter: the same filter in this process, bit for bit, without a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bloomlock.descriptor import Wanted
+from bloomlock.hashing import encode_item
+
+from . import memory_file
+from .inspection import FilterInfo
+from .memory_bits import MemoryBits
+from .memory_core import MemoryCore
+from .parameters import Parameters
+from .policies import refuses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal, Self
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from bloomlock.descriptor import Descriptor
+
+    from .memory_file import FilePath, Mode
+    from .policies import OnFull
+
+    Items = Iterable[str | bytes]
+    Images = list[npt.NDArray[np.uint8]]
+
+
+class MemoryBloomFilter(Parameters):
+    """A Bloom filter in the memory of this process.
+
+    It has the parameters, the seeds and the bits of a `BloomFilter`, so the one can be merged into
+    the other. Safe to use from many threads: of any number of concurrent adds of a new item exactly
+    one gets True, and once `add` has returned, `exists` is True in every thread. Not shared by
+    processes: load a saved file in each.
+
+    Args:
+        capacity: Distinct items it is sized for, n >= 1.
+        error_rate: False-positive rate at that fill, 0 < p < 1.
+        layout: "classic", or "blocked": all bits of an item in one line of the processor's cache.
+        seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
+        shards: As the filter in Redis that it is to be merged into; None: as few as hold the bits.
+        on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items
+            then with CapacityError.
+
+    Raises:
+        ConfigurationError: If a parameter is not usable.
+
+    Cost: num_bits / 8 bytes, taken as they are first set. One item costs 2 to 4 microseconds, one
+    in a batch 0.3.
+
+    >>> pages = MemoryBloomFilter(100_000)
+    >>> pages
+    <MemoryBloomFilter: 100000 items at 1e-06, 2921540 bits, 16 hashes, 1 shard>
+    >>> pages.add("https://example.org/"), pages.add("https://example.org/")
+    (True, False)
+    >>> "https://example.org/" in pages, "https://example.org/other" in pages
+    (True, False)
+    >>> pages.add_many(["a", "b", "a"])
+    [True, True, False]
+    >>> len(pages)
+    3
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        error_rate: float = 1e-6,
+        *,
+        layout: Literal["classic", "blocked"] = "classic",
+        seeds: Iterable[int] | None = None,
+        shards: int | None = None,
+        on_full: OnFull = "warn",
+    ) -> None:
+        """Make an empty filter."""
+        wanted = Wanted.check(capacity, error_rate, seeds, shards, layout)
+        refuse = refuses(on_full)
+        descriptor = wanted.describe()
+        self._core = MemoryCore(descriptor, MemoryBits(descriptor), refuse=refuse)
+
+    @classmethod
+    def load(cls, path: FilePath, *, mode: Mode = "c", on_full: OnFull = "warn") -> Self:
+        """Return the filter that `save` wrote, its file mapped into memory.
+
+        Args:
+            path: The file.
+            mode: "c": changes stay in this process. "r": adding is refused. "r+": changes go to
+                the file, which no other object may have open so meanwhile; the system writes them
+                when it likes to, and `flush` at once.
+            on_full: As the class.
+
+        Raises:
+            ConfigurationError: If the file is not whole, no file of a filter, or of a newer format.
+            OSError: If it cannot be opened.
+
+        Cost: some pages; what is touched is read from the file then.
+        """
+        refuse = refuses(on_full)
+        descriptor, bits = memory_file.load(path, mode)
+        return cls._with(MemoryCore(descriptor, bits, refuse=refuse))
+
+    @classmethod
+    def of(
+        cls, descriptor: Descriptor, images: Images | None = None, *, on_full: OnFull = "warn"
+    ) -> Self:
+        """Return the filter of a descriptor; what `BloomFilter.to_memory` is made with.
+
+        Args:
+            descriptor: Its parameters; the generation is of no account.
+            images: One array for each shard, as `images` gives them, which then belong to the
+                filter; None: all bits 0.
+            on_full: As the class.
+        """
+        bits = MemoryBits(descriptor, images)
+        return cls._with(MemoryCore(descriptor, bits, refuse=refuses(on_full)))
+
+    @classmethod
+    def _with(cls, core: MemoryCore) -> Self:
+        made = cls.__new__(cls)
+        made._core = core  # noqa: SLF001 - a second constructor
+        return made
+
+    @property
+    def _descriptor(self) -> Descriptor:
+        return self._core.descriptor
+
+    def add(self, item: str | bytes) -> bool:
+        """Add an item.
+
+        Args:
+            item: A `str` (its UTF-8 form) or `bytes`.
+
+        Returns:
+            True if it is new.
+
+        Raises:
+            TypeError: If the item is neither.
+            CapacityError: If the filter is full, the item new, and `on_full="raise"`.
+            ConfigurationError: If the filter was loaded with mode "r".
+        """
+        return self._core.add(encode_item(item))
+
+    def exists(self, item: str | bytes) -> bool:
+        """Tell whether an item was added (or, at the error rate, looks like it)."""
+        return self._core.bits.exists(encode_item(item))
+
+    def __contains__(self, item: str | bytes) -> bool:
+        """Return `exists(item)`."""
+        return self.exists(item)
+
+    def add_many(self, items: Items) -> list[bool]:
+        """Add many items; an item repeated among them is new once.
+
+        Args:
+            items: Any iterable; read in chunks of 16,384 items.
+
+        Returns:
+            One answer for each item, in order. It differs from that of `add` only where all bits
+            of a new item are set by others of the same few thousand: here it is new.
+
+        Raises:
+            As `add`, and whatever `items` raises. The exception's `results` holds the answers for
+            the items that were added before.
+        """
+        return self._core.add_many(items)
+
+    def exists_many(self, items: Items) -> list[bool]:
+        """Test many items; one answer for each, in order. Raises as `add_many`."""
+        return self._core.exists_many(items)
+
+    def update(self, items: Items | MemoryBloomFilter) -> None:
+        """Add many items, or everything that another filter with the same parameters holds.
+
+        Raises:
+            ConfigurationError: If the other filter has other parameters.
+            As `add_many`; a note of the exception says how many items were added before.
+        """
+        if isinstance(items, MemoryBloomFilter):
+            self._core.merge(items._core)  # noqa: SLF001 - our own class
+        else:
+            self._core.update(items)
+
+    def __ior__(self, other: MemoryBloomFilter) -> Self:
+        """Add everything that the other filter holds, as `update`."""
+        if not isinstance(other, MemoryBloomFilter):
+            return NotImplemented
+        self.update(other)
+        return self
+
+    def __or__(self, other: MemoryBloomFilter) -> Self:
+        """Return a new filter that holds what either holds."""
+        if not isinstance(other, MemoryBloomFilter):
+            return NotImplemented
+        made = self.copy()
+        made.update(other)
+        return made
+
+    def copy(self) -> Self:
+        """Return a copy in memory, which can be changed also where this filter cannot."""
+        bits = MemoryBits(self._descriptor, self._core.bits.copies())
+        return self._with(MemoryCore(self._descriptor, bits, refuse=self._core.fill.refuse))
+
+    def clear(self) -> None:
+        """Remove everything.
+
+        Raises:
+            ConfigurationError: If the filter was loaded with mode "r".
+        """
+        self._core.clear()
+
+    def count(self) -> int:
+        """Return the estimated number of distinct items (Swamidass, Baldi 2007).
+
+        Cost: all bits are counted, 4 MB in a millisecond.
+        """
+        return self._estimate(self._core.bits.count())
+
+    def __len__(self) -> int:
+        """Return `count()`; so an empty filter is False."""
+        return self.count()
+
+    def _estimate(self, bits_set: int) -> int:
+        formulas = self._descriptor.formulas
+        return round(formulas.estimate_count(bits_set, self.num_bits, self.num_hashes))
+
+    @property
+    def fill_ratio(self) -> float:
+        """Set bits among all bits; about one half at capacity. Cost: as `count`."""
+        return self._core.bits.count() / self.num_bits
+
+    @property
+    def current_error_rate(self) -> float:
+        """Chance that an item never added is taken for a seen one, now. Cost: as `count`."""
+        return self._descriptor.formulas.error_rate_at_fill(self.fill_ratio, self.num_hashes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all bitmaps."""
+        return sum(image.nbytes for image in self._core.bits.images)
+
+    def info(self) -> FilterInfo:
+        """Return all parameters, fill, estimated count, current error rate and memory.
+
+        The name is empty, the generation 0 and the strategy "memory". Cost: as `count`.
+        """
+        bits_set = self._core.bits.count()
+        fill_ratio = bits_set / self.num_bits
+        return FilterInfo(
+            name="",
+            capacity=self.capacity,
+            error_rate=self.error_rate,
+            num_bits=self.num_bits,
+            num_hashes=self.num_hashes,
+            seeds=self.seeds,
+            layout=self.layout,
+            shards=self.shards,
+            generation=0,
+            strategy="memory",
+            bits_set=bits_set,
+            fill_ratio=fill_ratio,
+            estimated_count=self._estimate(bits_set),
+            current_error_rate=self._descriptor.formulas.error_rate_at_fill(
+                fill_ratio, self.num_hashes
+            ),
+            memory_bytes=self.memory_bytes,
+        )
+
+    def images(self) -> Images:
+        """Return the bitmap of each shard as it is, not a copy.
+
+        Each is an array of bytes, the image of the shard's Redis string: eight bytes of zero where
+        the header is there, and bit number o of SETBIT in byte o // 8, the highest bit first.
+        """
+        return list(self._core.bits.images)
+
+    def save(self, path: FilePath) -> None:
+        """Write the filter to a file, which is there as a whole or not at all.
+
+        What was added before is in it, what other threads add meanwhile may be. A filter that is
+        loaded from the same path keeps the old file until it is gone.
+
+        Raises:
+            OSError: If the file cannot be written; what was there before is unchanged.
+        """
+        memory_file.save(path, self._descriptor, self._core.bits)
+
+    def flush(self) -> None:
+        """Write the changes of a filter loaded with mode "r+" to the disk now.
+
+        Raises:
+            OSError: If they cannot be written.
+        """
+        self._core.bits.flush()
+
+    def __repr__(self) -> str:
+        """Tell the parameters."""
+        return f"<{type(self).__name__}: {self._shape()}>"

@@ -1,0 +1,162 @@
+"""The bits of a filter in this process: one array for each shard, one lock for all writers.
+
+Each array is the image of a shard's Redis string with a header of zeros, so it goes to Redis, and
+comes from there, as it is.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bloomlock.bitmaps import add_rows, rows_missing, set_rows
+from bloomlock.descriptor import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from mmap import mmap
+
+    import numpy.typing as npt
+
+    from bloomlock.descriptor import Descriptor
+
+    Bytes = npt.NDArray[np.uint8]
+    Flags = npt.NDArray[np.bool_]
+    Words = npt.NDArray[np.uint64]
+
+BYTES_PER_COUNT = 2**16
+
+
+def image_bytes(descriptor: Descriptor) -> int:
+    """Return the length of a shard's string, its header included."""
+    return HEADER_BYTES + (descriptor.size.shard_bits + 7) // 8
+
+
+class MemoryBits:
+    """Tests and sets bits.
+
+    Setting a bit is reading a byte and writing it, two steps between which another thread may
+    run (and NumPy gives up the interpreter's lock by itself), so writers take turns. Readers take
+    no lock: no writer ever clears a bit that was set before it began.
+
+    Args:
+        descriptor: What says where the bits of an item lie.
+        images: One array for each shard, which this object then owns; None: all bits 0.
+        mapped: The file the images lie in, if they do.
+
+    Attributes:
+        images: The arrays.
+        writable: Whether bits can be set.
+    """
+
+    def __init__(
+        self,
+        descriptor: Descriptor,
+        images: Sequence[Bytes] | None = None,
+        mapped: mmap | None = None,
+    ) -> None:
+        """Take the images or make them."""
+        length = image_bytes(descriptor)
+        if images is None:
+            images = [np.zeros(length, np.uint8) for _ in range(descriptor.size.shards)]
+        self.images = list(images)
+        self._hasher = descriptor.hasher()
+        self._locate = self._hasher.locate
+        # One byte of a memoryview is read and written in two thirds of the time of an array's.
+        self._cells = [image.data for image in self.images]
+        self._lock = Lock()
+        self._mapped = mapped
+        self.writable = all(image.flags.writeable for image in self.images)
+
+    def add(self, data: bytes) -> bool:
+        """Set the bits of one encoded item; True if any was 0."""
+        number, offsets = self._locate(data)
+        cell = self._cells[number]
+        new = False
+        with self._lock:
+            for offset in offsets:
+                place, mask = offset >> 3, 128 >> (offset & 7)
+                byte = cell[place]
+                if not byte & mask:
+                    cell[place] = byte | mask
+                    new = True
+        return new
+
+    def exists(self, data: bytes) -> bool:
+        """Tell whether all bits of one encoded item are 1."""
+        number, offsets = self._locate(data)
+        cell = self._cells[number]
+        for offset in offsets:  # noqa: SIM110 - all() over a generator takes twice the time
+            if not cell[offset >> 3] & (128 >> (offset & 7)):
+                return False
+        return True
+
+    def add_many(self, items: Sequence[bytes]) -> Flags:
+        """Set the bits of many encoded items; tell for each whether it is new (`add_rows`)."""
+        digests = self._hasher.digests(items)
+        new = np.empty(len(items), np.bool_)
+        for number, chosen, rows in self._by_shard(digests):
+            with self._lock:
+                new[chosen] = add_rows(self.images[number], rows, digests[chosen])
+        return new
+
+    def exists_many(self, items: Sequence[bytes]) -> Flags:
+        """Tell for each of many encoded items whether all its bits are 1."""
+        missing = np.empty(len(items), np.bool_)
+        for number, chosen, rows in self._by_shard(self._hasher.digests(items)):
+            missing[chosen] = rows_missing(self.images[number], rows)
+        return ~missing
+
+    def set_many(self, items: Sequence[bytes]) -> None:
+        """Set the bits of many encoded items."""
+        for number, _, rows in self._by_shard(self._hasher.digests(items)):
+            with self._lock:
+                set_rows(self.images[number], rows)
+
+    def _by_shard(
+        self, digests: Words
+    ) -> Iterator[tuple[int, slice | npt.NDArray[np.intp], Words]]:
+        shards, rows = self._hasher.place(digests)
+        if len(self.images) == 1:
+            yield 0, slice(None), rows
+            return
+        order = np.argsort(shards, kind="stable")
+        ends = np.cumsum(np.bincount(shards.astype(np.intp), minlength=len(self.images))).tolist()
+        for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            if start < end:
+                chosen = order[start:end]
+                yield number, chosen, rows[chosen]
+
+    def merge(self, other: MemoryBits) -> None:
+        """Set every bit that is set in the other, which has the same shape."""
+        for mine, theirs in zip(self.images, other.images, strict=True):
+            with self._lock:
+                np.bitwise_or(mine, theirs, out=mine)
+
+    def copies(self) -> list[Bytes]:
+        """Return a copy of each image."""
+        return [image.copy() for image in self.images]
+
+    def clear(self) -> None:
+        """Clear every bit."""
+        with self._lock:
+            for image in self.images:
+                image[:] = 0
+
+    def flush(self) -> None:
+        """Write changes to the file the images lie in, if that is where changes go."""
+        if self._mapped is not None:
+            self._mapped.flush()
+
+    def count(self, shard: int | None = None, start: int = 0, length: int | None = None) -> int:
+        """Return the number of set bits: of all shards, or of `length` bytes of one."""
+        if shard is None:
+            return sum(self.count(number) for number in range(len(self._cells)))
+        cell = self._cells[shard]
+        stop = len(cell) if length is None else start + length
+        return sum(
+            int.from_bytes(cell[at : min(at + BYTES_PER_COUNT, stop)], "little").bit_count()
+            for at in range(start, stop, BYTES_PER_COUNT)
+        )

@@ -1,0 +1,183 @@
+"""What adding to a filter in this process takes beyond setting bits: chunks, fill, refusal."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from bloomlock.errors import CapacityError, ConfigurationError, PartialResultError
+from bloomlock.hashing import encode_items
+
+from .fill import SAMPLE_BYTES, FillWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from bloomlock.descriptor import Descriptor
+
+    from .memory_bits import MemoryBits
+
+    Items = Iterable[str | bytes]
+
+ITEMS_PER_CHUNK = 2**14
+"""Items taken from an iterable at a time: some megabytes while their bits are worked on."""
+
+ITEMS_PER_LOOK = 256
+"""Fewest items of a chunk while a filter that refuses new items fills up."""
+
+
+class MemoryCore:
+    """Parameters, bits and fill of one filter object.
+
+    Args:
+        descriptor: The parameters; the generation is of no account.
+        bits: The bits.
+        refuse: Whether adds are refused once the filter is full.
+    """
+
+    def __init__(self, descriptor: Descriptor, bits: MemoryBits, *, refuse: bool) -> None:
+        """Take the bits and look how full they are."""
+        self.descriptor = descriptor
+        self.bits = bits
+        self.fill = FillWatch("(in memory)", refuse=refuse)
+        self.look()
+
+    def look(self) -> None:
+        """Count a sample of the bits and say so if there are many."""
+        shard, first, sampled = self.fill.next_sample(self.descriptor)
+        self.fill.judge(self.descriptor, self.bits.count(shard, first, SAMPLE_BYTES), sampled)
+
+    def add(self, data: bytes) -> bool:
+        """Add one encoded item; True if it is new."""
+        if self.fill.refusing or not self.bits.writable:
+            return self.add_chunk([data])[0]
+        new = self.bits.add(data)
+        if new and self.fill.due(1):
+            self.look()
+        return new
+
+    def add_many(self, items: Items) -> list[bool]:
+        """Add many items; one answer for each, in order."""
+        self.check_writable()
+        return self._in_chunks(items, self.add_chunk)
+
+    def exists_many(self, items: Items) -> list[bool]:
+        """Test many items; one answer for each, in order."""
+        return self._in_chunks(items, lambda chunk: self.bits.exists_many(chunk).tolist())
+
+    def update(self, items: Items) -> None:
+        """Add many items."""
+        self.check_writable()
+        added = 0
+        try:
+            for chunk in self._chunks(items):
+                if self._refusing():
+                    self._refuse_new(chunk)
+                else:
+                    self.bits.set_many(chunk)
+                    # How many of them are new was not asked; looking too often costs little.
+                    if self.fill.due(len(chunk)):
+                        self.look()
+                added += len(chunk)
+        except BaseException as error:
+            error.add_note(f"bloomlock: {added} items before were added")
+            raise
+
+    def merge(self, other: MemoryCore) -> None:
+        """Add everything that another filter holds."""
+        self.check_writable()
+        self.check_same_bits(other.descriptor)
+        if self._refusing():
+            raise self._full()
+        self.bits.merge(other.bits)
+        self.look()
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self.check_writable()
+        self.bits.clear()
+        self.fill = FillWatch("(in memory)", refuse=self.fill.refuse)
+        self.look()
+
+    def add_chunk(self, items: Sequence[bytes]) -> list[bool]:
+        """Add encoded items; one answer for each."""
+        self.check_writable()
+        if self._refusing():
+            return self._refuse_new(items)
+        new: list[bool] = self.bits.add_many(items).tolist()
+        if self.fill.due(sum(new)):
+            self.look()
+        return new
+
+    def check_writable(self) -> None:
+        """Raise ConfigurationError if the bits cannot be changed."""
+        if not self.bits.writable:
+            raise ConfigurationError(
+                "this filter was loaded with mode='r' and cannot be changed; load it with mode='c' "
+                "(changes stay in this process) or 'r+' (they go to the file)"
+            )
+
+    def check_same_bits(self, other: Descriptor) -> None:
+        """Raise ConfigurationError if items have other bits there."""
+        mine = self.descriptor
+        if not mine.same_bits(other):
+            raise ConfigurationError(
+                "filters can be merged only if num_bits, num_hashes, shards, seeds and layout are "
+                f"the same: this one has {_shape(mine)}, the other {_shape(other)}"
+            )
+
+    def _refusing(self) -> bool:
+        if self.fill.refusing:
+            self.look()
+        return self.fill.refusing
+
+    def _refuse_new(self, items: Sequence[bytes]) -> list[bool]:
+        seen = self.bits.exists_many(items).tolist()
+        if not all(seen):
+            raise self._full([False] * seen.index(False))
+        return [False] * len(items)
+
+    def _full(self, known: Sequence[bool] = ()) -> CapacityError:
+        return CapacityError(
+            f"this filter is full: it holds its capacity of {self.descriptor.capacity} items, and "
+            'on_full="raise" refuses new ones',
+            known,
+        )
+
+    def _in_chunks(self, items: Items, step: Callable[[Sequence[bytes]], list[bool]]) -> list[bool]:
+        results: list[bool] = []
+        try:
+            for chunk in self._chunks(items):
+                results += step(chunk)
+        except PartialResultError as error:
+            error.results[:0] = results
+            raise
+        except BaseException as error:
+            # Whatever stopped the batch (often the caller's own iterable), these are known.
+            error.results = results  # type: ignore[attr-defined]
+            error.add_note(f"bloomlock: {len(results)} items before were answered, see .results")
+            raise
+        return results
+
+    def _chunks(self, items: Items) -> Iterator[list[bytes]]:
+        if isinstance(items, (str, bytes)):
+            raise TypeError(
+                f"items must be an iterable of str or bytes, not one {type(items).__name__}"
+            )
+        stream, taken = iter(items), 0
+        while chunk := list(islice(stream, self._chunk_size())):
+            yield encode_items(chunk, taken)
+            taken += len(chunk)
+
+    def _chunk_size(self) -> int:
+        if not self.fill.refuse or self.fill.refusing:
+            return ITEMS_PER_CHUNK
+        return min(max(self.fill.until_look, ITEMS_PER_LOOK), ITEMS_PER_CHUNK)
+
+
+def _shape(descriptor: Descriptor) -> str:
+    size = descriptor.size
+    return (
+        f"{size.num_bits}, {size.num_hashes}, {size.shards}, {descriptor.seeds} and "
+        f"{descriptor.layout!r}"
+    )

@@ -1,0 +1,148 @@
+r"""The file of a MemoryBloomFilter: written as a whole, read by mapping it into memory.
+
+    bloomlock bitmap 1\n              magic and version of this format
+    {"capacity": "1000", ...}\n       descriptor and length of the file, as JSON
+    6f3b...\n                         SHA-256 of the two lines above, in hexadecimal
+    zeros up to 4096 bytes
+    image of shard 0                  eight zero bytes, then the bits as in Redis
+    zeros up to the next multiple of 4096
+    image of shard 1, and so on; the last is filled up too
+
+`head -3` shows what a file holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from bloomlock.descriptor import FIELDS, READY, decode, encode
+from bloomlock.errors import BloomlockError, ConfigurationError
+
+from .memory_bits import MemoryBits, image_bytes
+
+if TYPE_CHECKING:
+    from bloomlock.descriptor import Descriptor
+
+    FilePath = str | os.PathLike[str]
+
+Mode = Literal["r", "c", "r+"]
+
+FORMAT = 1
+MAGIC = b"bloomlock bitmap "
+PAGE = 4096
+"""Images start at multiples of this, a page of memory on most machines."""
+
+_ACCESS = {"r": mmap.ACCESS_READ, "c": mmap.ACCESS_COPY, "r+": mmap.ACCESS_WRITE}
+
+
+def save(path: FilePath, descriptor: Descriptor, bits: MemoryBits) -> None:
+    """Write the file beside its place and rename it, so that it is there as a whole or not."""
+    target = Path(path).resolve()  # a link stays one
+    # Another name for every writer: two that save at once each leave a whole file.
+    beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        with beside.open("xb") as file:
+            file.write(_header(descriptor))
+            for image in bits.images:
+                file.write(image.data)
+                file.write(bytes(-file.tell() % PAGE))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # else the rename may be lost with the machine's power
+    finally:
+        os.close(folder)
+
+
+def load(path: FilePath, mode: Mode) -> tuple[Descriptor, MemoryBits]:
+    """Map the file into memory.
+
+    Raises:
+        ConfigurationError: If `mode` is none, or the file is not a whole file of this format, or
+            with mode "r+" another object has it open so.
+        OSError: If the file cannot be opened.
+
+    Cost: the header is read; bits are read by the system when they are touched.
+    """
+    if mode not in get_args(Mode):
+        raise ConfigurationError(f"mode must be 'r', 'c' or 'r+', not {mode!r:.80}")
+    with Path(path).open("r+b" if mode == "r+" else "rb") as file:
+        if mode == "r+":
+            _claim(file.fileno(), path)
+        length = os.fstat(file.fileno()).st_size
+        start = file.read(PAGE)
+        descriptor = _descriptor(path, start, length)
+        mapped = mmap.mmap(file.fileno(), 0, access=_ACCESS[mode])
+    size = image_bytes(descriptor)
+    starts = range(PAGE, length, _padded(size))
+    images = [np.frombuffer(mapped, np.uint8, size, start) for start in starts]
+    return descriptor, MemoryBits(descriptor, images, mapped if mode == "r+" else None)
+
+
+def _claim(handle: int, path: FilePath) -> None:
+    """Keep out other writers, whose bits would be lost, until the mapping is gone."""
+    import fcntl  # noqa: PLC0415 - does not exist on Windows, where the rest is used all the same
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigurationError(
+            f"{os.fspath(path)!r} is open with mode='r+' elsewhere, and one writer at a time is "
+            "allowed; use mode='r' or 'c'"
+        ) from error
+
+
+def _padded(length: int) -> int:
+    return -(-length // PAGE) * PAGE
+
+
+def _file_bytes(descriptor: Descriptor) -> int:
+    return PAGE + descriptor.size.shards * _padded(image_bytes(descriptor))
+
+
+def _header(descriptor: Descriptor) -> bytes:
+    fields: dict[str, Any] = encode(descriptor.with_generation(1, READY))
+    fields["bytes"] = _file_bytes(descriptor)
+    lines = b"%s%d\n%s\n" % (MAGIC, FORMAT, json.dumps(fields).encode())
+    header = b"%s%s\n" % (lines, hashlib.sha256(lines).hexdigest().encode())
+    return header.ljust(PAGE, b"\0")
+
+
+def _descriptor(path: FilePath, start: bytes, length: int) -> Descriptor:
+    """Return the descriptor from the first page of a file, or raise ConfigurationError."""
+    magic, _, rest = start.partition(b"\n")
+    version = magic.removeprefix(MAGIC)
+    if not magic.startswith(MAGIC) or not version.isdigit():
+        raise ConfigurationError(f"{os.fspath(path)!r} is no file of a MemoryBloomFilter")
+    if int(version) > FORMAT:
+        raise ConfigurationError(
+            f"{os.fspath(path)!r} has format {int(version)}, and this version of bloomlock reads "
+            f"formats up to {FORMAT}; upgrade bloomlock"
+        )
+    text, _, rest = rest.partition(b"\n")
+    lines = b"%s\n%s\n" % (magic, text)
+    if rest[:65] != hashlib.sha256(lines).hexdigest().encode() + b"\n":
+        raise ConfigurationError(f"{os.fspath(path)!r} is damaged: its header has another checksum")
+    try:
+        fields = json.loads(text)
+        descriptor = decode(os.fspath(path), [fields[key].encode() for key in FIELDS])
+    except (BloomlockError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ConfigurationError(f"{os.fspath(path)!r} has a header of no use ({error})") from error
+    if descriptor is None or length != _file_bytes(descriptor):
+        expected = _file_bytes(descriptor) if descriptor else 0
+        raise ConfigurationError(
+            f"{os.fspath(path)!r} is damaged: it has {length} bytes and must have {expected}"
+        )
+    return descriptor.with_generation(0, READY)
