@@ -16,8 +16,10 @@ What can end is the generation. Three things bound for how long that goes unnoti
                      server, kept or not, and finds the header, or the clear. A clear that has
                      returned came after that moment, so no answer from before it is given later
                      than max_staleness after it.
-    by news          Where the server tells of changes to the descriptor (runtime/tracking.py),
-                     a cache ends some milliseconds after them.
+    by news          Where the server tells of changes to the descriptor, which everybody writes
+                     who clears, replaces or deletes (runtime/tracking.py), a cache ends some
+                     milliseconds after them. Nothing depends on that: when news fail to come,
+                     time bounds as before.
 
 There is no lock. Sets and dicts are safe for threads one operation at a time, with and without
 a GIL, and everything else is one assignment, any order of which leaves one of the states above:
@@ -28,15 +30,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.errors import ConfigurationError
+from bloomlock.runtime.tracking import News
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bloomlock.runtime.async_tracking import AsyncTracking
+    from bloomlock.runtime.tracking import Tracking, Unreachable
+
+    AnyTracking = Tracking | AsyncTracking | Unreachable
+
 MAX_STALENESS_SECONDS = 1.0
 """Default of max_staleness."""
+
+LOOK_SECONDS = 0.005
+"""How often is looked for news, while answers are given: a system call every so many answers."""
 
 
 @dataclass(slots=True)
@@ -76,9 +87,9 @@ class NearCaching:
             )
         return cls(near_cache, float(max_staleness), clock) if near_cache else None
 
-    def start(self, header: int) -> NearCache:
+    def start(self, header: int, news: AnyTracking | None = None) -> NearCache:
         """Return an empty cache for the generation of a header."""
-        return NearCache(header, self)
+        return NearCache(header, self, news)
 
 
 class NearCache:
@@ -88,19 +99,31 @@ class NearCache:
         header: The generation's.
     """
 
-    __slots__ = ("_answers_until", "_caching", "_now", "_old", "_young", "header")
+    __slots__ = (
+        "_answers_until",
+        "_caching",
+        "_confirmed_until",
+        "_news",
+        "_now",
+        "_old",
+        "_young",
+        "header",
+    )
 
-    def __init__(self, header: int, caching: NearCaching) -> None:
+    def __init__(self, header: int, caching: NearCaching, news: AnyTracking | None) -> None:
         """Start with nothing, and unconfirmed."""
         self.header = header
         self._caching = caching
         self._now = caching.clock
+        self._news = news
+        self._confirmed_until = -math.inf
+        # The same, or the time of the next look for news if that is earlier.
         self._answers_until = -math.inf
         self._young = _Half()
         self._old = _Half()
 
     def knows(self, item: object) -> bool:
-        """Tell whether the item is kept and the server was heard of lately.
+        """Tell whether the item is kept and the server was heard of lately enough.
 
         Any object may be asked for. Only exact `str` and `bytes` are ever kept: what a subclass
         thinks of equality is not asked.
@@ -112,15 +135,28 @@ class NearCache:
             if item not in self._old[type(item)]:
                 return False
             self.keep(item)
-        return self._now() < self._answers_until
+        return self._now() < self._answers_until or self._look()
 
-    def now(self) -> float:
-        """Return the clock's reading, for `confirm`; to be taken before a request is sent."""
-        return self._caching.clock()
+    def _look(self) -> bool:
+        """Look for news; tell whether answers may be given."""
+        now = self._now()
+        if not now < self._confirmed_until:
+            return False
+        news, next_look = self._news, math.inf
+        if news is not None:
+            found, next_look = news.look(), now + LOOK_SECONDS
+            if found is News.CHANGED:
+                self.end()
+                return False
+            if found is News.BROKEN:
+                self.follow(None)
+                return False
+        self._answers_until = min(self._confirmed_until, next_look)
+        return True
 
     def confirm(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
-        self._answers_until = sent + self._caching.max_staleness
+        self._confirmed_until = sent + self._caching.max_staleness
 
     def keep(self, item: Any) -> None:
         """Keep an item that is seen in this generation."""
@@ -137,7 +173,17 @@ class NearCache:
 
     def doubt(self) -> None:
         """Answer nothing until the next `confirm`; the items stay."""
-        self._answers_until = -math.inf
+        self._confirmed_until = self._answers_until = -math.inf
+
+    def follow(self, news: AnyTracking | None) -> None:
+        """Look there for changes of the descriptor from now on; None: nowhere."""
+        self._news = news
+        self.doubt()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is somewhere to look, as far as is known."""
+        return self._news is not None
 
     def end(self) -> None:
         """Answer nothing any more, whatever is confirmed or kept by operations under way."""
@@ -152,6 +198,22 @@ class NearCache:
         """Return how many different items are kept; `"a"` and `b"a"` are two here."""
         young, old = self._young, self._old
         return sum(len(young[kind] | old[kind]) for kind in (str, bytes))
+
+
+class Asked(NamedTuple):
+    """An operation that keeps its answers.
+
+    Attributes:
+        near: Where.
+        since: The clock's reading before anything was sent.
+    """
+
+    near: NearCache
+    since: float
+
+    def confirm(self) -> None:
+        """Note that a reply brought the header of the cache."""
+        self.near.confirm(self.since)
 
 
 class _Half(dict[type, set[Any]]):
