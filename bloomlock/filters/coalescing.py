@@ -8,6 +8,11 @@ follows from how long a round trip takes and how many call.
 Nothing depends on one caller's life. Batches are carried out by a task of their own. A caller that
 is cancelled while it waits is taken out, and its item is never sent; one whose call is under way
 gives up its answer and nobody else's.
+
+With the lock strategy every call is carried out by that task, and to its end: what is cut off
+half-way leaves a lock behind, and everybody else would wait until its lease is over. With locks of
+somebody else each call is made as if there were no others, because such locks are taken one
+after the other in a batch, and side by side by calls of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bloomlock.errors import BloomlockError
 from bloomlock.hashing import encode_item
+from bloomlock.strategies import LockStrategy
 
 from . import answers
 from .gathered import Call, Gathered
@@ -56,6 +62,8 @@ class Coalescer:
         self.loop = asyncio.get_running_loop()
         self._core = core
         self._run = run
+        self._locks = isinstance(core.strategy, LockStrategy)
+        self._apart = isinstance(core.strategy, LockStrategy) and core.strategy.foreign
         # Whether somebody's call or a batch is under way, or about to be.
         self._busy = False
         self._closed = False
@@ -70,17 +78,27 @@ class Coalescer:
             BloomlockError: If the filter was closed before the call was sent.
             Exception: What the call raises when it is made alone.
         """
-        if not self._busy:
-            self._busy = True
-            step = answers.add if write else answers.exists
-            try:
-                return await self._run(step(self._core, item))
-            finally:
-                self._go_on()
+        if self._busy or self._locks:
+            return await self._call_together(item, write)
+        self._busy = True
+        try:
+            return await self._call_alone(item, write)
+        finally:
+            self._go_on()
+
+    async def _call_alone(self, item: str | bytes, write: bool) -> bool:
+        step = answers.add if write else answers.exists
+        return await self._run(step(self._core, item))
+
+    async def _call_together(self, item: str | bytes, write: bool) -> bool:
+        if self._apart:
+            return await self._call_alone(item, write)
         # What is no item harms nobody else's batch.
         encode_item(item)
         future: asyncio.Future[bool] = self.loop.create_future()
         self._waiting[future] = (item, write)
+        if not self._busy:
+            self._go_on()
         try:
             return await future
         except asyncio.CancelledError:
@@ -109,14 +127,14 @@ class Coalescer:
         if self._waiting.pop(future, None) is not None:
             return
         known = self._under_way.pop(future, None) is not None
-        if known and not self._under_way and self._task is not None:
+        if known and not self._under_way and self._task is not None and not self._locks:
             # Nobody is left whom the batch is for; a server that hangs must not hold up the next.
             self._task.cancel()
 
     def _go_on(self) -> None:
         """What was under way is over: start a batch if somebody waits."""
-        if not self._waiting or self.loop.is_closed():
-            self._busy = False
+        self._busy = bool(self._waiting) and not self.loop.is_closed()
+        if not self._busy:
             return
         self._task = self.loop.create_task(self._carry_out_batches())
         # The loop keeps weak references to tasks only. That a cancelled task may never have begun

@@ -49,6 +49,9 @@ class LockStrategy(Strategy):
         stripes: Locks for each shard.
         new_token: Gives a token that nobody else has.
 
+    Attributes:
+        foreign: Whether the locks are those of a factory.
+
     Raises:
         ConfigurationError: If a parameter is not usable.
 
@@ -77,6 +80,7 @@ class LockStrategy(Strategy):
             )
         if not isinstance(stripes, int) or stripes < 1:
             raise ConfigurationError(f"stripes must be a whole number from 1 on, not {stripes!r}")
+        self.foreign = factory is not None
         self._factory = factory
         self._timeout = timeout
         self._stripes = stripes

@@ -1,0 +1,190 @@
+"""Concurrent calls on one asyncio filter share round trips; each has its own exact answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+import redis
+import redis.asyncio
+from locks.objects.tools import commands_so_far, other_tasks
+
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.filters import coalescing
+
+STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
+EXACT = ("atomic", "lua", "transaction", "lock")
+
+
+@pytest.fixture
+def r(valkey):
+    with redis.Redis.from_url(valkey) as made:
+        made.flushall()
+        yield made
+
+
+def filter_at(url, **options):
+    return AsyncBloomFilter("x", 5000, 1e-9, client=url, **options)
+
+
+def updates(r):
+    """How many commands have set bits in filters of strategy "atomic"."""
+    return commands_so_far(r, "bitfield")
+
+
+def test_alone_each_call_is_one_request_of_its_own_task(r, valkey):
+    async def run():
+        async with filter_at(valkey) as made:
+            before, asked = updates(r), commands_so_far(r, "bitfield_ro")
+            for number in range(20):
+                assert await made.add(str(number))
+                assert not other_tasks()
+            assert all([await made.exists(str(number)) for number in range(20)])
+            assert updates(r) - before == 20
+            assert commands_so_far(r, "bitfield_ro") - asked == 20
+
+    asyncio.run(run())
+
+
+def test_a_thousand_tasks_share_their_requests(r, valkey):
+    async def run():
+        async with filter_at(valkey) as made:
+            before = updates(r)
+            answers = await asyncio.gather(*(made.add(str(n)) for n in range(1000)))
+            assert answers == [True] * 1000
+            # 30 items fill a command; the first call went alone.
+            assert updates(r) - before < 50
+            assert r.info("clients")["connected_clients"] <= 2
+            assert all(await asyncio.gather(*(made.exists(str(n)) for n in range(1000))))
+            assert not other_tasks()
+            assert not coalescing._TASKS
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_every_item_has_one_winner_among_a_thousand_tasks(r, valkey, strategy):
+    """1,000 tasks over three filter objects, each item offered many times."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    offers = [[str(chance.randrange(700)) for _ in range(4)] for _ in range(1000)]
+
+    async def offer(made, items):
+        won = []
+        for item in items:
+            if await made.add(item):
+                won.append(item)
+            assert await made.exists(item)
+        return won
+
+    async def run():
+        filters = [await filter_at(valkey, strategy=strategy) for _ in range(3)]
+        won = await asyncio.gather(
+            *(offer(filters[number % 3], items) for number, items in enumerate(offers))
+        )
+        for made in filters:
+            await made.close()
+        return Counter(item for items in won for item in items)
+
+    assert asyncio.run(run()) == Counter({item for items in offers for item in items})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_calls_are_answered_in_their_order(r, valkey, strategy):
+    """Every answer is what the calls one after the other would give."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+
+    async def run():
+        async with filter_at(valkey, strategy=strategy) as made:
+            assert await asyncio.gather(
+                made.add("first"),
+                made.exists("x"),
+                made.add("x"),
+                made.exists("x"),
+                made.add(b"x"),
+                made.exists(b"x"),
+                made.exists("y"),
+            ) == [True, False, True, True, False, True, False]
+            known = {"first", "x"}
+            for size in (2, 3, 30, 300):
+                calls, expected = [], []
+                for _ in range(size):
+                    item = str(chance.randrange(2 * size))
+                    write = chance.random() < 0.5
+                    calls.append(made.add(item) if write else made.exists(item))
+                    expected.append((item in known) != write)
+                    known |= {item} if write else set()
+                assert await asyncio.gather(*calls) == expected
+
+    asyncio.run(run())
+
+
+def test_a_batch_is_bounded_and_the_next_goes_on(r, valkey, monkeypatch):
+    monkeypatch.setattr(coalescing, "CALLS_PER_BATCH", 7)
+
+    async def run():
+        async with filter_at(valkey) as made:
+            before = updates(r)
+            assert await asyncio.gather(*(made.add(str(n)) for n in range(100))) == [True] * 100
+            # One alone, then 99 by sevens.
+            assert updates(r) - before == 1 + 15
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("wrong", [7, None, "\ud800"], ids=repr)
+def test_what_is_no_item_harms_no_other_call(r, valkey, wrong):
+    async def run():
+        async with filter_at(valkey) as made:
+            calls = [made.add("a"), made.add(wrong), made.add("b"), made.exists(wrong)]
+            a, error, b, other = await asyncio.gather(*calls, return_exceptions=True)
+            assert a is b is True
+            assert isinstance(error, (TypeError, ValueError))
+            assert isinstance(other, (TypeError, ValueError))
+            assert not isinstance(
+                await asyncio.gather(made.add(wrong), return_exceptions=True), bool
+            )
+            assert await asyncio.gather(made.exists("a"), made.exists("b")) == [True, True]
+
+    asyncio.run(run())
+
+
+def test_first_uses_at_the_same_time_connect_once(r, valkey):
+    async def run():
+        made = filter_at(valkey)
+        before = r.info("stats")["total_connections_received"]
+        assert sum(await asyncio.gather(*(made.add("a") for _ in range(200)))) == 1
+        assert r.info("stats")["total_connections_received"] - before == 1
+        await made.close()
+
+    asyncio.run(run())
+
+
+def test_a_filter_serves_several_loops_one_after_the_other(r, valkey):
+    made = filter_at(valkey)
+
+    async def run(number):
+        answers = await asyncio.gather(*(made.add(str(n)) for n in range(number, number + 100)))
+        await made.close()
+        return sum(answers)
+
+    assert [asyncio.run(run(number)) for number in (0, 50, 500)] == [100, 50, 100]
+
+
+def test_what_many_tasks_added_everybody_sees(r, valkey):
+    other = BloomFilter("x", 5000, 1e-9, client=r)
+
+    async def run():
+        async with filter_at(valkey) as made:
+            for number in range(200):
+                assert sum(await asyncio.gather(*(made.add(str(number)) for _ in range(5)))) == 1
+                assert other.exists(str(number))
+            other.add("theirs")
+            assert await asyncio.gather(*(made.add("theirs") for _ in range(5))) == [False] * 5
+
+    asyncio.run(run())

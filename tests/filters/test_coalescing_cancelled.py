@@ -1,0 +1,296 @@
+"""Whoever is cancelled, wherever it is: nobody else notices, and nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+
+import pytest
+import redis
+import redis.asyncio
+from locks.objects.tools import LONG, CancelledAt, happened, other_tasks
+from loss_proxy import LossProxy
+
+from bloomlock import AsyncBloomFilter, BloomFilter, BloomlockError, OutcomeUnknownError
+from bloomlock.filters import coalescing
+from bloomlock.runtime.slots import MOST_AT_ONCE
+from bloomlock.runtime.tasks import tasks_for
+
+MOST = 100
+STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
+
+
+@pytest.fixture
+def r(valkey):
+    with redis.Redis.from_url(valkey) as made:
+        made.flushall()
+        yield made
+
+
+class Gate(LossProxy):
+    """A proxy whose connections stop at an update or a question while it is shut.
+
+    Attributes:
+        shut: Whether they are to stop.
+        reached: Set when the first does.
+        opened: Lets them go on.
+    """
+
+    def __init__(self, url):
+        super().__init__(url, lambda _name, _number: "pass")
+        self.shut = False
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def _relay(self, near, far, command):
+        if self.shut and command[0] in {b"BITFIELD", b"BITFIELD_RO"}:
+            self.reached.set()
+            self.opened.wait(LONG)
+        return super()._relay(near, far, command)
+
+
+@pytest.fixture
+def gate(r, valkey):
+    with Gate(valkey) as made:
+        yield made
+        made.opened.set()
+
+
+def filter_at(client, **options):
+    return AsyncBloomFilter("x", 5000, 1e-9, client=client, **options)
+
+
+async def settled(client, made):
+    """Nothing of any call is left: no connection, no task, nobody who waits."""
+    await happened(lambda: not made._calls()._busy)
+    assert not made._calls()._waiting
+    assert not made._calls()._under_way
+    pool = client.connection_pool
+    assert not pool._in_use_connections
+    assert tasks_for(client)._slots.of(pool)._value == MOST_AT_ONCE
+    await asyncio.sleep(0)
+    assert not other_tasks()
+    assert not coalescing._TASKS
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+@pytest.mark.parametrize("who", [0, 1, 2, 5])
+@pytest.mark.parametrize("strategy", ["atomic", "lock"])
+def test_a_caller_cancelled_anywhere_harms_no_other(r, valkey, strategy, who, late):
+    """Six callers; the first one's call goes alone, the others' together behind it."""
+    items = ["a", "b", "c", "a", "b", "b"]
+
+    async def one(number):
+        r.flushall()
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            made = await filter_at(client, strategy=strategy)
+            calls = [made.add(item) for item in items]
+            calls[who] = stopped = CancelledAt(calls[who], number, late=late)
+
+            async def wait(call):
+                return await call
+
+            tasks = [asyncio.create_task(wait(call)) for call in calls]
+            await asyncio.wait(tasks, timeout=LONG)
+            gone = tasks[who].cancelled()
+            answers = [None if task.cancelled() else task.result() for task in tasks]
+            assert answers.count(None) == gone
+            won = Counter(item for item, new in zip(items, answers, strict=True) if new)
+            for item in set(items):
+                # The cancelled call may have been the one that was first.
+                assert won[item] == 1 or (gone and item == items[who] and won[item] == 0)
+            offered = {
+                item for item, answer in zip(items, answers, strict=True) if answer is not None
+            }
+            assert all(await made.exists_many(sorted(offered)))
+            await settled(client, made)
+            return stopped.reached
+
+    async def main():
+        for number in range(MOST):
+            if not await one(number):
+                return number
+        raise AssertionError
+
+    assert asyncio.run(main()) >= 1
+
+
+def test_what_was_not_sent_yet_never_is(r, gate):
+    async def run():
+        async with redis.asyncio.Redis.from_url(gate.url) as client:
+            made = await filter_at(client)
+            gate.shut = True
+            first = asyncio.create_task(made.add("first"))
+            await happened(gate.reached.is_set)
+            waiting = [asyncio.create_task(made.add(str(n))) for n in range(10)]
+            await asyncio.sleep(0.01)
+            for task in waiting[::2]:
+                task.cancel()
+            await asyncio.wait(waiting[::2])
+            assert len(made._calls()._waiting) == 5
+            gate.opened.set()
+            assert await asyncio.gather(first, *waiting[1::2]) == [True] * 6
+            assert await made.exists_many(map(str, range(10))) == [False, True] * 5
+            await settled(client, made)
+
+    asyncio.run(run())
+
+
+def test_a_batch_under_way_goes_on_for_those_who_stay(r, gate):
+    async def run():
+        async with redis.asyncio.Redis.from_url(gate.url) as client:
+            made = await filter_at(client)
+            first = asyncio.create_task(made.add("first"))
+            calls = [asyncio.create_task(made.add(str(n // 2))) for n in range(10)]
+            await first
+            gate.shut = True
+            await happened(gate.reached.is_set)
+            for task in calls[::2]:
+                task.cancel()
+            await asyncio.wait(calls[::2])
+            later = [asyncio.create_task(made.exists(str(n))) for n in range(6)]
+            gate.opened.set()
+            # The cancelled ones were first.
+            assert await asyncio.gather(*calls[1::2]) == [False] * 5
+            assert await asyncio.gather(*later) == [True] * 5 + [False]
+            await settled(client, made)
+
+    asyncio.run(run())
+
+
+def test_a_batch_nobody_waits_for_any_more_is_given_up(r, gate):
+    """A server that hangs holds up the next calls only as long as anybody wants its answer."""
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(gate.url) as client:
+            made = await filter_at(client)
+            first = asyncio.create_task(made.add("first"))
+            calls = [asyncio.create_task(made.add(str(n))) for n in range(10)]
+            await first
+            gate.shut = True
+            await happened(gate.reached.is_set)
+            gate.shut = False
+            later = [asyncio.create_task(made.add(str(n))) for n in range(10, 20)]
+            await asyncio.sleep(0)
+            for task in calls:
+                task.cancel()
+            assert await asyncio.wait_for(asyncio.gather(*later), LONG) == [True] * 10
+            gate.opened.set()
+            await settled(client, made)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("owns", [True, False], ids=["by url", "given client"])
+def test_closing_tells_those_who_wait(r, gate, owns):
+    async def run():
+        client = redis.asyncio.Redis.from_url(gate.url)
+        made = await filter_at(gate.url if owns else client)
+        gate.shut = True
+        first = asyncio.create_task(made.add("first"))
+        await happened(gate.reached.is_set)
+        waiting = [asyncio.create_task(made.add(str(n))) for n in range(10)]
+        await asyncio.sleep(0)
+        await made.close()
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(error) for error in errors} == {BloomlockError}
+        assert len(set(map(id, errors))) == 10
+        assert all("closed" in str(error) for error in errors)
+        gate.opened.set()
+        (answer,) = await asyncio.gather(first, return_exceptions=True)
+        assert isinstance(answer, OutcomeUnknownError) if owns else answer is True
+        assert not any(BloomFilter.open("x", client=r).exists_many(map(str, range(10))))
+        # As before, a filter that was closed can be used again.
+        assert await asyncio.gather(made.add("a"), made.add("a")) == [True, False]
+        await made.close()
+        await client.aclose()
+
+    asyncio.run(run())
+
+
+def test_a_loop_that_ends_leaves_nobody_waiting(r, gate):
+    """asyncio.run cancels the callers and our own task in any order."""
+    told = []
+
+    async def call(made, item):
+        try:
+            told.append(await made.add(item))
+        except asyncio.CancelledError:
+            told.append(None)
+            raise
+
+    async def run():
+        made = await filter_at(gate.url)
+        tasks.append(asyncio.create_task(call(made, "first")))
+        tasks.extend(asyncio.create_task(call(made, str(n))) for n in range(10))
+        await tasks[0]
+        gate.shut = True
+        await happened(gate.reached.is_set)
+        tasks.extend(asyncio.create_task(call(made, str(n))) for n in range(10))
+        await asyncio.sleep(0)
+        threading.Timer(0.1, gate.opened.set).start()
+
+    tasks: list[asyncio.Task[None]] = []
+    asyncio.run(run())
+    assert told == [True] + [None] * 20
+
+
+@pytest.mark.parametrize("when", ["not begun", "asking", "adding"])
+@pytest.mark.parametrize("on_unknown", ["raise", "new"])
+def test_whoever_cancels_all_tasks_but_the_callers(r, gate, when, on_unknown):
+    """Our own task among them: what was sent is unknown, what was not is sent by the next."""
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(gate.url) as client:
+            made = await filter_at(client, on_unknown=on_unknown)
+            ours = {asyncio.current_task()}
+
+            def cancel_all():
+                for task in asyncio.all_tasks() - ours:
+                    task.cancel()
+
+            async def go_first():
+                assert await made.add("first")
+                if when == "not begun":
+                    cancel_all()
+                gate.shut = True
+
+            asked = ["first", "0", "none"] if when == "asking" else ["0"]
+            first = asyncio.create_task(go_first())
+            calls = [asyncio.create_task(made.add(str(n))) for n in range(5)]
+            asks = [asyncio.create_task(made.exists(item)) for item in asked]
+            ours |= {first, *calls, *asks}
+            await happened(gate.reached.is_set)
+            if when != "not begun":
+                cancel_all()
+            gate.opened.set()
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            if when == "adding" and on_unknown == "raise":
+                assert {type(answer) for answer in answers} == {OutcomeUnknownError}
+                assert len(set(map(id, answers))) == 5
+            else:
+                assert answers == [True] * 5
+            assert await asyncio.gather(*asks) == [item != "none" for item in asked]
+            await first
+            await settled(client, made)
+
+    asyncio.run(run())
+
+
+def test_with_locks_a_cancelled_caller_leaves_none_behind(r, valkey):
+    """It would be held against everybody for the rest of its lease."""
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            made = await filter_at(client, strategy="lock")
+            for number in range(30):
+                task = asyncio.create_task(made.add(str(number)))
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                await settled(client, made)
+                assert not r.keys("*:lock:[0-9]*")
+                assert await made.exists(str(number)) is (number >= 2)
+
+    asyncio.run(run())

@@ -1,0 +1,229 @@
+"""Calls that share a round trip which fails: each gets its own answer or its own error."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+import redis
+import redis.asyncio
+from locks.objects.tools import commands_so_far
+from loss_proxy import HANDSHAKE, LossProxy
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    CapacityError,
+    FilterLostError,
+    OutcomeUnknownError,
+)
+from bloomlock.errors import ServerError
+
+STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
+UPDATES = {"BITFIELD", "EVALSHA", "EXEC", "SETBIT"}
+
+
+@pytest.fixture
+def r(valkey):
+    with redis.Redis.from_url(valkey) as made:
+        made.flushall()
+        yield made
+
+
+@pytest.fixture
+def proxy(r, valkey):
+    with LossProxy(valkey, lambda _name, _number: "pass") as made:
+        yield made
+
+
+def filter_at(url, **options):
+    return AsyncBloomFilter("x", 5000, 1e-9, client=url, **options)
+
+
+async def told(*calls):
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def check_own_errors(errors, kind):
+    """Each is an error of one call, and of that call alone."""
+    assert len({id(error) for error in errors}) == len(errors)
+    for error in errors:
+        assert type(error) is kind
+        assert len(getattr(error, "results", ())) <= 1
+        assert not getattr(error, "__notes__", ())
+        depth, trace = 0, error.__traceback__
+        while trace is not None:
+            depth, trace = depth + 1, trace.tb_next
+        assert depth < 30
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("verdict", ["before", "after"])
+def test_a_lost_reply_is_unknown_to_those_whom_it_concerned(r, proxy, strategy, verdict):
+    # With locks none goes alone, and whatever is no EXEC may be repeated.
+    updates, number = ({"EXEC"}, 1) if strategy == "lock" else (UPDATES, 2)
+
+    async def run():
+        async with filter_at(proxy.url, strategy=strategy) as made:
+            await made.add("seen")
+            count = Counter()
+
+            def judge(name, _number):
+                count[name in updates] += 1
+                return verdict if name in updates and count[True] == number else "pass"
+
+            proxy.judge = judge
+            items = [f"item {n}" for n in range(50)]
+            answers = await told(*map(made.add, items))
+            unknown = [error for error in answers if error is not True]
+            assert unknown
+            check_own_errors(unknown, OutcomeUnknownError)
+            assert all(error.results == [None] for error in unknown)
+            assert {str(error.__cause__) for error in unknown} != {"None"}
+            known = [item for item, new in zip(items, answers, strict=True) if new is True]
+            assert all(await made.exists_many(known))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "pipeline"])
+@pytest.mark.parametrize("on_unknown", ["raise", "new"])
+def test_nothing_is_lost_where_many_replies_are(r, proxy, strategy, on_unknown):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+
+    share = 0.1 if strategy in {"atomic", "lua"} else 0.005
+
+    def judge(name, _number):
+        if name in HANDSHAKE or chance.random() > share:
+            return "pass"
+        return chance.choice(["before", "after"])
+
+    async def run():
+        async with filter_at(proxy.url, strategy=strategy, on_unknown=on_unknown) as made:
+            proxy.judge = judge
+            answers = []
+            while proxy.lost < 5:
+                calls = [made.add(str(n)) for n in range(len(answers), len(answers) + 30)]
+                answers += await told(*calls)
+            return answers
+
+    answers = asyncio.run(run())
+    # Nobody else has offered any of them, so False would be the lie.
+    allowed = {True} if on_unknown == "new" else {True, OutcomeUnknownError}
+    assert {answer is True or type(answer) for answer in answers} <= allowed
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_cleared_filter_is_lost_to_each_call_and_no_item_is(r, valkey, strategy):
+    async def run():
+        async with filter_at(valkey, strategy=strategy) as made:
+            await made.add("a")
+            BloomFilter.open("x", client=r).clear()
+            items = [f"item {n % 20}" for n in range(60)]
+            errors = await told(*map(made.add, items), made.exists("a"))
+            check_own_errors(errors, FilterLostError)
+            errors = await told(*map(made.add, items))
+            check_own_errors(errors, FilterLostError)
+            await made.reattach()
+            answers = await asyncio.gather(*map(made.add, items))
+            assert Counter(i for i, new in zip(items, answers, strict=True) if new) == Counter(
+                set(items)
+            )
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_cleared_filter_is_followed_where_asked(r, valkey, strategy):
+    async def run():
+        async with filter_at(valkey, strategy=strategy, on_lost="recreate") as made:
+            items = [f"item {n % 20}" for n in range(60)]
+            for undo in (
+                BloomFilter("x", 5000, 1e-9, client=r, on_lost="recreate").clear,
+                r.flushall,
+            ):
+                undo()
+                answers = await asyncio.gather(*map(made.add, items))
+                assert Counter(i for i, new in zip(items, answers, strict=True) if new) == Counter(
+                    set(items)
+                )
+
+    asyncio.run(run())
+
+
+def test_a_full_filter_refuses_new_items_only(r, valkey):
+    async def run():
+        made = AsyncBloomFilter("x", 100, client=valkey, on_full="raise")
+        full = 0
+        while not full:
+            answers = await told(*(made.add(f"{random.random()}") for _ in range(20)))
+            full = sum(isinstance(answer, CapacityError) for answer in answers)
+        await made.clear()
+        seen = [str(n) for n in range(200)]
+        r.execute_command("ECHO", "filled by others, so that this object does not know it yet")
+        BloomFilter.open("x", client=r).update(seen)
+        while not made._core.fill.refusing:
+            await told(made.add(f"{random.random()}"))
+        for _ in range(2):
+            mixed = [item for n in range(50) for item in (seen[n], f"new {n}")]
+            answers = await told(*map(made.add, mixed), made.exists(seen[0]))
+            assert answers[0::2] == [*([False] * 50), True]
+            check_own_errors(answers[1::2], CapacityError)
+            assert {tuple(error.results) for error in answers[1::2]} == {()}
+        await made.clear()
+        assert await asyncio.gather(*(made.add(f"new {n}") for n in range(50))) == [True] * 50
+        await made.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_refuses_tells_each(r, valkey):
+    r.execute_command("ACL", "SETUSER", "few", "on", "nopass", "~*", "&*", "+@all", "-bitfield")
+    path = redis.asyncio.Redis.from_url(valkey).connection_pool.connection_kwargs["path"]
+
+    async def run():
+        client = redis.asyncio.Redis(unix_socket_path=path, username="few", password="any")  # noqa: S106
+        made = await filter_at(client)
+        answers = await told(*(made.add(str(n)) for n in range(500)), made.exists("0"))
+        assert answers.pop() is False
+        check_own_errors(answers, redis.exceptions.NoPermissionError)
+        await client.aclose()
+
+    try:
+        asyncio.run(run())
+    finally:
+        r.execute_command("ACL", "DELUSER", "few")
+
+
+def test_a_server_that_is_not_there_tells_each(tmp_path):
+    async def run():
+        made = filter_at(f"unix://{tmp_path}/nobody")
+        check_own_errors(await told(*(made.add(str(n)) for n in range(50))), ServerError)
+        check_own_errors(await told(*(made.exists(str(n)) for n in range(50))), ServerError)
+
+    asyncio.run(run())
+
+
+def test_a_lost_reply_to_a_question_costs_nobody_an_answer(r, proxy):
+    async def run():
+        async with filter_at(proxy.url) as made:
+            await made.add_many(map(str, range(100)))
+            state = {"left": 3}
+
+            def judge(name, _number):
+                if name != "BITFIELD_RO":
+                    return "pass"
+                state["left"] -= 1
+                return "after" if state["left"] == 0 else "pass"
+
+            proxy.judge = judge
+            answers = await asyncio.gather(*(made.exists(str(n)) for n in range(200)))
+            assert answers == [True] * 100 + [False] * 100
+            assert state["left"] < 0
+            assert commands_so_far(r, "bitfield_ro") < 40
+
+    asyncio.run(run())
