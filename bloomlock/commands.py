@@ -8,8 +8,8 @@ its commands may be sent twice.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import redis.exceptions
 
@@ -31,6 +31,40 @@ class Request(NamedTuple):
     key: str
     commands: Sequence[bytes]
     hold: bool = False
+
+    @property
+    def num_replies(self) -> int:
+        """How many replies there will be."""
+        return len(self.commands)
+
+
+class Writes(Protocol):
+    """Commands in several writes, each made when it is its turn; once more for each try."""
+
+    def __len__(self) -> int:
+        """Return the number of commands in all writes together."""
+
+    def __iter__(self) -> Iterator[Sequence[bytes]]:
+        """Make one write after the other."""
+
+
+class Flight(NamedTuple):
+    """Commands for one server, sent without waiting for the replies to those before.
+
+    At most UNANSWERED commands have no reply when the next write is made. Answered as a Request.
+
+    Attributes:
+        key: Any key of the commands; tells which server of a cluster.
+        writes: The commands, made while the server works on those before.
+    """
+
+    key: str
+    writes: Writes
+
+    @property
+    def num_replies(self) -> int:
+        """How many replies there will be."""
+        return len(self.writes)
 
 
 class Pause(NamedTuple):
@@ -84,7 +118,7 @@ class Leave(NamedTuple):
 
 Aside: TypeAlias = Pause | Listen | Wait | Clock | Enter | Leave
 """A step without commands."""
-Step: TypeAlias = Request | Aside
+Step: TypeAlias = Request | Flight | Aside
 Core: TypeAlias = Generator[Step, Any, T]
 
 
@@ -95,15 +129,23 @@ class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is a
         cause: redis-py's error.
         sent: Whether any byte of the request may have reached the server.
         replies: The replies that did arrive, a prefix of all.
+        written: How many commands may have reached the server, if not all of a request.
     """
 
-    def __init__(self, cause: Exception, *, sent: bool, replies: Replies) -> None:
+    def __init__(
+        self, cause: Exception, *, sent: bool, replies: Replies, written: int | None = None
+    ) -> None:
         """Keep what is known."""
         super().__init__(str(cause))
         self.cause = cause
         self.sent = sent
         self.replies = replies
+        self.written = written
 
+
+UNANSWERED = 8
+"""Commands of a flight without a reply when the next are made: the replies to them have to fit into
+the buffers on the way, or a server that cannot send would not read either."""
 
 RETRY_PAUSES = (0.0, 0.2)
 """Seconds before the second and third try of a request that may be repeated."""
@@ -131,7 +173,7 @@ def encode_arguments(*arguments: str | bytes | int) -> bytes:
     return b"".join(parts)
 
 
-def deliver(request: Request, *, repeatable: bool) -> Core[Replies]:
+def deliver(request: Request | Flight, *, repeatable: bool) -> Core[Replies]:
     """Send a request, again where that is safe, and return its replies.
 
     Safe is: nothing was sent yet, or the commands may be repeated. A time-out has already waited
@@ -157,12 +199,22 @@ def deliver(request: Request, *, repeatable: bool) -> Core[Replies]:
     return replies
 
 
-def collect(request: Request, *, repeatable: bool) -> Core[Replies]:
-    """Like `deliver`, but never raise: each reply that did not come is the ConnectionLost."""
+def collect(request: Request | Flight, *, repeatable: bool) -> Core[Replies]:
+    """Like `deliver`, but never raise: each reply that did not come is the ConnectionLost.
+
+    Of a command that was not sent it is one that says so.
+    """
     try:
         return (yield from deliver(request, repeatable=repeatable))
     except ConnectionLost as lost:
-        return lost.replies + [lost] * (len(request.commands) - len(lost.replies))
+        count = request.num_replies
+        written = count if lost.written is None else lost.written
+        unsent = ConnectionLost(lost.cause, sent=False, replies=[])
+        return [
+            *lost.replies,
+            *[lost] * (written - len(lost.replies)),
+            *[unsent] * (count - written),
+        ]
 
 
 def ask(key: str, *commands: bytes) -> Core[Replies]:

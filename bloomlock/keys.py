@@ -144,6 +144,15 @@ def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
     return keys._replace(fence=stripe_fence(bits_key))
 
 
+def merge_keys(bits_key: str) -> tuple[str, str]:
+    """Return the keys that exist while a script merges bits into the shard at `bits_key`.
+
+    >>> merge_keys(FilterKeys("pages").bits(3))[0]
+    'bloomlock:{pages/3}:bits:merge'
+    """
+    return f"{bits_key}:merge", f"{bits_key}:merge:part"
+
+
 def meta_pattern(prefix: str = DEFAULT_PREFIX) -> str:
     """Return the SCAN pattern that finds the descriptors of all filters of a prefix.
 

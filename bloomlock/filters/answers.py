@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from bloomlock.commands import ConnectionLost, Core, Request, collect
 from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
 
 from .operation import Operation
+from .routing import Chunks, choose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from .core import FilterCore
     from .operation import Results
+    from .routing import Route
     from .view import View
-
-BITS_PER_TRIP = 10_000
-"""Bits tested or set in one round trip of a batch: 625 items at 1e-6, about 400 kB."""
 
 
 def add(core: FilterCore, item: str | bytes) -> Core[bool]:
@@ -47,11 +47,11 @@ def exists(core: FilterCore, item: str | bytes) -> Core[bool]:
 
 def _answer_one(core: FilterCore, view: View, data: bytes, *, write: bool) -> Core[bool]:
     """Do what Operation does for one item, without its costs where all is as expected."""
-    strategy = core.one_trip
+    strategy = core.single_trip
     number, offsets = view.hasher.locate(data)
-    shard, rows = view.shards[number], (offsets,)
+    shard = view.shards[number]
     if strategy is not None:
-        request = Request(shard.key, strategy.encode(shard, rows, write))
+        request = Request(shard.key, strategy.encode_one(shard, offsets, write))
         try:
             replies = yield request
         except ConnectionLost as lost:
@@ -59,42 +59,41 @@ def _answer_one(core: FilterCore, view: View, data: bytes, *, write: bool) -> Co
                 replies = [lost] * len(request.commands)
             else:
                 replies = yield from collect(request, repeatable=not write)
-        segments = strategy.decode(replies, rows)
+        segment = strategy.decode_one(replies)
     else:
-        segments = yield from core.strategy.exchange(shard, rows, write=write)
-    _, header, missing, error = segments[0]
+        segment = yield from core.strategy.exchange_one(shard, offsets, write=write)
+    _, header, missing, error = segment
     if error is None and missing is not None and header == view.header:
-        return missing[0] if write else not missing[0]
-    (answer,) = yield from Operation(core, [data], write=write).run(view, [([0], segments)])
+        return bool(missing[0]) if write else not missing[0]
+    answered = [(np.zeros(1, np.intp), [segment])]
+    (answer,) = yield from Operation(core, [data], write=write).run(view, answered)
     return answer
 
 
-def add_many(core: FilterCore, items: Iterable[str | bytes]) -> Core[list[bool]]:
+def add_many(
+    core: FilterCore, items: Iterable[str | bytes], route: Route = "auto"
+) -> Core[list[bool]]:
     """Add many items; one answer for each, in order."""
-    return (yield from _in_chunks(core, items, write=True))
+    return (yield from _in_chunks(core, items, route, write=True))
 
 
-def exists_many(core: FilterCore, items: Iterable[str | bytes]) -> Core[list[bool]]:
+def exists_many(
+    core: FilterCore, items: Iterable[str | bytes], route: Route = "auto"
+) -> Core[list[bool]]:
     """Test many items; one answer for each, in order."""
-    return (yield from _in_chunks(core, items, write=False))
+    return (yield from _in_chunks(core, items, route, write=False))
 
 
-def update(core: FilterCore, items: Iterable[str | bytes]) -> Core[int]:
-    """Add many items; return how many were new, keeping nothing of them."""
-    added = 0
-    stream = _encoded(items)
-    while chunk := list(islice(stream, (yield from _chunk_size(core)))):
-        added += sum((yield from _add_chunk(core, chunk)))
-    return added
-
-
-def _in_chunks(core: FilterCore, items: Iterable[str | bytes], *, write: bool) -> Core[list[bool]]:
+def _in_chunks(
+    core: FilterCore, items: Iterable[str | bytes], route: Route, *, write: bool
+) -> Core[list[bool]]:
+    chunks = Chunks(core, items, route)
     results: list[bool] = []
     step = _add_chunk if write else _exists_chunk
     try:
-        stream = _encoded(items)
-        while chunk := list(islice(stream, (yield from _chunk_size(core)))):
-            results += yield from step(core, chunk)
+        yield from core.current()
+        while chunk := chunks.take():
+            results += yield from step(core, chunk, route)
     except PartialResultError as error:
         error.results[:0] = results
         raise
@@ -108,31 +107,39 @@ def _in_chunks(core: FilterCore, items: Iterable[str | bytes], *, write: bool) -
     return results
 
 
-def _encoded(items: Iterable[str | bytes]) -> Iterator[bytes]:
-    if isinstance(items, (str, bytes)):
-        raise TypeError(
-            f"items must be an iterable of str or bytes, not one {type(items).__name__}"
-        )
-    return map(encode_item, items)
+def update(core: FilterCore, items: Iterable[str | bytes], route: Route = "auto") -> Core[None]:
+    """Add many items; nobody asks which of them are new."""
+    chunks = Chunks(core, items, route)
+    added = 0
+    try:
+        yield from core.current()
+        while chunk := chunks.take():
+            yield from _add_chunk(core, chunk, route, answers=False)
+            added += len(chunk)
+    except BaseException as error:
+        if isinstance(error, PartialResultError):
+            error.results.clear()
+        error.added = added  # type: ignore[attr-defined]
+        error.add_note(f"bloomlock: the first {added} items were added before, see .added")
+        raise
 
 
-def _chunk_size(core: FilterCore) -> Core[int]:
-    view = yield from core.current()
-    return max(1, BITS_PER_TRIP // view.descriptor.size.num_hashes)
-
-
-def _add_chunk(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
+def _add_chunk(
+    core: FilterCore, items: Sequence[bytes], route: Route = "items", *, answers: bool = True
+) -> Core[list[bool]]:
     view = yield from core.current()
     if core.fill.refusing:
         yield from core.fill.look(view)
         if core.fill.refusing:
             return (yield from _refuse_new(core, items))
-    results = yield from Operation(core, items, write=True).run(view)
+    way = choose(core, view, len(items), route, write=True, answers=answers)
+    results = yield from Operation(core, items, write=True, strategy=way).run(view)
     if core.untold:
         results = [
             new or _take_untold(core, item) for new, item in zip(results, items, strict=True)
         ]
-    if core.fill.due(sum(results)):
+    # What is not counted may be new.
+    if core.fill.due(len(items) if way is core.merging else sum(results)):
         yield from core.fill.look_after_add(core.view or view)
     return results
 
@@ -160,6 +167,9 @@ def _refuse_new(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
     )
 
 
-def _exists_chunk(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
+def _exists_chunk(
+    core: FilterCore, items: Sequence[bytes], route: Route = "items"
+) -> Core[list[bool]]:
     view = yield from core.current()
-    return (yield from Operation(core, items, write=False).run(view))
+    way = choose(core, view, len(items), route, write=False)
+    return (yield from Operation(core, items, write=False, strategy=way).run(view))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Strategy
 
     from .inspection import FilterInfo
+    from .routing import Route
 
     Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
 
@@ -167,17 +168,19 @@ class AsyncBloomFilter(FilterFace):
             return True
         return await self._calls().call(item, write=False)
 
-    async def add_many(self, items: Iterable[str | bytes]) -> list[bool]:
+    async def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Add many items; one answer for each. See BloomFilter.add_many."""
-        return await self._run(answers.add_many(self._core, items))
+        return await self._run(answers.add_many(self._core, items, route))
 
-    async def exists_many(self, items: Iterable[str | bytes]) -> list[bool]:
+    async def exists_many(
+        self, items: Iterable[str | bytes], *, route: Route = "auto"
+    ) -> list[bool]:
         """Test many items; one answer for each. See BloomFilter.exists_many."""
-        return await self._run(answers.exists_many(self._core, items))
+        return await self._run(answers.exists_many(self._core, items, route))
 
-    async def update(self, items: Iterable[str | bytes]) -> int:
-        """Add many items and return how many were new. See BloomFilter.update."""
-        return await self._run(answers.update(self._core, items))
+    async def update(self, items: Iterable[str | bytes], *, route: Route = "auto") -> None:
+        """Add many items without asking which are new. See BloomFilter.update."""
+        await self._run(answers.update(self._core, items, route))
 
     async def count(self) -> int:
         """Return the estimated number of distinct items. See BloomFilter.count."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Strategy
 
     from .inspection import FilterInfo
+    from .routing import Route
 
     Client = redis.Redis | redis.RedisCluster | str | None
 
@@ -202,38 +203,50 @@ class BloomFilter(FilterFace):
         """Return `exists(item)`."""
         return self.exists(item)
 
-    def add_many(self, items: Iterable[str | bytes]) -> list[bool]:
+    def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Add many items; an item repeated among them is new once.
 
         Args:
-            items: Any iterable; read and sent in chunks of 10,000 bits.
+            items: Any iterable; read no further than one chunk ahead.
+            route: How a chunk reaches the server. "items": the bits of each item, by the filter's
+                strategy. "bitmap": the bits of all, built here and merged by one script. "auto":
+                whichever takes fewer bytes on the wire, the bitmap only where the server is done
+                with it in about 10 ms (shards up to 8 MiB; any size with layout="blocked").
 
         Returns:
             One answer for each item, in order, as `add` gives it.
 
         Raises:
-            As `add`. Every error has `results`: the answers known before it.
+            As `add`; for an item that is neither str nor bytes the message has its index. Every
+            error has `results`: the answers known before it.
 
-        Cost: one round trip for each 10,000 / k items; memory for one chunk and the answers.
+        Cost: memory for one chunk, at most 131,072 items, and the answers. By "items" with the
+        atomic strategy several commands are on their way at once, else one round trip for each
+        10,000 / k items. By "bitmap" one round trip for a chunk and shard, its bits there and back.
         """
-        return self._runtime.run(answers.add_many(self._core, items))
+        return self._runtime.run(answers.add_many(self._core, items, route))
 
-    def exists_many(self, items: Iterable[str | bytes]) -> list[bool]:
+    def exists_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Test many items; one answer for each, in order, as `exists` gives it.
 
         Cost: as `add_many`.
         """
-        return self._runtime.run(answers.exists_many(self._core, items))
+        return self._runtime.run(answers.exists_many(self._core, items, route))
 
-    def update(self, items: Iterable[str | bytes]) -> int:
-        """Add many items and return how many were new.
+    def update(self, items: Iterable[str | bytes], *, route: Route = "auto") -> None:
+        """Add many items without asking which of them are new.
+
+        Args:
+            items: As for `add_many`.
+            route: As for `add_many`; a bitmap is sent and none comes back, in parts of 2 MiB where
+                it is large, and again where a reply was lost.
 
         Raises:
-            As `add`.
+            As `add_many`. Every error has `added`: how many items certainly were.
 
         Cost: as `add_many`, but memory for one chunk only.
         """
-        return self._runtime.run(answers.update(self._core, items))
+        self._runtime.run(answers.update(self._core, items, route))
 
     def count(self) -> int:
         """Return the estimated number of distinct items (Swamidass, Baldi 2007).

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted
 from bloomlock.errors import ConfigurationError, FilterLostError
-from bloomlock.strategies import CommandStrategy, make_strategy
+from bloomlock.strategies import SingleTrip, make_strategy
+from bloomlock.strategies.bitmap import BitmapRoute, MergingRoute
 
 from .attachment import attach
 from .fill import FillWatch
@@ -36,7 +37,9 @@ class FilterCore:
     Attributes:
         keys: The filter's keys.
         strategy: How updates reach Redis.
-        one_trip: The same, if an exchange of it is one request and nothing else.
+        single_trip: The same, if it takes one request and nothing else for one item.
+        bitmap: Another way for large batches.
+        merging: The same without answers.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
         untold: Items that an operation which raised FilterLostError added to the new generation
@@ -60,7 +63,9 @@ class FilterCore:
         self.keys = keys
         self.wanted = wanted
         self.strategy: Strategy = make_strategy(strategy)
-        self.one_trip = self.strategy if isinstance(self.strategy, CommandStrategy) else None
+        self.single_trip = self.strategy if isinstance(self.strategy, SingleTrip) else None
+        self.bitmap = BitmapRoute(self.strategy)
+        self.merging = MergingRoute(self.strategy)
         self.on_lost = _choice("on_lost", on_lost, OnLost)
         self.on_unknown = _choice("on_unknown", on_unknown, OnUnknown)
         if on_full == "grow":
@@ -108,9 +113,7 @@ class FilterCore:
         """Take `descriptor` for the truth from now on."""
         view = View.of(self.keys, descriptor)
         if self.wanted is None:
-            self.wanted = Wanted(
-                descriptor.capacity, descriptor.error_rate, descriptor.seeds, descriptor.size.shards
-            )
+            self.wanted = Wanted.of(descriptor)
         self.view, self.lost = view, None
         self.near_of(view)
         yield from self.fill.start(view)

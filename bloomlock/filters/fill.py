@@ -52,6 +52,11 @@ class FillWatch:
         self._samples = 0
         self._said = 0.0
 
+    @property
+    def until_look(self) -> int:
+        """New items after which this process looks again."""
+        return self._until_look
+
     def start(self, view: View) -> Core[None]:
         """Forget what was known and look once."""
         self._said = 0.0

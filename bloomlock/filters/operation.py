@@ -11,8 +11,9 @@ filter was cleared, replaced or lost, and the answer is about another generation
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from redis.exceptions import RedisError
 
 from bloomlock.commands import ConnectionLost, Core
@@ -28,74 +29,95 @@ from bloomlock.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bloomlock.strategies import Segment
+    import numpy.typing as npt
+
+    from bloomlock.strategies import Segment, Strategy
 
     from .core import FilterCore
     from .view import View
 
     Results = list[bool | None]
-    Placed = dict[int, tuple[list[int], list[list[int]]]]
+    Indices = npt.NDArray[np.intp]
+    Answered = list[tuple[Indices, list[Segment]]]
+    Stale = list[tuple[Indices, Segment]]
 
 logger = logging.getLogger("bloomlock")
 
 ROUNDS = 10
 """How often a filter may vanish during one operation before that is an error."""
 
+UNKNOWN = -1
+UNSENT = -2
+
 
 class Operation:
-    """One chunk of items on its way to answers."""
+    """One chunk of items on its way to answers.
 
-    def __init__(self, core: FilterCore, items: Sequence[bytes], *, write: bool) -> None:
-        """Start with no answer to any of the encoded items."""
+    Args:
+        core: The filter.
+        items: Encoded items.
+        write: Add them, not only test them.
+        strategy: How they reach Redis; None: by the filter's own strategy.
+    """
+
+    def __init__(
+        self,
+        core: FilterCore,
+        items: Sequence[bytes],
+        *,
+        write: bool,
+        strategy: Strategy | None = None,
+    ) -> None:
+        """Start with no answer to any of the items."""
         self._core = core
         self._items = items
         self._write = write
-        self._results: Results = [None] * len(items)
+        self._strategy = strategy or core.strategy
+        self._results = np.full(len(items), UNKNOWN, np.int8)
         self._failure: Exception | None = None
-        self._found_new: set[int] = set()
+        self._found_new = np.zeros(len(items), np.bool_)
+        self._digests: Any = None
 
-    def run(
-        self, view: View, answered: list[tuple[list[int], list[Segment]]] | None = None
-    ) -> Core[list[bool]]:
+    def run(self, view: View, answered: Answered | None = None) -> Core[list[bool]]:
         """Exchange, read the answers, and follow the filter where it went, until all is known."""
-        todo = list(range(len(self._items)))
+        todo = np.arange(len(self._items))
         for _ in range(ROUNDS):
             if answered is None:
                 answered = yield from self._exchange(view, todo)
             stale = [
                 s for indices, segments in answered for s in self._read(view, indices, segments)
             ]
-            todo, answered = [], None
+            answered = None
+            todo = todo[:0]
             if stale:
                 view, todo = yield from self._follow(view, stale)
             if self._failure is not None:
                 self._raise()
-            if not todo:
-                return [bool(result) for result in self._results]
+            if not todo.size:
+                answers: list[bool] = (self._results == 1).tolist()
+                return answers
         raise FilterLostError(
             f"filter {self._core.keys.name!r} vanished {ROUNDS} times during one operation",
-            self._results,
+            self._known(),
         )
 
-    def _exchange(self, view: View, todo: list[int]) -> Core[list[tuple[list[int], list[Segment]]]]:
-        placed: Placed = {}
-        digests = view.hasher.digests([self._items[index] for index in todo])
-        shards, rows = (each.tolist() for each in view.hasher.place(digests))
-        for index, shard, row in zip(todo, shards, rows, strict=True):
-            indices, mine = placed.setdefault(shard, ([], []))
-            indices.append(index)
-            mine.append(row)
+    def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
+        if self._digests is None:
+            self._digests = view.hasher.digests(self._items)
+        everything = todo.size == len(self._items)
+        numbers, rows = view.hasher.place(self._digests if everything else self._digests[todo])
         answered = []
-        for shard, (indices, mine) in placed.items():
-            segments = yield from self._core.strategy.exchange(
-                view.shards[shard], mine, write=self._write
+        shards = np.unique(numbers).tolist() if len(view.shards) > 1 else [0]
+        for shard in shards:
+            mine = numbers == shard
+            indices, placed = (todo, rows) if len(shards) == 1 else (todo[mine], rows[mine])
+            segments = yield from self._strategy.exchange(
+                view.shards[shard], placed, write=self._write
             )
             answered.append((indices, segments))
         return answered
 
-    def _read(
-        self, view: View, indices: list[int], segments: list[Segment]
-    ) -> list[tuple[list[int], Segment]]:
+    def _read(self, view: View, indices: Indices, segments: list[Segment]) -> Stale:
         """Take down the answers; return those that are about another generation."""
         stale = []
         start = 0
@@ -110,20 +132,26 @@ class Operation:
                 stale.append((mine, segment))
         return stale
 
-    def _take(self, indices: list[int], segment: Segment) -> None:
-        for index, missing in zip(indices, segment.missing or (), strict=True):
-            new = missing or index in self._found_new
-            self._results[index] = new if self._write else not missing
+    def _take(self, indices: Indices, segment: Segment) -> None:
+        missing = np.asarray(segment.missing)
+        self._results[indices] = missing | self._found_new[indices] if self._write else ~missing
 
-    def _take_error(self, indices: list[int], error: Exception) -> None:
+    def _known(self) -> Results:
+        """Return what is known: None for unknown answers, nothing for the items never sent."""
+        sent = np.flatnonzero(self._results != UNSENT)
+        count = int(sent[-1]) + 1 if sent.size else 0
+        return [None if result < 0 else result == 1 for result in self._results[:count].tolist()]
+
+    def _take_error(self, indices: Indices, error: Exception) -> None:
         if isinstance(error, ConnectionLost):
             if error.sent and self._write:
                 if self._core.on_unknown == "new":
-                    for index in indices:
-                        self._results[index] = True
+                    self._results[indices] = True
                     return
                 error = _unknown(self._core.keys.name, len(indices), error)
             else:
+                if not error.sent:
+                    self._results[indices] = UNSENT
                 error = error.cause
         # That something may have happened matters more than that something did not.
         if self._failure is None or isinstance(error, OutcomeUnknownError):
@@ -134,14 +162,12 @@ class Operation:
         if error is None:
             return
         if isinstance(error, PartialResultError):
-            error.results[:] = self._results
+            error.results[:] = self._known()
         elif len(self._results) > 1:
-            error.results = self._results  # type: ignore[attr-defined]
+            error.results = self._known()  # type: ignore[attr-defined]
         raise error
 
-    def _follow(
-        self, view: View, stale: list[tuple[list[int], Segment]]
-    ) -> Core[tuple[View, list[int]]]:
+    def _follow(self, view: View, stale: Stale) -> Core[tuple[View, Indices]]:
         """Find out where the filter went; return the view to go on with and what to ask again."""
         core = self._core
         header = stale[0][1].header
@@ -161,21 +187,20 @@ class Operation:
                 self._remember(stale)
                 self._failure = self._failure or error
                 self._raise()
-        again = []
+        again = [np.empty(0, np.intp)]
         for indices, segment in stale:
             same = segment.header == now.header and now.descriptor.same_bits(view.descriptor)
-            if same and core.strategy.whole and segment.missing is not None:
+            if same and self._strategy.whole and segment.missing is not None:
                 self._take(indices, segment)
                 continue
-            again += indices
-            if is_header(segment.header) and not core.strategy.whole:
+            again.append(indices)
+            if is_header(segment.header) and not self._strategy.whole:
                 # Some of these bits were set by us; that they are set when asked again must not
                 # turn "new" into "seen".
-                flags = zip(indices, segment.missing or (), strict=False)
-                self._found_new.update(index for index, missing in flags if missing)
-        return now, again
+                self._found_new[indices] |= _missing(segment)
+        return now, np.concatenate(again)
 
-    def _lose(self, header: int, stale: list[tuple[list[int], Segment]]) -> None:
+    def _lose(self, header: int, stale: Stale) -> None:
         core = self._core
         what = "was cleared or replaced by another client" if is_header(header) else "is missing"
         core.lost = (
@@ -183,14 +208,21 @@ class Operation:
             'to go on with what is there now, or use on_lost="recreate"'
         )
         self._remember(stale)
-        raise FilterLostError(core.lost, self._results) from self._failure
+        raise FilterLostError(core.lost, self._known()) from self._failure
 
-    def _remember(self, stale: list[tuple[list[int], Segment]]) -> None:
+    def _remember(self, stale: Stale) -> None:
         """Keep what was added as new to a generation the caller will not be told of now."""
         for indices, segment in stale:
             if self._write and is_header(segment.header):
-                new = zip(indices, segment.missing or (), strict=False)
-                self._core.untold.update(self._items[i] for i, missing in new if missing)
+                new = indices[_missing(segment)].tolist()
+                self._core.untold.update(self._items[index] for index in new)
+        self._core.forget()
+
+
+def _missing(segment: Segment) -> npt.NDArray[np.bool_]:
+    if segment.missing is None:
+        return np.zeros(segment.rows, np.bool_)
+    return np.asarray(segment.missing)
 
 
 def _unknown(name: str, count: int, lost: ConnectionLost) -> BloomlockError:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bloomlock.blocked import BLOCK_BITS
+from bloomlock.layouts import BLOCKED
 from bloomlock.sizing import HEADER_BITS
 from bloomlock.strategies import Shard
 
@@ -39,5 +41,9 @@ class View:
         """Return the view of the generation that a descriptor describes."""
         header, size = descriptor.header, descriptor.size
         digits = len(str(HEADER_BITS + size.shard_bits - 1))
-        shards = tuple(Shard(keys.bits(n), header, digits) for n in range(size.shards))
+        block_bits = BLOCK_BITS if descriptor.layout == BLOCKED else 0
+        shards = tuple(
+            Shard(keys.bits(n), header, digits, size.shard_bits, block_bits)
+            for n in range(size.shards)
+        )
         return cls(descriptor, header, descriptor.hasher(), shards)

@@ -13,7 +13,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import ConnectionLost, Core, Listen, Replies, Request
+from bloomlock.commands import (
+    UNANSWERED,
+    ConnectionLost,
+    Core,
+    Flight,
+    Listen,
+    Replies,
+    Request,
+)
 
 from .async_asides import AsyncAsides
 from .finishing import finish
@@ -22,7 +30,7 @@ from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 from .slots import Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 T = TypeVar("T")
 
@@ -53,14 +61,16 @@ class Tasks:
             step = next(core)
             while True:
                 try:
-                    if not isinstance(step, Request):
-                        asides = asides or AsyncAsides(self._find_hub)
-                        replies = await asides.carry_out(step)
-                    elif held is None and not step.hold:
-                        replies = await self._request(step)
-                    else:
+                    if isinstance(step, Request) and (held is not None or step.hold):
                         lease, held = held, None
                         replies, held = await self._request_on(lease, step)
+                    elif isinstance(step, Request):
+                        replies = await self._carry(step.key, (step.commands,))
+                    elif isinstance(step, Flight):
+                        replies = await self._carry(step.key, step.writes)
+                    else:
+                        asides = asides or AsyncAsides(self._find_hub)
+                        replies = await asides.carry_out(step)
                     _look_for_cancellation(task, cancelled)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
@@ -107,18 +117,20 @@ class Tasks:
             return hub
         return None
 
-    async def _request(self, request: Request) -> Replies:
-        lease = await self._take(await self._source(request.key))
-        replies = await _exchange(lease, request.commands)
+    async def _carry(self, key: str, writes: Iterable[Sequence[bytes]]) -> Replies:
+        lease = await self._take(await self._source(key))
+        cluster = isinstance(self.client, redis.asyncio.RedisCluster)
+        # What a server of a cluster refuses has to be sent to another one.
+        sent: list[bytes] | None = [] if cluster else None
+        replies = await _exchange(lease, writes, sent)
         await lease.give_back()
-        if not isinstance(self.client, redis.asyncio.RedisCluster):
-            return replies
-        for _ in range(MAX_REDIRECTS):
-            redirects = find_redirects(request.commands, replies)
-            if not redirects:
-                break
-            for redirect in redirects:
-                await self._redirect(request, replies, redirect)
+        if sent is not None:
+            for _ in range(MAX_REDIRECTS):
+                redirects = find_redirects(sent, replies)
+                if not redirects:
+                    break
+                for redirect in redirects:
+                    await self._redirect(key, sent, replies, redirect)
         return replies
 
     async def _request_on(
@@ -126,17 +138,19 @@ class Tasks:
     ) -> tuple[Replies, _Lease | None]:
         """Use the connection that was held, if one was; return it too if it is to be held on."""
         lease = lease or await self._take(await self._source(request.key))
-        replies = await _exchange(lease, request.commands)
+        replies = await _exchange(lease, (request.commands,))
         if request.hold:
             return replies, lease
         await lease.give_back()
         return replies, None
 
-    async def _redirect(self, request: Request, replies: Replies, redirect: Redirect) -> None:
-        commands = [request.commands[index] for index in redirect.indices]
+    async def _redirect(
+        self, key: str, commands: Sequence[bytes], replies: Replies, redirect: Redirect
+    ) -> None:
+        again = [commands[index] for index in redirect.indices]
         try:
-            lease = await self._take(await self._redirected_source(request.key, redirect))
-            answers = await _exchange(lease, redirect.prepare(commands))
+            lease = await self._take(await self._redirected_source(key, redirect))
+            answers = await _exchange(lease, (redirect.prepare(again),))
         except ConnectionLost as lost:
             redirect.merge(replies, lost.replies, lost)
         else:
@@ -241,21 +255,30 @@ class _Lease:
             await self.give_back()
 
 
-async def _exchange(lease: _Lease, commands: Sequence[bytes]) -> Replies:
+async def _exchange(
+    lease: _Lease, writes: Iterable[Sequence[bytes]], sent: list[bytes] | None = None
+) -> Replies:
+    """Send one write after the other and return all replies; note the commands in `sent`."""
     connection = lease.connection
     replies: Replies = []
+    written = 0
     try:
-        await connection.send_packed_command(b"".join(commands))
         try:
-            await _read(connection, len(commands), replies)
+            for commands in writes:
+                await _read(connection, written - UNANSWERED, replies)
+                written += len(commands)
+                if sent is not None:
+                    sent += commands
+                await connection.send_packed_command(b"".join(commands))
+            await _read(connection, written, replies)
         except asyncio.CancelledError:
             # What was sent is carried out; what the caller does about it must not overtake it.
             with contextlib.suppress(RedisError, OSError):
-                await finish(_read_soon(connection, len(commands), replies))
+                await finish(_read_soon(connection, written, replies))
             raise
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         await lease.drop()
-        raise ConnectionLost(error, sent=True, replies=replies) from error
+        raise ConnectionLost(error, sent=written > 0, replies=replies, written=written) from error
     except BaseException:
         await lease.drop()
         raise

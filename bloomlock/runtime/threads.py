@@ -19,14 +19,22 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
-from bloomlock.commands import ConnectionLost, Core, Listen, Replies, Request
+from bloomlock.commands import (
+    UNANSWERED,
+    ConnectionLost,
+    Core,
+    Flight,
+    Listen,
+    Replies,
+    Request,
+)
 
 from .asides import Asides
 from .listening import Listener, connect_listener
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 T = TypeVar("T")
 Lease: TypeAlias = tuple[Any, Any]
@@ -73,12 +81,7 @@ class Threads:
             step = next(core)
             while True:
                 try:
-                    if not isinstance(step, Request):
-                        asides = asides or Asides(self._find_listener)
-                        replies = asides.carry_out(step)
-                    elif held is None and not step.hold:
-                        replies = self._request(step)
-                    else:
+                    if isinstance(step, Request) and (held is not None or step.hold):
                         lease = held or self._take(self._pool(step.key))
                         held = None
                         replies = self._exchange(lease, step.commands)
@@ -86,6 +89,11 @@ class Threads:
                             held = lease
                         else:
                             self._give_back(lease)
+                    elif isinstance(step, (Request, Flight)):
+                        replies = self._carry(step)
+                    else:
+                        asides = asides or Asides(self._find_listener)
+                        replies = asides.carry_out(step)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
                 else:
@@ -137,30 +145,51 @@ class Threads:
         else:
             listener.close()
 
+    def _carry(self, step: Request | Flight) -> Replies:
+        return self._request(step) if isinstance(step, Request) else self._fly(step)
+
     def _request(self, request: Request) -> Replies:
         lease = self._take(self._pool(request.key))
         replies = self._exchange(lease, request.commands)
         self._give_back(lease)
         if self._cluster is not None:
-            for _ in range(MAX_REDIRECTS):
-                redirects = find_redirects(request.commands, replies)
-                if not redirects:
-                    break
-                replies = self._redirect(request, replies, redirects)
+            self._follow(request.key, request.commands, replies)
         return replies
 
-    def _redirect(self, request: Request, replies: Replies, redirects: list[Redirect]) -> Replies:
-        for redirect in redirects:
-            commands = [request.commands[index] for index in redirect.indices]
-            try:
-                lease = self._take(self._redirected_pool(request.key, redirect))
-                answers = self._exchange(lease, redirect.prepare(commands))
-            except ConnectionLost as lost:
-                redirect.merge(replies, lost.replies, lost)
-            else:
-                self._give_back(lease)
-                redirect.merge(replies, answers)
+    def _fly(self, flight: Flight) -> Replies:
+        lease = self._take(self._pool(flight.key))
+        if self._cluster is None:
+            replies = self._exchange_many(lease, flight.writes)
+            self._give_back(lease)
+            return replies
+        # What a server of a cluster refuses has to be sent to another one.
+        sent: list[bytes] = []
+        replies = self._exchange_many(lease, _noted(flight.writes, sent))
+        self._give_back(lease)
+        self._follow(flight.key, sent, replies)
         return replies
+
+    def _follow(self, key: str, commands: Sequence[bytes], replies: Replies) -> None:
+        """Send again what was redirected, and put the replies in place."""
+        for _ in range(MAX_REDIRECTS):
+            redirects = find_redirects(commands, replies)
+            if not redirects:
+                break
+            for redirect in redirects:
+                self._redirect(key, commands, replies, redirect)
+
+    def _redirect(
+        self, key: str, commands: Sequence[bytes], replies: Replies, redirect: Redirect
+    ) -> None:
+        again = [commands[index] for index in redirect.indices]
+        try:
+            lease = self._take(self._redirected_pool(key, redirect))
+            answers = self._exchange(lease, redirect.prepare(again))
+        except ConnectionLost as lost:
+            redirect.merge(replies, lost.replies, lost)
+        else:
+            self._give_back(lease)
+            redirect.merge(replies, answers)
 
     def _pool(self, key: str) -> Any:
         cluster = self._cluster
@@ -238,11 +267,7 @@ class Threads:
             connection.send_packed_command(
                 commands if len(commands) == 1 else (b"".join(commands),)
             )
-            for _ in commands:
-                try:
-                    replies.append(connection.read_response(disable_decoding=True))
-                except ResponseError as error:
-                    replies.append(error)
+            _read(connection, len(commands), replies)
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             self._drop(lease)
             raise ConnectionLost(error, sent=True, replies=replies) from error
@@ -250,6 +275,41 @@ class Threads:
             self._drop(lease)
             raise
         return replies
+
+    def _exchange_many(self, lease: Lease, writes: Iterable[Sequence[bytes]]) -> Replies:
+        connection = lease[1]
+        replies: Replies = []
+        written = 0
+        try:
+            for commands in writes:
+                _read(connection, written - UNANSWERED - len(replies), replies)
+                written += len(commands)
+                connection.send_packed_command((b"".join(commands),))
+            _read(connection, written - len(replies), replies)
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            self._drop(lease)
+            raise ConnectionLost(
+                error, sent=written > 0, replies=replies, written=written
+            ) from error
+        except BaseException:
+            self._drop(lease)
+            raise
+        return replies
+
+
+def _read(connection: Any, count: int, replies: Replies) -> None:
+    """Read so many more replies, if any."""
+    for _ in range(count):
+        try:
+            replies.append(connection.read_response(disable_decoding=True))
+        except ResponseError as error:
+            replies.append(error)
+
+
+def _noted(writes: Iterable[Sequence[bytes]], sent: list[bytes]) -> Iterator[Sequence[bytes]]:
+    for commands in writes:
+        sent += commands
+        yield commands
 
 
 def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bloomlock.errors import ConfigurationError
 
 from .atomic import AtomicStrategy
-from .base import CommandStrategy, Segment, Shard, Strategy
+from .base import Segment, Shard, SingleTrip, Strategy
 from .lock import LockStrategy
 from .lua import LuaStrategy
 from .pipeline import PipelineStrategy
@@ -37,4 +37,4 @@ def make_strategy(strategy: object) -> Strategy:
     raise ConfigurationError(f"strategy must be one of {known}, not {strategy!r}")
 
 
-__all__ = ["STRATEGIES", "CommandStrategy", "Segment", "Shard", "Strategy", "make_strategy"]
+__all__ = ["STRATEGIES", "Segment", "Shard", "SingleTrip", "Strategy", "make_strategy"]

@@ -1,21 +1,27 @@
-"""One BITFIELD per update: header read and all bits tested and set in one atomic command.
+"""BITFIELD: header read and all bits tested and set in one atomic command.
 
 https://redis.io/docs/latest/commands/bitfield/ and /bitfield_ro/ (Redis 6.0).
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import Replies, encode_command
+import numpy as np
 
-from .base import CommandStrategy, Segment, missing_bits, rows_per_command
+from bloomlock.commands import Core, Flight, Replies, collect, encode_command
+
+from .base import Segment, SingleTrip, any_missing, rows_per_command
+from .encoding import encode_offsets, unfilled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .base import Rows, Shard
+
+COMMANDS_PER_WRITE = 4
 
 # Encoding is most of the work, so an operation is text around its offset and nothing else.
 # Index: the number of digits of the offset, at most 10 below 2^32.
@@ -26,51 +32,90 @@ _GET_END = "\r\n"
 _LEAST = [0, *(10**power for power in range(10))]
 
 
-class AtomicStrategy(CommandStrategy):
+class AtomicStrategy(SingleTrip):
     """One round trip, no script; exact."""
 
     name = "atomic"
+    bits_per_exchange = 2**18
+    bytes_per_bit = 42
 
-    def encode(self, shard: Shard, rows: Rows, write: bool) -> list[bytes]:
-        """Return one BITFIELD for up to 1000 bits' worth of items."""
-        if len(rows) == 1:
-            return [bitfield(shard, rows[0], write)]
-        size = rows_per_command(len(rows[0]))
+    def encode_one(self, shard: Shard, offsets: Sequence[int], write: bool) -> list[bytes]:
+        """Return one BITFIELD."""
+        heads, end = (_SET, _SET_END) if write else (_GET, _GET_END)
+        # Nearly all offsets have as many digits as the largest, or one less.
+        digits = shard.digits
+        long, short = heads[digits], heads[digits - 1]
+        least_long, least_short = _LEAST[digits], _LEAST[digits - 1]
+        operations = end.join(
+            [
+                f"{long}{offset}"
+                if offset >= least_long
+                else f"{short}{offset}"
+                if offset >= least_short
+                else f"{heads[len(str(offset))]}{offset}"
+                for offset in offsets
+            ]
+        )
+        return [(_opening(shard.key, len(offsets), write) + operations + end).encode()]
+
+    def decode_one(self, replies: Replies) -> Segment:
+        """Read the header and the old bits."""
+        (reply,) = replies
+        if not isinstance(reply, list):
+            return Segment(1, error=reply if isinstance(reply, Exception) else TypeError(reply))
+        # Only a header of 0 could be taken for a bit, and that one is looked at first.
+        return Segment(1, reply[0], [0 in reply])
+
+    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """See Strategy.exchange; several commands are on their way at once."""
+        writes = Bitfields(shard, rows, write)
+        replies = yield from collect(Flight(shard.key, writes), repeatable=not write)
+        return writes.decode(replies)
+
+
+class Bitfields:
+    """Rows as BITFIELDs of up to 1000 operations, encoded while others are on their way.
+
+    Args:
+        shard: Where the bits are.
+        rows: Offsets of each item.
+        write: Whether to set the bits as well.
+    """
+
+    def __init__(self, shard: Shard, rows: Rows, write: bool) -> None:
+        """Encode nothing yet."""
+        self._shard = shard
+        self._rows = rows
+        self._write = write
+        self._size = rows_per_command(rows.shape[1])
+
+    def __len__(self) -> int:
+        """Return the number of commands."""
+        return math.ceil(len(self._rows) / self._size)
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        """Encode a few commands at a time."""
+        step = self._size * COMMANDS_PER_WRITE
+        for start in range(0, len(self._rows), step):
+            yield self._encode(self._rows[start : start + step])
+
+    def _encode(self, rows: Rows) -> list[bytes]:
+        heads, end = (_SET, _SET_END) if self._write else (_GET, _GET_END)
+        before, after = heads[0][: heads[0].index("$0")], end.removeprefix("\r\n")
+        table = encode_offsets(rows.ravel(), before.encode(), after.encode())
+        step = self._size * rows.shape[1]
         return [
-            bitfield(shard, [offset for row in rows[start : start + size] for offset in row], write)
-            for start in range(0, len(rows), size)
+            _opening(self._shard.key, len(part), self._write).encode() + unfilled(part)
+            for part in (table[start : start + step] for start in range(0, len(table), step))
         ]
 
-    def decode(self, replies: Replies, rows: Rows) -> list[Segment]:
+    def decode(self, replies: Replies) -> list[Segment]:
         """Read each command's header and old bits."""
-        num_hashes = len(rows[0])
-        if len(rows) == 1:
-            return [_segment(replies[0], 1, num_hashes)]
-        size = rows_per_command(num_hashes)
+        count, num_hashes = self._rows.shape
         return [
-            _segment(reply, min(size, len(rows) - index * size), num_hashes)
+            _segment(reply, min(self._size, count - index * self._size), num_hashes)
             for index, reply in enumerate(replies)
         ]
-
-
-def bitfield(shard: Shard, offsets: Sequence[int], write: bool) -> bytes:
-    """Return the command that reads the header and tests (and sets) the bits at `offsets`."""
-    heads, end = (_SET, _SET_END) if write else (_GET, _GET_END)
-    # Nearly all offsets have as many digits as the largest, or one less.
-    digits = shard.digits
-    long, short = heads[digits], heads[digits - 1]
-    least_long, least_short = _LEAST[digits], _LEAST[digits - 1]
-    operations = end.join(
-        [
-            f"{long}{offset}"
-            if offset >= least_long
-            else f"{short}{offset}"
-            if offset >= least_short
-            else f"{heads[len(str(offset))]}{offset}"
-            for offset in offsets
-        ]
-    )
-    return (_opening(shard.key, len(offsets), write) + operations + end).encode()
 
 
 @lru_cache(maxsize=4096)
@@ -84,8 +129,5 @@ def _opening(key: str, operations: int, write: bool) -> str:
 def _segment(reply: object, count: int, num_hashes: int) -> Segment:
     if not isinstance(reply, list):
         return Segment(count, error=reply if isinstance(reply, Exception) else TypeError(reply))
-    header = reply[0]
-    if count == 1:
-        # Only a header of 0 could be taken for a bit, and that one is looked at first.
-        return Segment(1, header, [0 in reply])
-    return Segment(count, header, missing_bits(reply[1:], num_hashes))
+    bits = np.frombuffer(bytes(reply[1:]), np.uint8)
+    return Segment(count, reply[0], any_missing(bits, num_hashes))

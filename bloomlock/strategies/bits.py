@@ -7,24 +7,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import encode_command
-from bloomlock.descriptor import HEADER_BYTES
+import numpy as np
+
+from bloomlock.commands import Replies, encode_arguments, encode_command
+from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+
+from .base import Segment, any_missing
+from .encoding import encode_each
 
 if TYPE_CHECKING:
-    from .base import Rows
+    from .base import Flags, Rows
 
 
 def bit_commands(key: str, rows: Rows, write: bool) -> list[bytes]:
     """Return one SETBIT (or GETBIT) for each offset of each row."""
-    command = encode_command("SETBIT" if write else "GETBIT", key)
-    arguments = b"*4" if write else b"*3"
-    fixed = (arguments + command[command.index(b"\r") :]).replace(b"%", b"%%")
-    head = fixed + b"$%d\r\n%d\r\n"
-    if write:
-        head += b"$1\r\n1\r\n"
-    return [head % (len(str(offset)), offset) for row in rows for offset in row]
+    count, name, after = (4, "SETBIT", encode_arguments(1)) if write else (3, "GETBIT", b"")
+    before = b"*%d\r\n%b" % (count, encode_arguments(name, key))
+    return encode_each(rows.ravel(), before, after)
 
 
 def header_command(key: str) -> bytes:
     """Return the command that reads the header."""
     return encode_command("GETRANGE", key, 0, HEADER_BYTES - 1)
+
+
+def bits_then_header(replies: Replies, count: int) -> Segment:
+    """Read the replies of bit commands for `count` rows that are followed by the header's.
+
+    Any error makes the answer to all rows unknown.
+    """
+    wrong = next((reply for reply in replies if isinstance(reply, Exception)), None)
+    if wrong is not None:
+        return Segment(count, error=wrong)
+    *bits, header = replies
+    missing: list[bool] | Flags
+    if count == 1:
+        missing = [0 in bits]
+    else:
+        missing = any_missing(np.frombuffer(bytes(bits), np.uint8), len(bits) // count)
+    return Segment(count, header_from_bytes(header), missing)

@@ -27,10 +27,10 @@ from bloomlock.locks.protocol.stripes import release_all, take_and_watch, watch
 from bloomlock.locks.protocol.waiting import OUTAGE_PAUSE, TEMPORARY, Attempt
 
 from .base import Segment, Strategy
-from .transaction import TransactionStrategy
+from .transaction import TransactionStrategy, decode_transaction, encode_transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from .base import Rows, Shard
 
@@ -62,6 +62,7 @@ class LockStrategy(Strategy):
     """
 
     name = "lock"
+    exclusive = True
 
     def __init__(
         self,
@@ -93,9 +94,9 @@ class LockStrategy(Strategy):
         if not write:
             return (yield from self._transaction.exchange(shard, rows, write=False))
         places: dict[LockKeys, list[int]] = {}
-        for index, row in enumerate(rows):
-            places.setdefault(self._lock_of(shard.key, row), []).append(index)
-        update = _Update(shard, rows, places, self._transaction)
+        for index, first in enumerate(rows[:, 0].tolist()):
+            places.setdefault(self._lock_of(shard.key, first), []).append(index)
+        update = _Update(shard, rows, places)
         if self._factory is not None:
             yield from self._under_foreign_locks(update, self._factory)
         else:
@@ -153,10 +154,10 @@ class LockStrategy(Strategy):
             raise
         return (yield from watch([keys], asking.token)) if got else []
 
-    def _lock_of(self, key: str, row: Sequence[int]) -> LockKeys:
+    def _lock_of(self, key: str, first_offset: int) -> LockKeys:
         # The same item has the same stripe everywhere. The sum of the offsets would leave three of
         # four stripes out for some k: its terms have common factors with their number.
-        return stripe_keys(key, int(row[0]) % self._stripes)
+        return stripe_keys(key, first_offset % self._stripes)
 
 
 def _enter(factory: Callable[[str], Any], name: str) -> Core[Exception | None]:
@@ -177,19 +178,12 @@ class _Update:
         waiting: The locks of rows without an answer.
     """
 
-    def __init__(
-        self,
-        shard: Shard,
-        rows: Rows,
-        places: dict[LockKeys, list[int]],
-        transaction: TransactionStrategy,
-    ) -> None:
+    def __init__(self, shard: Shard, rows: Rows, places: dict[LockKeys, list[int]]) -> None:
         self.results: list[Segment | None] = [None] * len(rows)
         self.waiting = set(places)
         self._places = places
         self._shard = shard
         self._rows = rows
-        self._transaction = transaction
 
     def fail(self, locks: Iterable[LockKeys], error: Exception) -> None:
         """Answer the rows of these locks with an error."""
@@ -209,12 +203,11 @@ class _Update:
     def carry_out(self, locks: list[LockKeys]) -> Core[bool]:
         """Update the rows of these locks; False: EXEC was refused."""
         indices = [index for keys in locks for index in self._places[keys]]
-        rows = [self._rows[index] for index in indices]
-        commands = self._transaction.encode(self._shard, rows, write=True)
+        commands = encode_transaction(self._shard, self._rows[indices], write=True)
         replies = yield from collect(Request(self._shard.key, commands), repeatable=False)
         if replies[-1] is None:
             return False
-        [segment] = self._transaction.decode(replies, rows)
+        segment = decode_transaction(replies, len(indices))
         for place, index in enumerate(indices):
             missing = None if segment.missing is None else segment.missing[place : place + 1]
             self.results[index] = segment._replace(rows=1, missing=missing)

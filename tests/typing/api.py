@@ -42,7 +42,7 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     assert_type("a" in pages, bool)
     assert_type(pages.add_many(["a", b"b"]), list[bool])
     assert_type(pages.exists_many(x for x in "ab"), list[bool])
-    assert_type(pages.update({"a"}), int)
+    assert_type(pages.update({"a"}), None)
     assert_type(len(pages), int)
     assert_type(pages.count(), int)
     assert_type(pages.info(), FilterInfo)
@@ -71,7 +71,7 @@ async def tasks(client: redis.asyncio.Redis) -> None:
     assert_type(await pages.add("a"), bool)
     assert_type(await pages.exists("a"), bool)
     assert_type(await pages.add_many(["a"]), list[bool])
-    assert_type(await pages.update(["a"]), int)
+    assert_type(await pages.update(["a"]), None)
     assert_type(await pages.info(), FilterInfo)
     async with pages as same:
         assert_type(same, AsyncBloomFilter)
