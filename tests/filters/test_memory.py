@@ -1,0 +1,269 @@
+"""MemoryBloomFilter: bit for bit the filter in Redis, and as exact."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import threading
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bloomlock import (
+    BloomFilter,
+    CapacityError,
+    ConfigurationError,
+    FilterInfo,
+    MemoryBloomFilter,
+)
+from bloomlock.filters import memory_core
+from bloomlock.filters.memory_core import ITEMS_PER_CHUNK
+
+SHAPES = [
+    {"capacity": 2_000},
+    {"capacity": 2_000, "layout": "blocked"},
+    {"capacity": 2_000, "seeds": (0, 1, 2**32 - 1)},
+    {"capacity": 2_000, "shards": 5, "error_rate": 0.01},
+    {"capacity": 2_000, "shards": 3, "layout": "blocked"},
+    {"capacity": 2_000, "shards": 3, "seeds": (9, 8, 7, 6)},
+    {"capacity": 1, "error_rate": 0.5},
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_bits_and_answers_are_those_of_the_filter_in_redis(valkey, shape):
+    client = redis.Redis.from_url(valkey)
+    client.flushall()
+    remote, local = BloomFilter("x", client=client, **shape), MemoryBloomFilter(**shape)
+    for name in ("capacity", "error_rate", "num_bits", "num_hashes", "seeds", "shards", "layout"):
+        assert getattr(local, name) == getattr(remote, name)
+    items = ["", "é", b"\xff\x00", *(f"item {number % 700}" for number in range(1_000))]
+    assert [local.add(item) for item in items] == [remote.add(item) for item in items]
+    more = [f"item {number}" for number in range(1_500)]
+    local.add_many(more)
+    remote.add_many(more)
+    keys = [b"bloomlock:{x}:bits", *(b"bloomlock:{x/%d}:bits" % n for n in range(1, 5))]
+    for image, key in zip(local.images(), keys, strict=False):
+        assert not image[:8].any()
+        assert image[8:].tobytes() == client.getrange(key, 8, -1)
+    probes = [f"item {number}" for number in range(1_000, 3_000)]
+    answers = remote.exists_many(probes)
+    assert local.exists_many(probes) == answers == [local.exists(probe) for probe in probes]
+    theirs, ours = remote.info(), local.info()
+    assert isinstance(ours, FilterInfo)
+    for name in ("bits_set", "estimated_count", "current_error_rate", "fill_ratio"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert len(local) == local.count() == len(remote)
+
+
+words = st.lists(st.one_of(st.text(max_size=3), st.binary(max_size=3)), max_size=40)
+shapes = st.sampled_from(SHAPES)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.lists(words, max_size=4), words)
+def test_what_was_added_is_there_and_batches_answer_as_a_set_does(shape, batches, singles):
+    made, seen = MemoryBloomFilter(**{**shape, "error_rate": 1e-9}), set()
+    encoded = [[w.encode() if isinstance(w, str) else w for w in batch] for batch in batches]
+    for batch, plain in zip(batches, encoded, strict=True):
+        expected = []
+        for word in plain:
+            expected.append(word not in seen)
+            seen.add(word)
+        if made.seeds is None:
+            assert made.add_many(iter(batch)) == expected
+        else:
+            made.update(iter(batch))
+    for word in singles:
+        made.add(word)
+        assert word in made
+    assert all(made.exists_many(seen))
+
+
+@pytest.mark.parametrize("layout", ["classic", "blocked"])
+def test_the_rate_at_capacity_is_the_one_asked_for(layout):
+    made = MemoryBloomFilter(50_000, 0.01, layout=layout)
+    made.update(f"in {number}" for number in range(50_000))
+    probes, rate = 200_000, made.current_error_rate
+    assert 0.0095 < rate < 0.0105
+    false = sum(made.exists_many(f"out {number}" for number in range(probes)))
+    assert abs(false - probes * rate) < 4.5 * math.sqrt(probes * rate * (1 - rate))
+    assert abs(len(made) - 50_000) < 500
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_long_batch_answers_as_one_by_one(shards):
+    rng = np.random.default_rng(7)
+    items = [str(number) for number in rng.integers(0, 40_000, 3 * ITEMS_PER_CHUNK + 11)]
+    single, batch = (MemoryBloomFilter(100_000, 1e-9, shards=shards) for _ in range(2))
+    assert batch.add_many(items) == [single.add(item) for item in items]
+    updated = MemoryBloomFilter(100_000, 1e-9, shards=shards)
+    updated.update(iter(items))
+    for one, two, three in zip(single.images(), batch.images(), updated.images(), strict=True):
+        assert np.array_equal(one, two)
+        assert np.array_equal(one, three)
+
+
+def test_threads_that_offer_the_same_items_are_told_new_once_each():
+    made = MemoryBloomFilter(50_000, 1e-9)
+    items = [str(number) for number in range(8_000)]
+    won: Counter[str] = Counter()
+    start = threading.Barrier(4)
+
+    def offer(number):
+        mine = items[number * 2_000 :] + items[: number * 2_000]
+        start.wait()
+        if number % 2:
+            new = [item for item in mine if made.add(item)]
+        else:
+            parts = (mine[at : at + 500] for at in range(0, len(mine), 500))
+            new = [i for part in parts for i, n in zip(part, made.add_many(part), strict=True) if n]
+        won.update(new)
+        assert all(made.exists_many(mine))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=offer, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert won == Counter(items)
+    alone = MemoryBloomFilter(50_000, 1e-9)
+    alone.update(items)
+    assert np.array_equal(made.images()[0], alone.images()[0])
+
+
+def test_filters_are_merged_and_copied():
+    first, second = MemoryBloomFilter(1_000, shards=2), MemoryBloomFilter(1_000, shards=2)
+    first.update(["a", "b"])
+    second.update(["b", "c"])
+    both = first | second
+    assert [word in both for word in "abcd"] == [True, True, True, False]
+    assert "c" not in first
+    assert "a" not in second
+    copied = first.copy()
+    first |= second
+    assert "c" in first
+    assert "c" not in copied
+    second.update(first)
+    second.update(second)
+    assert all(np.array_equal(a, b) for a, b in zip(second.images(), both.images(), strict=True))
+    first.clear()
+    assert len(first) == 0
+    assert "a" not in first
+    with pytest.raises(TypeError):
+        first |= {"a"}
+
+
+@pytest.mark.parametrize("shape", [{"shards": 2}, {"error_rate": 0.1}, {"layout": "blocked"}])
+def test_only_filters_with_the_same_bits_are_merged(shape):
+    made = MemoryBloomFilter(1_000)
+    with pytest.raises(ConfigurationError, match="only if num_bits"):
+        made.update(MemoryBloomFilter(1_000, **shape))
+
+
+def test_memory_does_not_grow_with_the_stream():
+    made = MemoryBloomFilter(200_000)
+    tracemalloc.start()
+    try:
+        made.update(b"%d" % number for number in range(10 * ITEMS_PER_CHUNK))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Ten chunks as a list of bytes alone would be 8 MB more.
+    assert peak < 12_000_000
+
+
+def test_bad_items_are_named_and_what_was_added_before_is_known(monkeypatch):
+    monkeypatch.setattr(memory_core, "ITEMS_PER_CHUNK", 4)
+    made = MemoryBloomFilter(1_000)
+    with pytest.raises(TypeError, match=r"items\[5\]: item must be str") as caught:
+        made.add_many(["a", "b", "a", "c", "d", 5])
+    assert caught.value.results == [True, True, False, True]
+    assert made.exists_many(list("abcd")) == [True, True, True, False]
+    with pytest.raises(TypeError, match=r"items\[4\]") as caught:
+        made.update([*"wxyz", None])
+    assert caught.value.__notes__ == ["bloomlock: 4 items before were added"]
+    for call in (made.add_many, made.exists_many, made.update):
+        with pytest.raises(TypeError, match="not one str"):
+            call("abc")
+        with pytest.raises(TypeError, match="not one bytes"):
+            call(b"abc")
+    for single in (made.add, made.exists, made.__contains__):
+        with pytest.raises(TypeError, match="item must be str or bytes"):
+            single(3)
+
+
+def test_an_iterable_that_fails_keeps_the_answers_before(monkeypatch):
+    monkeypatch.setattr(memory_core, "ITEMS_PER_CHUNK", 2)
+
+    def failing():
+        yield from "aab"
+        raise OSError("disk")
+
+    made = MemoryBloomFilter(1_000)
+    with pytest.raises(OSError, match="disk") as caught:
+        made.add_many(failing())
+    assert caught.value.results == [True, False]
+    assert made.add_many([]) == []
+    made.update([])
+
+
+@pytest.mark.parametrize("how", ["add", "add_many", "update"])
+def test_a_full_filter_refuses_new_items(how):
+    made = MemoryBloomFilter(1_000, on_full="raise")
+    items = [str(number) for number in range(5_000)]
+    with pytest.raises(CapacityError, match="full"):
+        for item in items:
+            made.add(item) if how == "add" else getattr(made, how)(iter(items))
+    added = made.exists_many(items).index(False)
+    assert 1_000 <= added < 1_400
+    assert made.add(items[0]) is False
+    with pytest.raises(CapacityError) as caught:
+        made.add_many([*items[:3], "new"])
+    assert caught.value.results == [False] * 3
+    with pytest.raises(CapacityError):
+        made.update(MemoryBloomFilter(1_000))
+    assert "new" not in made.copy()
+    made.clear()
+    assert made.add("new")
+
+
+def test_exactly_the_capacity_fits_and_warnings_come_once_each(caplog):
+    made = MemoryBloomFilter(3_000, on_full="raise")
+    with caplog.at_level(logging.WARNING, "bloomlock"):
+        assert sum(made.add_many(str(number) for number in range(3_000))) == 3_000
+        warned = MemoryBloomFilter(1_000)
+        warned.update(str(number) for number in range(3_000))
+        warned.update(str(number) for number in range(3_000))
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "filter '(in memory)' is nearly full",
+        "filter '(in memory)' is full",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"capacity": 0}, "capacity"),
+        ({"capacity": 10, "error_rate": 1}, "error_rate"),
+        ({"capacity": 10, "seeds": "ab"}, "seeds"),
+        ({"capacity": 10, "shards": 0}, "shards"),
+        ({"capacity": 10, "layout": "round"}, "layout"),
+        ({"capacity": 10, "on_full": "grow"}, "on_full"),
+        ({"capacity": 10, "on_full": ["warn"]}, "on_full"),
+    ],
+)
+def test_bad_parameters_are_named(arguments, named):
+    with pytest.raises(ConfigurationError, match=f"{named} must be"):
+        MemoryBloomFilter(**arguments)

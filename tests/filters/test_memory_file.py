@@ -1,0 +1,159 @@
+"""The file of a MemoryBloomFilter: whole or not there, mapped, never trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bloomlock import ConfigurationError, MemoryBloomFilter
+
+
+@pytest.fixture
+def path(tmp_path):
+    made = MemoryBloomFilter(1_000, 0.01, shards=2)
+    made.update(["a", "b", "c"])
+    made.save(tmp_path / "seen")
+    return tmp_path / "seen"
+
+
+@pytest.mark.parametrize("mode", ["r", "c", "r+"])
+@pytest.mark.parametrize(
+    "shape", [{"shards": 3}, {"seeds": range(1, 65)}, {"layout": "blocked"}, {"error_rate": 0.5}]
+)
+def test_what_was_saved_is_loaded(tmp_path, shape, mode):
+    made = MemoryBloomFilter(5_000, **shape)
+    made.update(map(str, range(3_000)))
+    made.save(str(tmp_path / "x"))
+    read = MemoryBloomFilter.load(tmp_path / "x", mode=mode)
+    assert repr(read) == repr(made)
+    assert read.info() == made.info()
+    assert all(map(np.array_equal, read.images(), made.images()))
+    assert all(read.exists_many(map(str, range(3_000))))
+
+
+def test_changes_go_where_the_mode_says(path):
+    read, private = (MemoryBloomFilter.load(path, mode=mode) for mode in ("r", "c"))
+    before = path.read_bytes()
+    assert private.add("mine")
+    assert private.add_many(["d", "a"]) == [True, False]
+    assert path.read_bytes() == before
+    assert "mine" not in read
+    shared = MemoryBloomFilter.load(path, mode="r+")
+    assert shared.add("shared")
+    shared.update(["e"])
+    shared.flush()
+    assert read.exists_many(["shared", "e", "mine"]) == [True, True, False]
+    assert path.read_bytes() != before
+    shared.clear()
+    assert len(MemoryBloomFilter.load(path)) == 0
+
+
+def test_a_filter_loaded_to_read_refuses_every_change(path):
+    read = MemoryBloomFilter.load(path, mode="r")
+    changes = [
+        lambda: read.add("a"),
+        lambda: read.add_many([]),
+        lambda: read.update([]),
+        lambda: read.update(read.copy()),
+        read.clear,
+    ]
+    for change in changes:
+        with pytest.raises(ConfigurationError, match="mode='r' and cannot be changed"):
+            change()
+    copied = read.copy()
+    assert copied.add("new")
+    assert "new" in copied | read
+    assert "new" not in read
+
+
+def test_there_is_one_writer_of_a_file(path):
+    first = MemoryBloomFilter.load(path, mode="r+")
+    with pytest.raises(ConfigurationError, match="one writer at a time"):
+        MemoryBloomFilter.load(path, mode="r+")
+    code = "import sys, bloomlock; bloomlock.MemoryBloomFilter.load(sys.argv[1], mode='r+')"
+    other = subprocess.run(
+        [sys.executable, "-c", code, path], check=False, capture_output=True, timeout=60
+    )
+    assert b"one writer at a time" in other.stderr
+    del first
+    assert "a" in MemoryBloomFilter.load(path, mode="r+")
+
+
+def test_saving_replaces_the_file_as_a_whole(path, monkeypatch):
+    old = MemoryBloomFilter.load(path, mode="r")
+    before = path.read_bytes()
+    new = MemoryBloomFilter(10)
+
+    def fail(handle):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        new.save(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    link = path.with_name("link")
+    link.symlink_to(path)
+    new.save(link)
+    assert {entry.name for entry in path.parent.iterdir()} == {"link", "seen"}
+    assert link.is_symlink()
+    assert MemoryBloomFilter.load(path).capacity == 10
+    assert "a" in old
+
+
+def signed(fields: object) -> bytes:
+    lines = b"bloomlock bitmap 1\n%s\n" % json.dumps(fields).encode()
+    header = lines + hashlib.sha256(lines).hexdigest().encode() + b"\n"
+    return header.ljust(4096, b"\0")
+
+
+def changed(data: bytes, **fields: object) -> bytes:
+    return signed({**json.loads(data.split(b"\n")[1]), **fields}) + data[4096:]
+
+
+DAMAGES = {
+    "empty": (lambda data: data[:0], "no file of a MemoryBloomFilter"),
+    "foreign": (lambda data: b"PK\x03\x04" + data, "no file of a MemoryBloomFilter"),
+    "short header": (lambda data: data[:100], "checksum"),
+    "flipped": (lambda data: data.replace(b'"1000"', b'"1001"'), "checksum"),
+    "newer": (lambda data: data.replace(b"bitmap 1", b"bitmap 2"), "upgrade bloomlock"),
+    "cut": (lambda data: data[:-1], "must have"),
+    "longer": (lambda data: data + b"\0", "must have"),
+    "only a header": (lambda data: data[:4096], "must have"),
+    "a list": (lambda data: signed([1]) + data[4096:], "no use"),
+    "nothing known": (lambda data: signed({}) + data[4096:], "no use"),
+    "numbers": (lambda data: changed(data, capacity=1000), "no use"),
+    "newer fields": (lambda data: changed(data, format="2"), "upgrade bloomlock"),
+    "another layout": (lambda data: changed(data, layout="round"), "no use.*layout"),
+    "larger": (lambda data: changed(data, shard_bits="99999"), "must have"),
+    "huge": (lambda data: changed(data, shards="999999999999"), "no use"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_refused_with_one_sentence(path, damage):
+    make, said = DAMAGES[damage]
+    path.write_bytes(make(path.read_bytes()))
+    for mode in ("r", "c", "r+"):
+        with pytest.raises(ConfigurationError, match=said) as caught:
+            MemoryBloomFilter.load(path, mode=mode)
+        assert re.escape(str(path)) in re.escape(str(caught.value))
+        assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_is_the_systems_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        MemoryBloomFilter.load(tmp_path / "none")
+    with pytest.raises(IsADirectoryError):
+        MemoryBloomFilter.load(tmp_path)
+    with pytest.raises(ConfigurationError, match="mode must be 'r', 'c' or 'r\\+', not 'w'"):
+        MemoryBloomFilter.load(tmp_path, mode="w")
+    with pytest.raises(FileNotFoundError):
+        MemoryBloomFilter(10).save(tmp_path / "none" / "x")
