@@ -99,6 +99,18 @@ class Wait(NamedTuple):
     seconds: float
 
 
+class Track(NamedTuple):
+    """Have news of a key from now on; answered by where to look for them (runtime/tracking.py).
+
+    Answered by None where the server does not let this client have them.
+
+    Attributes:
+        key: The key.
+    """
+
+    key: str
+
+
 class Clock(NamedTuple):
     """Answered by the clock that leases are counted by, a function that returns seconds."""
 
@@ -116,7 +128,7 @@ class Leave(NamedTuple):
     """Leave the context manager entered last; answered as Enter."""
 
 
-Aside: TypeAlias = Pause | Listen | Wait | Clock | Enter | Leave
+Aside: TypeAlias = Pause | Listen | Wait | Track | Clock | Enter | Leave
 """A step without commands."""
 Step: TypeAlias = Request | Flight | Aside
 Core: TypeAlias = Generator[Step, Any, T]

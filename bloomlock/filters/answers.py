@@ -29,7 +29,7 @@ def add(core: FilterCore, item: str | bytes) -> Core[bool]:
     if view is None or core.lost or core.untold or core.fill.refusing:
         (new,) = yield from _add_chunk(core, [data])
         return new
-    new = yield from _answer_one(core, view, data, write=True)
+    new = yield from _answer_one(core, view, item, data, write=True)
     if new and core.fill.due(1):
         yield from core.fill.look_after_add(view)
     return new
@@ -42,11 +42,14 @@ def exists(core: FilterCore, item: str | bytes) -> Core[bool]:
     if view is None or core.lost:
         (seen,) = yield from _exists_chunk(core, [data])
         return seen
-    return (yield from _answer_one(core, view, data, write=False))
+    return (yield from _answer_one(core, view, item, data, write=False))
 
 
-def _answer_one(core: FilterCore, view: View, data: bytes, *, write: bool) -> Core[bool]:
+def _answer_one(
+    core: FilterCore, view: View, item: str | bytes, data: bytes, *, write: bool
+) -> Core[bool]:
     """Do what Operation does for one item, without its costs where all is as expected."""
+    asked = (yield from core.ask_near(view)) if core.caching is not None else None
     strategy = core.single_trip
     number, offsets = view.hasher.locate(data)
     shard = view.shards[number]
@@ -55,6 +58,8 @@ def _answer_one(core: FilterCore, view: View, data: bytes, *, write: bool) -> Co
         try:
             replies = yield request
         except ConnectionLost as lost:
+            if asked is not None:
+                asked.near.doubt()
             if lost.sent and write:
                 replies = [lost] * len(request.commands)
             else:
@@ -64,6 +69,10 @@ def _answer_one(core: FilterCore, view: View, data: bytes, *, write: bool) -> Co
         segment = yield from core.strategy.exchange_one(shard, offsets, write=write)
     _, header, missing, error = segment
     if error is None and missing is not None and header == view.header:
+        if asked is not None:
+            asked.confirm()
+            if (write or not missing[0]) and data not in core.untold:
+                asked.near.keep(item)
         return bool(missing[0]) if write else not missing[0]
     answered = [(np.zeros(1, np.intp), [segment])]
     (answer,) = yield from Operation(core, [data], write=write).run(view, answered)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.descriptor import Wanted
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
+from bloomlock.runtime.async_tracking import AsyncTracking
 from bloomlock.runtime.clients import async_client
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.tasks import Tasks, tasks_for
@@ -219,6 +220,8 @@ class AsyncBloomFilter(FilterFace):
         if self._coalescer is not None:
             self._coalescer.close()
             self._coalescer = None
+        if isinstance(news := self._core.take_news(), AsyncTracking):
+            await news.close()
         if self._runtime is not None and self._owns_client:
             await self._runtime.client.aclose()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import TYPE_CHECKING, Literal, get_args
 
+from bloomlock.commands import Track
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.strategies import SingleTrip, make_strategy
@@ -12,6 +14,7 @@ from bloomlock.strategies.bitmap import BitmapRoute, MergingRoute
 
 from .attachment import attach
 from .fill import FillWatch
+from .near_cache import Asked
 from .view import View
 
 if TYPE_CHECKING:
@@ -19,11 +22,15 @@ if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Strategy
 
-    from .near_cache import NearCache, NearCaching
+    from .near_cache import AnyTracking, NearCache, NearCaching
 
 OnFull = Literal["warn", "raise"]
 OnLost = Literal["raise", "recreate"]
 OnUnknown = Literal["raise", "new"]
+
+
+NEWS_PAUSE_SECONDS = 10.0
+"""How long after a try to get news of the descriptor the next one may be."""
 
 
 def new_generation() -> int:
@@ -46,6 +53,7 @@ class FilterCore:
             as new; the next `add` of such an item is told "new", so that a retry loses nothing.
             Whoever puts items there calls `forget` after it.
         near: The positive answers kept for the view; None if none are, or none yet.
+        news: Where to look for changes of the descriptor.
     """
 
     def __init__(
@@ -79,6 +87,8 @@ class FilterCore:
         self.untold: set[bytes] = set()
         self.caching = caching
         self.near: NearCache | None = None
+        self.news: AnyTracking | None = None
+        self._next_news = -math.inf
 
     @property
     def descriptor(self) -> Descriptor:
@@ -115,22 +125,39 @@ class FilterCore:
         if self.wanted is None:
             self.wanted = Wanted.of(descriptor)
         self.view, self.lost = view, None
-        self.near_of(view)
+        if self.caching is not None:
+            self._near_of(view, self.caching)
         yield from self.fill.start(view)
         return view
 
-    def near_of(self, view: View) -> NearCache | None:
-        """Return where an operation that starts now keeps its answers; None: near_cache is 0.
+    def ask_near(self, view: View) -> Core[Asked | None]:
+        """Return where an operation keeps its answers; to be called before it asks.
 
         Args:
             view: The view the operation goes by.
+
+        Returns:
+            None if answers are not kept.
         """
+        if self.caching is None:
+            return None
+        near = self._near_of(view, self.caching)
+        now = self.caching.clock()
+        if not near.has_news and now >= self._next_news:
+            self._next_news = now + NEWS_PAUSE_SECONDS
+            news = yield Track(self.keys.meta)
+            if news is None:
+                self._next_news = math.inf
+            else:
+                self.news = news
+                near.follow(news)
+        return Asked(near, self.caching.clock())
+
+    def _near_of(self, view: View, caching: NearCaching) -> NearCache:
         near = self.near
         if near is not None and near.header == view.header and not near.ended:
             return near
-        if self.caching is None:
-            return None
-        near = self.caching.start(view.header)
+        near = caching.start(view.header, self.news)
         if view is self.view and self.lost is None:
             self.near = near
             # Looked at again, because whoever replaces the view or finds it lost ends the cache
@@ -143,6 +170,11 @@ class FilterCore:
         """Keep none of the answers kept until now, nor those on their way."""
         if self.near is not None:
             self.near.end()
+
+    def take_news(self) -> AnyTracking | None:
+        """Return the source of news, to be closed; the next use has another one."""
+        news, self.news, self._next_news = self.news, None, -math.inf
+        return news
 
     def current(self) -> Core[View]:
         """Return the view to work with, attaching at the first use.

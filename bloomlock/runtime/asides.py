@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.commands import Aside, Clock, Enter, Leave, Listen, Pause
+from bloomlock.commands import Aside, Clock, Enter, Leave, Listen, Pause, Track
 from bloomlock.errors import ConfigurationError
 
 from .clock import boot_clock
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .listening import Listener
+    from .tracking import Tracking, Unreachable
 
 
 class Asides:
@@ -22,11 +23,17 @@ class Asides:
 
     Args:
         find_listener: Gives a listener, or None.
+        track: Gives news of a key, or None.
     """
 
-    def __init__(self, find_listener: Callable[[Listen], Listener | None]) -> None:
+    def __init__(
+        self,
+        find_listener: Callable[[Listen], Listener | None],
+        track: Callable[[Track], Tracking | Unreachable | None],
+    ) -> None:
         """Start with nothing."""
         self._find_listener = find_listener
+        self._track = track
         self._listener: Listener | None = None
         self._entered: list[Any] = []
 
@@ -37,12 +44,12 @@ class Asides:
         elif isinstance(step, Listen):
             self._listener = self._listener or self._find_listener(step)
             return self._listener.channel if self._listener else b""
+        elif isinstance(step, Track):
+            return self._track(step)
         elif isinstance(step, Clock):
             return boot_clock
-        elif isinstance(step, Enter):
-            return self._enter(step.manager)
-        elif isinstance(step, Leave):
-            return self._leave()
+        elif isinstance(step, (Enter, Leave)):
+            return self._enter(step.manager) if isinstance(step, Enter) else self._leave()
         elif self._listener is not None:
             return self._listener.wait(step.addressee, step.seconds)
         return None

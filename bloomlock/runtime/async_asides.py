@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.commands import Aside, Clock, Enter, Leave, Listen, Pause
+from bloomlock.commands import Aside, Clock, Enter, Leave, Listen, Pause, Track
 
 from .asides import not_a_manager
 from .clock import boot_clock
@@ -14,7 +14,9 @@ from .clock import boot_clock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from .async_tracking import AsyncTracking
     from .hub import Hub
+    from .tracking import Unreachable
 
 
 class AsyncAsides:
@@ -22,11 +24,17 @@ class AsyncAsides:
 
     Args:
         find_hub: Gives the client's hub, joined, or None.
+        track: Gives news of a key, or None.
     """
 
-    def __init__(self, find_hub: Callable[[Listen], Awaitable[Hub | None]]) -> None:
+    def __init__(
+        self,
+        find_hub: Callable[[Listen], Awaitable[Hub | None]],
+        track: Callable[[Track], Awaitable[AsyncTracking | Unreachable | None]],
+    ) -> None:
         """Start with nothing."""
         self._find_hub = find_hub
+        self._track = track
         self._hub: Hub | None = None
         self._entered: list[Any] = []
 
@@ -37,12 +45,12 @@ class AsyncAsides:
         elif isinstance(step, Listen):
             self._hub = self._hub or await self._find_hub(step)
             return self._hub.channel if self._hub else b""
+        elif isinstance(step, Track):
+            return await self._track(step)
         elif isinstance(step, Clock):
             return boot_clock
-        elif isinstance(step, Enter):
-            return await self._enter(step.manager)
-        elif isinstance(step, Leave):
-            return await self._leave()
+        elif isinstance(step, (Enter, Leave)):
+            return await (self._enter(step.manager) if isinstance(step, Enter) else self._leave())
         elif self._hub is not None:
             return await self._hub.wait(step.addressee, step.seconds)
         return None

@@ -21,9 +21,11 @@ from bloomlock.commands import (
     Listen,
     Replies,
     Request,
+    Track,
 )
 
 from .async_asides import AsyncAsides
+from .async_tracking import start_async_tracking
 from .finishing import finish
 from .hub import Hub
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
@@ -31,6 +33,9 @@ from .slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from .async_tracking import AsyncTracking
+    from .tracking import Unreachable
 
 T = TypeVar("T")
 
@@ -69,7 +74,7 @@ class Tasks:
                     elif isinstance(step, Flight):
                         replies = await self._carry(step.key, step.writes)
                     else:
-                        asides = asides or AsyncAsides(self._find_hub)
+                        asides = asides or AsyncAsides(self._find_hub, self._track)
                         replies = await asides.carry_out(step)
                     _look_for_cancellation(task, cancelled)
                 except ConnectionLost as lost:
@@ -105,6 +110,9 @@ class Tasks:
         """Close the connection that listens for announcements."""
         if self._hub is not None:
             await self._hub.close()
+
+    async def _track(self, step: Track) -> AsyncTracking | Unreachable | None:
+        return await start_async_tracking(await self._source(step.key), step.key)
 
     async def _find_hub(self, step: Listen) -> Hub | None:
         hub = self._hub

@@ -27,14 +27,18 @@ from bloomlock.commands import (
     Listen,
     Replies,
     Request,
+    Track,
 )
 
 from .asides import Asides
 from .listening import Listener, connect_listener
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
+from .tracking import start_tracking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from .tracking import Tracking, Unreachable
 
 T = TypeVar("T")
 Lease: TypeAlias = tuple[Any, Any]
@@ -92,7 +96,7 @@ class Threads:
                     elif isinstance(step, (Request, Flight)):
                         replies = self._carry(step)
                     else:
-                        asides = asides or Asides(self._find_listener)
+                        asides = asides or Asides(self._find_listener, self._track)
                         replies = asides.carry_out(step)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
@@ -138,6 +142,9 @@ class Threads:
                     return listener
                 listener.close()
         return connect_listener(self._pool(step.key)) if step.connect else None
+
+    def _track(self, step: Track) -> Tracking | Unreachable | None:
+        return start_tracking(self._pool(step.key), step.key)
 
     def _stop_listening(self, listener: Listener) -> None:
         if listener.is_open() and len(self._listeners) < IDLE_LISTENERS:
