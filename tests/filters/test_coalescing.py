@@ -26,7 +26,8 @@ def r(valkey):
 
 
 def filter_at(url, **options):
-    return AsyncBloomFilter("x", 5000, 1e-9, client=url, **options)
+    # Large enough for no batch here to be sent as one bitmap.
+    return AsyncBloomFilter("x", 200_000, 1e-9, client=url, **options)
 
 
 def updates(r):
@@ -70,7 +71,7 @@ def test_every_item_has_one_winner_among_a_thousand_tasks(r, valkey, strategy):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    offers = [[str(chance.randrange(700)) for _ in range(4)] for _ in range(1000)]
+    offers = [[str(chance.randrange(500)) for _ in range(2)] for _ in range(1000)]
 
     async def offer(made, items):
         won = []
@@ -177,7 +178,7 @@ def test_a_filter_serves_several_loops_one_after_the_other(r, valkey):
 
 
 def test_what_many_tasks_added_everybody_sees(r, valkey):
-    other = BloomFilter("x", 5000, 1e-9, client=r)
+    other = BloomFilter("x", 200_000, 1e-9, client=r)
 
     async def run():
         async with filter_at(valkey) as made:
