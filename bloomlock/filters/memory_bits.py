@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Words = npt.NDArray[np.uint64]
 
 BYTES_PER_COUNT = 2**16
+_MASKS = tuple(128 >> place for place in range(8))
 
 
 def image_bytes(descriptor: Descriptor) -> int:
@@ -77,7 +78,7 @@ class MemoryBits:
         new = False
         with self._lock:
             for offset in offsets:
-                place, mask = offset >> 3, 128 >> (offset & 7)
+                place, mask = offset >> 3, _MASKS[offset & 7]
                 byte = cell[place]
                 if not byte & mask:
                     cell[place] = byte | mask
@@ -89,7 +90,7 @@ class MemoryBits:
         number, offsets = self._locate(data)
         cell = self._cells[number]
         for offset in offsets:  # noqa: SIM110 - all() over a generator takes twice the time
-            if not cell[offset >> 3] & (128 >> (offset & 7)):
+            if not cell[offset >> 3] & _MASKS[offset & 7]:
                 return False
         return True
 
