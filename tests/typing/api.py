@@ -25,6 +25,7 @@ from bloomlock import (
     LockLostError,
     LockNotOwnedError,
     LockStrategy,
+    MemoryBloomFilter,
     OutcomeUnknownError,
     ReadWriteLock,
     Redlock,
@@ -62,6 +63,28 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     BloomFilter("pages", 1000, on_full="explode")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, on_lost="ignore")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, client=5)  # type: ignore[arg-type]
+
+
+def in_process() -> None:
+    pages = MemoryBloomFilter(1000, 0.01, layout="blocked", shards=2, on_full="raise")
+    assert_type(pages.add(b"a"), bool)
+    assert_type("a" in pages, bool)
+    assert_type(pages.add_many(["a", b"b"]), list[bool])
+    assert_type(pages.exists_many(iter(["a"])), list[bool])
+    pages.update(pages.copy())
+    pages.update({"a"})
+    pages |= MemoryBloomFilter(1000, seeds=range(4))
+    assert_type(pages | pages, MemoryBloomFilter)
+    pages.save("seen")
+    assert_type(MemoryBloomFilter.load("seen", mode="r+"), MemoryBloomFilter)
+    assert_type(pages.info(), FilterInfo)
+    assert_type(len(pages), int)
+    assert_type(pages.fill_ratio, float)
+    assert_type(pages.layout, str)
+    MemoryBloomFilter.load("seen", mode="w")  # type: ignore[arg-type]
+    MemoryBloomFilter(1000, layout="round")  # type: ignore[arg-type]
+    pages.add(3)  # type: ignore[arg-type]
+
 
 
 async def tasks(client: redis.asyncio.Redis) -> None:
