@@ -14,7 +14,7 @@ from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from . import answers, copying, inspection, maintenance
 from .coalescing import Coalescer
-from .core import FilterCore, OnFull, OnLost, OnUnknown
+from .core import FilterCore
 from .face import FilterFace
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Strategy
 
     from .inspection import FilterInfo
+    from .policies import OnFull, OnLost, OnUnknown
     from .routing import Route
 
     Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None

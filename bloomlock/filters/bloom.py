@@ -11,7 +11,7 @@ from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.threads import threads_for
 
 from . import answers, copying, inspection, maintenance
-from .core import FilterCore, OnFull, OnLost, OnUnknown
+from .core import FilterCore
 from .face import FilterFace
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Strategy
 
     from .inspection import FilterInfo
+    from .policies import OnFull, OnLost, OnUnknown
     from .routing import Route
 
     Client = redis.Redis | redis.RedisCluster | str | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from bloomlock.commands import Track
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted
@@ -15,6 +15,7 @@ from bloomlock.strategies.bitmap import BitmapRoute, MergingRoute
 from .attachment import attach
 from .fill import FillWatch
 from .near_cache import Asked
+from .policies import OnLost, OnUnknown, choice, refuses
 from .view import View
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Strategy
 
     from .near_cache import AnyTracking, NearCache, NearCaching
-
-OnFull = Literal["warn", "raise"]
-OnLost = Literal["raise", "recreate"]
-OnUnknown = Literal["raise", "new"]
 
 
 NEWS_PAUSE_SECONDS = 10.0
@@ -74,14 +71,9 @@ class FilterCore:
         self.single_trip = self.strategy if isinstance(self.strategy, SingleTrip) else None
         self.bitmap = BitmapRoute(self.strategy)
         self.merging = MergingRoute(self.strategy)
-        self.on_lost = _choice("on_lost", on_lost, OnLost)
-        self.on_unknown = _choice("on_unknown", on_unknown, OnUnknown)
-        if on_full == "grow":
-            raise ConfigurationError(
-                "on_full must be 'warn' or 'raise', not 'grow': filters that grow are not "
-                "available yet"
-            )
-        self.fill = FillWatch(keys.name, refuse=_choice("on_full", on_full, OnFull) == "raise")
+        self.on_lost = choice("on_lost", on_lost, OnLost)
+        self.on_unknown = choice("on_unknown", on_unknown, OnUnknown)
+        self.fill = FillWatch(keys.name, refuse=refuses(on_full))
         self.view: View | None = None
         self.lost: str | None = None
         self.untold: set[bytes] = set()
@@ -188,12 +180,3 @@ class FilterCore:
         if self.view is None:
             return (yield from self.attach())
         return self.view
-
-
-def _choice(parameter: str, value: object, allowed: object) -> str:
-    choices = get_args(allowed)
-    if isinstance(value, str) and value in choices:
-        return value
-    raise ConfigurationError(
-        f"{parameter} must be {' or '.join(map(repr, choices))}, not {value!r}"
-    )

@@ -1,4 +1,4 @@
-"""What a filter does when it is full: the allowed values, checked."""
+"""What a caller may choose a filter to do when something is out of the ordinary, checked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from typing import Literal, get_args
 from bloomlock.errors import ConfigurationError
 
 OnFull = Literal["warn", "raise"]
+OnLost = Literal["raise", "recreate"]
+OnUnknown = Literal["raise", "new"]
+
+
+def choice(parameter: str, value: object, allowed: object) -> str:
+    """Return `value` if it is one of a Literal's, or raise ConfigurationError.
+
+    >>> choice("on_lost", "recreate", OnLost)
+    'recreate'
+    """
+    choices = get_args(allowed)
+    if isinstance(value, str) and value in choices:
+        return value
+    raise ConfigurationError(
+        f"{parameter} must be {' or '.join(map(repr, choices))}, not {value!r}"
+    )
 
 
 def refuses(on_full: object) -> bool:
@@ -19,6 +35,4 @@ def refuses(on_full: object) -> bool:
         raise ConfigurationError(
             "on_full must be 'warn' or 'raise', not 'grow': filters that grow are not available yet"
         )
-    if on_full not in get_args(OnFull):
-        raise ConfigurationError(f"on_full must be 'warn' or 'raise', not {on_full!r:.80}")
-    return on_full == "raise"
+    return choice("on_full", on_full, OnFull) == "raise"
