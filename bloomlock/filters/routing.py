@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
+from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import WHOLE_BYTES, image_bytes
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class Chunks:
         items: Any iterable; read no further than a chunk at a time.
         route: The way they are to take.
 
+    Attributes:
+        taken: The items of the last chunk as they were given.
+
     Raises:
         TypeError: If `items` is one item and not many.
         ConfigurationError: If the route is not possible.
@@ -83,7 +87,8 @@ class Chunks:
         self._core = core
         self._stream = iter(items)
         self._route = route
-        self._taken = 0
+        self._count = 0
+        self.taken: list[str | bytes] = []
         self._most = ITEMS_PER_BITMAP if hasattr(items, "__len__") else 0
 
     def take(self) -> list[bytes]:
@@ -93,19 +98,20 @@ class Chunks:
             TypeError, ConfigurationError: For the first item that is not usable, with its index;
                 those before it in the chunk are not lost: they were not taken.
         """
-        chunk = list(islice(self._stream, self._size()))
-        encoded = encode_items(chunk, self._taken)
-        self._taken += len(chunk)
+        self.taken = list(islice(self._stream, self._size()))
+        encoded = encode_items(self.taken, self._count)
+        self._count += len(encoded)
         return encoded
 
     def _size(self) -> int:
         core = self._core
         per_exchange = core.strategy.bits_per_exchange // core.descriptor.size.num_hashes
-        if self._route == "items" or core.strategy.exclusive or not core.strategy.whole:
-            return max(1, per_exchange)
         if core.fill.refuse:
             # A chunk must not go far beyond what is still free.
-            return max(1, min(ITEMS_PER_BITMAP, max(per_exchange, core.fill.until_look)))
+            few = BITS_PER_TRIP // core.descriptor.size.num_hashes
+            return max(1, few, min(ITEMS_PER_BITMAP, core.fill.until_look))
+        if self._route == "items" or core.strategy.exclusive or not core.strategy.whole:
+            return max(1, per_exchange)
         # Of items that may come slowly few are waited for at first.
         self._most = min(ITEMS_PER_BITMAP, max(per_exchange, 1, 2 * self._most))
         return self._most

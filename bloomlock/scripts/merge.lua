@@ -26,5 +26,6 @@ else
   redis.call('BITOP', 'OR', KEYS[2], KEYS[2], KEYS[3])
   redis.call('SETRANGE', KEYS[1], first, redis.call('GET', KEYS[2]))
 end
-redis.call('UNLINK', KEYS[2], KEYS[3])
+-- Nothing that can fail comes after the bits are set: an error means that they were not.
+redis.pcall('UNLINK', KEYS[2], KEYS[3])
 return {header, ARGV[4] == '1' and before or ''}

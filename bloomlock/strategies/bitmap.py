@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
 from bloomlock.commands import Core, Request, collect, encode_command
@@ -49,7 +49,7 @@ class BitmapRoute(Strategy):
     """One round trip for a batch whose bits are many; exact.
 
     Args:
-        fallback: What to do where scripts are forbidden.
+        fallback: What to do where the script is refused.
 
     Attributes:
         forbidden: Whether the server has refused scripts.
@@ -68,30 +68,46 @@ class BitmapRoute(Strategy):
 
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange."""
-        segments = yield from self._exchange(shard, rows, write)
-        if not any(isinstance(segment.error, NoPermissionError) for segment in segments):
-            return segments
-        self.forbidden = True
+        size = image_bytes(shard)
+        if size <= WHOLE_BYTES or not self.splits(shard):
+            return (yield from self._exchange_part(shard, rows, range(size), write))
+        numbers = (rows[:, 0].astype(np.intp) - HEADER_BITS) // (8 * PART_BYTES)
+        parts = _parts(size)
+        missing = np.zeros(len(rows), np.bool_)
+        others: dict[int, Segment] = {}
+        for number in np.unique(numbers).tolist():
+            indices = np.flatnonzero(numbers == number)
+            for segment in (
+                yield from self._exchange_part(shard, rows[indices], parts[number], write)
+            ):
+                mine, indices = indices[: segment.rows], indices[segment.rows :]
+                if segment.header == shard.header and segment.missing is not None:
+                    missing[mine] = segment.missing
+                else:
+                    others.update(_apart(segment, mine))
+        if not others:
+            return [Segment(len(rows), shard.header, missing)]
+        known = enumerate(missing.tolist())
+        return [others.get(i) or Segment(1, shard.header, [flag]) for i, flag in known]
+
+    def _exchange_part(
+        self, shard: Shard, rows: Rows, part: range, write: bool
+    ) -> Core[list[Segment]]:
+        segment = yield from _exchange_part(shard, rows, part, write)
+        if isinstance(segment.error, ResponseError):
+            return (yield from self._fall_back(shard, rows, segment.error, write))
+        return [segment]
+
+    def _fall_back(
+        self, shard: Shard, rows: Rows, error: ResponseError, write: bool
+    ) -> Core[list[Segment]]:
+        # Whatever the reason, nothing was done, and commands of one key each may do better.
+        self.forbidden = isinstance(error, NoPermissionError) or "unknown command" in str(error)
         size = max(1, self._fallback.bits_per_exchange // rows.shape[1])
         segments = []
         for start in range(0, len(rows), size):
-            part = rows[start : start + size]
-            segments += yield from self._fallback.exchange(shard, part, write=write)
-        return segments
-
-    def _exchange(self, shard: Shard, rows: Rows, write: bool) -> Core[list[Segment]]:
-        size = image_bytes(shard)
-        if size <= WHOLE_BYTES or not self.splits(shard):
-            return [(yield from _exchange_part(shard, rows, range(size), write))]
-        numbers = (rows[:, 0].astype(np.intp) - HEADER_BITS) // (8 * PART_BYTES)
-        parts = _parts(size)
-        segments = [Segment(1)] * len(rows)
-        for number in np.unique(numbers).tolist():
-            indices = np.flatnonzero(numbers == number)
-            whole = yield from _exchange_part(shard, rows[indices], parts[number], write)
-            for place, index in enumerate(indices.tolist()):
-                missing = None if whole.missing is None else whole.missing[place : place + 1]
-                segments[index] = whole._replace(rows=1, missing=missing)
+            some = rows[start : start + size]
+            segments += yield from self._fallback.exchange(shard, some, write=write)
         return segments
 
 
@@ -102,12 +118,15 @@ class MergingRoute(BitmapRoute):
         """See BitmapRoute.splits."""
         return True
 
-    def _exchange(self, shard: Shard, rows: Rows, write: bool) -> Core[list[Segment]]:
+    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """See Strategy.exchange."""
         if not write:
-            return (yield from super()._exchange(shard, rows, write))
+            return (yield from super().exchange(shard, rows, write=write))
         image = np.zeros(image_bytes(shard), np.uint8)
         set_rows(image, rows)
         segment = yield from merge_image(shard, image)
+        if isinstance(segment.error, ResponseError):
+            return (yield from self._fall_back(shard, rows, segment.error, write))
         missing = None if segment.missing is None else np.zeros(len(rows), np.bool_)
         return [segment._replace(rows=len(rows), missing=missing)]
 
@@ -136,6 +155,15 @@ def _parts(size: int) -> list[range]:
     """Return the bytes of a shard of `size` bytes, header excluded, in parts of whole blocks."""
     starts = range(HEADER_BYTES, size, PART_BYTES)
     return [range(start, min(start + PART_BYTES, size)) for start in starts]
+
+
+def _apart(segment: Segment, indices: npt.NDArray[np.intp]) -> dict[int, Segment]:
+    """Return the answer to each row by itself."""
+    flags = [None] * segment.rows if segment.missing is None else list(segment.missing)
+    return {
+        index: segment._replace(rows=1, missing=None if flag is None else [flag])
+        for index, flag in zip(indices.tolist(), flags, strict=True)
+    }
 
 
 def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[Segment]:

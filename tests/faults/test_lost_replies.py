@@ -114,13 +114,14 @@ def test_what_is_known_of_a_batch_is_told(server, proxy, through, strategy):
     made = BloomFilter("x", 5000, client=through, strategy=strategy)
     batch = [str(number) for number in range(1500)]
     made.add_many(batch[:3])
-    total = commands_of(proxy, lambda: made.add_many([f"warm {n}" for n in range(1500)]))
+    warm = [f"warm {number}" for number in range(1500)]
+    total = commands_of(proxy, lambda: made.add_many(warm, route="items"))
     for verdict in ("before", "after"):
         made.clear()
         made.add_many(batch[:3])
         lose_once(proxy, verdict, skip=total // 2)
         with pytest.raises(OutcomeUnknownError, match="reply was lost") as caught:
-            made.add_many(batch)
+            made.add_many(batch, route="items")
         results = caught.value.results
         assert results[:3] == [False] * 3
         assert set(results[3:]) <= {True, None}

@@ -28,7 +28,7 @@ def test_each_face_reads_what_the_other_wrote(client, server_url, strategy, opti
         assert made.generation == 0
         assert await made.add("by asyncio") is True
         assert await made.add_many(map(str, range(1500))) == [True] * 1500
-        assert await made.update(["1", "one more"]) == 1
+        await made.update(["1", "one more"])
         assert await made.exists_many(["by asyncio", "no"]) == [True, False]
         assert await made.count() == pytest.approx(1502, abs=3)
         other = BloomFilter.open("x", client=client, strategy=strategy)

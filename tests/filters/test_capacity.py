@@ -14,7 +14,10 @@ def test_exactly_the_capacity_fits(client):
         made = BloomFilter(f"c {capacity}", capacity, 1e-6, client=client, on_full="raise")
         assert sum(made.add(str(number)) for number in range(capacity)) == capacity
         made = BloomFilter(f"b {capacity}", capacity, 1e-6, client=client, on_full="raise")
-        assert made.update(str(number) for number in range(capacity)) == capacity
+        assert sum(made.add_many(str(number) for number in range(capacity))) == capacity
+        made = BloomFilter(f"u {capacity}", capacity, 1e-6, client=client, on_full="raise")
+        made.update(str(number) for number in range(capacity))
+        assert len(made) == pytest.approx(capacity, rel=0.02, abs=2)
 
 
 def test_a_full_filter_refuses_new_items_and_loses_none(client):

@@ -15,6 +15,7 @@ CAPACITY, ERROR_RATE = 2000, 1e-12
 
 items = st.one_of(st.binary(max_size=8), st.text(max_size=6), st.sampled_from("abcdef"))
 batches = st.lists(items, max_size=40)
+routes = st.sampled_from(["auto", "items", "bitmap"])
 
 
 def as_bytes(item: str | bytes) -> bytes:
@@ -51,22 +52,29 @@ class Model(RuleBasedStateMachine):
     def add(self, item: str | bytes) -> None:
         assert self.filter.add(item) == self.offer(item)
 
-    @rule(batch=batches)
-    def add_many(self, batch: list[str | bytes]) -> None:
-        assert self.filter.add_many(iter(batch)) == [self.offer(item) for item in batch]
+    def possible(self, route: str) -> str:
+        return "items" if self.strategy == "lock" else route
 
-    @rule(batch=batches)
-    def update(self, batch: list[str | bytes]) -> None:
-        assert self.filter.update(batch) == sum([self.offer(item) for item in batch])
+    @rule(batch=batches, route=routes)
+    def add_many(self, batch: list[str | bytes], route: str) -> None:
+        new = self.filter.add_many(iter(batch), route=self.possible(route))
+        assert new == [self.offer(item) for item in batch]
+
+    @rule(batch=batches, route=routes)
+    def update(self, batch: list[str | bytes], route: str) -> None:
+        self.filter.update(batch, route=self.possible(route))
+        for item in batch:
+            self.offer(item)
 
     @rule(item=items)
     def exists(self, item: str | bytes) -> None:
         assert self.filter.exists(item) == (as_bytes(item) in self.seen)
         assert (item in self.filter) == (as_bytes(item) in self.seen)
 
-    @rule(batch=batches)
-    def exists_many(self, batch: list[str | bytes]) -> None:
-        assert self.filter.exists_many(batch) == [as_bytes(item) in self.seen for item in batch]
+    @rule(batch=batches, route=routes)
+    def exists_many(self, batch: list[str | bytes], route: str) -> None:
+        seen = self.filter.exists_many(batch, route=self.possible(route))
+        assert seen == [as_bytes(item) in self.seen for item in batch]
 
     @rule()
     def clear(self) -> None:
