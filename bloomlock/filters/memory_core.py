@@ -9,6 +9,7 @@ from bloomlock.errors import CapacityError, ConfigurationError, PartialResultErr
 from bloomlock.hashing import encode_items
 
 from .fill import SAMPLE_BYTES, FillWatch
+from .inspection import FilterInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -108,6 +109,36 @@ class MemoryCore:
         if self.fill.due(sum(new)):
             self.look()
         return new
+
+    def estimate(self, bits_set: int) -> int:
+        """Return the number of distinct items from the number of set bits."""
+        size = self.descriptor.size
+        return round(
+            self.descriptor.formulas.estimate_count(bits_set, size.num_bits, size.num_hashes)
+        )
+
+    def info(self) -> FilterInfo:
+        """Return all that is known about the filter."""
+        descriptor, size = self.descriptor, self.descriptor.size
+        bits_set = self.bits.count()
+        fill_ratio = bits_set / size.num_bits
+        return FilterInfo(
+            name="",
+            capacity=descriptor.capacity,
+            error_rate=descriptor.error_rate,
+            num_bits=size.num_bits,
+            num_hashes=size.num_hashes,
+            seeds=descriptor.seeds,
+            layout=descriptor.layout,
+            shards=size.shards,
+            generation=0,
+            strategy="memory",
+            bits_set=bits_set,
+            fill_ratio=fill_ratio,
+            estimated_count=self.estimate(bits_set),
+            current_error_rate=descriptor.formulas.error_rate_at_fill(fill_ratio, size.num_hashes),
+            memory_bytes=sum(image.nbytes for image in self.bits.images),
+        )
 
     def check_writable(self) -> None:
         """Raise ConfigurationError if the bits cannot be changed."""
