@@ -30,13 +30,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.runtime.tracking import News
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bloomlock.runtime.async_tracking import AsyncTracking
     from bloomlock.runtime.tracking import Tracking, Unreachable
@@ -137,6 +138,17 @@ class NearCache:
             self.keep(item)
         return self._now() < self._answers_until or self._look()
 
+    def known(self, items: Sequence[Any]) -> list[bool]:
+        """Tell the same of each item; the clock is read once for all."""
+        if not (self._now() < self._answers_until or self._look()):
+            return [False] * len(items)
+        young, old = self._young, self._old
+        found = []
+        for kind, run in groupby(items, type):
+            mine, others = young.get(kind, ()), old.get(kind, ())
+            found += [item in mine or item in others for item in run]
+        return found
+
     def _look(self) -> bool:
         """Look for news; tell whether answers may be given."""
         now = self._now()
@@ -166,10 +178,30 @@ class NearCache:
             return
         kept.add(item)
         if len(young[str]) + len(young[bytes]) >= self._caching.size:
-            # In this order nothing is out of sight in between. Whoever else does the same for
-            # the same half, however late, comes to the same successor: nothing is lost.
-            self._old = young
-            self._young = young.successor()
+            self._turn(young)
+
+    def keep_many(self, items: Iterable[Any]) -> None:
+        """Keep items that are seen in this generation."""
+        for kind, run in groupby(items, type):
+            if kind in self._young:
+                self._keep_run(kind, run)
+
+    def _keep_run(self, kind: type, run: Iterator[Any]) -> None:
+        while True:
+            young = self._young
+            room = self._caching.size - len(young[str]) - len(young[bytes])
+            some = list(islice(run, max(1, room)))
+            if not some:
+                return
+            young[kind].update(some)
+            if len(young[str]) + len(young[bytes]) >= self._caching.size:
+                self._turn(young)
+
+    def _turn(self, full: _Half) -> None:
+        # In this order nothing is out of sight in between. Whoever else does the same for the
+        # same half, however late, comes to the same successor: nothing is lost.
+        self._old = full
+        self._young = full.successor()
 
     def doubt(self) -> None:
         """Answer nothing until the next `confirm`; the items stay."""

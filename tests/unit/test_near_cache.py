@@ -1,0 +1,223 @@
+"""The near-cache by itself: what it keeps, and until when it answers."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import threading
+
+import pytest
+
+from bloomlock.errors import ConfigurationError
+from bloomlock.filters.near_cache import LOOK_SECONDS, NearCaching
+from bloomlock.runtime.tracking import News
+
+
+class Clock:
+    """A clock that moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def start(clock, size=100, max_staleness=1.0, news=None):
+    near = NearCaching.check(size, max_staleness, clock).start(77, news)
+    near.confirm(clock())
+    return near
+
+
+def kept(near):
+    """What is kept; asking `knows` would be a use."""
+    return {item for half in (near._young, near._old) for items in half.values() for item in items}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 100])
+def test_at_least_the_last_n_are_kept_and_at_most_twice_as_many(clock, size):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    near = start(clock, size)
+    used: dict[str | bytes, None] = {}
+    for _ in range(2000):
+        number = int(chance.paretovariate(0.5)) % (4 * size)
+        item = str(number) if number % 2 else b"%d" % number
+        if not near.knows(item):
+            near.keep(item)
+        used.pop(item, None)
+        used[item] = None
+        assert near.count() <= 2 * size
+        assert kept(near) >= set(list(used)[-size:])
+
+
+def test_only_what_was_kept_is_known(clock):
+    near = start(clock)
+    near.keep("a")
+    assert near.knows("a")
+    assert not near.knows(b"a")
+    assert not near.knows("b")
+
+
+def test_other_objects_are_never_known(clock):
+    class Text(str):
+        def __eq__(self, other):
+            raise AssertionError
+
+        __hash__ = str.__hash__
+
+    near = start(clock)
+    near.keep("a")
+    near.keep(b"a")
+    for other in (Text("a"), bytearray(b"a"), 1, None, ["a"], {}, float("nan")):
+        near.keep(other)
+        assert not near.knows(other)
+    assert near.count() == 2
+
+
+def test_it_answers_until_the_deadline(clock):
+    near = NearCaching.check(10, 0.5, clock).start(77)
+    near.keep("a")
+    assert not near.knows("a")
+    near.confirm(clock())
+    clock.now += 0.499
+    assert near.knows("a")
+    clock.now += 0.001
+    assert not near.knows("a")
+    near.confirm(clock() - 0.4)
+    assert near.knows("a")
+    clock.now += 0.1
+    assert not near.knows("a")
+
+
+def test_one_in_doubt_answers_after_the_next_confirmation(clock):
+    near = start(clock)
+    near.keep("a")
+    near.doubt()
+    assert not near.knows("a")
+    near.confirm(clock())
+    assert near.knows("a")
+
+
+def test_one_that_ended_answers_nothing_any_more(clock):
+    near = start(clock)
+    near.keep("a")
+    near.end()
+    assert near.ended
+    near.confirm(clock())
+    near.keep("b")
+    assert not near.knows("a")
+    assert not near.knows("b")
+    near.confirm(math.inf)
+    assert not near.knows("a")
+
+
+class Source:
+    """News by hand."""
+
+    def __init__(self) -> None:
+        self.next = News.NONE
+        self.looks = 0
+
+    def look(self) -> News:
+        self.looks += 1
+        return self.next
+
+
+def test_news_are_looked_for_every_few_milliseconds(clock):
+    source = Source()
+    near = start(clock, news=source)
+    near.keep("a")
+    for _ in range(100):
+        assert near.knows("a")
+    assert source.looks == 1
+    clock.now += LOOK_SECONDS
+    source.next = News.CHANGED
+    assert not near.knows("a")
+    assert near.ended
+
+
+def test_without_news_time_is_the_bound(clock):
+    source = Source()
+    near = start(clock, news=source)
+    near.keep("a")
+    assert near.knows("a")
+    source.next = News.BROKEN
+    clock.now += LOOK_SECONDS
+    assert not near.knows("a")
+    assert not near.has_news
+    near.confirm(clock())
+    assert near.knows("a")
+    clock.now += 1
+    assert not near.knows("a")
+
+
+def test_news_that_fail_to_come_extend_nothing(clock):
+    near = start(clock, news=Source())
+    near.keep("a")
+    for _ in range(10):
+        clock.now += 0.0999
+        assert near.knows("a")
+    clock.now += 0.0011
+    assert not near.knows("a")
+
+
+def test_a_thread_that_comes_late_to_a_full_half_loses_nothing(clock):
+    near = start(clock, 3)
+    first = near._young
+    for item in "abcd":
+        near.keep(item)
+    # What another thread does that found the first half full and slept since.
+    near._old, near._young = first, first.successor()
+    assert kept(near) == set("abcd")
+    near.keep("e")
+    near.keep("f")
+    near.keep("g")
+    # And once more, two halves too late.
+    near._old, near._young = first, first.successor()
+    near.keep("f")
+    assert kept(near) == set("defg")
+
+
+def test_threads_keep_together(clock):
+    size = 64
+    near = start(clock, size)
+
+    def work(mine: int) -> None:
+        for number in range(3000):
+            near.keep(f"{mine} {number}")
+            near.knows(f"{mine} {number - size}")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    sys.setswitchinterval(interval)
+    assert size <= near.count() <= 2 * size + 4
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, True, "10", None, [], math.inf])
+def test_a_size_that_is_none(clock, size):
+    with pytest.raises(ConfigurationError, match="near_cache must be a whole number of items"):
+        NearCaching.check(size, 1.0, clock)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "1", None, math.inf, math.nan, []])
+def test_a_staleness_that_is_none(clock, seconds):
+    for size in (0, 10):
+        with pytest.raises(ConfigurationError, match=r"max_staleness must be a number of seconds"):
+            NearCaching.check(size, seconds, clock)
+
+
+def test_none_by_default(clock):
+    assert NearCaching.check(0, 1.0, clock) is None
