@@ -221,7 +221,7 @@ class BloomFilter(FilterFace):
             As `add`; for an item that is neither str nor bytes the message has its index. Every
             error has `results`: the answers known before it.
 
-        Cost: memory for one chunk, at most 131,072 items, and the answers. By "items" with the
+        Cost: memory for one chunk, at most 262,144 items, and the answers. By "items" with the
         atomic strategy several commands are on their way at once, else one round trip for each
         10,000 / k items. By "bitmap" one round trip for a chunk and shard, its bits there and back.
         """

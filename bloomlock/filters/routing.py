@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Route = Literal["auto", "items", "bitmap"]
 
-ITEMS_PER_BITMAP = 2**17
-"""Items of one chunk at most: bounds the memory of a batch to about 100 MB."""
+ITEMS_PER_BITMAP = 2**18
+"""Items of one chunk at most: bounds the memory of a batch to about 200 MB."""
 
 
 def check_route(core: FilterCore, route: object) -> None:

@@ -1,9 +1,9 @@
 """The bits of a whole batch built here, and merged into the shard by BITOP OR.
 
 For a batch that is large against the bitmap: a bit costs some nanoseconds here and a quarter of a
-microsecond on the server. One script checks the header, reads the bits that were there and merges
-the new ones, so the answers are exact: an item is new if one of its bits was 0 before, and no
-earlier item of the batch has the same bits.
+microsecond on the server. One transaction reads the bits that were there and merges the new ones
+if the header is right, so the answers are exact: an item is new if one of its bits was 0 before,
+and no earlier item of the batch has the same bits.
 
 All bits of an item have to be merged at one instant, or two workers might be told "new". Where
 they may lie anywhere in the shard, that is the whole shard; where they lie in one block, or nobody
@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
-from bloomlock.commands import Core, Request, collect, encode_command
+from bloomlock.commands import Core, Replies, Request, collect, encode_command
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
 from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
@@ -30,17 +30,23 @@ from .base import Segment, Strategy
 from .bits import header_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy.typing as npt
 
     from .base import Rows, Shard
 
     Bytes = npt.NDArray[np.uint8]
+    Call = Callable[[Sequence[str], Sequence[str | bytes | int]], bytes]
 
 WHOLE_BYTES = 8 * 1024 * 1024
 """The largest shard that is merged or read in one command, which takes the server about 10 ms."""
 
 PART_BYTES = 2 * 1024 * 1024
 """Parts of larger ones."""
+
+LEFT_SECONDS = 60
+"""How long an image whose merging was refused may be left behind."""
 
 _SCRIPT = Script("merge")
 
@@ -145,8 +151,8 @@ def merge_image(shard: Shard, image: Bytes) -> Core[Segment]:
         reply = yield from _merge(shard, part.start, bits, answers=False)
         if isinstance(reply, Exception):
             return Segment(1, error=reply)
-        header, before = reply
-        if before is None:
+        header, _ = reply
+        if header != shard.header:
             return Segment(1, header)
     return Segment(1, shard.header, [False])
 
@@ -177,10 +183,9 @@ def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[S
     if isinstance(reply, Exception):
         return Segment(len(rows), error=reply)
     header, before = reply
-    if before is None:
+    if header != shard.header:
         return Segment(len(rows), header)
-    # Where the string ends early, because it is not the filter's, the bits are 0.
-    found = np.frombuffer(before.ljust(len(part), b"\0"), np.uint8)
+    found = np.frombuffer(before, np.uint8)
     missing = rows_missing(found, local)
     if write:
         # Who has the same first four offsets has the same digest, or the same bits by chance.
@@ -190,21 +195,44 @@ def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[S
 
 def _merge(
     shard: Shard, first: int, image: Bytes, *, answers: bool
-) -> Core[tuple[int, bytes | None] | Exception]:
+) -> Core[tuple[int, bytes] | Exception]:
     """Set the bits of an image, which begins at byte `first` of the shard.
 
     Returns:
-        The header found and the bytes before (empty without `answers`; None: another header was
-        found and nothing done), or what went wrong.
+        The header found, and the bytes that were there before (empty without `answers`); or what
+        went wrong, and then nothing was done or it is not known.
     """
-    header = shard.header.to_bytes(HEADER_BYTES, "big")
-    keys = [shard.key, *merge_keys(shard.key)]
-    arguments: list[str | bytes | int] = [header, first, image.tobytes(), int(answers)]
-    (reply,) = yield from _SCRIPT.call([(keys, arguments)], repeatable=not answers)
-    if not isinstance(reply, list):
-        return reply if isinstance(reply, Exception) else TypeError(reply)
-    found, *before = reply
-    return header_from_bytes(found), before[0] if before else None
+    replies = yield from _transact(shard, first, image, _SCRIPT.by_digest, answers)
+    if isinstance(replies, list) and isinstance(replies[-1], NoScriptError):
+        replies = yield from _transact(shard, first, image, _SCRIPT.by_source, answers)
+    if isinstance(replies, Exception):
+        return replies
+    wrong = next((reply for reply in replies if isinstance(reply, Exception)), None)
+    if wrong is not None:
+        return wrong
+    return header_from_bytes(replies[-1]), replies[1] if answers else b""
+
+
+def _transact(
+    shard: Shard, first: int, image: Bytes, call: Call, answers: bool
+) -> Core[Replies | Exception]:
+    """Store the image, read what is there if asked, and merge; return the replies to these."""
+    merging = merge_keys(shard.key)
+    # The image goes the short way, not through the script, which would copy it several times.
+    commands = [
+        encode_command("MULTI"),
+        encode_command("SET", merging[0], image.tobytes(), "EX", LEFT_SECONDS),
+        encode_command("GETRANGE", shard.key, first, first + len(image) - 1),
+        call([shard.key, *merging], [shard.header.to_bytes(HEADER_BYTES, "big"), first]),
+        encode_command("EXEC"),
+    ]
+    if not answers:
+        del commands[2]
+    replies = yield from collect(Request(shard.key, commands), repeatable=not answers)
+    if isinstance(replies[-1], list):
+        return replies[-1]
+    # An aborted EXEC only says that; the reason stands in the reply to the refused command.
+    return next(reply for reply in replies if isinstance(reply, Exception))
 
 
 def _read(shard: Shard, part: range) -> Core[tuple[int, bytes] | Exception]:
