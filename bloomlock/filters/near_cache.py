@@ -21,23 +21,24 @@ What can end is the generation. Three things bound for how long that goes unnoti
                      milliseconds after them. Nothing depends on that: when news fail to come,
                      time bounds as before.
 
-There is no lock. Sets and dicts are safe for threads one operation at a time, with and without
-a GIL, and everything else is one assignment, any order of which leaves one of the states above:
-at worst an item is forgotten, or a deadline is nearer than it had to be.
+There is no lock. What several threads change at once is a set of items, or is changed by one
+assignment, any order of which leaves one of the states above: at worst an item is forgotten, or a
+deadline is nearer than it had to be.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.runtime.tracking import News
 
+from .last_items import LastItems
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from bloomlock.runtime.async_tracking import AsyncTracking
     from bloomlock.runtime.tracking import Tracking, Unreachable
@@ -93,8 +94,8 @@ class NearCaching:
         return NearCache(header, self, news)
 
 
-class NearCache:
-    """The positive answers of one generation.
+class NearCache(LastItems):
+    """The last items seen in one generation.
 
     Attributes:
         header: The generation's.
@@ -106,13 +107,12 @@ class NearCache:
         "_confirmed_until",
         "_news",
         "_now",
-        "_old",
-        "_young",
         "header",
     )
 
     def __init__(self, header: int, caching: NearCaching, news: AnyTracking | None) -> None:
         """Start with nothing, and unconfirmed."""
+        super().__init__(caching.size)
         self.header = header
         self._caching = caching
         self._now = caching.clock
@@ -120,34 +120,22 @@ class NearCache:
         self._confirmed_until = -math.inf
         # The same, or the time of the next look for news if that is earlier.
         self._answers_until = -math.inf
-        self._young = _Half()
-        self._old = _Half()
 
     def knows(self, item: object) -> bool:
-        """Tell whether the item is kept and the server was heard of lately enough.
-
-        Any object may be asked for. Only exact `str` and `bytes` are ever kept: what a subclass
-        thinks of equality is not asked.
-        """
+        """Tell whether the item is kept and the server was heard of lately enough."""
+        # As `has`, which would be one more call; this is all that is done for most items.
         kept = self._young.get(type(item))
-        if kept is None:
-            return False
-        if item not in kept:
-            if item not in self._old[type(item)]:
-                return False
-            self.keep(item)
-        return self._now() < self._answers_until or self._look()
+        return (
+            kept is not None
+            and (item in kept or self._recall(item))
+            and (self._now() < self._answers_until or self._look())
+        )
 
     def known(self, items: Sequence[Any]) -> list[bool]:
         """Tell the same of each item; the clock is read once for all."""
-        if not (self._now() < self._answers_until or self._look()):
-            return [False] * len(items)
-        young, old = self._young, self._old
-        found = []
-        for kind, run in groupby(items, type):
-            mine, others = young.get(kind, ()), old.get(kind, ())
-            found += [item in mine or item in others for item in run]
-        return found
+        if self._now() < self._answers_until or self._look():
+            return self.which(items)
+        return [False] * len(items)
 
     def _look(self) -> bool:
         """Look for news; tell whether answers may be given."""
@@ -169,39 +157,6 @@ class NearCache:
     def confirm(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
         self._confirmed_until = sent + self._caching.max_staleness
-
-    def keep(self, item: Any) -> None:
-        """Keep an item that is seen in this generation."""
-        young = self._young
-        kept = young.get(type(item))
-        if kept is None:
-            return
-        kept.add(item)
-        if len(young[str]) + len(young[bytes]) >= self._caching.size:
-            self._turn(young)
-
-    def keep_many(self, items: Iterable[Any]) -> None:
-        """Keep items that are seen in this generation."""
-        for kind, run in groupby(items, type):
-            if kind in self._young:
-                self._keep_run(kind, run)
-
-    def _keep_run(self, kind: type, run: Iterator[Any]) -> None:
-        while True:
-            young = self._young
-            room = self._caching.size - len(young[str]) - len(young[bytes])
-            some = list(islice(run, max(1, room)))
-            if not some:
-                return
-            young[kind].update(some)
-            if len(young[str]) + len(young[bytes]) >= self._caching.size:
-                self._turn(young)
-
-    def _turn(self, full: _Half) -> None:
-        # In this order nothing is out of sight in between. Whoever else does the same for the
-        # same half, however late, comes to the same successor: nothing is lost.
-        self._old = full
-        self._young = full.successor()
 
     def doubt(self) -> None:
         """Answer nothing until the next `confirm`; the items stay."""
@@ -226,11 +181,6 @@ class NearCache:
         """Whether it was ended."""
         return self._now is _end_of_time
 
-    def count(self) -> int:
-        """Return how many different items are kept; `"a"` and `b"a"` are two here."""
-        young, old = self._young, self._old
-        return sum(len(young[kind] | old[kind]) for kind in (str, bytes))
-
 
 class Asked(NamedTuple):
     """An operation that keeps its answers.
@@ -246,24 +196,6 @@ class Asked(NamedTuple):
     def confirm(self) -> None:
         """Note that a reply brought the header of the cache."""
         self.near.confirm(self.since)
-
-
-class _Half(dict[type, set[Any]]):
-    """The items kept since the half before was full, by their type.
-
-    By type, because `"a"` and `b"a"` have the same hash, and to compare them is an error under
-    `python -bb`.
-    """
-
-    __slots__ = ("_next",)
-
-    def __init__(self) -> None:
-        super().__init__({str: set(), bytes: set()})
-        self._next: dict[None, _Half] = {}
-
-    def successor(self) -> _Half:
-        """Return the half that follows this one, the same to every caller."""
-        return self._next.setdefault(None, _Half())
 
 
 def _end_of_time() -> float:
