@@ -12,10 +12,11 @@ from bloomlock.runtime.clients import async_client
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
-from . import answers, copying, inspection, maintenance
+from . import answers, copying, inspection, maintenance, transfer
 from .coalescing import Coalescer
 from .core import FilterCore
 from .face import FilterFace
+from .memory import MemoryBloomFilter
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
 if TYPE_CHECKING:
@@ -180,9 +181,18 @@ class AsyncBloomFilter(FilterFace):
         """Test many items; one answer for each. See BloomFilter.exists_many."""
         return await self._run(answers.exists_many(self._core, items, route))
 
-    async def update(self, items: Iterable[str | bytes], *, route: Route = "auto") -> None:
+    async def update(
+        self, items: Iterable[str | bytes] | MemoryBloomFilter, *, route: Route = "auto"
+    ) -> None:
         """Add many items without asking which are new. See BloomFilter.update."""
-        await self._run(answers.update(self._core, items, route))
+        if isinstance(items, MemoryBloomFilter):
+            await self._run(transfer.merge(self._core, items))
+        else:
+            await self._run(answers.update(self._core, items, route))
+
+    async def to_memory(self) -> MemoryBloomFilter:
+        """Return the bits as a filter in this process. See BloomFilter.to_memory."""
+        return await self._run(transfer.fetch(self._core))
 
     async def count(self) -> int:
         """Return the estimated number of distinct items. See BloomFilter.count."""

@@ -10,9 +10,10 @@ from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.threads import threads_for
 
-from . import answers, copying, inspection, maintenance
+from . import answers, copying, inspection, maintenance, transfer
 from .core import FilterCore
 from .face import FilterFace
+from .memory import MemoryBloomFilter
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
 if TYPE_CHECKING:
@@ -234,11 +235,14 @@ class BloomFilter(FilterFace):
         """
         return self._runtime.run(answers.exists_many(self._core, items, route))
 
-    def update(self, items: Iterable[str | bytes], *, route: Route = "auto") -> None:
+    def update(
+        self, items: Iterable[str | bytes] | MemoryBloomFilter, *, route: Route = "auto"
+    ) -> None:
         """Add many items without asking which of them are new.
 
         Args:
-            items: As for `add_many`.
+            items: As for `add_many`; or a MemoryBloomFilter of the same parameters, whose bits are
+                merged as by route "bitmap", however full this filter is.
             route: As for `add_many`; a bitmap is sent and none comes back, in parts of 2 MiB where
                 it is large, and again where a reply was lost.
 
@@ -247,7 +251,19 @@ class BloomFilter(FilterFace):
 
         Cost: as `add_many`, but memory for one chunk only.
         """
-        self._runtime.run(answers.update(self._core, items, route))
+        if isinstance(items, MemoryBloomFilter):
+            self._runtime.run(transfer.merge(self._core, items))
+        else:
+            self._runtime.run(answers.update(self._core, items, route))
+
+    def to_memory(self) -> MemoryBloomFilter:
+        """Return the bits as a filter in this process.
+
+        What was added before is in it, what is added meanwhile may be.
+
+        Cost: the whole bitmap comes, 2 MiB in a round trip.
+        """
+        return self._runtime.run(transfer.fetch(self._core))
 
     def count(self) -> int:
         """Return the estimated number of distinct items (Swamidass, Baldi 2007).

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from bloomlock.commands import Core, ask, encode_command
-from bloomlock.errors import FilterLostError
 
 from .fill import count_bits
+from .following import in_one_generation
 
 if TYPE_CHECKING:
     from .core import FilterCore
@@ -93,18 +93,11 @@ def count(core: FilterCore) -> Core[int]:
 
 
 def _counted(core: FilterCore) -> Core[tuple[View, int]]:
-    view = yield from core.current()
-    bits_set = yield from count_bits(view)
-    if bits_set is None and core.on_lost == "recreate":
-        view = yield from core.attach()
+    def counted(view: View) -> Core[tuple[View, int] | None]:
         bits_set = yield from count_bits(view)
-    if bits_set is None:
-        core.lost = (
-            f"filter {core.keys.name!r} was cleared, replaced or lost since this object attached "
-            "to it; call reattach() to go on with what is there now"
-        )
-        raise FilterLostError(core.lost)
-    return view, bits_set
+        return None if bits_set is None else (view, bits_set)
+
+    return (yield from in_one_generation(core, counted))
 
 
 def _memory(core: FilterCore, view: View) -> Core[int]:
