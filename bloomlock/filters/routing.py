@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
 from bloomlock.strategies.base import BITS_PER_TRIP
-from bloomlock.strategies.bitmap import WHOLE_BYTES, image_bytes
+from bloomlock.strategies.bitmap import image_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,12 +52,11 @@ def choose(
         return core.strategy
     if route == "bitmap":
         return way
-    sizes = [image_bytes(shard) for shard in view.shards]
-    if not core.strategy.whole or (max(sizes) > WHOLE_BYTES and not way.splits(view.shards[0])):
+    if not core.strategy.whole or not way.suits(view.shards[0]):
         return core.strategy
     num_hashes = view.descriptor.size.num_hashes
     as_items = count * num_hashes * core.strategy.bytes_per_bit
-    as_bitmap = sum(sizes) * (2 if write and answers else 1)
+    as_bitmap = sum(map(image_bytes, view.shards)) * (2 if write and answers else 1)
     return way if as_bitmap <= as_items else core.strategy
 
 

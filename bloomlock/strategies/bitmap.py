@@ -20,7 +20,7 @@ import numpy as np
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
-from bloomlock.commands import Core, Replies, Request, collect, encode_command
+from bloomlock.commands import ConnectionLost, Core, Replies, Request, collect, encode_command
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
 from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
@@ -68,14 +68,15 @@ class BitmapRoute(Strategy):
         self.forbidden = False
         self._fallback = fallback
 
-    def splits(self, shard: Shard) -> bool:
-        """Tell whether the shard may be merged in parts: no item has bits in two of them."""
-        return shard.block_bits > 0
+    def suits(self, shard: Shard) -> bool:
+        """Tell whether the server is done with each command for the shard in about 10 ms."""
+        return image_bytes(shard) <= WHOLE_BYTES or shard.block_bits > 0
 
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange."""
         size = image_bytes(shard)
-        if size <= WHOLE_BYTES or not self.splits(shard):
+        # In a block an item has all its bits in one part.
+        if size <= WHOLE_BYTES or not shard.block_bits:
             return (yield from self._exchange_part(shard, rows, range(size), write))
         numbers = (rows[:, 0].astype(np.intp) - HEADER_BITS) // (8 * PART_BYTES)
         parts = _parts(size)
@@ -120,8 +121,8 @@ class BitmapRoute(Strategy):
 class MergingRoute(BitmapRoute):
     """The same where nobody asks which items are new: all are answered as seen."""
 
-    def splits(self, shard: Shard) -> bool:  # noqa: ARG002 - without answers any shard may
-        """See BitmapRoute.splits."""
+    def suits(self, shard: Shard) -> bool:  # noqa: ARG002 - without answers parts will do
+        """See BitmapRoute.suits."""
         return True
 
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
@@ -202,6 +203,9 @@ def _merge(
         The header found, and the bytes that were there before (empty without `answers`); or what
         went wrong, and then nothing was done or it is not known.
     """
+    refused = yield from _refuses_transactions(shard)
+    if refused is not None:
+        return refused
     replies = yield from _transact(shard, first, image, _SCRIPT.by_digest, answers)
     if isinstance(replies, list) and isinstance(replies[-1], NoScriptError):
         replies = yield from _transact(shard, first, image, _SCRIPT.by_source, answers)
@@ -211,6 +215,15 @@ def _merge(
     if wrong is not None:
         return wrong
     return header_from_bytes(replies[-1]), replies[1] if answers else b""
+
+
+def _refuses_transactions(shard: Shard) -> Core[Exception | None]:
+    """Return why the server refuses MULTI, after which it would carry out what follows."""
+    request = Request(shard.key, [encode_command("MULTI"), encode_command("EXEC")])
+    refused, _ = yield from collect(request, repeatable=True)
+    if isinstance(refused, ConnectionLost):
+        return ConnectionLost(refused.cause, sent=False, replies=[])
+    return refused if isinstance(refused, Exception) else None
 
 
 def _transact(

@@ -1,0 +1,236 @@
+"""Batches whose bits are merged as a whole: exact, in the right generation, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+import redis
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    ConfigurationError,
+    FilterLostError,
+    MemoryBloomFilter,
+)
+from bloomlock.strategies import bitmap
+
+SHAPES = {
+    "classic": {},
+    "blocked": {"layout": "blocked"},
+    "seeds": {"seeds": range(12)},
+    "shards": {"shards": 3},
+    "blocked shards": {"layout": "blocked", "shards": 2},
+}
+
+
+@pytest.fixture
+def empty(valkey):
+    with redis.Redis.from_url(valkey) as made:
+        made.flushall()
+        yield made
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Shards of this size are merged in parts, of which most hold some of a thousand items."""
+    monkeypatch.setattr(bitmap, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(bitmap, "PART_BYTES", 640)
+
+
+def words(start, stop):
+    return [f"https://example.org/{number}" for number in range(start, stop)]
+
+
+def calls(client, command):
+    return client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_bitmap_says_and_sets_what_items_do(client, shape):
+    one = BloomFilter("one", 5000, 1e-4, client=client, **SHAPES[shape])
+    many = BloomFilter("many", 5000, 1e-4, client=client, **SHAPES[shape])
+    batch = words(0, 1000) + words(500, 1500) + ["é", "é".encode()]
+    for start in (0, 700):
+        expected = one.add_many(batch[start:], route="items")
+        assert many.add_many(batch[start:], route="bitmap") == expected
+    asked = words(1400, 3000)
+    assert many.exists_many(asked, route="bitmap") == one.exists_many(asked, route="items")
+    many.update(words(1500, 2500), route="bitmap")
+    one.update(words(1500, 2500), route="items")
+    for mine, theirs in zip(many.to_memory().images(), one.to_memory().images(), strict=True):
+        assert np.array_equal(mine, theirs)
+    assert not client.keys("*merge*")
+
+
+@pytest.mark.parametrize("shape", ["blocked", "blocked shards"])
+def test_a_large_blocked_filter_is_exact_in_parts(empty, small_parts, shape):
+    test_a_bitmap_says_and_sets_what_items_do(empty, shape)
+
+
+@pytest.mark.parametrize("shape", ["classic", "shards"])
+def test_a_large_classic_filter_is_updated_in_parts(empty, small_parts, shape):
+    made = BloomFilter("x", 5000, client=empty, **SHAPES[shape])
+    made.update(words(0, 2000), route="bitmap")
+    memory = MemoryBloomFilter(5000, **SHAPES[shape])
+    memory.update(words(0, 2000))
+    for mine, theirs in zip(made.to_memory().images(), memory.images(), strict=True):
+        assert np.array_equal(mine, theirs)
+    # With answers all bits of an item have to be merged at one instant.
+    before = calls(empty, "bitop")
+    assert made.add_many(words(0, 3000)) == [False] * 2000 + [True] * 1000
+    assert calls(empty, "bitop") == before
+
+
+def test_the_way_with_fewer_bytes_is_taken(empty):
+    made = BloomFilter("x", 100_000, client=empty)
+    image = (made.num_bits + 7) // 8 + 8
+    enough = -(-2 * image // (made.num_hashes * 42))
+    for count, merged in ((enough - 1, 0), (enough, 1)):
+        before = calls(empty, "bitop")
+        assert made.add_many([f"{count} {number}" for number in range(count)]) == [True] * count
+        assert calls(empty, "bitop") - before == merged
+    # Nothing comes back from an update.
+    before = calls(empty, "bitop")
+    made.update(words(0, enough // 2 + 1))
+    made.update(words(0, enough // 2 - 1))
+    assert calls(empty, "bitop") - before == 1
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction"])
+def test_every_item_has_one_winner_whichever_way_it_comes(valkey, empty, strategy):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    items = words(0, 6000)
+    won: list[str] = []
+
+    def offer(number):
+        order = list(items)
+        random.Random(seed + number).shuffle(order)
+        made = BloomFilter("race", 50_000, 1e-9, client=valkey, strategy=strategy)
+        route = ("bitmap", "items", "bitmap", "auto")[number]
+        for start in range(0, len(order), 1000):
+            batch = order[start : start + 1000]
+            batch += batch[:10]
+            answers = made.add_many(batch, route=route)
+            won.extend(item for item, new in zip(batch, answers, strict=True) if new)
+            assert all(made.exists_many(batch[:100]))
+        made.close()
+
+    threads = [threading.Thread(target=offer, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert Counter(won) == Counter(items)
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "pipeline"])
+def test_nothing_is_written_to_another_generation(empty, strategy):
+    made = BloomFilter("x", 5000, client=empty, strategy=strategy)
+    other = BloomFilter("x", 5000, client=empty)
+    other.clear()
+    for route in (made.add_many, made.update):
+        with pytest.raises(FilterLostError, match="cleared or replaced"):
+            route(words(0, 1000), route="bitmap")
+        assert other.info().bits_set == 0
+        made.reattach()
+        other.clear()
+    made.reattach()
+    other.delete()
+    with pytest.raises(FilterLostError, match="is missing"):
+        made.add_many(words(0, 1000), route="bitmap")
+    assert not empty.keys("*")
+
+
+@pytest.mark.parametrize("shape", ["classic", "blocked"])
+def test_a_filter_that_was_cleared_is_followed_where_asked(empty, small_parts, shape):
+    made = BloomFilter("x", 5000, client=empty, on_lost="recreate", **SHAPES[shape])
+    made.add_many(words(0, 1000), route="bitmap")
+    BloomFilter("x", 5000, client=empty, **SHAPES[shape]).clear()
+    assert made.add_many(words(0, 1500), route="bitmap") == [True] * 1500
+    BloomFilter.open("x", client=empty).clear()
+    made.update(words(0, 100), route="bitmap")
+    assert made.exists_many(words(0, 101)) == [True] * 100 + [False]
+    BloomFilter.open("x", client=empty).delete()
+    assert made.exists_many(words(0, 100), route="bitmap") == [False] * 100
+
+
+@pytest.mark.parametrize("denied", ["-eval -evalsha", "-bitop", "-multi", "-unlink -del"])
+def test_where_it_is_forbidden_items_are_sent(client, denied):
+    rules = ["on", ">pw", "~*", "&*", "+@all", *denied.split()]
+    client.execute_command("ACL", "SETUSER", "some", *rules)
+    options = client.connection_pool.connection_kwargs | {"username": "some", "password": "pw"}
+    BloomFilter("x", 5000, client=client)
+    with redis.Redis(connection_pool=redis.ConnectionPool(
+        connection_class=client.connection_pool.connection_class, **options
+    )) as restricted:  # fmt: skip
+        made = BloomFilter("x", 5000, client=restricted)
+        batch = words(0, 1000)
+        assert made.add_many([*batch, *batch], route="bitmap") == [True] * 1000 + [False] * 1000
+        assert made.add_many(words(500, 1500)) == [False] * 500 + [True] * 500
+        made.update(words(2000, 3000), route="bitmap")
+        assert made.exists_many(words(1000, 3000), route="bitmap") == (
+            [True] * 500 + [False] * 500 + [True] * 1000
+        )
+    # What could not be deleted goes by itself.
+    assert all(0 < client.ttl(key) <= 60 for key in client.keys("*merge*"))
+    client.execute_command("ACL", "DELUSER", "some")
+
+
+def test_a_filter_of_the_process_is_merged_and_fetched(client):
+    made = BloomFilter("x", 5000, client=client, shards=2)
+    made.add("before")
+    memory = MemoryBloomFilter(5000, shards=2)
+    memory.update(words(0, 1000))
+    made.update(memory)
+    assert made.exists_many(["before", *words(0, 1001)]) == [True] * 1001 + [False]
+    fetched = made.to_memory()
+    assert fetched.exists_many(["before", *words(0, 1001)]) == [True] * 1001 + [False]
+    assert fetched.add("only here")
+    assert not made.exists("only here")
+    with pytest.raises(ConfigurationError, match="the same: this one has .* the other"):
+        made.update(MemoryBloomFilter(5000, shards=1))
+    with pytest.raises(ConfigurationError, match="the same"):
+        made.update(MemoryBloomFilter(5000, 1e-5, shards=2))
+    BloomFilter("x", 5000, client=client, shards=2).clear()
+    for move in (lambda: made.update(memory), made.to_memory):
+        with pytest.raises(FilterLostError, match="cleared"):
+            move()
+        made.reattach()
+        BloomFilter("x", 5000, client=client, shards=2).clear()
+
+
+async def by_asyncio(url):
+    async with AsyncBloomFilter("x", 5000, client=url) as made:
+        assert await made.add_many(words(0, 1000), route="bitmap") == [True] * 1000
+        assert await made.add_many(words(500, 1500), route="items") == [False] * 500 + [True] * 500
+        memory = await made.to_memory()
+        assert memory.exists_many(words(0, 1501)) == [True] * 1500 + [False]
+        memory.add("more")
+        await made.update(memory)
+        await made.update(words(2000, 2500), route="bitmap")
+        assert await made.exists_many(["more", "not", *words(2000, 2500)], route="bitmap") == [
+            True,
+            False,
+            *[True] * 500,
+        ]
+
+
+def test_the_same_by_asyncio(empty, valkey):
+    asyncio.run(by_asyncio(valkey))
+
+
+def test_an_impossible_route_is_refused(empty):
+    made = BloomFilter("x", 5000, client=empty, strategy="lock")
+    with pytest.raises(ConfigurationError, match="route must be 'auto' or 'items' with strategy"):
+        made.add_many(["a"], route="bitmap")
+    for operation in (made.add_many, made.exists_many, made.update):
+        with pytest.raises(ConfigurationError, match="route must be 'auto', 'items' or 'bitmap'"):
+            operation(["a"], route="nonsense")
+    assert made.count() == 0
