@@ -36,6 +36,8 @@ from bloomlock import (
 def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     pages = BloomFilter("pages", capacity=1000)
     BloomFilter("pages", 1000, 0.01, client=client, strategy="lua", seeds=[1, 2], on_full="raise")
+    BloomFilter("pages", 1000, layout="blocked")
+    BloomFilter("pages", 1000, layout="spiral")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, client=cluster, on_lost="recreate", on_unknown="new", shards=2)
     assert_type(BloomFilter.open("pages", client="redis://localhost"), BloomFilter)
     assert_type(pages.add("a"), bool)
