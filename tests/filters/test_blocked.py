@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -108,6 +110,29 @@ def test_whoever_takes_it_for_classic_is_refused(client):
     client.hset("bloomlock:{x}:meta", "layout", "spiral")
     with pytest.raises(FilterMismatchError, match="cannot be read .*not 'spiral'"):
         BloomFilter.open("x", client=client)
+
+
+def test_of_all_who_add_an_item_at_once_one_is_told_new(client, valkey):
+    seed = 20_261_121
+    print("seed", seed)
+    items = numbered(0, 2000)
+    BloomFilter("x", 10_000, client=client, layout="blocked")
+
+    def work(number: int) -> list[str]:
+        mine = items[:]
+        random.Random(seed + number).shuffle(mine)
+        strategy = ("lua", "atomic", "transaction", "lua")[number]
+        won = []
+        with BloomFilter.open("x", client=valkey, strategy=strategy) as made:
+            for start in range(0, 2000, 50):
+                batch = mine[start : start + 50]
+                flags = [made.add(batch[0]), *made.add_many(batch[1:], route="items")]
+                won += [item for item, new in zip(batch, flags, strict=True) if new]
+        return won
+
+    with ThreadPoolExecutor(4) as pool:
+        winners = [item for won in pool.map(work, range(4)) for item in won]
+    assert sorted(winners) == sorted(items)
 
 
 def test_asyncio_reads_what_threads_wrote(client, valkey):
