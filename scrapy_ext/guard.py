@@ -103,6 +103,8 @@ class GuardedFilter:
                 self._config.error_rate,
                 client=self._client,
                 strategy=self._config.strategy,
+                near_cache=self._config.near_cache,
+                max_staleness=self._config.max_staleness,
                 layout=self._config.layout,
                 on_full=self._config.on_full,
                 on_lost="recreate",
@@ -110,7 +112,9 @@ class GuardedFilter:
         return self._filter
 
     def check(self, key: bytes | str, *, droppable: bool = True) -> Verdict:
-        """Record an item and tell whether it was there. One round trip; never raises.
+        """Record an item and tell whether it was there. Never raises.
+
+        One round trip, or none for an item that this process knows as seen.
 
         Args:
             key: The item.
@@ -169,6 +173,8 @@ class GuardedFilter:
         # BLE001: an error here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001
             logger.warning("The filter %r was not closed in order: %s", self.name, error)
+        if self._filter is not None:
+            self._filter.close()
         if self._client is not None:
             self._client.close()
 

@@ -27,6 +27,8 @@ class FilterSettings:
         name: Name of the filter, the spider's name filled in.
         capacity: Distinct requests the filter is sized for.
         error_rate: Share of new requests taken for seen ones at that fill.
+        near_cache: How many requests known as seen are kept in the process.
+        max_staleness: For how long they may be after another process cleared the filter, seconds.
         strategy: How an update reaches the server.
         layout: Where the bits of a request lie.
         on_full: What the filter does when it is over its capacity.
@@ -40,6 +42,8 @@ class FilterSettings:
     name: str
     capacity: int
     error_rate: float
+    near_cache: int
+    max_staleness: float
     strategy: str
     layout: Literal["classic", "blocked"]
     on_full: Literal["warn", "raise"]
@@ -67,6 +71,10 @@ class FilterSettings:
             name=_name(settings.get("BLOOMLOCK_NAME", "%(spider)s:dupefilter"), spider_name),
             capacity=int(_number(settings, "BLOOMLOCK_CAPACITY", 1_000_000, whole=True)),
             error_rate=_number(settings, "BLOOMLOCK_ERROR_RATE", 1e-6, below=1.0),
+            near_cache=int(
+                _number(settings, "BLOOMLOCK_NEAR_CACHE", 100_000, whole=True, or_zero=True)
+            ),
+            max_staleness=_number(settings, "BLOOMLOCK_MAX_STALENESS", 1.0),
             strategy=str(settings.get("BLOOMLOCK_STRATEGY", "atomic")),
             # The library checks these, and knows best what is allowed.
             layout=cast("Any", settings.get("BLOOMLOCK_LAYOUT", "classic")),
@@ -126,19 +134,21 @@ def _number(
     *,
     below: float = float("inf"),
     whole: bool = False,
+    or_zero: bool = False,
 ) -> float:
     """Read a number above 0; the command line's `-s` hands it over as a string."""
     value = settings.get(key, default)
     kind = "a whole number" if whole else "a number"
     bound = "" if below == float("inf") else f" and below {below:g}"
-    sentence = f"{key} is {value!r}; allowed is {kind} above 0{bound}."
+    least = "0 or more" if or_zero else "above 0"
+    sentence = f"{key} is {value!r}; allowed is {kind} {least}{bound}."
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ConfigurationError(sentence)
     try:
         number = float(value)
     except ValueError as error:
         raise ConfigurationError(sentence) from error
-    if not 0 < number < below or (whole and not number.is_integer()):
+    if not (0 < number < below or (or_zero and number == 0)) or (whole and not number.is_integer()):
         raise ConfigurationError(sentence)
     return number
 

@@ -84,13 +84,37 @@ def test_close_asks_for_the_end(port: int) -> None:
 
 
 def test_a_lost_filter_is_made_anew(client: redis.Redis, valkey: str) -> None:
-    guard = Watched(connector(valkey))
+    guard = Watched(connector(valkey), near_cache=0)
     guard.start()
     assert guard.check(b"a") is Verdict.NEW
     client.flushall()
     assert guard.check(b"a") is Verdict.NEW
     assert guard.check(b"a") is Verdict.SEEN
     assert guard.counted == []
+
+
+def test_what_is_known_as_seen_is_not_asked_for(client: redis.Redis, valkey: str) -> None:
+    def asked() -> int:
+        calls: int = client.info("commandstats")["cmdstat_bitfield"]["calls"]
+        return calls
+
+    def told_of_changes() -> set[str]:
+        return {found["id"] for found in client.client_list() if "t" in found["flags"]}
+
+    client.flushall()
+    others = told_of_changes()
+    guard = Watched(connector(valkey))
+    guard.start()
+    assert guard.check(b"a") is Verdict.NEW
+    assert told_of_changes() - others
+    before = asked()
+    assert [guard.check(b"a") for _ in range(5)] == [Verdict.SEEN] * 5
+    assert asked() == before
+    BloomFilter.open(DEFAULTS.name, client=valkey).clear()
+    wait_until(lambda: guard.check(b"a") is Verdict.NEW)
+    assert guard.check(b"a") is Verdict.SEEN
+    guard.finish(lambda _: None)
+    wait_until(lambda: told_of_changes() <= others)
 
 
 def test_another_type_under_the_filters_key_is_left_to_the_policy(
@@ -168,6 +192,10 @@ def test_the_memory_forgets_the_oldest() -> None:
         ("BLOOMLOCK_ERROR_RATE", 1),
         ("BLOOMLOCK_ERROR_RATE", "nan"),
         ("BLOOMLOCK_ERROR_RATE", -0.1),
+        ("BLOOMLOCK_NEAR_CACHE", -1),
+        ("BLOOMLOCK_NEAR_CACHE", "many"),
+        ("BLOOMLOCK_NEAR_CACHE", 0.5),
+        ("BLOOMLOCK_MAX_STALENESS", 0),
         ("BLOOMLOCK_TIMEOUT", 0),
         ("BLOOMLOCK_ON_OUTAGE", "panic"),
         ("BLOOMLOCK_CLEAR_ON_CLOSE", "perhaps"),
@@ -180,10 +208,12 @@ def test_a_bad_setting_is_named_with_its_value(key: str, value: object) -> None:
 
 
 def test_settings_from_the_command_line_are_strings() -> None:
+    given = {"CAPACITY": "5000", "ERROR_RATE": "1e-4", "NEAR_CACHE": "0", "MAX_STALENESS": "0.5"}
     read = FilterSettings.read(
-        Settings({"BLOOMLOCK_CAPACITY": "5000", "BLOOMLOCK_ERROR_RATE": "1e-4"}), "s"
+        Settings({f"BLOOMLOCK_{name}": value for name, value in given.items()}), "s"
     )
     assert (read.name, read.capacity, read.error_rate) == ("s:dupefilter", 5000, 1e-4)
+    assert (read.near_cache, read.max_staleness) == (0, 0.5)
 
 
 @pytest.mark.parametrize(
