@@ -31,25 +31,13 @@ class LastItems:
         self._young = _Half()
         self._old = _Half()
 
-    def has(self, item: object) -> bool:
-        """Tell whether an item is kept, and count that as a use of it."""
-        kept = self._young.get(type(item))
-        return kept is not None and (item in kept or self._recall(item))
-
-    def _recall(self, item: Any) -> bool:
-        """Tell whether an item is in the old half, and if so put it into the young one."""
-        if item not in self._old[type(item)]:
-            return False
-        self.keep(item)
-        return True
-
     def which(self, items: Sequence[Any]) -> list[bool]:
-        """Tell of each item whether it is kept; no use of any."""
+        """Tell of each item whether it is kept, which is a use of it."""
         young, old = self._young, self._old
         found = []
         for kind, run in groupby(items, type):
             mine, others = young.get(kind, ()), old.get(kind, ())
-            found += [item in mine or item in others for item in run]
+            found += [item in mine or (item in others and self._recall(item)) for item in run]
         return found
 
     def keep(self, item: Any) -> None:
@@ -70,6 +58,13 @@ class LastItems:
         """Return how many different items are kept; `"a"` and `b"a"` are two here."""
         young, old = self._young, self._old
         return sum(len(young[kind] | old[kind]) for kind in (str, bytes))
+
+    def _recall(self, item: Any) -> bool:
+        """Tell whether an item is in the old half, and if so put it into the young one."""
+        if item not in self._old[type(item)]:
+            return False
+        self.keep(item)
+        return True
 
     def _keep_run(self, kind: type, run: Iterator[Any]) -> None:
         while True:

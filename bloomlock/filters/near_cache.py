@@ -123,7 +123,6 @@ class NearCache(LastItems):
 
     def knows(self, item: object) -> bool:
         """Tell whether the item is kept and the server was heard of lately enough."""
-        # As `has`, which would be one more call; this is all that is done for most items.
         kept = self._young.get(type(item))
         return (
             kept is not None
