@@ -144,20 +144,14 @@ def _add_chunk(
     way = choose(core, view, len(items), route, write=True, answers=answers)
     results = yield from Operation(core, items, write=True, strategy=way).run(view)
     if core.untold:
+        header = (core.view or view).header
         results = [
-            new or _take_untold(core, item) for new, item in zip(results, items, strict=True)
+            new or core.untold.take(header, item) for new, item in zip(results, items, strict=True)
         ]
     # What is not counted may be new.
     if core.fill.due(len(items) if way is core.merging else sum(results)):
         yield from core.fill.look_after_add(core.view or view)
     return results
-
-
-def _take_untold(core: FilterCore, item: bytes) -> bool:
-    if item in core.untold:
-        core.untold.discard(item)
-        return True
-    return False
 
 
 def _refuse_new(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:

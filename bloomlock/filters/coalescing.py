@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bloomlock.errors import BloomlockError
 from bloomlock.hashing import encode_item
-from bloomlock.strategies import LockStrategy
+from bloomlock.strategies.lock import LockStrategy
 
 from . import answers
 from .gathered import Call, Gathered
@@ -78,21 +78,14 @@ class Coalescer:
             BloomlockError: If the filter was closed before the call was sent.
             Exception: What the call raises when it is made alone.
         """
-        if self._busy or self._locks:
-            return await self._call_together(item, write)
-        self._busy = True
-        try:
-            return await self._call_alone(item, write)
-        finally:
-            self._go_on()
-
-    async def _call_alone(self, item: str | bytes, write: bool) -> bool:
-        step = answers.add if write else answers.exists
-        return await self._run(step(self._core, item))
-
-    async def _call_together(self, item: str | bytes, write: bool) -> bool:
         if self._apart:
             return await self._call_alone(item, write)
+        if not self._busy and not self._locks:
+            self._busy = True
+            try:
+                return await self._call_alone(item, write)
+            finally:
+                self._go_on()
         # What is no item harms nobody else's batch.
         encode_item(item)
         future: asyncio.Future[bool] = self.loop.create_future()
@@ -104,6 +97,10 @@ class Coalescer:
         except asyncio.CancelledError:
             self._leave(future)
             raise
+
+    async def _call_alone(self, item: str | bytes, write: bool) -> bool:
+        step = answers.add if write else answers.exists
+        return await self._run(step(self._core, item))
 
     def close(self) -> None:
         """Send nothing more; calls that wait raise BloomlockError."""

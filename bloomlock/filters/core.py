@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import secrets
+import threading
 from typing import TYPE_CHECKING
 
 from bloomlock.commands import Track
-from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted
+from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted, header_of
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.strategies import SingleTrip, make_strategy
 from bloomlock.strategies.bitmap import BitmapRoute, MergingRoute
@@ -16,6 +17,7 @@ from .attachment import attach
 from .fill import FillWatch
 from .near_cache import Asked
 from .policies import OnLost, OnUnknown, choice, refuses
+from .untold import Untold
 from .view import View
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
     from .near_cache import AnyTracking, NearCache, NearCaching
 
+
+OWN_GENERATIONS = 64
+"""How many of the generations that an object wrote last it knows for its own."""
 
 NEWS_PAUSE_SECONDS = 10.0
 """How long after a try to get news of the descriptor the next one may be."""
@@ -46,8 +51,7 @@ class FilterCore:
         merging: The same without answers.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
-        untold: Items that an operation which raised FilterLostError added to the new generation
-            as new; the next `add` of such an item is told "new", so that a retry loses nothing.
+        untold: Items added as new of which nobody was told; the next `add` of one is told "new".
             Whoever puts items there calls `forget` after it.
         near: The positive answers kept for the view; None if none are, or none yet.
         news: Where to look for changes of the descriptor.
@@ -76,7 +80,10 @@ class FilterCore:
         self.fill = FillWatch(keys.name, refuse=refuses(on_full))
         self.view: View | None = None
         self.lost: str | None = None
-        self.untold: set[bytes] = set()
+        self.untold = Untold()
+        self._own_headers: tuple[int, ...] = ()
+        # Held when the view, why it is lost or our generations change; never while anything waits.
+        self._lock = threading.Lock()
         self.caching = caching
         self.near: NearCache | None = None
         self.news: AnyTracking | None = None
@@ -108,7 +115,8 @@ class FilterCore:
     def attach(self) -> Core[View]:
         """Create the filter or attach to it as it is now, whatever was known before."""
         recreate = self.on_lost == "recreate"
-        descriptor = yield from attach(self.keys, self.wanted, new_generation(), recreate=recreate)
+        generation = self.own_generation()
+        descriptor = yield from attach(self.keys, self.wanted, generation, recreate=recreate)
         return (yield from self.adopt(descriptor))
 
     def adopt(self, descriptor: Descriptor) -> Core[View]:
@@ -116,11 +124,35 @@ class FilterCore:
         view = View.of(self.keys, descriptor)
         if self.wanted is None:
             self.wanted = Wanted.of(descriptor)
-        self.view, self.lost = view, None
+        with self._lock:
+            self.view, self.lost = view, None
+        self.untold.attached(view.header)
         if self.caching is not None:
             self._near_of(view, self.caching)
         yield from self.fill.start(view)
         return view
+
+    def own_generation(self) -> int:
+        """Return a new generation, for this object to write."""
+        generation = new_generation()
+        with self._lock:
+            self._own_headers = (*self._own_headers[1 - OWN_GENERATIONS :], header_of(generation))
+        return generation
+
+    def is_own(self, header: int) -> bool:
+        """Tell whether this object wrote the generation of a header, or was about to.
+
+        What one thread clears is no loss to the others.
+        """
+        return header in self._own_headers
+
+    def lose(self, view: View, why: str) -> bool:
+        """Note why a view is no longer true; False: it is not the object's view any more."""
+        with self._lock:
+            if self.view is not view:
+                return False
+            self.lost = why
+        return True
 
     def ask_near(self, view: View) -> Core[Asked | None]:
         """Return where an operation keeps its answers; to be called before it asks.

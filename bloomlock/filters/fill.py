@@ -7,6 +7,7 @@ whole: 64 KiB are counted in some microseconds and give the number of items with
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -28,6 +29,7 @@ COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
 
 COMMANDS_PER_TRIP = 8
 NEARLY_FULL = 0.9
+FEWEST_BETWEEN_LOOKS = 8
 
 
 class FillWatch:
@@ -51,6 +53,7 @@ class FillWatch:
         self._until_look = 0
         self._samples = 0
         self._said = 0.0
+        self._lock = threading.Lock()
 
     @property
     def until_look(self) -> int:
@@ -64,8 +67,13 @@ class FillWatch:
 
     def due(self, count: int) -> bool:
         """Note that this process added `count` new items; tell whether it is time to look."""
-        self._until_look -= count
-        return self._until_look <= 0
+        with self._lock:
+            self._until_look -= count
+            if self._until_look > 0:
+                return False
+            # One look tells all threads; the next is not far, should this one come to nothing.
+            self._until_look = FEWEST_BETWEEN_LOOKS
+            return True
 
     def look_after_add(self, view: View) -> Core[None]:
         """Look; a look that fails is no failure of the add, and the next one comes soon."""
@@ -106,13 +114,14 @@ class FillWatch:
         # Four deviations, so that the last items of a filter filled exactly to capacity still fit.
         self.full = count > capacity + 4 * deviation
         self.refusing = self.full and self.refuse
-        self._until_look = max(8, int(capacity - count) // 16)
+        self._until_look = max(FEWEST_BETWEEN_LOOKS, int(capacity - count) // 16)
         self._say(count / capacity, capacity)
 
     def _say(self, ratio: float, capacity: int) -> None:
         level = 1.0 if self.full else NEARLY_FULL if ratio >= NEARLY_FULL else 0.0
-        if level > self._said:
-            self._said = level
+        with self._lock:
+            said, self._said = self._said, max(level, self._said)
+        if level > said:
             state = "full" if self.full else "nearly full"
             logger.warning(
                 "filter %r is %s: about %d %% of its capacity of %d items; beyond it the "

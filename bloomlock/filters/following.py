@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from bloomlock.commands import ask
+from bloomlock.descriptor import header_from_bytes
 from bloomlock.errors import FilterLostError
-
-from .stored import look
+from bloomlock.strategies.bits import header_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,5 +51,7 @@ def in_one_generation(core: FilterCore, work: Callable[[View], Core[T | None]]) 
 def _may_follow(core: FilterCore, view: View) -> Core[bool]:
     if core.on_lost == "recreate" or core.view is not view:
         return True
-    found = yield from look(core.keys)
-    return found.descriptor is not None and core.is_own(found.descriptor.header)
+    key = view.shards[0].key
+    (start,) = yield from ask(key, header_command(key))
+    header = header_from_bytes(start)
+    return header != view.header and core.is_own(header)

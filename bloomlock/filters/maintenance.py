@@ -8,21 +8,21 @@ from bloomlock.commands import Core, ask, encode_command
 from bloomlock.keys import stripe_fence
 
 from .attachment import renew
-from .core import FilterCore, new_generation
 from .stored import look
 
 if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
 
+    from .core import FilterCore
+
 
 def clear(core: FilterCore) -> Core[None]:
     """Empty the filter for everybody, keeping its parameters, and attach to the new generation."""
     try:
-        descriptor = yield from renew(core.keys, new_generation())
+        descriptor = yield from renew(core.keys, core.own_generation())
     finally:
         # Whatever became of it, this object gives no answer from before.
         core.forget()
-    core.untold.clear()
     yield from core.adopt(descriptor)
 
 

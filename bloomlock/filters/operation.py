@@ -75,7 +75,8 @@ class Operation:
         self._strategy = strategy or core.strategy
         self._results = np.full(len(items), UNKNOWN, np.int8)
         self._failure: Exception | None = None
-        self._found_new = np.zeros(len(items), np.bool_)
+        # By the header they were found with: items added as new, nobody told so far.
+        self._added: dict[int, npt.NDArray[np.bool_]] = {}
         self._digests: Any = None
 
     def run(self, view: View, answered: Answered | None = None) -> Core[list[bool]]:
@@ -96,6 +97,7 @@ class Operation:
             if not todo.size:
                 answers: list[bool] = (self._results == 1).tolist()
                 return answers
+        self._remember()
         raise FilterLostError(
             f"filter {self._core.keys.name!r} vanished {ROUNDS} times during one operation",
             self._known(),
@@ -134,7 +136,12 @@ class Operation:
 
     def _take(self, indices: Indices, segment: Segment) -> None:
         missing = np.asarray(segment.missing)
-        self._results[indices] = missing | self._found_new[indices] if self._write else ~missing
+        self._results[indices] = missing if self._write else ~missing
+        for header, added in self._added.items():
+            # An update in pieces may have set its bits in any generation.
+            if header == segment.header or not self._strategy.whole:
+                self._results[indices] |= added[indices]
+                added[indices] = False
 
     def _known(self) -> Results:
         """Return what is known: None for unknown answers, nothing for the items never sent."""
@@ -170,6 +177,7 @@ class Operation:
     def _follow(self, view: View, stale: Stale) -> Core[tuple[View, Indices]]:
         """Find out where the filter went; return the view to go on with and what to ask again."""
         core = self._core
+        self._note(stale)
         header = stale[0][1].header
         if is_header(header) and has_unknown_flags(header):
             raise FilterMismatchError(
@@ -178,15 +186,10 @@ class Operation:
             )
         now = core.view or view
         if header != now.header:
-            if core.on_lost == "raise":
-                self._lose(header, stale)
-            logger.warning("filter %r was cleared or lost; attaching to it anew", core.keys.name)
-            try:
-                now = yield from core.attach()
-            except (RedisError, BloomlockError) as error:
-                self._remember(stale)
-                self._failure = self._failure or error
-                self._raise()
+            if core.on_lost == "raise" and not core.is_own(header):
+                now = self._lose(view, header)
+            else:
+                now = yield from self._attach_anew(header)
         again = [np.empty(0, np.intp)]
         for indices, segment in stale:
             same = segment.header == now.header and now.descriptor.same_bits(view.descriptor)
@@ -194,28 +197,45 @@ class Operation:
                 self._take(indices, segment)
                 continue
             again.append(indices)
-            if is_header(segment.header) and not self._strategy.whole:
-                # Some of these bits were set by us; that they are set when asked again must not
-                # turn "new" into "seen".
-                self._found_new[indices] |= _missing(segment)
         return now, np.concatenate(again)
 
-    def _lose(self, header: int, stale: Stale) -> None:
+    def _attach_anew(self, header: int) -> Core[View]:
+        core = self._core
+        if not core.is_own(header):
+            logger.warning("filter %r was cleared or lost; attaching to it anew", core.keys.name)
+        try:
+            return (yield from core.attach())
+        except (RedisError, BloomlockError) as error:
+            self._remember()
+            self._failure = self._failure or error
+            self._raise()
+            raise
+
+    def _lose(self, view: View, header: int) -> View:
+        """Raise FilterLostError, or return the view that another thread attached to meanwhile."""
         core = self._core
         what = "was cleared or replaced by another client" if is_header(header) else "is missing"
-        core.lost = (
+        why = (
             f"filter {core.keys.name!r} {what} since this object attached to it; call reattach() "
             'to go on with what is there now, or use on_lost="recreate"'
         )
-        self._remember(stale)
-        raise FilterLostError(core.lost, self._known()) from self._failure
+        if core.lose(view, why) or core.view is None:
+            self._remember()
+            raise FilterLostError(why, self._known()) from self._failure
+        return core.view
 
-    def _remember(self, stale: Stale) -> None:
-        """Keep what was added as new to a generation the caller will not be told of now."""
+    def _note(self, stale: Stale) -> None:
+        """Note what was added as new to a generation that is not the one asked for."""
         for indices, segment in stale:
             if self._write and is_header(segment.header):
-                new = indices[_missing(segment)].tolist()
-                self._core.untold.update(self._items[index] for index in new)
+                nothing = np.zeros(len(self._items), np.bool_)
+                self._added.setdefault(segment.header, nothing)[indices] |= _missing(segment)
+
+    def _remember(self) -> None:
+        """Keep what was added as new and the caller will not be told of now."""
+        for header, added in self._added.items():
+            items = [self._items[index] for index in np.flatnonzero(added).tolist()]
+            self._core.untold.remember(header, items)
         self._core.forget()
 
 
