@@ -16,7 +16,7 @@ from loss_proxy import HANDSHAKE
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bloomlock import AsyncBloomFilter, BloomFilter, OutcomeUnknownError
+from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter, OutcomeUnknownError
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 
@@ -132,6 +132,67 @@ def test_what_is_known_of_a_batch_is_told(server, proxy, through, strategy):
         never_sent = batch[len(results) :]
         assert all(made.exists_many(known))
         assert not any(made.exists_many(never_sent))
+
+
+@pytest.mark.parametrize("verdict", ["before", "after"])
+def test_what_was_on_its_way_is_unknown_and_no_more(server, proxy, through, verdict):
+    made = BloomFilter("x", 20_000, client=through)
+    batch = [str(number) for number in range(10_000)]
+    lose_once(proxy, verdict, {"BITFIELD"}, skip=20)
+    with pytest.raises(OutcomeUnknownError) as caught:
+        made.add_many(batch, route="items")
+    results = caught.value.results
+    known = results.index(None)
+    assert results[:known] == [True] * 20 * 62
+    assert set(results[known:]) == {None}
+    # A dozen commands may be on their way, of 62 items each.
+    assert 62 <= len(results) - known <= 62 * 12
+    assert not any(made.exists_many(batch[len(results) :]))
+    assert made.add_many(batch[len(results) :]) == [True] * (len(batch) - len(results))
+
+
+@pytest.mark.parametrize("verdict", ["before", "after"])
+@pytest.mark.parametrize("layout", ["classic", "blocked"])
+def test_a_merged_batch_loses_nothing(server, proxy, through, layout, verdict):
+    made = BloomFilter("x", 5000, client=through, layout=layout)
+    server.script_flush()
+    sent = commands_of(proxy, lambda: made.add_many(["warm", "up"], route="bitmap"))
+    assert sent >= 12
+    for lost in range(sent):
+        batch = [f"{lost} {number}" for number in range(500)]
+        server.script_flush()
+        state = lose_once(proxy, verdict, skip=lost)
+        try:
+            told = made.add_many(batch, route="bitmap")
+        except OutcomeUnknownError as error:
+            told = error.results
+        assert state["done"]
+        assert told in ([True] * 500, [None] * 500)
+        if None not in told:
+            assert all(made.exists_many(batch))
+
+
+@pytest.mark.parametrize("verdict", ["before", "after"])
+def test_an_update_by_bitmap_is_repeated(server, proxy, through, verdict):
+    made = BloomFilter("x", 5000, client=through)
+    for lost in range(commands_of(proxy, lambda: made.update(["warm"], route="bitmap"))):
+        batch = [f"{lost} {number}" for number in range(500)]
+        state = lose_once(proxy, verdict, skip=lost)
+        made.update(batch, route="bitmap")
+        assert state["done"]
+        assert all(made.exists_many(batch))
+
+
+@pytest.mark.parametrize("verdict", ["before", "after"])
+def test_the_merging_of_a_filter_is_repeated(server, proxy, through, verdict):
+    made = BloomFilter("x", 5000, client=through)
+    memory = MemoryBloomFilter(5000)
+    for lost in range(commands_of(proxy, lambda: made.update(memory))):
+        memory.add(f"item {lost}")
+        state = lose_once(proxy, verdict, skip=lost)
+        made.update(memory)
+        assert state["done"]
+        assert made.exists(f"item {lost}")
 
 
 def actions():
