@@ -174,7 +174,7 @@ def _apart(segment: Segment, indices: npt.NDArray[np.intp]) -> dict[int, Segment
 
 
 def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[Segment]:
-    local = rows - np.uint64(8 * part.start)
+    local = rows - np.uint64(8 * part.start) if part.start else rows
     if write:
         image = np.zeros(len(part), np.uint8)
         set_rows(image, local)
