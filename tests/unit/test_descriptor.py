@@ -36,9 +36,11 @@ def described(**changes: str) -> list[bytes | None]:
 
 @given(st.integers(1, 10**9), st.floats(1e-9, 0.9), seeds, st.integers(1, 2**48 - 1))
 @example(4_910_485, 1e-5, [0], 1)
+@example(65, 1.0000000000000003e-09, [0], 1)
 def test_what_is_stored_is_read(capacity, error_rate, given_seeds, generation):
     num_hashes = len(given_seeds or range(20))
-    assume(bits_needed(capacity, error_rate, num_hashes) < 2**39)
+    # Far below 2^40: some shards get more than their part of few items that are large.
+    assume(bits_needed(capacity, error_rate, num_hashes) < 2**36)
     wanted = Wanted.check(capacity, error_rate, given_seeds)
     assert_read_as_written(wanted, generation)
 
