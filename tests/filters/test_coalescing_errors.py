@@ -96,15 +96,15 @@ def test_what_was_never_sent_is_sent_by_the_next_batch(r, proxy):
 
             def judge(name, _number):
                 count[name] += 1
-                return "before" if name == "BITFIELD" and count[name] == 2 else "pass"
+                return "before" if name == "BITFIELD" and count[name] == 4 else "pass"
 
             proxy.judge = judge
             answers = await told(*(made.add(str(n)) for n in range(1500)))
             unknown = [n for n, answer in enumerate(answers) if answer is not True]
             assert {type(answers[n]) for n in unknown} == {OutcomeUnknownError}
-            # Only so many are under way at once.
+            # Only so many are under way at once; those answered before have their answers.
             assert len(unknown) < 1000
-            assert 1 <= unknown[0] < 100
+            assert unknown[0] > 50
 
     asyncio.run(run())
 
