@@ -1,15 +1,17 @@
 """Benchmarks of bloomlock against what else answers "has anyone seen this before?".
 
-`python -m benchmarks --help`, from the root of a checkout with the `dev` extra installed.
+`python -m benchmarks run --help`, from the root of a checkout with the `bench` extra installed.
 
-cli.py          the command
-speed.py        calls per second and their ratios
-winners.py      many processes offer the same items: who is told "new"
-losses.py       replies get lost: which items are lost with them
-locks.py        locks: alone, and with many clients on one lock
+cli.py          the command: run and report
+suites.py       all suites by name
+grid/           suites that run the same contenders in many cases, and their engine
+speed.py, winners.py, losses.py, locks.py, dedup.py, memory.py, micro.py: the other suites
 contenders/     what is compared, one small class each
+workloads.py    the items they are offered; links.py: those of a real site
 team.py         the processes of one contender, kept alive and told when to run a slice
-worker.py       one of these processes; jobs.py is what it can be told to do
+worker.py       one of these processes; jobs.py and task_jobs.py are what it can be told to do
+meter.py        what a slice cost the server; delay_proxy.py: a longer way to it
+results.py      results as JSON; report/ makes docs/benchmarks.md of them
 
 Figures depend on the machine and on what else it does; the ratios within one run are what counts.
 """

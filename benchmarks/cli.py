@@ -2,54 +2,61 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import redis.exceptions
 
 from bloomlock import BloomlockError
 
-from . import locks, locks_tables, losses, show, speed, speed_tables, winners
+from . import results, show
 from .machine import machine, versions
 from .options import ERROR_RATES, Options
 from .place import serving
+from .report import asked_tables, write_report
+from .suites import ALL, SUITES, contender_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from rich.table import Table
-
-    Suite = tuple[
-        Callable[[Options, str, str], dict[str, Any]],
-        Callable[[dict[str, Any]], Iterator[Table]],
-    ]
-
-SUITES: dict[str, Suite] = {
-    "speed": (speed.run, speed_tables.tables),
-    "winners": (winners.run, winners.tables),
-    "losses": (losses.run, losses.tables),
-    "locks": (locks.run, locks_tables.tables),
-}
-NAMES = sorted({entry.name for suite in (speed, winners, losses, locks) for entry in suite.ENTRIES})
 RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
+FILE = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+DOCS = Path(__file__).parent.parent / "docs"
+
+_results = click.option(
+    "--results",
+    "folder",
+    type=FOLDER,
+    default=results.FOLDER,
+    help="Folder of the JSON files, one for each suite.  [default: benchmarks/results]",
+)
 
 
-@click.command()
-@click.argument("suite", type=click.Choice(list(SUITES)), default="speed")
-@click.option("--quick", is_flag=True, help="Less of everything: about a minute.")
+@click.group()
+def main() -> None:
+    """Measure bloomlock against its peers, and make a page of what was measured."""
+
+
+_SUITES = "\b\n" + "\n".join(f"{name:9} {suite.about}" for name, suite in SUITES.items())
+
+
+@main.command("run", epilog=_SUITES)
+@click.argument("names", nargs=-1, metavar="[SUITE]...", type=click.Choice(list(SUITES)))
+@click.option("--quick", is_flag=True, help="Less of everything: two minutes for the default.")
 @click.option(
     "--repetitions",
     type=click.IntRange(min=1),
-    help="Slices of each contender.  [default: speed 60, 8 with --quick; locks 60 alone, "
-    "9 with 8 clients and no hold time, 2 with 64, else 3; 12, 5 and 2 with --quick]",
+    help="Slices of each contender, in place of each suite's own number.",
 )
 @click.option(
     "--items",
     type=click.IntRange(min=2),
-    help="Items of a slice (speed: 250; 100 with --quick) or offered in all "
-    "(winners: 20000, losses: 10000; a tenth with --quick). Locks: cycles of a slice alone (200).",
+    help="Items of a slice, offered in all (winners, losses), lines (dedup) or cycles (locks), "
+    "in place of each suite's own number.",
 )
 @click.option(
     "--error-rate",
@@ -64,13 +71,12 @@ RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
     "--processes",
     type=click.IntRange(1, 64),
     multiple=True,
-    help="Client processes; can be repeated.  [default: speed 1 and 4, winners 8, locks 1, 2, 8 "
-    "and 64; 1 and 8 with --quick]",
+    help="Client processes; can be repeated (clients, speed, winners, locks).",
 )
 @click.option(
     "--contender",
     "contenders",
-    type=click.Choice(NAMES),
+    type=click.Choice(contender_names()),
     multiple=True,
     help="Measure only this one; can be repeated.",
 )
@@ -87,41 +93,81 @@ RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
     multiple=True,
     help="Milliseconds for which a lock is held (locks); can be repeated.  [default: 0, 1 and 10]",
 )
-@click.option("--url", help="Server to use.  [default: a throw-away one on a unix socket]")
 @click.option(
-    "--json",
-    "file",
-    type=click.File("w", lazy=False),
-    help="Write all figures of all repetitions to this file as well.",
+    "--site",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of HTML whose links are replayed.  [default: the standard library's pages]",
 )
-def main(suite: str, file: TextIO | None, **chosen: Any) -> None:
-    """Measure bloomlock against its peers, all on one server in one run.
+@click.option("--url", help="Server to use.  [default: a throw-away one on a unix socket]")
+@click.option("--module", type=FILE, help="Module for the throw-away server, such as RedisBloom.")
+@click.option("--server", "program", type=FILE, help="Program of the throw-away server.")
+@_results
+def run_command(
+    names: tuple[str, ...],
+    *,
+    url: str | None,
+    module: Path | None,
+    program: Path | None,
+    folder: Path,
+    **chosen: Any,
+) -> None:
+    """Measure the SUITEs, all contenders of each on one server in one run.
 
-    \b
-    speed    calls per second and their ratios to SADD and to a bare round trip
-    winners  8 processes offer the same items: how many were told "new"
-    losses   5 % of the replies get lost: how many items are lost with them
-    locks    acquire + release: alone, and with 1 to 64 clients on one lock (about six minutes)
-
-    Prints what was measured; of locks also which of the figures asked of them hold and which are
-    lost. The exit status is 0 all the same.
-    """  # noqa: D301 - \b is click's mark for lines that must not be joined
+    Prints what was measured and writes it to a folder, over what is there of the same suites.
+    Without SUITE all are run but speed, winners, losses and locks: 15 minutes. What is asked of
+    bloomlock stands at the end, whether it holds or not; the exit status is 0 all the same.
+    """
     options = Options(**chosen)
-    try:
-        result = _run(suite, options)
-    except (BloomlockError, redis.exceptions.RedisError, RuntimeError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
-    if file is not None:
-        file.write(json.dumps(result, indent=1) + "\n")
     out = show.console()
-    out.print(show.header(result["machine"], result["versions"]))
-    for table in SUITES[suite][1](result):
+    measured: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(names or ALL):
+        # Each has a server of its own: none pays for what another one left behind.
+        with _failures(), serving(url, module, program) as (where, prefix):
+            measured[name] = result = _about(name, options, where)
+            out.rule(f"{name}: {SUITES[name].about}")
+            out.print(show.header(result["machine"], result["versions"]))
+            result |= SUITES[name].run(options, where, prefix)
+        results.save(folder, result)
+        for table in SUITES[name].tables(result):
+            out.print()
+            out.print(table)
+    for table in asked_tables(measured):
         out.print()
         out.print(table)
 
 
-def _run(suite: str, options: Options) -> dict[str, Any]:
-    about = {"suite": suite, "options": asdict(options), "machine": machine()}
-    with serving(options.url) as (url, prefix):
-        about["versions"] = versions(url)
-        return about | SUITES[suite][0](options, url, prefix)
+@main.command("report")
+@_results
+@click.option(
+    "--docs", type=FOLDER, default=DOCS, help="Where benchmarks.md goes.  [default: docs]"
+)
+def report_command(folder: Path, docs: Path) -> None:
+    """Write docs/benchmarks.md and its pictures from the results, and print what was asked."""
+    found = results.load(folder)
+    if not found:
+        raise click.ClickException(
+            f"{folder} has no results; measure with: python -m benchmarks run"
+        )
+    for written in write_report(found, docs):
+        click.echo(written)
+    out = show.console()
+    for table in asked_tables(found):
+        out.print(table)
+
+
+def _about(name: str, options: Options, url: str) -> dict[str, Any]:
+    return {
+        "suite": name,
+        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+        "options": options.told(),
+        "machine": machine(),
+        "versions": versions(url),
+    }
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except (BloomlockError, redis.exceptions.RedisError, RuntimeError, ValueError) as error:
+        raise click.ClickException(str(error)) from error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import hashlib
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from .timing import timed
+from .workloads import fingerprints, items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from .contenders.base import Contender
 
 Answer = dict[str, Any]
-Operation = Literal["add", "exists", "add_many"]
+Operation = Literal["add", "exists", "add_many", "exists_many", "update"]
 
+MANY = {"add_many", "exists_many", "update"}
 WARM_UP = 20
 """Calls before the timed ones: the processor's caches belonged to somebody else until now."""
 
@@ -27,15 +28,16 @@ class Job:
 
     Attributes:
         kind: "measure" times it; "offer" takes down which items were said to be new (or, with
-            `exists`, to be there) and for which nothing was said because of an error.
+            `exists`, to be there) and for which nothing was said because of an error; "fill" only
+            does it; "clear" empties the filter.
         operation: What to call.
         spans: Which items, as (tag, count): the items of a tag are the same in every process.
-        batch: Items in one call of `add_many`.
+        batch: Items in one call, of operations that take many.
     """
 
-    kind: Literal["measure", "offer"]
-    operation: Operation
-    spans: tuple[tuple[str, int], ...]
+    kind: Literal["measure", "offer", "fill", "clear"]
+    operation: Operation = "add"
+    spans: tuple[tuple[str, int], ...] = ()
     batch: int = 1000
 
     @property
@@ -44,55 +46,40 @@ class Job:
         return sum(count for _, count in self.spans)
 
     def items(self) -> list[str]:
-        """Make the items, 40 hexadecimal digits each like a Scrapy request fingerprint."""
-        return [item for tag, count in self.spans for item in fingerprints(tag, count)]
-
-
-def fingerprints(tag: str, count: int) -> Iterator[str]:
-    """Make items that are the same for the same tag."""
-    for number in range(count):
-        yield hashlib.sha1(f"{tag}/{number}".encode(), usedforsecurity=False).hexdigest()
+        """Make the items."""
+        return [item for tag, count in self.spans for item in items(tag, count)]
 
 
 def prepare(contender: Contender, job: Job) -> Callable[[], Answer]:
     """Do all that is not to be timed, and return what is."""
-    items = job.items()
+    if job.kind == "clear":
+        return lambda: _answer_nothing(contender.clear)
+    offered = job.items()
     if job.kind == "offer":
-        return lambda: _offer(contender, job, items)
+        return lambda: _offer(contender, job, offered)
     call: Callable[[Any], Any] = getattr(contender, job.operation)
-    warm_up = list(fingerprints("warm-up", WARM_UP))
-    if job.operation == "add_many":
-        call(warm_up)
-        batches = list(_cut(items, job.batch))
-        return lambda: _timed(lambda: sum(sum(call(batch)) for batch in batches))
-    for item in warm_up:
-        call(item)
-    return lambda: _timed(lambda: sum(map(call, items)))
+    many = job.operation in MANY
+    arguments = list(cut(offered, job.batch)) if many else offered
+    if job.kind == "fill":
+        return lambda: _answer_nothing(lambda: [call(argument) for argument in arguments])
+    warm_up = fingerprints("warm-up", WARM_UP)
+    for argument in [warm_up] if many else warm_up:
+        call(argument)
+    return lambda: timed(call, arguments)
 
 
-def _timed(work: Callable[[], int]) -> Answer:
-    """Time the work.
-
-    `start` and `end` are nanoseconds of the system-wide monotonic clock; `yes` is how many
-    calls were answered by True.
-    """
-    gc.disable()
-    try:
-        start = time.monotonic_ns()
-        yes = work()
-        end = time.monotonic_ns()
-    finally:
-        gc.enable()
-    return {"start": start, "end": end, "yes": yes}
+def _answer_nothing(work: Callable[[], object]) -> Answer:
+    work()
+    return {}
 
 
-def _offer(contender: Contender, job: Job, items: list[str]) -> Answer:
+def _offer(contender: Contender, job: Job, offered: list[str]) -> Answer:
     yes: list[int] = []
     unknown: list[int] = []
     errors: Counter[str] = Counter()
     call: Callable[[Any], Any] = getattr(contender, job.operation)
     step = job.batch if job.operation == "add_many" else 1
-    for start, batch in zip(range(0, len(items), step), _cut(items, step), strict=True):
+    for start, batch in zip(range(0, len(offered), step), cut(offered, step), strict=True):
         try:
             answers = call(batch) if job.operation == "add_many" else [call(batch[0])]
         except Exception as error:  # noqa: BLE001 - whatever a contender raises is its result
@@ -103,6 +90,7 @@ def _offer(contender: Contender, job: Job, items: list[str]) -> Answer:
     return {"yes": yes, "unknown": unknown, "errors": dict(errors)}
 
 
-def _cut(items: list[str], size: int) -> Iterator[list[str]]:
+def cut(items: list[str], size: int) -> Iterator[list[str]]:
+    """Yield the items in batches."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

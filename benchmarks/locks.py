@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import contenders, show
 from .contenders import Entry
-from .locks_figures import figures, jain, percentile
+from .locks_figures import figures, jain
 from .locks_jobs import Job
 from .locks_server import Counters, counters
 from .place import Place, connect, forget
+from .ratios import percentile
 from .team import Team, assembled
 
 if TYPE_CHECKING:

@@ -103,12 +103,3 @@ def jain(shares: Sequence[float]) -> float:
     """
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value that this share of the sorted ones does not exceed; 0.0 of none.
-
-    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5), percentile([1.0, 2.0], 0.99), percentile([], 0.5)
-    (3.0, 2.0, 0.0)
-    """
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

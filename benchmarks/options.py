@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ERROR_RATES = (1e-6, 1e-3)
 
@@ -14,13 +18,13 @@ class Options:
     Attributes:
         quick: Less of everything, for a first look.
         repetitions: Slices of each contender.
-        items: Items of one slice (speed), or offered by each process (winners, losses).
+        items: Items of one slice, or offered by each process (winners, losses).
         error_rates: Error rates to measure at; suites that need one take the first.
         processes: Numbers of client processes.
         contenders: Names to restrict the run to; empty: all.
         seconds: Length of a slice in which clients meet (locks).
         holds: Milliseconds for which a lock is held (locks).
-        url: A server to use in place of a throw-away one.
+        site: Folder of HTML whose links are replayed, in place of the standard library's.
     """
 
     quick: bool = False
@@ -31,4 +35,26 @@ class Options:
     contenders: tuple[str, ...] = ()
     seconds: float | None = None
     holds: tuple[float, ...] = ()
-    url: str | None = None
+    site: Path | None = None
+
+    def slices(self, full: int, quick: int) -> int:
+        """Return how many repetitions to make of what makes so many by itself."""
+        return self.repetitions or (quick if self.quick else full)
+
+    def offered(self, full: int, batch: int = 1) -> int:
+        """Return how many items a slice has that has so many by itself: whole batches."""
+        return max(1, (self.items or full) // batch) * batch
+
+    def told(self) -> dict[str, object]:
+        """Return what a result says of them: nothing about this machine's files."""
+        return {
+            "quick": self.quick,
+            "repetitions": self.repetitions,
+            "items": self.items,
+            "error_rates": self.error_rates,
+            "processes": self.processes,
+            "contenders": self.contenders,
+            "seconds": self.seconds,
+            "holds": self.holds,
+            "site": self.site.name if self.site else None,
+        }

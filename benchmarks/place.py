@@ -15,6 +15,7 @@ from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +65,23 @@ def connect(url: str) -> redis.Redis:
 
 
 @contextmanager
-def serving(url: str | None) -> Iterator[tuple[str, str]]:
+def serving(
+    url: str | None, module: Path | None = None, program: Path | None = None
+) -> Iterator[tuple[str, str]]:
     """Provide a server and a prefix for keys, and leave nothing behind.
 
     Args:
         url: A server to use; None starts a throw-away one on a unix socket.
+        module: A module that the throw-away one is to load.
+        program: What it is, in place of the Valkey that bloomlock embeds.
 
     Yields:
         The server's URL and the prefix.
     """
     prefix = f"bloomlock-benchmark:{secrets.token_hex(4)}:"
     if url is None:
-        with PrivateServer() as server:
+        config = {"loadmodule": str(module)} if module else None
+        with PrivateServer(binary=program, config=config) as server:
             yield server.url, prefix
         return
     with connect(url) as client:

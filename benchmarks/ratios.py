@@ -39,3 +39,12 @@ def ratios(values: Sequence[float], base: Sequence[float]) -> Summary:
     Summary(median=2.0, low=1.0, high=4.0)
     """
     return summarize([value / other for value, other in zip(values, base, strict=True)])
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value that this share of the sorted ones does not exceed; 0.0 of none.
+
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5), percentile([1.0, 2.0], 0.99), percentile([], 0.5)
+    (3.0, 2.0, 0.0)
+    """
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .jobs import Answer, Job
     from .locks_jobs import Job as LockJob
     from .place import Place
+    from .task_jobs import Job as TaskJob
+
+    AnyJob = Job | LockJob | TaskJob
 
 ROOT = Path(__file__).parent.parent
 LONGEST_WAIT = 300.0
@@ -39,6 +42,7 @@ class Team:
         self.place = place
         self._count = processes
         self._processes: list[subprocess.Popen[str]] = []
+        self._busy: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
         """Return the team."""
@@ -79,7 +83,7 @@ class Team:
         for process in self._processes:
             self._hear(process)
 
-    def run(self, jobs: Sequence[Job | LockJob]) -> list[Answer]:
+    def run(self, jobs: Sequence[AnyJob]) -> list[Answer]:
         """Give each process one job, start them together, and return their answers.
 
         Fewer jobs than processes leave the others waiting.
@@ -87,14 +91,30 @@ class Team:
         Raises:
             RuntimeError: As `wait_ready`.
         """
-        busy = self._processes[: len(jobs)]
-        for process, job in zip(busy, jobs, strict=True):
+        self.prepare(jobs)
+        return self.go()
+
+    def prepare(self, jobs: Sequence[AnyJob]) -> None:
+        """Give each process one job, and wait until all are ready to start.
+
+        Raises:
+            RuntimeError: As `wait_ready`.
+        """
+        self._busy = self._processes[: len(jobs)]
+        for process, job in zip(self._busy, jobs, strict=True):
             self._tell(process, asdict(job))
-        for process in busy:
+        for process in self._busy:
             self._hear(process)
-        for process in busy:
+
+    def go(self) -> list[Answer]:
+        """Let them start together, and return their answers.
+
+        Raises:
+            RuntimeError: As `wait_ready`.
+        """
+        for process in self._busy:
             self._tell(process, "go")
-        return [self._hear(process) for process in busy]
+        return [self._hear(process) for process in self._busy]
 
     def _tell(self, process: subprocess.Popen[str], what: object) -> None:
         if process.stdin is None or process.poll() is not None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from benchmarks.place import Place
 
-    from .base import Contender
+    from .base import AsyncContender, Contender
 
 SINGLE = ("add", "exists")
-ALL = (*SINGLE, "add_many")
+ALL = (*SINGLE, "add_many", "exists_many", "update")
+TASKS = ("tasks",)
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 
 
@@ -31,21 +32,68 @@ class Entry:
         operations: What to measure of it.
         batches: Whether its `add_many` is more than a loop over `add`.
         jobs: Module beside this package that knows what it can be told to do.
+        needs: A package that may not be installed ("package:pottery"), or a command that the
+            server may not have ("command:BF.ADD"); empty: nothing.
+        slow: It gets so many times fewer items: it takes long.
+        local: Whether it lives in the process and asks no server.
     """
 
     name: str
     title: str
     module: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     rated: bool = False
     operations: tuple[str, ...] = ALL
     batches: bool = True
     jobs: str = "jobs"
+    needs: str = ""
+    slow: int = 1
+    local: bool = False
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is bloomlock's."""
+        return self.title.startswith("bloomlock")
 
 
-OURS = tuple(
-    Entry(name, f"bloomlock {name}", "ours", {"strategy": name}, rated=True) for name in STRATEGIES
+def _ours(name: str, title: str, **options: Any) -> Entry:
+    return Entry(name, f"bloomlock {title}", "ours", options, rated=True)
+
+
+OURS = tuple(_ours(name, name, strategy=name) for name in STRATEGIES)
+ATOMIC = OURS[0]
+BLOCKED = (
+    _ours("atomic-blocked", "atomic, blocked", layout="blocked"),
+    _ours("lua-blocked", "lua, blocked", strategy="lua", layout="blocked"),
 )
+ROUTES = (
+    _ours("items", "atomic, items", route="items"),
+    _ours("bitmap", "atomic, bitmap", route="bitmap"),
+    _ours("bitmap-blocked", "blocked, bitmap", layout="blocked", route="bitmap"),
+)
+NEAR = _ours("near-cache", "atomic, near-cache", near_cache=100_000)
+ASYNC = tuple(
+    Entry(
+        f"async-{name}",
+        f"bloomlock AsyncBloomFilter {name}",
+        "ours_async",
+        {"strategy": name},
+        operations=TASKS,
+        jobs="task_jobs",
+    )
+    for name in STRATEGIES[:2]
+)
+MEMORY = (
+    Entry("memory", "bloomlock MemoryBloomFilter", "memory", local=True),
+    Entry(
+        "memory-blocked",
+        "bloomlock MemoryBloomFilter, blocked",
+        "memory",
+        {"layout": "blocked"},
+        local=True,
+    ),
+)
+
 SADD = Entry("sadd", "SADD / SISMEMBER", "redis_set")
 SADD_COUNT = Entry(
     "sadd-count",
@@ -54,8 +102,62 @@ SADD_COUNT = Entry(
     {"batch": "count"},
     operations=("add_many",),
 )
+SETBIT = Entry("setbit", "SETBITs in a pipeline", "setbit", slow=4)
 SCRAPY_BLOOM = Entry(
-    "scrapy-redis-bloomfilter", "scrapy-redis-bloomfilter", "scrapy_bloom", batches=False
+    "scrapy-redis-bloomfilter",
+    "scrapy-redis-bloomfilter",
+    "scrapy_bloom",
+    batches=False,
+    needs="package:scrapy_redis_bloomfilter",
+    slow=5,
+)
+POTTERY = Entry("pottery", "pottery BloomFilter", "pottery_bloom", needs="package:pottery", slow=10)
+REDIS_BLOOM = Entry("bf", "BF.ADD / BF.MADD", "redis_bloom", needs="command:BF.ADD")
+REDIS_BLOOM_CUT = Entry(
+    "bf-1000",
+    "BF.MADD, 1,000 at a time",
+    "redis_bloom",
+    {"chunk": 1000},
+    operations=("add_many", "exists_many", "update"),
+    needs="command:BF.ADD",
+)
+ASYNC_PEERS = (
+    Entry(
+        "async-sadd",
+        "redis.asyncio SADD, 50 connections",
+        "redis_async",
+        operations=TASKS,
+        jobs="task_jobs",
+    ),
+    Entry(
+        "async-sadd-single",
+        "redis.asyncio SADD, 1 connection",
+        "redis_async",
+        {"connections": "single"},
+        operations=TASKS,
+        jobs="task_jobs",
+    ),
+    Entry(
+        "async-bf",
+        "redis.asyncio BF.ADD, 50 connections",
+        "redis_async",
+        {"command": "bf"},
+        operations=TASKS,
+        jobs="task_jobs",
+        needs="command:BF.ADD",
+    ),
+)
+RBLOOM = (
+    Entry("rbloom", "rbloom", "in_process", {"kind": "rbloom"}, needs="package:rbloom", local=True),
+    Entry(
+        "rbloom-mmh3",
+        "rbloom, hash that can be stored",
+        "in_process",
+        {"kind": "rbloom-mmh3"},
+        needs="package:rbloom",
+        local=True,
+    ),
+    Entry("set", "set of Python", "in_process", {"kind": "set"}, local=True),
 )
 PING = Entry("ping", "PING by redis-py", "ping", batches=False)
 PING_BYTES = Entry("ping-bytes", "PING bytes", "ping", {"way": "bytes"}, batches=False)
@@ -67,7 +169,7 @@ def choose(entries: Iterable[Entry], names: Iterable[str]) -> list[Entry]:
     return [entry for entry in entries if not wanted or entry.name in wanted]
 
 
-def make(module: str, place: Place, options: Mapping[str, str]) -> Contender:
+def make(module: str, place: Place, options: Mapping[str, Any]) -> Contender | AsyncContender:
     """Return a contender, connected."""
     made: Contender = import_module(f"{__name__}.{module}").Contender(place, **options)
     return made

@@ -23,3 +23,27 @@ class Contender(ABC):
     def add_many(self, items: Sequence[str]) -> list[bool]:
         """Add many items; one by one where the contender has nothing better."""
         return [self.add(item) for item in items]
+
+    def exists_many(self, items: Sequence[str]) -> list[bool]:
+        """Test many items; one by one where the contender has nothing better."""
+        return [self.exists(item) for item in items]
+
+    def update(self, items: Sequence[str]) -> None:
+        """Add many items and ask for no answers, where that is cheaper."""
+        self.add_many(items)
+
+    def clear(self) -> None:
+        """Forget all items."""
+        raise NotImplementedError
+
+
+class AsyncContender(ABC):
+    """The same for asyncio, with one client for all tasks of the process."""
+
+    @abstractmethod
+    async def add(self, item: str) -> bool:
+        """Add an item; True if it is new."""
+
+    @abstractmethod
+    async def clear(self) -> None:
+        """Forget all items."""

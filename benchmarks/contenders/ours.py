@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 
 
 class Contender(base.Contender):
-    """A filter with one of the strategies."""
+    """A filter with one of the strategies, routes and layouts."""
 
     def __init__(
-        self, place: Place, *, strategy: str, on_unknown: Literal["raise", "new"] = "raise"
+        self,
+        place: Place,
+        *,
+        strategy: str = "atomic",
+        route: Literal["auto", "items", "bitmap"] = "auto",
+        layout: Literal["classic", "blocked"] = "classic",
+        near_cache: int = 0,
+        on_unknown: Literal["raise", "new"] = "raise",
     ) -> None:
         """Create the filter or attach to it."""
         self._filter = BloomFilter(
@@ -26,9 +33,12 @@ class Contender(base.Contender):
             place.error_rate,
             client=connect(place.url),
             strategy=strategy,
+            layout=layout,
+            near_cache=near_cache,
             on_unknown=on_unknown,
             prefix=place.prefix,
         )
+        self._route = route
 
     def add(self, item: str) -> bool:
         """See base."""
@@ -40,4 +50,16 @@ class Contender(base.Contender):
 
     def add_many(self, items: Sequence[str]) -> list[bool]:
         """See base."""
-        return self._filter.add_many(items)
+        return self._filter.add_many(items, route=self._route)
+
+    def exists_many(self, items: Sequence[str]) -> list[bool]:
+        """See base."""
+        return self._filter.exists_many(items, route=self._route)
+
+    def update(self, items: Sequence[str]) -> None:
+        """See base."""
+        self._filter.update(items, route=self._route)
+
+    def clear(self) -> None:
+        """See base."""
+        self._filter.clear()

@@ -46,3 +46,6 @@ class Contender(base.Contender):
     def exists(self, _item: str) -> bool:
         """Make one round trip."""
         return bool(self.call())
+
+    def clear(self) -> None:
+        """See base."""

@@ -13,13 +13,16 @@ from . import base
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+PIPELINE = 10_000
+"""Commands in one pipeline; redis-py keeps about a kilobyte for each."""
+
 
 class Contender(base.Contender):
     """SADD and SISMEMBER.
 
     Args:
         place: Where.
-        batch: "each": a pipeline of SADDs, which tells of each item whether it is new;
+        batch: "each": pipelines of SADDs, which tell of each item whether it is new;
             "count": one SADD with all items, which only tells how many are.
         retries: "default": redis-py's own; "none": a client made by `from_url`, which has none.
     """
@@ -52,7 +55,22 @@ class Contender(base.Contender):
         if self._count:
             new: int = self._client.sadd(self._key, *items)
             return [True] * new + [False] * (len(items) - new)
-        pipeline = self._client.pipeline(transaction=False)
-        for item in items:
-            pipeline.sadd(self._key, item)
-        return [bool(new) for new in pipeline.execute()]
+        answers: list[bool] = []
+        for start in range(0, len(items), PIPELINE):
+            pipeline = self._client.pipeline(transaction=False)
+            for item in items[start : start + PIPELINE]:
+                pipeline.sadd(self._key, item)
+            answers += map(bool, pipeline.execute())
+        return answers
+
+    def exists_many(self, items: Sequence[str]) -> list[bool]:
+        """See base."""
+        return [bool(there) for there in self._client.smismember(self._key, items)]
+
+    def update(self, items: Sequence[str]) -> None:
+        """See base."""
+        self._client.sadd(self._key, *items)
+
+    def clear(self) -> None:
+        """See base."""
+        self._client.delete(self._key)

@@ -20,7 +20,9 @@ class Contender(base.Contender):
         hashes = BLOOMFILTER_HASH_NUMBER
         bits = -hashes * place.capacity / math.log1p(-(place.error_rate ** (1 / hashes)))
         exponent = math.ceil(math.log2(bits))
-        self._filter = BloomFilter(connect(place.url), place.key, bit=exponent)
+        self._client = connect(place.url)
+        self._key = place.key
+        self._filter = BloomFilter(self._client, place.key, bit=exponent)
 
     def add(self, item: str) -> bool:
         """See base."""
@@ -32,3 +34,7 @@ class Contender(base.Contender):
     def exists(self, item: str) -> bool:
         """See base."""
         return bool(self._filter.exists(item))
+
+    def clear(self) -> None:
+        """See base."""
+        self._client.delete(self._key)

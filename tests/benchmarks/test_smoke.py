@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 import redis
 
 from bloomlock.server import PrivateServer
 
-ROOT = Path(__file__).parents[2]
-
-
-def run(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def benchmark(
-    tmp_path: Path, suite: str, contenders: tuple[str, ...], *more: str
-) -> tuple[str, dict[str, Any]]:
-    file = tmp_path / "result.json"
-    chosen = [word for name in contenders for word in ("--contender", name)]
-    out = run("benchmarks", suite, "--quick", "--json", str(file), *chosen, *more)
-    return out, json.loads(file.read_text())
-
 
 @pytest.mark.processes
-def test_speed(tmp_path: Path) -> None:
+def test_speed(benchmark):
     out, result = benchmark(
-        tmp_path,
         "speed",
         ("atomic", "sadd", "ping"),
         *("--repetitions", "2", "--items", "20", "--error-rate", "0.001"),
@@ -59,10 +28,8 @@ def test_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_winners(tmp_path: Path) -> None:
-    out, result = benchmark(
-        tmp_path, "winners", ("atomic", "sadd"), "--items", "300", "--processes", "3"
-    )
+def test_winners(benchmark):
+    out, result = benchmark("winners", ("atomic", "sadd"), "--items", "300", "--processes", "3")
     assert len(result["rows"]) == 4
     for row in result["rows"]:
         assert (row["winners"], row["none"], row["several"]) == (300, 0, 0)
@@ -70,10 +37,10 @@ def test_winners(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_losses(tmp_path: Path) -> None:
+def test_losses(benchmark):
     with PrivateServer(port=0) as server:
         _, result = benchmark(
-            tmp_path, "losses", ("atomic", "sadd"), "--items", "200", "--url", server.tcp_url
+            "losses", ("atomic", "sadd"), "--items", "200", "--url", server.tcp_url
         )
         with redis.Redis.from_url(server.url) as client:
             assert client.dbsize() == 0, "nothing may be left on a server that was given"
@@ -87,5 +54,6 @@ def test_losses(tmp_path: Path) -> None:
     assert retried["lost"] == retried["lost_after"] > 0
 
 
-def test_ratios() -> None:
-    run("doctest", "benchmarks/ratios.py")
+@pytest.mark.parametrize("name", ["ratios", "workloads", "locks_figures"])
+def test_examples(name, module):
+    module("doctest", f"benchmarks/{name}.py")

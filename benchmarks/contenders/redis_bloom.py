@@ -1,0 +1,72 @@
+"""RedisBloom, a C module inside the server, through redis-py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ResponseError
+
+from benchmarks.place import Place, connect
+
+from . import base
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def reserve(place: Place) -> None:
+    """Create the filter, unless another process has."""
+    with connect(place.url) as client:
+        try:
+            client.execute_command("BF.RESERVE", place.key, place.error_rate, place.capacity)
+        except ResponseError as error:
+            if "exists" not in str(error):
+                raise
+
+
+class Contender(base.Contender):
+    """BF.ADD, BF.EXISTS, BF.MADD and BF.MEXISTS.
+
+    Args:
+        place: Where.
+        chunk: Items in one BF.MADD; 0: all of a batch.
+    """
+
+    def __init__(self, place: Place, *, chunk: int = 0) -> None:
+        """Connect, and create the filter."""
+        self._place = place
+        self._key = place.key
+        self._chunk = chunk
+        self._client = connect(place.url)
+        commands: Any = self._client.bf()
+        self._add, self._exists = commands.add, commands.exists
+        self._madd, self._mexists = commands.madd, commands.mexists
+        reserve(place)
+
+    def add(self, item: str) -> bool:
+        """See base."""
+        return bool(self._add(self._key, item))
+
+    def exists(self, item: str) -> bool:
+        """See base."""
+        return bool(self._exists(self._key, item))
+
+    def add_many(self, items: Sequence[str]) -> list[bool]:
+        """See base."""
+        return self._ask(self._madd, items)
+
+    def exists_many(self, items: Sequence[str]) -> list[bool]:
+        """See base."""
+        return self._ask(self._mexists, items)
+
+    def _ask(self, command: Any, items: Sequence[str]) -> list[bool]:
+        step = self._chunk or len(items)
+        answers = []
+        for start in range(0, len(items), step):
+            answers += [bool(new) for new in command(self._key, *items[start : start + step])]
+        return answers
+
+    def clear(self) -> None:
+        """See base."""
+        self._client.delete(self._key)
+        reserve(self._place)

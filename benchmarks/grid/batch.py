@@ -1,0 +1,87 @@
+"""From 1 to 1,000,000 new items in a call, into filters for 10^6 items.
+
+Small batches live on the round trip, larger ones on encoding and on the server's work for each
+item, and the largest ones on sending bits in place of items. `update` asks for no answers, so it
+may send less than `add_many`. SADD with all items in one command tells only how many were new, and
+`SADD / SISMEMBER` is a pipeline of SADDs for `add_many`. Filters are cleared before each slice of
+more than 10,000 items.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import contenders
+
+from . import engine
+from .case import Case, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.options import Options
+
+SMALL = (
+    *contenders.OURS,
+    *contenders.BLOCKED,
+    *contenders.ROUTES[:2],
+    contenders.SADD,
+    contenders.SADD_COUNT,
+    contenders.REDIS_BLOOM,
+    contenders.SETBIT,
+    contenders.SCRAPY_BLOOM,
+    contenders.POTTERY,
+    contenders.PING,
+)
+MIDDLE = tuple(entry for entry in SMALL if entry.batches and entry.slow == 1)
+LARGE = (
+    contenders.ATOMIC,
+    contenders.BLOCKED[0],
+    *contenders.ROUTES,
+    contenders.SADD,
+    contenders.SADD_COUNT,
+    contenders.REDIS_BLOOM,
+    contenders.REDIS_BLOOM_CUT,
+)
+HUGE = tuple(entry for entry in LARGE if entry is not contenders.SADD)
+ENTRIES = tuple({entry.name: entry for entry in (*SMALL, *LARGE)}.values())
+ASKED_FOR = 1000
+OFFERED = {1: 200, 10: 1000, 100: 2000, ASKED_FOR: 5000}
+"""Items of a slice, for each size of its batches."""
+
+
+def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
+    """Measure; return what was measured as plain data."""
+    return engine.run(list(_stages(options)), options, url, prefix)
+
+
+def _stages(options: Options) -> Iterator[Stage]:
+    rate = options.error_rates[0]
+    if options.items:
+        for cases in (_small(options.items, options.items), _large(options.items)):
+            yield Stage(ENTRIES, cases, options.slices(3, 3), error_rate=rate)
+        return
+    sizes = [10, ASKED_FOR] if options.quick else list(OFFERED)
+    small = tuple(case for size in sizes for case in _small(size, OFFERED[size]))
+    yield Stage(SMALL, small, options.slices(20, 4), error_rate=rate)
+    yield Stage(MIDDLE, (_add_many(10_000),), options.slices(10, 2), error_rate=rate)
+    yield Stage(LARGE, _large(200_000), options.slices(9, 2), error_rate=rate)
+    if not options.quick:
+        yield Stage(LARGE, _large(100_000), options.slices(5, 0), error_rate=rate)
+        yield Stage(HUGE, _large(1_000_000), options.slices(3, 0), error_rate=rate)
+
+
+def _small(size: int, offered: int) -> tuple[Case, ...]:
+    made = Case("add_many", offered, batch=size)
+    if size < ASKED_FOR:
+        return (made,)
+    half = Case("exists_many", offered, "half", batch=size)
+    return (made, half, Case("update", offered, batch=size))
+
+
+def _add_many(size: int) -> Case:
+    return Case("add_many", size, batch=size, fresh=True)
+
+
+def _large(size: int) -> tuple[Case, ...]:
+    return (_add_many(size), Case("update", size, batch=size, fresh=True))

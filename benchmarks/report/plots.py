@@ -1,0 +1,203 @@
+"""Pictures of how cost grows: with the batch, the filter, the clients and the round trip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.ratios import summarize
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One diagram.
+
+    Attributes:
+        title: Above it.
+        along: Attribute of the rows that is the horizontal axis.
+        label: What stands below it.
+        wanted: What the rows have that are drawn, as attribute and value.
+        without: Contenders that are left out, for the others to be seen.
+        rate: Draw items per second; else microseconds for an item.
+        linear: The horizontal axis is not logarithmic.
+    """
+
+    title: str
+    along: str
+    label: str
+    wanted: dict[str, Any]
+    without: tuple[str, ...] = ()
+    rate: bool = False
+    linear: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Diagrams beside each other.
+
+    Attributes:
+        suite: Whose results they show; also the name of the file.
+        about: A sentence for those who do not see it.
+        panels: The diagrams.
+    """
+
+    suite: str
+    about: str
+    panels: tuple[Panel, ...] = field(default_factory=tuple)
+
+
+def _of(operation: str, workload: str = "new") -> dict[str, Any]:
+    return {"operation": operation, "workload": workload}
+
+
+_ROUTES = ("items", "bitmap")
+PICTURES = (
+    Picture(
+        "batch",
+        "Cost of an item against the items in a call",
+        (
+            Panel("add_many", "batch", "items in a call", _of("add_many")),
+            Panel("update", "batch", "items in a call", _of("update"), ("ping",)),
+        ),
+    ),
+    Picture(
+        "sizes",
+        "Cost of an item against the size of the filter",
+        (
+            Panel(
+                "add_many, 1,000 in a call", "capacity", "filter for", _of("add_many"), ("ping",)
+            ),
+            Panel(
+                "exists_many, 1,000 in a call",
+                "capacity",
+                "filter for",
+                _of("exists_many", "half"),
+                ("ping",),
+            ),
+        ),
+    ),
+    Picture(
+        "clients",
+        "Items per second against the number of client processes",
+        (
+            Panel("add", "processes", "client processes", _of("add"), rate=True, linear=True),
+            Panel(
+                "add_many, 1,000 in a call",
+                "processes",
+                "client processes",
+                _of("add_many"),
+                ("ping",),
+                rate=True,
+                linear=True,
+            ),
+        ),
+    ),
+    Picture(
+        "rtt",
+        "Cost of an item against the round trip",
+        (
+            Panel("add, new items", "round_trip_ms", "round trip, ms", _of("add"), linear=True),
+            Panel(
+                "add, 90 % seen",
+                "round_trip_ms",
+                "round trip, ms",
+                _of("add", "zipf"),
+                linear=True,
+            ),
+            Panel(
+                "1,000 tasks of asyncio",
+                "round_trip_ms",
+                "round trip, ms",
+                _of("tasks"),
+                linear=True,
+            ),
+        ),
+    ),
+    Picture(
+        "tasks",
+        "Cost of an item against the number of tasks",
+        (Panel("tasks of asyncio", "tasks", "tasks", _of("tasks")),),
+    ),
+)
+
+
+def draw(picture: Picture, rows: list[Row], file: Path) -> None:
+    """Draw a picture as SVG; the same results give the same file.
+
+    Args:
+        picture: Which.
+        rows: Of its suite.
+        file: Where it goes.
+    """
+    import matplotlib as mpl  # noqa: PLC0415 - slow to import, and only a report draws
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - after the choice above
+
+    settings: Any = {
+        "svg.hashsalt": "bloomlock",
+        "font.size": 8,
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+    }
+    with mpl.rc_context(settings):
+        figure, axes = plt.subplots(
+            1, len(picture.panels), figsize=(5.2 * len(picture.panels), 4.2), squeeze=False
+        )
+        colours = _colours(rows)
+        for panel, axis in zip(picture.panels, axes[0], strict=True):
+            _draw(axis, panel, rows, colours)
+        figure.tight_layout()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+        plt.close(figure)
+
+
+def _colours(rows: list[Row]) -> dict[str, tuple[str, str]]:
+    """Return a colour and a line for each contender: solid lines are ours."""
+    names = dict.fromkeys((row["contender"], row["title"]) for row in rows)
+    return {
+        name: (f"C{number % 10}", "-" if title.startswith("bloomlock") else "--")
+        for number, (name, title) in enumerate(names)
+    }
+
+
+def _draw(axis: Axes, panel: Panel, rows: list[Row], styles: dict[str, tuple[str, str]]) -> None:
+    drawn: dict[str, list[Row]] = {}
+    for row in rows:
+        fits = all(row[name] == value for name, value in panel.wanted.items())
+        if fits and row["contender"] not in panel.without:
+            drawn.setdefault(row["contender"], []).append(row)
+    for name, line in drawn.items():
+        line.sort(key=lambda row: row[panel.along])
+        places = [row[panel.along] for row in line]
+        found = [summarize(_figures(panel, row)) for row in line]
+        colour, style = styles[name]
+        axis.plot(
+            places,
+            [summary.median for summary in found],
+            style,
+            color=colour,
+            marker=".",
+            label=line[0]["title"],
+        )
+        low, high = [summary.low for summary in found], [summary.high for summary in found]
+        axis.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
+    if not panel.linear:
+        axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set(title=panel.title, xlabel=panel.label)
+    axis.set_ylabel("items/s" if panel.rate else "µs/item")
+    if drawn:
+        axis.legend(fontsize=6)
+
+
+def _figures(panel: Panel, row: Row) -> list[float]:
+    rates: list[float] = row["rates"]
+    return rates if panel.rate else [1e6 / rate for rate in rates]

@@ -1,0 +1,22 @@
+"""Results as JSON files, one for each suite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "results"
+
+
+def save(folder: Path, result: dict[str, Any]) -> None:
+    """Write the result of a suite over its last one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, indent=1) + "\n"
+    (folder / f"{result['suite']}.json").write_text(text, "utf-8")
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return all results of a folder by the names of their suites."""
+    found = (json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("*.json")))
+    return {result["suite"]: result for result in found}

@@ -1,0 +1,83 @@
+"""Parts of the benchmarks that decide what comes out."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from benchmarks.delay_proxy import delayed
+from benchmarks.links import link_stream
+from benchmarks.meter import Meter
+from benchmarks.place import connect
+from benchmarks.report.asked import ASKED, Asked, Flatness, Over
+from benchmarks.workloads import POPULAR, items, new_in
+from bloomlock.server import PrivateServer
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PrivateServer() as private:
+        yield private.url
+
+
+def test_the_proxy_carries_everything(server):
+    large = b"x" * 3_000_000
+    with delayed(server, 1.0) as url, connect(url) as client:
+        assert url != server
+        assert client.set("large", large)
+        assert client.get("large") == large
+        pipeline = client.pipeline(transaction=False)
+        for number in range(5000):
+            pipeline.echo(number)
+        assert pipeline.execute() == [str(number).encode() for number in range(5000)]
+
+
+def test_a_meter_counts_what_others_send(server):
+    with redis.Redis.from_url(server) as other, redis.Redis.from_url(server) as own:
+        other.ping()
+        meter = Meter(own)
+        meter.start()
+        for _ in range(1000):
+            other.ping()
+        spent = meter.stop()
+    # *1 $4 PING and +PONG; INFO itself varies by a few digits.
+    assert spent.received == pytest.approx(14_000, abs=100)
+    assert spent.sent == pytest.approx(7_000, abs=200)
+
+
+def test_links_in_the_order_of_a_crawl(tmp_path):
+    pages = {
+        "index.html": '<a href="b.html">b</a> <a href="a.html#x">a</a> <a href="#top">here</a>',
+        "a.html": '<a href="https://example.org/">away</a> <a href="b.html">b</a>',
+        "b.html": '<a href="missing.html">missing</a>',
+    }
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text)
+    b, a, index, missing, again = link_stream(tmp_path)
+    assert len({b, a, index, missing}) == 4
+    assert again == b
+    with pytest.raises(ValueError, match=r"index\.html"):
+        link_stream(tmp_path / "nowhere")
+
+
+def test_new_items_of_a_stream():
+    known = set(items(*POPULAR))
+    stream = items("zipf:tag", 5000)
+    new = [item for item in stream if item not in known]
+    assert len(new) == len(set(new)) == new_in("zipf:tag", 5000)
+    assert 400 < len(new) < 600
+
+
+def test_what_is_asked_is_judged_by_the_median():
+    ours = {"contender": "a", "rates": [2.0, 6.0, 9.0]}
+    other = {"contender": "b", "rates": [1.0, 2.0, 9.0]}
+    over = Over({"contender": "a"}, {"contender": "b"})
+    measured = over([ours, other])
+    assert (measured.low, measured.median, measured.high) == (1.0, 2.0, 3.0)
+    assert over([ours]) is None
+    assert Asked("", "", over, 2.0).holds(measured.median)
+    assert not Asked("", "", over, 1.9, at_most=True).holds(measured.median)
+    flat = Flatness({"contender": "a"})
+    assert flat([ours, {"contender": "a", "rates": [3.0]}]).median == 2.0
+    assert flat([ours]) is None
+    assert len({asked.what for asked in ASKED}) == len(ASKED)
