@@ -211,9 +211,12 @@ class BloomFilter(FilterFace):
         Args:
             items: Any iterable; read no further than one chunk ahead.
             route: How a chunk reaches the server. "items": the bits of each item, by the filter's
-                strategy. "bitmap": the bits of all, built here and merged by one script. "auto":
-                whichever takes fewer bytes on the wire, the bitmap only where the server is done
-                with it in about 10 ms (shards up to 8 MiB; any size with layout="blocked").
+                strategy. "script": the places of all items as one argument of a script. "bitmap":
+                the bits of all, built here and merged there. "auto": the bitmap where it takes
+                fewer bytes on the wire and the server is done with it in about 10 ms (shards up to
+                8 MiB; any size with layout="blocked"), else "script" with layout="blocked", else
+                "items".
+                Where scripts are forbidden it is always "items".
 
         Returns:
             One answer for each item, in order, as `add` gives it.

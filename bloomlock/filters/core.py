@@ -12,6 +12,8 @@ from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted, header_of
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.strategies import SingleTrip, make_strategy
 from bloomlock.strategies.bitmap import BitmapRoute, MergingRoute
+from bloomlock.strategies.fallback import WithFallback
+from bloomlock.strategies.lua import LuaStrategy
 
 from .attachment import attach
 from .fill import FillWatch
@@ -47,6 +49,7 @@ class FilterCore:
         keys: The filter's keys.
         strategy: How updates reach Redis.
         single_trip: The same, if it takes one request and nothing else for one item.
+        script: Another way for batches.
         bitmap: Another way for large batches.
         merging: The same without answers.
         view: The generation attached to; None before the first use of an asyncio filter.
@@ -73,8 +76,9 @@ class FilterCore:
         self.wanted = wanted
         self.strategy: Strategy = make_strategy(strategy)
         self.single_trip = self.strategy if isinstance(self.strategy, SingleTrip) else None
-        self.bitmap = BitmapRoute(self.strategy)
-        self.merging = MergingRoute(self.strategy)
+        self.script = WithFallback(LuaStrategy(), self.strategy)
+        self.bitmap = WithFallback(BitmapRoute(), self.strategy)
+        self.merging = WithFallback(MergingRoute(), self.strategy)
         self.on_lost = choice("on_lost", on_lost, OnLost)
         self.on_unknown = choice("on_unknown", on_unknown, OnUnknown)
         self.fill = FillWatch(keys.name, refuse=refuses(on_full))

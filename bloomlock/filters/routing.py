@@ -1,8 +1,14 @@
 """Which way a batch takes, and in what chunks.
 
-A batch reaches the server as the bits of each item, by the filter's strategy, or as a bitmap of all
-its bits (strategies/bitmap.py). The bitmap is taken where that is fewer bytes on the wire, both
-directions together, and only where the server can merge it in about 10 ms.
+A batch reaches the server as
+
+    items   the bits of each item, by the filter's strategy: for "atomic" BITFIELDs
+    script  the places of all items as one packed argument to a script (strategies/lua.py)
+    bitmap  the bits of all items as one bitmap (strategies/bitmap.py)
+
+By itself it takes the bitmap where that is fewer bytes on the wire, both directions together, and
+the server can merge it in about 10 ms. Else, in the blocked layout, the script, which has one block
+to read and write for an item where BITFIELD has each bit. Else items.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
 from bloomlock.strategies.base import BITS_PER_TRIP
-from bloomlock.strategies.bitmap import image_bytes
+from bloomlock.strategies.bitmap import image_bytes, is_quick
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
     from .core import FilterCore
     from .view import View
 
-Route = Literal["auto", "items", "bitmap"]
+Route = Literal["auto", "items", "script", "bitmap"]
 
 ITEMS_PER_BITMAP = 2**18
 """Items of one chunk at most: bounds the memory of a batch to about 200 MB."""
@@ -36,10 +42,10 @@ def check_route(core: FilterCore, route: object) -> None:
         raise ConfigurationError(
             f"route must be {', '.join(map(repr, routes[:-1]))} or {routes[-1]!r}, not {route!r}"
         )
-    if route == "bitmap" and core.strategy.exclusive:
+    if core.strategy.exclusive and route not in ("auto", "items"):
         raise ConfigurationError(
             f"route must be 'auto' or 'items' with strategy {core.strategy.name!r}, which keeps "
-            "others out while it adds an item, not 'bitmap'"
+            f"others out while it adds an item, not {route!r}"
         )
 
 
@@ -47,17 +53,25 @@ def choose(
     core: FilterCore, view: View, count: int, route: Route, *, write: bool, answers: bool = True
 ) -> Strategy:
     """Return how a chunk of `count` items reaches the server."""
-    way = core.bitmap if answers or not write else core.merging
-    if route == "items" or core.strategy.exclusive or way.forbidden:
-        return core.strategy
-    if route == "bitmap":
-        return way
-    if not core.strategy.whole or not way.suits(view.shards[0]):
-        return core.strategy
-    num_hashes = view.descriptor.size.num_hashes
-    as_items = count * num_hashes * core.strategy.bytes_per_bit
-    as_bitmap = sum(map(image_bytes, view.shards)) * (2 if write and answers else 1)
-    return way if as_bitmap <= as_items else core.strategy
+    by_bitmap = core.bitmap if answers or not write else core.merging
+    if route == "auto":
+        route = _best_route(core, view, count, write=write, answers=answers or not write)
+    if route == "bitmap" and not by_bitmap.forbidden:
+        return by_bitmap
+    if route == "script" and not core.script.forbidden:
+        return core.script
+    return core.strategy
+
+
+def _best_route(core: FilterCore, view: View, count: int, *, write: bool, answers: bool) -> Route:
+    if core.strategy.exclusive or not core.strategy.whole or count == 1:
+        return "items"
+    shard = view.shards[0]
+    as_items = count * view.descriptor.size.num_hashes * core.strategy.bytes_per_bit
+    as_bitmap = sum(map(image_bytes, view.shards)) * (write + answers)
+    if as_bitmap <= as_items and is_quick(shard, exact=answers):
+        return "bitmap"
+    return "script" if shard.block_bits else "items"
 
 
 class Chunks:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
+from redis.exceptions import NoScriptError
 
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
 from bloomlock.commands import ConnectionLost, Core, Replies, Request, collect, encode_command
@@ -52,78 +52,35 @@ _SCRIPT = Script("merge")
 
 
 class BitmapRoute(Strategy):
-    """One round trip for a batch whose bits are many; exact.
-
-    Args:
-        fallback: What to do where the script is refused.
-
-    Attributes:
-        forbidden: Whether the server has refused scripts.
-    """
+    """Two round trips for a batch whose bits are many; exact. An error means: nothing was done."""
 
     name = "bitmap"
-
-    def __init__(self, fallback: Strategy) -> None:
-        """Believe that scripts are allowed."""
-        self.forbidden = False
-        self._fallback = fallback
-
-    def suits(self, shard: Shard) -> bool:
-        """Tell whether the server is done with each command for the shard in about 10 ms."""
-        return image_bytes(shard) <= WHOLE_BYTES or shard.block_bits > 0
 
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange."""
         size = image_bytes(shard)
         # In a block an item has all its bits in one part.
         if size <= WHOLE_BYTES or not shard.block_bits:
-            return (yield from self._exchange_part(shard, rows, range(size), write))
+            return [(yield from _exchange_part(shard, rows, range(size), write))]
         numbers = (rows[:, 0].astype(np.intp) - HEADER_BITS) // (8 * PART_BYTES)
         parts = _parts(size)
         missing = np.zeros(len(rows), np.bool_)
         others: dict[int, Segment] = {}
         for number in np.unique(numbers).tolist():
             indices = np.flatnonzero(numbers == number)
-            for segment in (
-                yield from self._exchange_part(shard, rows[indices], parts[number], write)
-            ):
-                mine, indices = indices[: segment.rows], indices[segment.rows :]
-                if segment.header == shard.header and segment.missing is not None:
-                    missing[mine] = segment.missing
-                else:
-                    others.update(_apart(segment, mine))
+            segment = yield from _exchange_part(shard, rows[indices], parts[number], write)
+            if segment.header == shard.header and segment.missing is not None:
+                missing[indices] = segment.missing
+            else:
+                others.update(dict.fromkeys(indices.tolist(), segment._replace(rows=1)))
         if not others:
             return [Segment(len(rows), shard.header, missing)]
         known = enumerate(missing.tolist())
         return [others.get(i) or Segment(1, shard.header, [flag]) for i, flag in known]
 
-    def _exchange_part(
-        self, shard: Shard, rows: Rows, part: range, write: bool
-    ) -> Core[list[Segment]]:
-        segment = yield from _exchange_part(shard, rows, part, write)
-        if isinstance(segment.error, ResponseError):
-            return (yield from self._fall_back(shard, rows, segment.error, write))
-        return [segment]
-
-    def _fall_back(
-        self, shard: Shard, rows: Rows, error: ResponseError, write: bool
-    ) -> Core[list[Segment]]:
-        # Whatever the reason, nothing was done, and commands of one key each may do better.
-        self.forbidden = isinstance(error, NoPermissionError) or "unknown command" in str(error)
-        size = max(1, self._fallback.bits_per_exchange // rows.shape[1])
-        segments = []
-        for start in range(0, len(rows), size):
-            some = rows[start : start + size]
-            segments += yield from self._fallback.exchange(shard, some, write=write)
-        return segments
-
 
 class MergingRoute(BitmapRoute):
     """The same where nobody asks which items are new: all are answered as seen."""
-
-    def suits(self, shard: Shard) -> bool:  # noqa: ARG002 - without answers parts will do
-        """See BitmapRoute.suits."""
-        return True
 
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange."""
@@ -132,8 +89,6 @@ class MergingRoute(BitmapRoute):
         image = np.zeros(image_bytes(shard), np.uint8)
         set_rows(image, rows)
         segment = yield from merge_image(shard, image)
-        if isinstance(segment.error, ResponseError):
-            return (yield from self._fall_back(shard, rows, segment.error, write))
         missing = None if segment.missing is None else np.zeros(len(rows), np.bool_)
         return [segment._replace(rows=len(rows), missing=missing)]
 
@@ -162,15 +117,6 @@ def _parts(size: int) -> list[range]:
     """Return the bytes of a shard of `size` bytes, header excluded, in parts of whole blocks."""
     starts = range(HEADER_BYTES, size, PART_BYTES)
     return [range(start, min(start + PART_BYTES, size)) for start in starts]
-
-
-def _apart(segment: Segment, indices: npt.NDArray[np.intp]) -> dict[int, Segment]:
-    """Return the answer to each row by itself."""
-    flags = [None] * segment.rows if segment.missing is None else list(segment.missing)
-    return {
-        index: segment._replace(rows=1, missing=None if flag is None else [flag])
-        for index, flag in zip(indices.tolist(), flags, strict=True)
-    }
 
 
 def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[Segment]:
@@ -259,6 +205,16 @@ def _read(shard: Shard, part: range) -> Core[tuple[int, bytes] | Exception]:
         if isinstance(reply, Exception):
             return reply
     return header_from_bytes(header), bits
+
+
+def is_quick(shard: Shard, *, exact: bool) -> bool:
+    """Tell whether the server is done with each command for the shard in about 10 ms.
+
+    Args:
+        shard: What is to be merged or read.
+        exact: Whether answers are wanted, so that all bits of an item belong in one command.
+    """
+    return not exact or shard.block_bits > 0 or image_bytes(shard) <= WHOLE_BYTES
 
 
 def image_bytes(shard: Shard) -> int:

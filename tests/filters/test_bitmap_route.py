@@ -113,7 +113,7 @@ def test_every_item_has_one_winner_whichever_way_it_comes(valkey, empty, strateg
         order = list(items)
         random.Random(seed + number).shuffle(order)
         made = BloomFilter("race", 50_000, 1e-9, client=valkey, strategy=strategy)
-        route = ("bitmap", "items", "bitmap", "auto")[number]
+        route = ("bitmap", "items", "script", "auto")[number]
         for start in range(0, len(order), 1000):
             batch = order[start : start + 1000]
             batch += batch[:10]
@@ -206,6 +206,25 @@ def test_a_filter_of_the_process_is_merged_and_fetched(client):
         BloomFilter("x", 5000, client=client, shards=2).clear()
 
 
+def test_a_batch_in_blocks_goes_by_script_and_by_items_where_it_may_not(client):
+    made = BloomFilter("x", 100_000, client=client, layout="blocked")
+    before = calls(client, "evalsha")
+    assert made.add_many(words(0, 100)) == [True] * 100
+    assert calls(client, "evalsha") > before
+    client.execute_command(
+        "ACL", "SETUSER", "some", "on", ">pw", "~*", "&*", "+@all", "-@scripting"
+    )
+    options = client.connection_pool.connection_kwargs | {"username": "some", "password": "pw"}
+    pool = redis.ConnectionPool(connection_class=client.connection_pool.connection_class, **options)
+    with redis.Redis(connection_pool=pool) as restricted:
+        other = BloomFilter("x", 100_000, client=restricted, layout="blocked")
+        before = calls(client, "bitfield")
+        assert other.add_many(words(50, 150)) == [False] * 50 + [True] * 50
+        assert other.exists_many(words(100, 200), route="script") == [True] * 50 + [False] * 50
+        assert calls(client, "bitfield") > before
+    client.execute_command("ACL", "DELUSER", "some")
+
+
 async def by_asyncio(url):
     async with AsyncBloomFilter("x", 5000, client=url) as made:
         assert await made.add_many(words(0, 1000), route="bitmap") == [True] * 1000
@@ -231,6 +250,8 @@ def test_an_impossible_route_is_refused(empty):
     with pytest.raises(ConfigurationError, match="route must be 'auto' or 'items' with strategy"):
         made.add_many(["a"], route="bitmap")
     for operation in (made.add_many, made.exists_many, made.update):
-        with pytest.raises(ConfigurationError, match="route must be 'auto', 'items' or 'bitmap'"):
+        with pytest.raises(
+            ConfigurationError, match="route must be 'auto', 'items', 'script' or 'bitmap'"
+        ):
             operation(["a"], route="nonsense")
     assert made.count() == 0

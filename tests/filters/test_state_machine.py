@@ -15,7 +15,7 @@ CAPACITY, ERROR_RATE = 2000, 1e-12
 
 items = st.one_of(st.binary(max_size=8), st.text(max_size=6), st.sampled_from("abcdef"))
 batches = st.lists(items, max_size=40)
-routes = st.sampled_from(["auto", "items", "bitmap"])
+routes = st.sampled_from(["auto", "items", "script", "bitmap"])
 
 
 def as_bytes(item: str | bytes) -> bytes:
