@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ from bloomlock.commands import ConnectionLost, Core, Request, collect
 from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
 
+from .nearby import answer_chunk
 from .operation import Operation
 from .routing import Chunks, choose
 
@@ -58,8 +60,6 @@ def _answer_one(
         try:
             replies = yield request
         except ConnectionLost as lost:
-            if asked is not None:
-                asked.near.doubt()
             if lost.sent and write:
                 replies = [lost] * len(request.commands)
             else:
@@ -71,9 +71,11 @@ def _answer_one(
     if error is None and missing is not None and header == view.header:
         if asked is not None:
             asked.confirm()
-            if (write or not missing[0]) and data not in core.untold:
+            if (write or not missing[0]) and not (core.untold and data in core.untold):
                 asked.near.keep(item)
         return bool(missing[0]) if write else not missing[0]
+    if asked is not None:
+        asked.near.doubt()
     answered = [(np.zeros(1, np.intp), [segment])]
     (answer,) = yield from Operation(core, [data], write=write).run(view, answered)
     return answer
@@ -102,7 +104,8 @@ def _in_chunks(
     try:
         yield from core.current()
         while chunk := chunks.take():
-            results += yield from step(core, chunk, route)
+            ask = partial(step, core, route=route)
+            results += yield from answer_chunk(core, chunks.taken, chunk, ask, write=write)
     except PartialResultError as error:
         error.results[:0] = results
         raise
@@ -123,7 +126,8 @@ def update(core: FilterCore, items: Iterable[str | bytes], route: Route = "auto"
     try:
         yield from core.current()
         while chunk := chunks.take():
-            yield from _add_chunk(core, chunk, route, answers=False)
+            ask = partial(_add_chunk, core, route=route, answers=False)
+            yield from answer_chunk(core, chunks.taken, chunk, ask, write=True, keep=False)
             added += len(chunk)
     except BaseException as error:
         if isinstance(error, PartialResultError):
