@@ -101,17 +101,28 @@ class Chunks:
         self._stream = iter(items)
         self._route = route
         self._count = 0
+        self._failure: Exception | None = None
         self.taken: list[str | bytes] = []
         self._most = ITEMS_PER_BITMAP if hasattr(items, "__len__") else 0
 
     def take(self) -> list[bytes]:
         """Return the next items, none at the end.
 
+        What the iterable raises comes when everything before it was returned.
+
         Raises:
             TypeError, ConfigurationError: For the first item that is not usable, with its index;
-                those before it in the chunk are not lost: they were not taken.
+                the whole chunk is held back then.
         """
-        self.taken = list(islice(self._stream, self._size()))
+        if self._failure is not None:
+            raise self._failure
+        self.taken = []
+        try:
+            self.taken.extend(islice(self._stream, self._size()))
+        except Exception as error:
+            if not self.taken:
+                raise
+            self._failure = error
         encoded = encode_items(self.taken, self._count)
         self._count += len(encoded)
         return encoded
@@ -128,3 +139,4 @@ class Chunks:
         # Of items that may come slowly few are waited for at first.
         self._most = min(ITEMS_PER_BITMAP, max(per_exchange, 1, 2 * self._most))
         return self._most
+

@@ -11,7 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from bloomlock import BloomFilter
 
 # At this rate and with so few items a false positive would be a wonder, so equality is asked.
-CAPACITY, ERROR_RATE = 2000, 1e-12
+CAPACITY = 2000
+SHAPES = {
+    "classic": {"error_rate": 1e-12},
+    "seeded": {"error_rate": 1e-12, "seeds": range(40)},
+    "blocked": {"error_rate": 1e-9, "layout": "blocked"},
+}
 
 items = st.one_of(st.binary(max_size=8), st.text(max_size=6), st.sampled_from("abcdef"))
 batches = st.lists(items, max_size=40)
@@ -27,19 +32,18 @@ class Model(RuleBasedStateMachine):
     strategy: str
     decode: bool
 
-    @initialize(shards=st.integers(1, 3), seeded=st.booleans())
-    def create(self, shards: int, seeded: bool) -> None:
+    @initialize(shards=st.integers(1, 3), shape=st.sampled_from(list(SHAPES)))
+    def create(self, shards: int, shape: str) -> None:
         self.client = redis.Redis.from_url(self.url, decode_responses=self.decode)
         self.client.flushall()
         self.seen: set[bytes] = set()
         self.filter = BloomFilter(
             "model",
             CAPACITY,
-            ERROR_RATE,
             client=self.client,
             strategy=self.strategy,
             shards=shards,
-            seeds=range(40) if seeded else None,
+            **SHAPES[shape],
         )
 
     def offer(self, item: str | bytes) -> bool:
