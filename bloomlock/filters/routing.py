@@ -139,4 +139,3 @@ class Chunks:
         # Of items that may come slowly few are waited for at first.
         self._most = min(ITEMS_PER_BITMAP, max(per_exchange, 1, 2 * self._most))
         return self._most
-
