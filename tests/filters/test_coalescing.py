@@ -167,11 +167,12 @@ def test_first_uses_at_the_same_time_connect_once(r, valkey):
 
 
 def test_a_filter_serves_several_loops_one_after_the_other(r, valkey):
-    made = filter_at(valkey)
+    client = redis.asyncio.Redis.from_url(valkey)
+    made = filter_at(client)
 
     async def run(number):
         answers = await asyncio.gather(*(made.add(str(n)) for n in range(number, number + 100)))
-        await made.close()
+        await client.aclose()
         return sum(answers)
 
     assert [asyncio.run(run(number)) for number in (0, 50, 500)] == [100, 50, 100]
