@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .ratios import Summary
 
 LARGE = 10.0
-WIDTH = 180
+WIDTH = 210
 """Columns of the widest table; on a narrower terminal it wraps, but no figure is cut."""
 
 

@@ -56,8 +56,8 @@ class Entry:
         return self.title.startswith("bloomlock")
 
 
-def _ours(name: str, title: str, **options: Any) -> Entry:
-    return Entry(name, f"bloomlock {title}", "ours", options, rated=True)
+def _ours(name: str, title: str, *, slow: int = 1, **options: Any) -> Entry:
+    return Entry(name, f"bloomlock {title}", "ours", options, rated=True, slow=slow)
 
 
 OURS = tuple(_ours(name, name, strategy=name) for name in STRATEGIES)
@@ -68,8 +68,9 @@ BLOCKED = (
 )
 ROUTES = (
     _ours("items", "atomic, items", route="items"),
-    _ours("bitmap", "atomic, bitmap", route="bitmap"),
-    _ours("bitmap-blocked", "blocked, bitmap", layout="blocked", route="bitmap"),
+    _ours("items-blocked", "blocked, items", layout="blocked", route="items"),
+    _ours("bitmap", "atomic, bitmap", route="bitmap", slow=20),
+    _ours("bitmap-blocked", "blocked, bitmap", layout="blocked", route="bitmap", slow=20),
 )
 NEAR = _ours("near-cache", "atomic, near-cache", near_cache=100_000)
 ASYNC = tuple(

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SMALL = (
     *contenders.OURS,
     *contenders.BLOCKED,
-    *contenders.ROUTES[:2],
+    contenders.ROUTES[0],
+    contenders.ROUTES[2],
     contenders.SADD,
     contenders.SADD_COUNT,
     contenders.REDIS_BLOOM,
@@ -33,7 +34,8 @@ SMALL = (
     contenders.POTTERY,
     contenders.PING,
 )
-MIDDLE = tuple(entry for entry in SMALL if entry.batches and entry.slow == 1)
+_FOREIGN_SLOW = (contenders.SETBIT, contenders.SCRAPY_BLOOM, contenders.POTTERY, contenders.PING)
+MIDDLE = tuple(entry for entry in SMALL if entry not in _FOREIGN_SLOW)
 LARGE = (
     contenders.ATOMIC,
     contenders.BLOCKED[0],

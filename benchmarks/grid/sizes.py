@@ -5,6 +5,8 @@ been touched and no slice pays for fresh pages. What grows with size then is onl
 memory. An item of a classic filter has k bits anywhere: in a filter of 3.6 MB (10^6 items) they
 come from the processor's caches, in one of 360 MB (10^8) each is a miss of cache and TLB, k for
 an item. In the blocked layout all k lie in one cache line: one miss for an item at any size.
+`items` sends the bits of each item at any size; `bloomlock atomic` takes the bitmap of a small
+filter to the client instead where that is cheaper.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     contenders.ATOMIC,
+    *contenders.ROUTES[:2],
     contenders.OURS[1],
-    *contenders.BLOCKED,
+    contenders.BLOCKED[1],
     contenders.SADD_COUNT,
     contenders.REDIS_BLOOM,
     contenders.PING,

@@ -143,7 +143,7 @@ def _replay(ours: int, other: str, theirs: int) -> Over:
 
 _CALLS = {1: "add", 100: "add_many"}
 _DEDUP = ({"title": "bloomlock dedup"}, {"title": "awk '!seen[$0]++'"})
-_BLOCKED = {"contender": "atomic-blocked", "operation": "add_many"}
+_BLOCKED = {"contender": "items-blocked", "operation": "add_many"}
 ASKED = (
     _single("add", "sadd", "SADD", 1.0),
     _single("exists", "sadd", "SISMEMBER", 1.0),

@@ -57,14 +57,14 @@ def _of(operation: str, workload: str = "new") -> dict[str, Any]:
     return {"operation": operation, "workload": workload}
 
 
-_ROUTES = ("items", "bitmap")
+_CROWD = ("transaction", "pipeline", "lock", "lua-blocked")
 PICTURES = (
     Picture(
         "batch",
         "Cost of an item against the items in a call",
         (
-            Panel("add_many", "batch", "items in a call", _of("add_many")),
-            Panel("update", "batch", "items in a call", _of("update"), ("ping",)),
+            Panel("add_many", "batch", "items in a call", _of("add_many"), _CROWD),
+            Panel("update", "batch", "items in a call", _of("update"), ("ping", *_CROWD)),
         ),
     ),
     Picture(
@@ -141,61 +141,70 @@ def draw(picture: Picture, rows: list[Row], file: Path) -> None:
     mpl.use("svg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - after the choice above
 
-    settings: Any = {
-        "svg.hashsalt": "bloomlock",
-        "font.size": 8,
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-    }
-    with mpl.rc_context(settings):
-        figure, axes = plt.subplots(
-            1, len(picture.panels), figsize=(5.2 * len(picture.panels), 4.2), squeeze=False
-        )
-        colours = _colours(rows)
+    settings: Any = {"svg.hashsalt": "bloomlock", "font.size": 8, "axes.grid": True}
+    with mpl.rc_context(settings | {"grid.alpha": 0.3, "svg.fonttype": "none"}):
+        count = len(picture.panels)
+        figure, axes = plt.subplots(1, count, figsize=(4.6 * count, 5.2), squeeze=False)
+        styles = _styles(rows)
+        lines: dict[str, Any] = {}
         for panel, axis in zip(picture.panels, axes[0], strict=True):
-            _draw(axis, panel, rows, colours)
-        figure.tight_layout()
-        figure.savefig(file, format="svg", metadata={"Date": None})
+            lines |= _draw(axis, panel, rows, styles)
+        below = figure.legend(
+            lines.values(), lines, loc="lower center", ncols=2 * count, fontsize=7, frameon=False
+        )
+        figure.tight_layout(rect=(0, 0.035 * -(-len(lines) // (2 * count)) + 0.02, 1, 1))
+        figure.savefig(file, format="svg", metadata={"Date": None}, bbox_extra_artists=(below,))
         plt.close(figure)
 
 
-def _colours(rows: list[Row]) -> dict[str, tuple[str, str]]:
+def _styles(rows: list[Row]) -> dict[str, tuple[Any, str]]:
     """Return a colour and a line for each contender: solid lines are ours."""
+    from matplotlib import colormaps  # noqa: PLC0415 - as above
+
+    colours = colormaps["tab20"]
     names = dict.fromkeys((row["contender"], row["title"]) for row in rows)
+    # The dark half of the map first, then the light one.
+    order = [*range(0, 20, 2), *range(1, 20, 2)]
     return {
-        name: (f"C{number % 10}", "-" if title.startswith("bloomlock") else "--")
+        name: (colours(order[number % 20]), "-" if title.startswith("bloomlock") else "--")
         for number, (name, title) in enumerate(names)
     }
 
 
-def _draw(axis: Axes, panel: Panel, rows: list[Row], styles: dict[str, tuple[str, str]]) -> None:
+def _draw(
+    axis: Axes, panel: Panel, rows: list[Row], styles: dict[str, tuple[Any, str]]
+) -> dict[str, Any]:
+    """Draw a diagram; return its lines by their titles."""
     drawn: dict[str, list[Row]] = {}
     for row in rows:
         fits = all(row[name] == value for name, value in panel.wanted.items())
         if fits and row["contender"] not in panel.without:
             drawn.setdefault(row["contender"], []).append(row)
-    for name, line in drawn.items():
-        line.sort(key=lambda row: row[panel.along])
-        places = [row[panel.along] for row in line]
-        found = [summarize(_figures(panel, row)) for row in line]
+    lines = {}
+    for name, points in drawn.items():
+        points.sort(key=lambda row: row[panel.along])
+        places = [row[panel.along] for row in points]
+        found = [summarize(_figures(panel, row)) for row in points]
         colour, style = styles[name]
-        axis.plot(
-            places,
-            [summary.median for summary in found],
-            style,
-            color=colour,
-            marker=".",
-            label=line[0]["title"],
-        )
+        medians = [summary.median for summary in found]
+        (line,) = axis.plot(places, medians, style, color=colour, marker=".")
+        lines[points[0]["title"]] = line
         low, high = [summary.low for summary in found], [summary.high for summary in found]
-        axis.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
-    if not panel.linear:
-        axis.set_xscale("log")
+        axis.fill_between(places, low, high, color=colour, alpha=0.1, linewidth=0)
+    _label(axis, panel, sorted({row[panel.along] for row in rows}))
+    return lines
+
+
+def _label(axis: Axes, panel: Panel, places: list[float]) -> None:
+    from matplotlib.ticker import FuncFormatter, NullLocator  # noqa: PLC0415 - as above
+
+    axis.set_xscale("linear" if panel.linear else "log")
+    axis.set_xticks(places, [f"{place:g}" for place in places])
+    axis.xaxis.set_minor_locator(NullLocator())
     axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.set(title=panel.title, xlabel=panel.label)
     axis.set_ylabel("items/s" if panel.rate else "µs/item")
-    if drawn:
-        axis.legend(fontsize=6)
 
 
 def _figures(panel: Panel, row: Row) -> list[float]:
