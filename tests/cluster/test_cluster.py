@@ -153,6 +153,41 @@ def test_asyncio_over_the_cluster(cluster, nodes, strategy):
     assert BloomFilter.open("a", client=cluster).exists("7")
 
 
+def _was_told(made):
+    """Ask for a kept item; True once the end of its filter is known."""
+    try:
+        assert made.exists("a")
+    except FilterLostError:
+        return True
+    return False
+
+
+def test_the_cluster_tells_of_a_clear(cluster, nodes):
+    for name in ("one", "two", "three", "four"):
+        made = BloomFilter(name, 1000, client=cluster, shards=3, near_cache=9, max_staleness=1e6)
+        assert made.add("a")
+        assert made.exists("a")
+        BloomFilter.open(name, client=cluster).clear()
+        servers.wait_until(lambda made=made: _was_told(made))
+        made.close()
+
+    async def run():
+        port = nodes[1].connection_pool.connection_kwargs["port"]
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
+        made = await AsyncBloomFilter.open("two", client=client, near_cache=9, max_staleness=1e6)
+        assert await made.add("a")
+        assert await made.exists("a")
+        BloomFilter.open("two", client=cluster).clear()
+        with pytest.raises(FilterLostError):
+            async with asyncio.timeout(15):
+                while await made.exists("a"):  # noqa: ASYNC110 - a server is waited for
+                    await asyncio.sleep(0.001)
+        await made.close()
+        await client.aclose()
+
+    asyncio.run(run())
+
+
 @pytest.fixture
 def sentinel():
     binary = servers.require_server("valkey")
@@ -168,7 +203,12 @@ def sentinel():
 def test_a_failover_by_sentinel(sentinel):
     master, replica, watching = sentinel
     made = BloomFilter("s", 2000, client=watching.master_for("mymaster"), on_unknown="new")
+    near = BloomFilter.open(
+        "s", client=watching.master_for("mymaster"), near_cache=9, max_staleness=1e6
+    )
     assert made.add("before")
+    assert near.add("a")
+    assert near.exists("a")
     with redis.Redis(port=replica.port) as second:
         servers.wait_until(lambda: second.keys("*:bits") != [])
         with redis.Redis(port=master.port) as first:
@@ -179,6 +219,9 @@ def test_a_failover_by_sentinel(sentinel):
     assert made.exists("before")
     assert made.add("after")
     assert made.add("after") is False
+    servers.wait_until(lambda: _answers(near))
+    made.clear()
+    servers.wait_until(lambda: _was_told(near))
 
 
 def _answers(made):

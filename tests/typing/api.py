@@ -37,6 +37,9 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     pages = BloomFilter("pages", capacity=1000)
     BloomFilter("pages", 1000, 0.01, client=client, strategy="lua", seeds=[1, 2], on_full="raise")
     BloomFilter("pages", 1000, layout="blocked")
+    BloomFilter("pages", 1000, near_cache=1000, max_staleness=0.5)
+    BloomFilter("pages", 1000, near_cache="all")  # type: ignore[arg-type]
+    BloomFilter.open("pages", near_cache=1000, max_staleness=2)
     BloomFilter("pages", 1000, layout="spiral")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, client=cluster, on_lost="recreate", on_unknown="new", shards=2)
     assert_type(BloomFilter.open("pages", client="redis://localhost"), BloomFilter)
@@ -86,7 +89,6 @@ def in_process() -> None:
     MemoryBloomFilter.load("seen", mode="w")  # type: ignore[arg-type]
     MemoryBloomFilter(1000, layout="round")  # type: ignore[arg-type]
     pages.add(3)  # type: ignore[arg-type]
-
 
 
 async def tasks(client: redis.asyncio.Redis) -> None:
