@@ -153,6 +153,7 @@ def test_a_batch_that_goes_bad_half_way_tells_what_was_done(made, bad, route):
     with pytest.raises(NoMoreError) as caught:
         made.update(broken([f"more {item}" for item in items], after), route=route)
     added = caught.value.added
+    assert 0 < added <= after
     assert f"first {added} items were added" in "\n".join(caught.value.__notes__)
     assert made.exists_many([f"more {item}" for item in items[:added]]) == [True] * added
 
