@@ -28,7 +28,7 @@ m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
@@ -48,60 +48,9 @@ if TYPE_CHECKING:
 DEFAULT_SEED = 0
 LAST_IN_BLOCK = BLOCK_BITS - 1
 
+ITEMS_PER_SLICE = 2**12
 OFFSETS_PER_SLICE = 2**16
 """Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
-
-
-def encode_item(item: object) -> bytes:
-    r"""Return the bytes that are hashed: UTF-8 of a `str`, a `bytes` as it is.
-
-    Raises:
-        TypeError: For any other type.
-        ConfigurationError: For a `str` that has no UTF-8 form (lone surrogates).
-
-    >>> encode_item("é") == encode_item(b"\xc3\xa9")
-    True
-    """
-    if isinstance(item, bytes):
-        return item
-    if isinstance(item, str):
-        try:
-            return item.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigurationError(
-                f"item {item[:80]!r} has a lone surrogate and no UTF-8 form; pass bytes"
-            ) from error
-    raise TypeError(f"item must be str or bytes, not {type(item).__name__} ({item!r:.80})")
-
-
-def encode_items(items: Sequence[object], first: int = 0) -> list[bytes]:
-    r"""Return the encoded forms of many items.
-
-    Args:
-        items: The items.
-        first: The index of the first of them, for messages.
-
-    Raises:
-        TypeError, ConfigurationError: As `encode_item`, naming the index.
-
-    >>> encode_items(["é", b"\xff"])
-    [b'\xc3\xa9', b'\xff']
-    """
-    try:
-        kinds = set(map(type, items))
-        if kinds == {bytes}:
-            return cast("list[bytes]", list(items))
-        if kinds == {str}:
-            return list(map(str.encode, cast("Sequence[str]", items)))
-    except UnicodeEncodeError:
-        pass  # said by encode_item, below
-    encoded = []
-    for index, item in enumerate(items, first):
-        try:
-            encoded.append(encode_item(item))
-        except (TypeError, ConfigurationError) as error:
-            raise type(error)(f"items[{index}]: {error}") from error
-    return encoded
 
 
 def check_seeds(seeds: object) -> tuple[int, ...] | None:
@@ -195,12 +144,20 @@ class Hasher:
         Returns:
             An array of n rows: h1 and h2, or with seeds the first half of each seed's digest.
 
-        Cost: 0.03 microseconds for an item, and for each seed.
+        Raises:
+            ConfigurationError: For a text without UTF-8 form, naming its index.
+
+        Cost: 0.06 microseconds for a text, 0.03 more for each further seed.
         """
+        count = len(items)
         if self.seeds is None:
-            return _halves(map(mmh3_x64_128_digest, items))
+            words = np.empty((count, 2), np.uint64)
+            for start in range(0, count, ITEMS_PER_SLICE):
+                some = items[start : start + ITEMS_PER_SLICE]
+                words[start : start + len(some)] = _halves(map(mmh3_x64_128_digest, some))
+            return words
         seeded = (mmh3_x64_128_digest(item, seed) for item in items for seed in self.seeds)
-        return np.ascontiguousarray(_halves(seeded)[:, 0]).reshape(len(items), len(self.seeds))
+        return np.ascontiguousarray(_halves(seeded)[:, 0]).reshape(count, len(self.seeds))
 
     def place(self, digests: Words) -> tuple[Words, Words]:
         """Return the shards and the offsets of many items, the same bits as `locate`.
@@ -260,4 +217,4 @@ def _modulo(words: Words, divisor: np.uint64) -> Words:
 
 def _halves(digests: Iterable[bytes]) -> Words:
     # The digest is two little-endian words on every machine; the result has the machine's order.
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64, copy=False).reshape(-1, 2)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bloomlock.commands import ConnectionLost, Core, Request, collect
 from bloomlock.errors import CapacityError, PartialResultError
-from bloomlock.hashing import encode_item
+from bloomlock.items import encode_item
 
 from .nearby import answer_chunk
 from .operation import Operation

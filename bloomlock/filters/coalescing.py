@@ -22,7 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bloomlock.errors import BloomlockError
-from bloomlock.hashing import encode_item
+from bloomlock.items import encode_item
 from bloomlock.strategies.lock import LockStrategy
 
 from . import answers

@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.errors import CapacityError, OutcomeUnknownError, PartialResultError
-from bloomlock.hashing import encode_item
+from bloomlock.items import encode_item
 
 from . import answers
 

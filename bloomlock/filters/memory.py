@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import HEADER_BYTES, Wanted
-from bloomlock.hashing import encode_item
+from bloomlock.items import encode_item
 
 from . import memory_file
 from .memory_bits import MemoryBits

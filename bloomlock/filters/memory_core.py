@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from bloomlock.errors import CapacityError, ConfigurationError, PartialResultError
-from bloomlock.hashing import encode_items
+from bloomlock.items import encode_items
 
 from .fill import SAMPLE_BYTES, FillWatch
 from .inspection import FilterInfo
@@ -190,7 +190,7 @@ class MemoryCore:
             raise
         return results
 
-    def _chunks(self, items: Items) -> Iterator[list[bytes]]:
+    def _chunks(self, items: Items) -> Iterator[Sequence[bytes]]:
         if isinstance(items, (str, bytes)):
             raise TypeError(
                 f"items must be an iterable of str or bytes, not one {type(items).__name__}"

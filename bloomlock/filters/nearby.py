@@ -7,19 +7,20 @@ every answer came with the header of that view, except adds whose reply was lost
 
 from __future__ import annotations
 
-from itertools import compress
-from typing import TYPE_CHECKING
+from itertools import compress, repeat
+from typing import TYPE_CHECKING, cast
 
-from bloomlock.hashing import encode_item
+from bloomlock.items import encode_item
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bloomlock.commands import Core
 
     from .core import FilterCore
     from .near_cache import Asked, NearCache
     from .operation import Results
+    from .view import View
 
     Items = Sequence[str | bytes]
     Ask = Callable[[Sequence[bytes]], Core[list[bool]]]
@@ -55,26 +56,38 @@ def answer_chunk(
     if asked is None:
         return (yield from ask(encoded))
     known = _look_up(asked.near, items)
+    if not any(known):
+        try:
+            answers = yield from ask(encoded)
+        except Exception:
+            asked.near.doubt()
+            raise
+        if keep:
+            _note(core, view, asked, items, answers, write=write)
+        return answers
+    told: Iterable[bool | None] = repeat(not write)
+    rest: Sequence[bool | None] = []
     missed = [not kept for kept in known]
     try:
-        if not any(known):
-            answers = yield from ask(encoded)
-        else:
-            rest = list(compress(encoded, missed))
-            answers = (yield from ask(rest)) if rest else []
-            items = list(compress(items, missed))
+        if not all(known):
+            answers = yield from ask(list(compress(encoded, missed)))
+            rest = answers
+            if keep:
+                _note(core, view, asked, list(compress(items, missed)), answers, write=write)
+        if core.view is not view:
+            # The filter was cleared, as has just turned out: what is kept was true before.
+            told = yield from ask(list(compress(encoded, known)))
     except Exception as error:
         asked.near.doubt()
-        _complete(error, known, write=write)
+        partly = getattr(error, "results", ())
+        if rest:
+            told = partly
+        else:
+            rest = partly
+            told = repeat(not write if core.view is view and core.lost is None else None)
+        error.results = _merge(known, told, rest)  # type: ignore[attr-defined]
         raise
-    if answers and core.view is view:
-        asked.confirm()
-        if keep:
-            _keep(core, asked, items, answers, write=write)
-    if len(answers) == len(known):
-        return answers
-    told = iter(answers)
-    return [not write if kept else next(told) for kept in known]
+    return cast("list[bool]", _merge(known, told, rest))
 
 
 def _look_up(near: NearCache, items: Items) -> list[bool]:
@@ -84,9 +97,19 @@ def _look_up(near: NearCache, items: Items) -> list[bool]:
     return near.known(items)
 
 
-def _keep(
-    core: FilterCore, asked: Asked, items: Items, answers: Sequence[bool], *, write: bool
+def _note(
+    core: FilterCore,
+    view: View | None,
+    asked: Asked,
+    items: Items,
+    answers: Sequence[bool],
+    *,
+    write: bool,
 ) -> None:
+    """Keep what turned out to be seen."""
+    if core.view is not view:
+        return
+    asked.confirm()
     seen = items
     if not write:
         seen = list(compress(items, answers))
@@ -97,19 +120,15 @@ def _keep(
     asked.near.keep_many(seen)
 
 
-def _complete(error: Exception, known: Sequence[bool], *, write: bool) -> None:
-    """Put the answers that are kept between those that the error has."""
-    results: Results | None = getattr(error, "results", None)
-    if results is None or not any(known):
-        return
-    rest = iter(list(results))
+def _merge(
+    known: Sequence[bool], kept: Iterable[bool | None], others: Iterable[bool | None]
+) -> Results:
+    """Return the answers to items that are kept and to the others in order, as far as both go."""
+    sources = (iter(others), iter(kept))
     merged: Results = []
-    for kept in known:
-        if kept:
-            merged.append(not write)
-            continue
+    for which in known:
         try:
-            merged.append(next(rest))
+            merged.append(next(sources[which]))
         except StopIteration:
             break
-    results[:] = merged
+    return merged

@@ -17,12 +17,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bloomlock.errors import ConfigurationError
-from bloomlock.hashing import encode_items
+from bloomlock.items import encode_items
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import image_bytes, is_quick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bloomlock.strategies import Strategy
 
@@ -105,7 +105,7 @@ class Chunks:
         self.taken: list[str | bytes] = []
         self._most = ITEMS_PER_BITMAP if hasattr(items, "__len__") else 0
 
-    def take(self) -> list[bytes]:
+    def take(self) -> Sequence[bytes]:
         """Return the next items, none at the end.
 
         What the iterable raises comes when everything before it was returned.

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from murmur import murmur3_x64_128
 
 from bloomlock import ConfigurationError
-from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, check_seeds, encode_item, encode_items
+from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, check_seeds
+from bloomlock.items import encode_item, encode_items
 from bloomlock.sizing import HEADER_BITS, MAX_SHARD_BITS
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text("utf-8"))
@@ -133,7 +134,10 @@ def test_seeds_may_be_any_iterable():
 
 @given(st.lists(st.one_of(st.text(), st.binary())))
 def test_many_are_encoded_as_one_is(items):
-    assert encode_items(items) == [encode_item(item) for item in items]
+    expected = [encode_item(item) for item in items]
+    assert list(encode_items(items)) == expected
+    assert [encode_items(items)[index] for index in range(len(items))] == expected
+    assert list(encode_items(items)[1:]) == expected[1:]
 
 
 @pytest.mark.parametrize("others", [["a"], [b"a"], ["a", b"a"]])
@@ -141,4 +145,7 @@ def test_the_index_of_a_bad_item_is_named(others):
     with pytest.raises(TypeError, match=r"items\[12\]: item must be str or bytes, not int \(7\)"):
         encode_items([*(others * 4)[:2], 7], first=10)
     with pytest.raises(ConfigurationError, match=r"items\[12\]: .*surrogate"):
-        encode_items([*(others * 4)[:2], "\ud800"], first=10)
+        list(encode_items([*(others * 4)[:2], "\ud800"], first=10))
+    if others == ["a"]:
+        with pytest.raises(ConfigurationError, match=r"items\[9003\]: .*surrogate"):
+            Hasher(8192, 3).digests(encode_items(["a"] * 9000 + ["\ud800"], first=3))

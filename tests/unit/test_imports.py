@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # From the bottom up; a module may import from its own layer and from those before it.
 LAYERS = [
     {"errors"},
-    {"sizing", "keys"},
+    {"sizing", "keys", "items"},
     {"blocked"},
     {"layouts"},
     {"hashing", "bitmaps"},
@@ -36,6 +36,7 @@ PURE = {
     "blocked",
     "layouts",
     "hashing",
+    "items",
     "bitmaps",
     "descriptor",
     "commands",
