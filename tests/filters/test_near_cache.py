@@ -513,3 +513,21 @@ def test_an_add_of_a_batch_whose_reply_was_lost_is_nothing_to_keep(alone):
     core = answers.add_many(made._core, ["a", "b"], "items")
     assert lose_reply(core) == [True, False]
     assert made.exists_many(["a", "b"]) == [False, True]
+
+
+@pytest.mark.parametrize("on_lost", ["recreate", "raise"])
+def test_a_batch_that_finds_the_filter_cleared_takes_back_what_was_kept(alone, on_lost):
+    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, on_lost=on_lost)
+    Clock(made)
+    assert made.add_many(["a", "b"]) == [True, True]
+    BloomFilter.open("x", client=alone).clear()
+    assert made.add_many(["a", "b"]) == [False, False]
+    if on_lost == "recreate":
+        assert made.add_many(["a", "c", "b", "c"]) == [True, True, True, False]
+        assert made.add_many(["a", "b", "c"]) == [False] * 3
+    else:
+        with pytest.raises(FilterLostError) as caught:
+            made.exists_many(["a", "c", "b"])
+        assert True not in caught.value.results
+        with pytest.raises(FilterLostError):
+            made.add_many(["a", "b"])
