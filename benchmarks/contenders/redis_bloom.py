@@ -61,9 +61,9 @@ class Contender(base.Contender):
 
     def _ask(self, command: Any, items: Sequence[str]) -> list[bool]:
         step = self._chunk or len(items)
-        answers = []
+        answers: list[bool] = []
         for start in range(0, len(items), step):
-            answers += [bool(new) for new in command(self._key, *items[start : start + step])]
+            answers += command(self._key, *items[start : start + step])
         return answers
 
     def clear(self) -> None:

@@ -60,12 +60,13 @@ class Contender(base.Contender):
             pipeline = self._client.pipeline(transaction=False)
             for item in items[start : start + PIPELINE]:
                 pipeline.sadd(self._key, item)
-            answers += map(bool, pipeline.execute())
+            answers += pipeline.execute()
         return answers
 
     def exists_many(self, items: Sequence[str]) -> list[bool]:
         """See base."""
-        return [bool(there) for there in self._client.smismember(self._key, items)]
+        there: list[bool] = self._client.smismember(self._key, items)
+        return there
 
     def update(self, items: Sequence[str]) -> None:
         """See base."""
