@@ -23,6 +23,7 @@ from bloomlock.errors import CapacityError, OutcomeUnknownError, PartialResultEr
 from bloomlock.items import encode_item
 
 from . import answers
+from .operation import outcome_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,7 @@ class Gathered:
     def fail(self, error: Exception) -> None:
         """Settle all calls of a batch that could not be begun."""
         for index in self._unknown_of(range(len(self._calls))):
-            self.outcomes[index] = own_error(error)
+            self.outcomes[index] = self._own(error)
 
     def give_up(self) -> None:
         """Settle the adds of a batch that was stopped on its way: they may have happened."""
@@ -137,7 +138,7 @@ class Gathered:
                 self.outcomes[index] = False
             elif self.outcomes[index] is False:
                 # If the filter was cleared meanwhile, the item may be added after all.
-                self.outcomes[index] = own_error(error) if self._core.fill.refusing else None
+                self.outcomes[index] = self._own(error) if self._core.fill.refusing else None
 
     def _take(self, indices: Sequence[int], known: Sequence[bool | None]) -> None:
         # An error knows the answers of the first items only.
@@ -151,7 +152,15 @@ class Gathered:
         # A server that cannot be reached would let each of the rest wait in vain as well.
         sent = indices if isinstance(error, UNREACHABLE) or not known else indices[: len(known)]
         for index in self._unknown_of(sent):
-            self.outcomes[index] = own_error(error)
+            self.outcomes[index] = self._own(error)
+
+    def _own(self, error: Exception) -> Exception:
+        """Return the error as an add of one item raises it, for one caller alone."""
+        if isinstance(error, OutcomeUnknownError) and isinstance(error.__cause__, Exception):
+            made = outcome_unknown(self._core.keys.name, 1, error.__cause__)
+            made.results = [None]
+            return made
+        return own_error(error)
 
     def _unknown_of(self, indices: Sequence[int]) -> list[int]:
         return [index for index in indices if self.outcomes[index] is None]

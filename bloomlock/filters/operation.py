@@ -155,7 +155,7 @@ class Operation:
                 if self._core.on_unknown == "new":
                     self._results[indices] = True
                     return
-                error = _unknown(self._core.keys.name, len(indices), error)
+                error = outcome_unknown(self._core.keys.name, len(indices), error.cause)
             else:
                 if not error.sent:
                     self._results[indices] = UNSENT
@@ -245,11 +245,12 @@ def _missing(segment: Segment) -> npt.NDArray[np.bool_]:
     return np.asarray(segment.missing)
 
 
-def _unknown(name: str, count: int, lost: ConnectionLost) -> BloomlockError:
+def outcome_unknown(name: str, count: int, cause: Exception) -> OutcomeUnknownError:
+    """Return the error for an update of so many items whose reply was lost."""
     what = "an item was" if count == 1 else f"{count} items were"
     error = OutcomeUnknownError(
         f"the reply was lost when {what} added to filter {name!r}; the update may or may not have "
-        f"happened ({lost.cause})"
+        f"happened ({cause})"
     )
-    error.__cause__ = lost.cause
+    error.__cause__ = cause
     return error
