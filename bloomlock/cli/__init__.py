@@ -1,4 +1,4 @@
-"""The command line: `bloomlock dedup`, `add`, `exists`, `info`, `ls`, `clear`, `delete`, ...
+"""The command line: `bloomlock dedup`, `load`, `add`, `exists`, `info`, `ls`, `clear`, ...
 
 Over public names only. A command is imported when it is called, so that none pays for the others.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "dedup": "dedup:dedup_command",
+    "load": "load:load_command",
     "add": "items:add_command",
     "exists": "items:exists_command",
     "info": "manage:info_command",

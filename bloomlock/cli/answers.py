@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
-from bloomlock import BloomlockError, FilterLostError, OutcomeUnknownError
+from bloomlock import BloomlockError, CapacityError, FilterLostError, OutcomeUnknownError
 
 from .failures import warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bloomlock import BloomFilter
-
-_BITS_PER_TRIP = 10_000
+    from bloomlock import BloomFilter, MemoryBloomFilter
 
 
 class Answers(NamedTuple):
@@ -31,13 +29,16 @@ class Answers(NamedTuple):
         error: What stopped the batch; to be raised when the new lines are in safety.
     """
 
-    new: list[bool | None]
+    new: Sequence[bool | None]
     error: Exception | None = None
 
 
-def batch_size(bloom: BloomFilter) -> int:
-    """Return how many lines one round trip carries: what is at stake at any moment."""
-    return max(1, _BITS_PER_TRIP // bloom.num_hashes)
+def add_lines_in_memory(bloom: MemoryBloomFilter, lines: Sequence[bytes]) -> Answers:
+    """Add lines to a filter in this process; that it is full is returned, not raised."""
+    try:
+        return Answers(bloom.add_many(lines))
+    except CapacityError as error:
+        return Answers(error.results, error)
 
 
 def add_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:

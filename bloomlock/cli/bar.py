@@ -44,6 +44,7 @@ class Bar:
         """So many bytes were read."""
         self._progress.advance(self._task, count)
 
-    def answered(self, lines: int, new: int) -> None:
-        """So many lines were answered in all, so many of them new."""
-        self._progress.update(self._task, told=f"{lines:,} lines, {new:,} new")
+    def answered(self, lines: int, new: int | None) -> None:
+        """So many lines were answered in all, so many of them new if that was asked."""
+        told = f"{lines:,} lines" if new is None else f"{lines:,} lines, {new:,} new"
+        self._progress.update(self._task, told=told)

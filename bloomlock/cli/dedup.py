@@ -10,21 +10,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from redis.exceptions import RedisError
 
-from bloomlock import BloomlockError, CapacityError
+from bloomlock import BloomlockError, CapacityError, MemoryBloomFilter
 
-from .answers import add_lines
+from .answers import add_lines, add_lines_in_memory
 from .examples import examples
 from .failures import Failure
-from .lines import STDIN, check_files
-from .options import FilterOptions, filter_options
+from .files import STDIN, check_files, most_lines
+from .options import FilterOptions, bytes_for, filter_options
+from .pace import pace_in_memory, pace_on_server
 from .work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bloomlock import BloomFilter
+
+CAPACITY_FOR_A_PIPE = 10_000_000
+"""36 MB at the default rate, taken as they are first used."""
 
 
 @click.command(
@@ -36,7 +41,10 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option("--name", help="Share the filter of this name.  [default: one for this run only]")
+@click.option(
+    "--name",
+    help="Share the filter of this name.  [default: one in this process, for this run only]",
+)
 @filter_options
 @click.option(
     "--on-full",
@@ -47,35 +55,99 @@ if TYPE_CHECKING:
 @click.option("--seen", is_flag=True, help="Write the lines seen before instead.")
 @click.option("--count", is_flag=True, help="Write only how many lines it would be.")
 @click.option("-z", "--zero-terminated", is_flag=True, help="Lines end with NUL, not newline.")
+@click.pass_context
 def dedup_command(
-    files: tuple[str, ...], *, name: str | None, seen: bool, count: bool, **options: Any
+    context: click.Context,
+    /,
+    files: tuple[str, ...],
+    *,
+    name: str | None,
+    seen: bool,
+    count: bool,
+    zero_terminated: bool,
+    **options: Any,
 ) -> None:
     """Write each line that nobody has seen before, in order, as soon as it comes.
 
     Lines come from the FILEs one after the other, from standard input if there are none or where
     a FILE is "-". With --name everybody who uses that name, now or later, on any machine, shares
-    what was seen, and each line is written by exactly one of them. Without it the filter is new,
-    and is deleted in the end, as for: awk '!seen[$0]++'. (It lives in a private server, or where
-    --url, BLOOMLOCK_URL or REDIS_URL say.)
+    what was seen, and each line is written by exactly one of them. Without it the filter is in
+    this process, new, and gone in the end, as for: awk '!seen[$0]++'. Then there is no server,
+    whatever BLOOMLOCK_URL and REDIS_URL say; with --url alone it is on that one, and deleted.
 
     A new line is taken for a seen one at the error rate, by default one in a million when the
-    filter is full. A line is any bytes up to 256 MiB.
+    filter is full. A new filter has room for as many lines as the files have (counted in samples),
+    at least for 1,000,000; for lines from a pipe a filter in this process has room for 10,000,000.
+    A line is any bytes up to 256 MiB.
 
-    A line is marked as seen, then written. Ctrl-C or a server that fails lose no line; a reader
-    that goes away (`| head`), a full disk or a kill -9 lose at most the lines of one round trip,
-    about 600, and what the reader had not read.
+    A line on a slow pipe is answered at once; where more are waiting they go in batches. On a
+    server a line is marked as seen, then written. Ctrl-C or a server that fails lose no line; a
+    reader that goes away (`| head`), a full disk or a kill -9 lose at most the lines of one batch,
+    and what the reader had not read. The first batch has about 600 lines, and each that is answered
+    and written within a second may be followed by one twice as large, up to 8,192 lines, or an 80th
+    of the capacity where that is more, and to 262,144 in any case.
 
     Exit status: 0, or 2 after an error.
     """
     files = files or (STDIN,)
     total = check_files(files)
-    delimiter = b"\0" if options.pop("zero_terminated") else b"\n"
-    work = Work(add_lines, write=None if count else not seen, delimiter=delimiter)
-    asked = FilterOptions(**options)
-    with _throw_away(asked) if name is None else _shared(name, asked) as bloom:
-        work.do_files(bloom, files, total)
+    delimiter = b"\0" if zero_terminated else b"\n"
+    write = None if count else not seen
+    lines = most_lines(files, delimiter) if options["capacity"] is None else None
+    asked = FilterOptions(**options, lines=lines)
+    work: Work[BloomFilter] | Work[MemoryBloomFilter]
+    if name is None and asked.url is None:
+        _refuse_options_of_servers(context)
+        work = Work(add_lines_in_memory, write=write, delimiter=delimiter)
+        with _in_process(asked) as memory:
+            work.do_files(memory, files, pace_in_memory(), total)
+    else:
+        work = Work(add_lines, write=write, delimiter=delimiter)
+        with _throw_away(asked) if name is None else _shared(name, asked) as bloom:
+            work.do_files(bloom, files, pace_on_server(bloom), total)
     if count:
         click.echo(work.lines - work.new if seen else work.new)
+
+
+def _refuse_options_of_servers(context: click.Context) -> None:
+    for option in ("strategy", "on_lost"):
+        if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
+            raise Failure(
+                f"--{option.replace('_', '-')} is about a filter on a server; give its --name, "
+                "or a --url"
+            )
+
+
+@contextmanager
+def _in_process(asked: FilterOptions) -> Iterator[MemoryBloomFilter]:
+    capacity = asked.new_capacity()
+    if asked.capacity is None:
+        capacity = CAPACITY_FOR_A_PIPE if asked.lines is None else _that_fits(asked)
+    with _full_is_told(capacity):
+        try:
+            bloom = MemoryBloomFilter(
+                capacity,
+                asked.new_error_rate(),
+                layout=asked.new_layout(),
+                on_full="raise" if asked.on_full is None else asked.on_full,
+            )
+        except MemoryError:
+            raise Failure(
+                f"a filter for {capacity} lines does not fit into memory; give a smaller --capacity"
+            ) from None
+        yield bloom
+
+
+def _that_fits(asked: FilterOptions) -> int:
+    """Return the capacity for all lines, or what half of the machine's memory holds."""
+    wanted: int = asked.new_capacity()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        share = memory / 2 / bytes_for(wanted, asked.new_error_rate())
+        # Most lines of so many may be repeats, so they are tried.
+        return wanted if share >= 1 else int(wanted * share)
+    except (TypeError, ValueError, ArithmeticError):
+        return wanted  # for the library to say what is allowed
 
 
 @contextmanager
@@ -88,24 +160,25 @@ def _shared(name: str, asked: FilterOptions) -> Iterator[BloomFilter]:
 
 @contextmanager
 def _throw_away(asked: FilterOptions) -> Iterator[BloomFilter]:
-    """A filter of one's own; it is gone afterwards, and with a private server in any case."""
+    """A filter of one's own on a server; it is deleted afterwards."""
     if asked.on_full is None:
         asked = replace(asked, on_full="raise")
+    name = f"dedup-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     with ExitStack() as stack:
-        if not (asked.url or os.environ.get("BLOOMLOCK_URL") or os.environ.get("REDIS_URL")):
-            from bloomlock.server import PrivateServer  # noqa: PLC0415 - only this needs it
-
-            asked = replace(asked, url=stack.enter_context(PrivateServer()).url)
-        name = f"dedup-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         bloom = stack.enter_context(asked.create_or_open(name))
         stack.callback(_delete, bloom)
-        try:
-            yield bloom
-        except CapacityError as error:
-            raise Failure(
-                f"there are more than about {bloom.capacity} different lines; give a larger "
-                "--capacity"
-            ) from error
+        stack.enter_context(_full_is_told(bloom.capacity))
+        yield bloom
+
+
+@contextmanager
+def _full_is_told(capacity: int) -> Iterator[None]:
+    try:
+        yield
+    except CapacityError as error:
+        raise Failure(
+            f"there are more than about {capacity} different lines; give a larger --capacity"
+        ) from error
 
 
 def _delete(bloom: BloomFilter) -> None:

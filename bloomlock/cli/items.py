@@ -12,8 +12,9 @@ from bloomlock import BloomFilter
 from .answers import add_lines, test_lines
 from .examples import examples
 from .failures import NO
-from .lines import STDIN, check_files
+from .files import STDIN, check_files, most_lines
 from .options import FilterOptions, filter_options, name_argument, url_option
+from .pace import pace_on_server
 from .work import Work
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ def add_command(name: str, items: tuple[str, ...], *, quiet: bool, **options: An
     error. Of any number of processes that add the same new item exactly one gets a 0.
     """
     check_files(() if items else (STDIN,))
+    lines = None if items else most_lines((STDIN,))
     work = Work(add_lines, write=None)
-    with FilterOptions(**options).create_or_open(name) as bloom:
+    with FilterOptions(**options, lines=lines).create_or_open(name) as bloom:
         _do(work, bloom, items)
     if not quiet:
         click.echo(work.new)
@@ -84,8 +86,8 @@ def exists_command(name: str, items: tuple[str, ...], url: str | None, write: st
     return NO if work.new else 0
 
 
-def _do(work: Work, bloom: BloomFilter, items: Sequence[str]) -> None:
+def _do(work: Work[BloomFilter], bloom: BloomFilter, items: Sequence[str]) -> None:
     if items:
         work.do_items(bloom, [os.fsencode(item) for item in items])
     else:
-        work.do_files(bloom, (STDIN,))
+        work.do_files(bloom, (STDIN,), pace_on_server(bloom))

@@ -3,73 +3,37 @@
 from __future__ import annotations
 
 import os
-import stat
-import sys
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .failures import Failure
+from .files import called, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from .pace import Pace
     from .signals import Patience
 
-STDIN = "-"
-BLOCK_BYTES = 64 * 1024
-"""What a pipe of Linux holds."""
-
+BLOCK_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 256 * 1024 * 1024
-
-
-def check_files(names: Sequence[str]) -> int | None:
-    """Check that every file can be read; return how many bytes they hold, None if not known.
-
-    Raises:
-        Failure: For the first that cannot.
-    """
-    total: int | None = 0
-    for name in names:
-        try:
-            found = _check(name)
-        except OSError as error:
-            raise Failure(f"cannot read {_called(name)}: {error.strerror}") from error
-        known = total is not None and stat.S_ISREG(found.st_mode)
-        total = total + found.st_size if known and total is not None else None
-    return total
-
-
-def _check(name: str) -> os.stat_result:
-    if name == STDIN:
-        if sys.stdin is None:
-            raise Failure("standard input is closed")
-        return os.fstat(sys.stdin.fileno())
-    found = Path(name).stat()
-    if stat.S_ISDIR(found.st_mode):
-        raise Failure(f"cannot read {name}: it is a directory")
-    if stat.S_ISREG(found.st_mode):
-        # Opening anything else, a named pipe for one, can be felt at its other end.
-        os.close(os.open(name, os.O_RDONLY))
-    return found
 
 
 def read_lines(
     names: Iterable[str],
-    most: int,
+    pace: Pace,
     patience: Patience,
     *,
     delimiter: bytes = b"\n",
     on_read: Callable[[int], None] = lambda _: None,
-) -> Iterator[list[bytes]]:
-    """Yield the lines of files, without their ends, in lists of at most `most`.
+) -> Iterator[Sequence[bytes]]:
+    """Yield the lines of files, without their ends, in batches.
 
     What has come from a pipe is yielded before more is waited for. The end of a file ends its
     last line.
 
     Args:
         names: Files; "-" is standard input.
-        most: Lines in one list.
+        pace: Says how large a batch may be.
         patience: Notices signals while waiting.
         delimiter: The byte that ends a line.
         on_read: Told how many bytes were read, each time.
@@ -78,16 +42,33 @@ def read_lines(
         Failure: If a file cannot be read, or a line is longer than 256 MiB.
     """
     for name in names:
-        try:
-            with _opened(name) as descriptor:
-                blocks = _blocks(descriptor, patience, on_read)
-                for lines in split(blocks, delimiter):
-                    for start in range(0, len(lines), most):
-                        yield lines[start : start + most]
-        except LineTooLongError as error:
-            raise Failure(f"cannot read {_called(name)}: {error}") from error
-        except OSError as error:
-            raise Failure(f"cannot read {_called(name)}: {error.strerror}") from error
+        with opened(name) as descriptor:
+            yield from read_file(
+                descriptor, name, pace, patience, delimiter=delimiter, on_read=on_read
+            )
+
+
+def read_file(
+    descriptor: int,
+    name: str,
+    pace: Pace,
+    patience: Patience,
+    *,
+    delimiter: bytes,
+    on_read: Callable[[int], None],
+) -> Iterator[Sequence[bytes]]:
+    """Yield the lines of one open file from where it stands, as read_lines."""
+
+    def count(size: int) -> None:
+        pace.held_bytes += size
+        on_read(size)
+
+    try:
+        yield from batches(split(_blocks(descriptor, patience, count), delimiter), pace)
+    except LineTooLongError as error:
+        raise Failure(f"cannot read {called(name)}: {error}") from error
+    except OSError as error:
+        raise Failure(f"cannot read {called(name)}: {error.strerror}") from error
 
 
 class LineTooLongError(Exception):
@@ -99,12 +80,15 @@ def split(
 ) -> Iterator[list[bytes]]:
     r"""Yield for each block the lines that end in it, at last what is left without an end.
 
+    For an empty block, which says that there is no more at once, an empty list.
+
     >>> list(split([b"a\nb", b"c\n\nd"]))
     [[b'a'], [b'bc', b''], [b'd']]
     """
     rest = bytearray()
     for block in blocks:
-        *lines, tail = block.split(delimiter)
+        lines = block.split(delimiter)
+        tail = lines.pop()
         if lines:
             if rest:
                 rest += lines[0]
@@ -115,12 +99,41 @@ def split(
             rest += tail
             if len(rest) > limit:
                 raise LineTooLongError(f"a line is longer than {limit} bytes")
+            if not block:
+                yield []
     if rest:
         yield [bytes(rest)]
 
 
+def batches(parts: Iterable[list[bytes]], pace: Pace) -> Iterator[list[bytes]]:
+    """Put lines that come in parts together, or apart, to batches of the size that the pace says.
+
+    Lines are held back only while more are there at once: an empty part lets them go.
+    """
+    held: list[bytes] = []
+    for part in parts:
+        held = held + part if held else part
+        start = 0
+        while len(held) - start >= pace.lines:
+            lines = held[start : start + pace.lines]
+            start += len(lines)
+            pace.held_bytes = 0
+            yield lines
+        if start:
+            del held[:start]
+        if held and (not part or pace.held_bytes >= pace.most_bytes):
+            pace.held_bytes = 0
+            yield held
+            held = []
+    if held:
+        yield held
+
+
 def _blocks(descriptor: int, patience: Patience, on_read: Callable[[int], None]) -> Iterator[bytes]:
+    """Yield what can be read; nothing, where that has to be waited for."""
     while True:
+        if not patience.is_readable(descriptor):
+            yield b""
         patience.wait_readable(descriptor)
         try:
             block = os.read(descriptor, BLOCK_BYTES)
@@ -130,19 +143,3 @@ def _blocks(descriptor: int, patience: Patience, on_read: Callable[[int], None])
             return
         on_read(len(block))
         yield block
-
-
-def _called(name: str) -> str:
-    return "standard input" if name == STDIN else name
-
-
-@contextmanager
-def _opened(name: str) -> Iterator[int]:
-    if name == STDIN:
-        yield sys.stdin.fileno()
-        return
-    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -17,6 +18,22 @@ if TYPE_CHECKING:
 DEFAULT_CAPACITY = 1_000_000
 DEFAULT_ERROR_RATE = 1e-6
 DEFAULT_LAYOUT: Final = "classic"
+
+
+_SHARD_BYTES = 2 * 1024 * 1024
+_ONE_SHARD_BYTES = 2 * _SHARD_BYTES
+_ALL_SHARDS_BYTES = 32 * _SHARD_BYTES
+"""A batch is merged into each shard as one bitmap, which is cheap for the server and takes little
+memory here while the shards are small; of a larger filter a batch touches too little for that."""
+
+
+def bytes_for(capacity: int, error_rate: float) -> float:
+    """Return about how many bytes a filter of layout "classic" takes.
+
+    >>> round(bytes_for(1_000_000, 1e-6))
+    3666285
+    """
+    return 1.02 * capacity * math.log2(math.e) * math.log2(1 / error_rate) / 8
 
 
 def _number(kind: type[int | float]) -> Callable[[str], int | float | str]:
@@ -45,7 +62,8 @@ _FILTER_OPTIONS = (
         type=_number(int),
         metavar="N",
         help="Different items a new filter is made for; an existing one must have the same.  "
-        f"[default: that of the existing one, or {DEFAULT_CAPACITY}]",
+        "[default: that of the existing one, or as many as there are lines in files, at least "
+        f"{DEFAULT_CAPACITY}]",
     ),
     click.option(
         "--error-rate",
@@ -87,7 +105,12 @@ def filter_options(command: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
-    """What a user said about a filter; None: nothing."""
+    """What a user said about a filter; None: nothing.
+
+    Attributes:
+        lines: Lines there are to come at most, for a new filter whose capacity nobody gave; None:
+            not known.
+    """
 
     capacity: Any = None
     error_rate: Any = None
@@ -96,6 +119,21 @@ class FilterOptions:
     strategy: Any = "atomic"
     on_lost: Any = "raise"
     on_full: Any = "warn"
+    lines: int | None = None
+
+    def new_capacity(self) -> Any:
+        """Return the capacity of a filter that is created."""
+        if self.capacity is not None:
+            return self.capacity
+        return max(DEFAULT_CAPACITY, self.lines or 0)
+
+    def new_error_rate(self) -> Any:
+        """Return the error rate of a filter that is created."""
+        return DEFAULT_ERROR_RATE if self.error_rate is None else self.error_rate
+
+    def new_layout(self) -> Any:
+        """Return the layout of a filter that is created."""
+        return DEFAULT_LAYOUT if self.layout is None else self.layout
 
     def create_or_open(self, name: str) -> BloomFilter:
         """Create the filter, or attach to it, whatever parameters it has that nobody asked for.
@@ -108,10 +146,11 @@ class FilterOptions:
             # First, because it looks at every parameter before it sends anything.
             return BloomFilter(
                 name,
-                DEFAULT_CAPACITY if self.capacity is None else self.capacity,
-                DEFAULT_ERROR_RATE if self.error_rate is None else self.error_rate,
+                self.new_capacity(),
+                self.new_error_rate(),
                 client=self.url,
-                layout=DEFAULT_LAYOUT if self.layout is None else self.layout,
+                layout=self.new_layout(),
+                shards=self._new_shards(),
                 **self._policies(),
             )
         except FilterMismatchError:
@@ -135,6 +174,16 @@ class FilterOptions:
                 f"filter {name!r} exists with other parameters ({'; '.join(differences)})"
             )
         return found
+
+    def _new_shards(self) -> int | None:
+        """Return how many shards let batches reach a new filter as bitmaps; None: any number."""
+        try:
+            size = bytes_for(self.new_capacity(), self.new_error_rate())
+        except (TypeError, ValueError, ArithmeticError):
+            return None  # for the library to say what is allowed
+        if self.new_layout() != "classic" or not _ONE_SHARD_BYTES < size < _ALL_SHARDS_BYTES:
+            return None
+        return math.ceil(size / _SHARD_BYTES)
 
     def _policies(self) -> dict[str, Any]:
         return {

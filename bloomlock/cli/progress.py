@@ -16,8 +16,8 @@ class Progress(Protocol):
     def read(self, count: int) -> None:
         """So many bytes were read."""
 
-    def answered(self, lines: int, new: int) -> None:
-        """So many lines were answered in all, so many of them new."""
+    def answered(self, lines: int, new: int | None) -> None:
+        """So many lines were answered in all, so many of them new if that was asked."""
 
 
 class Silence:
@@ -26,19 +26,21 @@ class Silence:
     def read(self, count: int) -> None:
         """See Progress."""
 
-    def answered(self, lines: int, new: int) -> None:
+    def answered(self, lines: int, new: int | None) -> None:
         """See Progress."""
 
 
 @contextmanager
-def show_progress(total: int | None) -> Iterator[Progress]:
+def show_progress(total: int | None, *, writes: bool = True) -> Iterator[Progress]:
     """Show a bar while the context lasts, or nothing where nobody would see it well.
 
     Args:
         total: Bytes there are to read; None: not known.
+        writes: Whether lines are written meanwhile, among which a bar would stand.
     """
     typing = total is None and _is_terminal(sys.stdin)
-    if typing or _is_terminal(sys.stdout) or not _is_terminal(sys.stderr):
+    among_lines = writes and _is_terminal(sys.stdout)
+    if typing or among_lines or not _is_terminal(sys.stderr):
         yield Silence()
         return
     from .bar import Bar  # noqa: PLC0415 - rich takes a quarter of the time a short command has

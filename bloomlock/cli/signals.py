@@ -64,6 +64,10 @@ class Patience:
         if self._noted is not None:
             raise Stopped(self._noted)
 
+    def is_readable(self, descriptor: int) -> bool:
+        """Tell whether there is something to read, or the end, without waiting."""
+        return bool(select.select([descriptor], [], [], 0)[0])
+
     def wait_readable(self, descriptor: int) -> None:
         """Wait until there is something to read, or raise Stopped when a signal comes."""
         while True:

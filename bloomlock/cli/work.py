@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from itertools import compress
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .answers import batch_size
+from bloomlock import BloomFilter, MemoryBloomFilter
+
 from .lines import read_lines
 from .output import Output
 from .progress import Silence, show_progress
 from .signals import Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from bloomlock import BloomFilter
+    from collections.abc import Callable, Sequence
 
     from .answers import Answers
+    from .pace import Pace
     from .progress import Progress
 
-    Ask = Callable[[BloomFilter, Sequence[bytes]], Answers]
+Filter = TypeVar("Filter", BloomFilter, MemoryBloomFilter)
 
 
-class Work:
+class Work(Generic[Filter]):
     """Lines on their way through a filter.
 
     Args:
@@ -34,52 +36,55 @@ class Work:
         new: How many of them were new.
     """
 
-    def __init__(self, ask: Ask, *, write: bool | None, delimiter: bytes = b"\n") -> None:
+    def __init__(
+        self,
+        ask: Callable[[Filter, Sequence[bytes]], Answers],
+        *,
+        write: bool | None,
+        delimiter: bytes = b"\n",
+    ) -> None:
         """Read nothing yet."""
         self.lines = 0
         self.new = 0
-        self._ask = ask
+        self._ask: Callable[[Filter, Sequence[bytes]], Answers] = ask
         self._write = write
         self._delimiter = delimiter
         self._output = None if write is None else Output(delimiter)
 
-    def do_files(self, bloom: BloomFilter, files: Sequence[str], total: int | None = None) -> None:
+    def do_files(
+        self, bloom: Filter, files: Sequence[str], pace: Pace, total: int | None = None
+    ) -> None:
         """Work through the lines of files, of `total` bytes; "-" is standard input."""
         with Patience() as patience, show_progress(total) as progress:
             batches = read_lines(
-                files,
-                batch_size(bloom),
-                patience,
-                delimiter=self._delimiter,
-                on_read=progress.read,
+                files, pace, patience, delimiter=self._delimiter, on_read=progress.read
             )
-            self._do(bloom, batches, patience, progress)
+            for batch in batches:
+                start = time.monotonic()
+                self._do(bloom, batch, patience, progress)
+                pace.answered(len(batch), time.monotonic() - start)
+            patience.check()
 
-    def do_items(self, bloom: BloomFilter, items: Sequence[bytes]) -> None:
+    def do_items(self, bloom: Filter, items: Sequence[bytes]) -> None:
         """Work through items that are at hand."""
         with Patience() as patience:
-            self._do(bloom, [items], patience, Silence())
+            self._do(bloom, items, patience, Silence())
+            patience.check()
 
     def _do(
-        self,
-        bloom: BloomFilter,
-        batches: Iterable[Sequence[bytes]],
-        patience: Patience,
-        progress: Progress,
+        self, bloom: Filter, batch: Sequence[bytes], patience: Patience, progress: Progress
     ) -> None:
-        for batch in batches:
-            # Who wants this to end is heard before anything of a batch is sent, or after all of
-            # it is written.
-            patience.check()
-            if self._output:
-                self._output.check()
-            new, error = self._ask(bloom, batch)
-            if self._output:
-                chosen = zip(batch, new, strict=False)
-                self._output.write([line for line, is_new in chosen if is_new is self._write])
-            self.lines += len(new) - new.count(None)
-            self.new += new.count(True)
-            progress.answered(self.lines, self.new)
-            if error is not None:
-                raise error
+        # Who wants this to end is heard before anything of a batch is sent, or after all of
+        # it is written.
         patience.check()
+        if self._output:
+            self._output.check()
+        new, error = self._ask(bloom, batch)
+        if self._output:
+            chosen = new if self._write else [is_new is False for is_new in new]
+            self._output.write(list(compress(batch, chosen)))
+        self.lines += len(new) - new.count(None)
+        self.new += new.count(True)
+        progress.answered(self.lines, self.new)
+        if error is not None:
+            raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import subprocess
 import threading
@@ -116,8 +117,42 @@ def test_urls_that_are_none(run, url, part):
 
 @pytest.mark.parametrize("variable", ["BLOOMLOCK_URL", "REDIS_URL"])
 def test_urls_in_the_environment(run, variable):
-    done = run("dedup", given=b"a\n", url=None, **{variable: "nonsense"})
+    done = run("dedup", "--name", "n", given=b"a\n", url=None, **{variable: "nonsense"})
     refuse(done, f"{variable} must be a URL that starts with redis://")
+
+
+@pytest.mark.parametrize("option", [("--strategy", "lua"), ("--on-lost", "recreate")])
+def test_options_of_servers_where_there_is_none(run, option):
+    refuse(run("dedup", *option, given=b"a\n"), f"{option[0]} is about a filter on a server")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "part"),
+    [
+        ("--capacity", "0", "capacity must be a whole number of items, at least 1, not 0"),
+        ("--error-rate", "0", "error_rate must be a number from 1e-15"),
+        ("--error-rate", "1 %", "error_rate must be a number from 1e-15"),
+        ("--error-rate", "nan", "error_rate must be a number from 1e-15"),
+        ("--layout", "spiral", "layout must be 'classic' or 'blocked', not 'spiral'"),
+        ("--on-full", "burst", "on_full must be 'warn' or 'raise', not 'burst'"),
+        ("--capacity", f"{10**11}", "but 256 shards hold"),
+    ],
+)
+def test_parameters_of_a_filter_in_the_process(run, tmp_path, option, value, part):
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\n")
+    refuse(run("dedup", option, value, given=b"a\n"), part)
+    refuse(run("dedup", option, value, str(file)), part)
+
+
+def test_a_filter_that_does_not_fit_into_the_process(start):
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+    process = start("dedup", "--capacity", "1000000000", preexec_fn=limit)
+    output, error = process.communicate(b"a\n", 60)
+    done = subprocess.CompletedProcess((), process.returncode, output, error)
+    refuse(done, "a filter for 1000000000 lines does not fit into memory")
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,14 @@ def test_without_a_name_nothing_is_shared_and_nothing_left(run, valkey):
     before = redis.Redis.from_url(valkey).dbsize()
     for _ in range(2):
         assert run("dedup", given=b"a\na\n").stdout == b"a\n"
+        assert run("dedup", "--url", valkey, given=b"a\na\n").stdout == b"a\n"
     assert redis.Redis.from_url(valkey).dbsize() == before
 
 
-def test_without_a_name_and_a_url_the_server_is_its_own(run, tmp_path):
+@pytest.mark.parametrize("url", [None, "unix:///nowhere/at/all.sock"])
+def test_without_a_name_and_a_url_there_is_no_server(run, tmp_path, url):
     home = tmp_path / "home"
-    done = run("dedup", given=b"a\na\n", url=None, BLOOMLOCK_HOME=str(home))
+    done = run("dedup", given=b"a\na\n", url=url, BLOOMLOCK_HOME=str(home))
     assert (done.returncode, done.stdout) == (0, b"a\n")
     assert not home.exists()
 
@@ -133,9 +135,12 @@ def test_strategies(run, name, strategy):
     assert (done.returncode, done.stdout) == (0, b"a\nb\nc\n")
 
 
-def test_a_full_throw_away_filter_stops(run):
+@pytest.mark.parametrize("on_server", [True, False])
+def test_a_full_throw_away_filter_stops(run, valkey, on_server):
     lines = [b"%d" % i for i in range(20_000)]
-    done = run("dedup", "--capacity", "1000", "--error-rate", "0.001", given=b"\n".join(lines))
+    small = ("--capacity", "1000", "--error-rate", "0.001")
+    place = ("--url", valkey) if on_server else ()
+    done = run("dedup", *small, *place, given=b"\n".join(lines))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         b"bloomlock: there are more than about 1000 different lines; give a larger --capacity"

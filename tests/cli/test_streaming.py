@@ -169,7 +169,7 @@ def test_a_full_disk_is_told(start, name):
 def test_a_throw_away_filter_is_deleted_when_a_signal_ends_it(start, valkey, number):
     with redis.Redis.from_url(valkey) as client:
         before = set(client.scan_iter())
-        process = start("dedup")
+        process = start("dedup", "--url", valkey)
         send(process, b"a\n")
         assert answer(process) == b"a\n"
         assert set(client.scan_iter()) > before
