@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .base import AsyncContender, Contender
 
 SINGLE = ("add", "exists")
-ALL = (*SINGLE, "add_many", "exists_many", "update")
+WITH_ANSWERS = (*SINGLE, "add_many", "exists_many")
+ALL = (*WITH_ANSWERS, "update")
 TASKS = ("tasks",)
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 
@@ -56,8 +57,11 @@ class Entry:
         return self.title.startswith("bloomlock")
 
 
-def _ours(name: str, title: str, *, slow: int = 1, **options: Any) -> Entry:
-    return Entry(name, f"bloomlock {title}", "ours", options, rated=True, slow=slow)
+def _ours(
+    name: str, title: str, *, slow: int = 1, operations: tuple[str, ...] = ALL, **options: Any
+) -> Entry:
+    title = f"bloomlock {title}"
+    return Entry(name, title, "ours", options, rated=True, slow=slow, operations=operations)
 
 
 OURS = tuple(_ours(name, name, strategy=name) for name in STRATEGIES)
@@ -67,8 +71,11 @@ BLOCKED = (
     _ours("lua-blocked", "lua, blocked", strategy="lua", layout="blocked"),
 )
 ROUTES = (
-    _ours("items", "atomic, items", route="items"),
-    _ours("items-blocked", "blocked, items", layout="blocked", route="items"),
+    # Their `update` is their `add_many`.
+    _ours("items", "atomic, items", route="items", operations=WITH_ANSWERS),
+    _ours(
+        "items-blocked", "blocked, items", layout="blocked", route="items", operations=WITH_ANSWERS
+    ),
     _ours("bitmap", "atomic, bitmap", route="bitmap", slow=20),
     _ours("bitmap-blocked", "blocked, bitmap", layout="blocked", route="bitmap", slow=20),
 )
@@ -109,6 +116,7 @@ SCRAPY_BLOOM = Entry(
     "scrapy-redis-bloomfilter",
     "scrapy_bloom",
     batches=False,
+    operations=(*SINGLE, "add_many"),
     needs="package:scrapy_redis_bloomfilter",
     slow=5,
 )
@@ -160,8 +168,11 @@ RBLOOM = (
     ),
     Entry("set", "set of Python", "in_process", {"kind": "set"}, local=True),
 )
-PING = Entry("ping", "PING by redis-py", "ping", batches=False)
-PING_BYTES = Entry("ping-bytes", "PING bytes", "ping", {"way": "bytes"}, batches=False)
+_TRIPS = (*SINGLE, "add_many")
+PING = Entry("ping", "PING by redis-py", "ping", batches=False, operations=_TRIPS)
+PING_BYTES = Entry(
+    "ping-bytes", "PING bytes", "ping", {"way": "bytes"}, batches=False, operations=_TRIPS
+)
 
 
 def choose(entries: Iterable[Entry], names: Iterable[str]) -> list[Entry]:

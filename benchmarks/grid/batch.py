@@ -45,7 +45,8 @@ LARGE = (
     contenders.REDIS_BLOOM,
     contenders.REDIS_BLOOM_CUT,
 )
-HUGE = tuple(entry for entry in LARGE if entry is not contenders.SADD)
+_LONG = (contenders.SADD, *contenders.ROUTES[:2])
+HUGE = tuple(entry for entry in LARGE if entry not in _LONG)
 ENTRIES = tuple({entry.name: entry for entry in (*SMALL, *LARGE)}.values())
 ASKED_FOR = 1000
 OFFERED = {1: 200, 10: 1000, 100: 2000, ASKED_FOR: 5000}
@@ -65,11 +66,11 @@ def _stages(options: Options) -> Iterator[Stage]:
         return
     sizes = [10, ASKED_FOR] if options.quick else list(OFFERED)
     small = tuple(case for size in sizes for case in _small(size, OFFERED[size]))
-    yield Stage(SMALL, small, options.slices(20, 4), error_rate=rate)
-    yield Stage(MIDDLE, (_add_many(10_000),), options.slices(10, 2), error_rate=rate)
-    yield Stage(LARGE, _large(200_000), options.slices(9, 2), error_rate=rate)
+    yield Stage(SMALL, small, options.slices(12, 3), error_rate=rate)
+    yield Stage(MIDDLE, (_add_many(10_000),), options.slices(8, 2), error_rate=rate)
+    yield Stage(LARGE, _large(200_000), options.slices(7, 2), error_rate=rate)
     if not options.quick:
-        yield Stage(LARGE, _large(100_000), options.slices(5, 0), error_rate=rate)
+        yield Stage(LARGE, _large(100_000), options.slices(3, 0), error_rate=rate)
         yield Stage(HUGE, _large(1_000_000), options.slices(3, 0), error_rate=rate)
 
 
