@@ -134,11 +134,14 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, del
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve until standard input ends, with the process that holds its other end."""
     url, path, delay_ms = sys.argv[1:]
     # Not epoll, which the event loop asks in whole milliseconds.
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
-    loop.run_until_complete(_serve(url, path, float(delay_ms)))
+    serving = loop.create_task(_serve(url, path, float(delay_ms)))
+    loop.add_reader(sys.stdin.fileno(), serving.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        loop.run_until_complete(serving)
 
 
 if __name__ == "__main__":

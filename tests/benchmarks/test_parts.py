@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import redis
 
@@ -12,6 +16,8 @@ from benchmarks.place import connect
 from benchmarks.report.asked import ASKED, Asked, Flatness, Over
 from benchmarks.workloads import POPULAR, items, new_in
 from bloomlock.server import PrivateServer
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +36,18 @@ def test_the_proxy_carries_everything(server):
         for number in range(5000):
             pipeline.echo(number)
         assert pipeline.execute() == [str(number).encode() for number in range(5000)]
+
+
+def test_the_proxy_ends_with_who_started_it(server, tmp_path):
+    command = [sys.executable, "-m", "benchmarks.delay_proxy", server, str(tmp_path / "s"), "0"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as proxy:
+        try:
+            assert proxy.stdout.readline() == b"ready\n"
+            proxy.stdin.close()
+            assert proxy.wait(timeout=30) == 0
+        finally:
+            proxy.kill()
 
 
 def test_a_meter_counts_what_others_send(server):
