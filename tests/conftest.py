@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 import redis
 import servers
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HOME = pytest.StashKey[str]()
+
+# No test asserts a time, these neither.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from bloomlock import BloomFilter
-from bloomlock.commands import Request
+from bloomlock.commands import Flight, Request
 from bloomlock.filters import answers
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
@@ -91,8 +91,12 @@ def test_round_trips_of_one_add(client, strategy):
     assert trips(made, answers.add(made._core, "a")) == expected
     assert trips(made, answers.exists(made._core, "a")) == 1
     if strategy != "lock":
-        chunk = 10_000 // made.num_hashes
-        assert trips(made, answers.add_many(made._core, map(str, range(chunk)))) == 1 + 1
+        # One more looks at the fill.
+        batch = [str(number) for number in range(10_000 // made.num_hashes)]
+        assert trips(made, answers.add_many(made._core, batch, "items")) == 1 + 1
+        made.update(["warm"], route="bitmap")
+        assert trips(made, answers.add_many(made._core, batch, "bitmap")) == 2
+        assert trips(made, answers.exists_many(made._core, batch, "bitmap")) == 1
 
 
 def trips(made, core):
@@ -106,7 +110,7 @@ def trips(made, core):
     try:
         step = next(core)
         while True:
-            count += isinstance(step, Request)
+            count += isinstance(step, (Request, Flight))
             step = core.send(made._runtime.run(one(step)))
     except StopIteration:
         return count

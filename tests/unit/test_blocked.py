@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from murmur import murmur3_x64_128
 
@@ -81,8 +81,6 @@ def test_the_rate_is_the_mean_over_blocks(num_hashes, items):
     assert blocked.block_rate(num_hashes, items) == pytest.approx(expected, rel=1e-9)
 
 
-# The first look at a rate takes as long as all others together.
-@settings(deadline=None)
 @given(st.integers(1, 10**9), st.floats(1e-9, 0.5))
 def test_the_rate_is_kept_at_capacity_and_one_block_less_would_break_it(capacity, error_rate):
     size = blocked.size_for(capacity, error_rate)
