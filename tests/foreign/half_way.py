@@ -6,12 +6,16 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from bloomlock import LockStrategy
+from bloomlock.strategies.lock import _Update
 from bloomlock.strategies.pipeline import PipelineStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loss_proxy import Verdict
+
+    from bloomlock.commands import Core
+    from bloomlock.keys import LockKeys
 
 
 def lock_strategy(factory: Callable[[str], Any], *, pieces: bool) -> LockStrategy:
@@ -20,10 +24,25 @@ def lock_strategy(factory: Callable[[str], Any], *, pieces: bool) -> LockStrateg
     LockStrategy sets the bits in one transaction, so the answers would be exact if the foreign
     lock did nothing at all. What that lock does shows in an update that needs it.
     """
-    made = LockStrategy(factory, timeout=90)
-    if pieces:
-        made._transaction = PipelineStrategy()
-    return made
+    return (_LockStrategyInPieces if pieces else LockStrategy)(factory, timeout=90)
+
+
+class _LockStrategyInPieces(LockStrategy):
+    def _under_foreign_locks(self, update: _Update, factory: Callable[[str], Any]) -> Core[None]:
+        update.__class__ = _UpdateInPieces
+        return super()._under_foreign_locks(update, factory)
+
+
+class _UpdateInPieces(_Update):
+    def carry_out(self, locks: list[LockKeys]) -> Core[bool]:
+        for keys in locks:
+            for index in self._places[keys]:
+                row = self._rows[index : index + 1]
+                (self.results[index],) = yield from PipelineStrategy().exchange(
+                    self._shard, row, write=True
+                )
+        self.waiting.difference_update(locks)
+        return True
 
 
 class HalfWay:
