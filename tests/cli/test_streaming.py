@@ -34,8 +34,9 @@ def unread(process) -> int:
     return size[0]
 
 
-def test_a_line_is_answered_before_the_next_one_comes(start, name):
-    process = start("dedup", "--name", name)
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_line_is_answered_before_the_next_one_comes(start, name, shared):
+    process = start("dedup", *(("--name", name) if shared else ()))
     for line in (b"a\n", b"b\n", b"c\nd\n"):
         send(process, line)
         assert answer(process) == line
