@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ITEMS_PER_CHUNK = 2**14
+"""Items of a batch are hashed and placed on the loop, so many in some milliseconds."""
+
 
 class AsyncBloomFilter(FilterFace):
     """BloomFilter for asyncio: the same parameters, the same methods, awaited.
@@ -121,6 +124,7 @@ class AsyncBloomFilter(FilterFace):
         return await made
 
     def _prepare(self, core: FilterCore, client: Client) -> None:
+        core.items_per_chunk = ITEMS_PER_CHUNK
         self._core = core
         self._client = client
         self._owns_client = False
@@ -172,7 +176,7 @@ class AsyncBloomFilter(FilterFace):
         return await self._calls().call(item, write=False)
 
     async def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
-        """Add many items; one answer for each. See BloomFilter.add_many."""
+        """Add many items, at most 16,384 at once; one answer for each. See BloomFilter.add_many."""
         return await self._run(answers.add_many(self._core, items, route))
 
     async def exists_many(

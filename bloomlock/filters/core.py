@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from .near_cache import AnyTracking, NearCache, NearCaching
 
 
+ITEMS_PER_CHUNK = 2**18
+"""Bounds the memory of a batch to about 200 MB."""
+
 OWN_GENERATIONS = 64
 """How many of the generations that an object wrote last it knows for its own."""
 
@@ -52,6 +55,7 @@ class FilterCore:
         script: Another way for batches.
         bitmap: Another way for large batches.
         merging: The same without answers.
+        items_per_chunk: Items of a batch that are worked on at once, at most.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
         untold: Items added as new of which nobody was told; the next `add` of one is told "new".
@@ -79,6 +83,7 @@ class FilterCore:
         self.script = WithFallback(LuaStrategy(), self.strategy)
         self.bitmap = WithFallback(BitmapRoute(), self.strategy)
         self.merging = WithFallback(MergingRoute(), self.strategy)
+        self.items_per_chunk = ITEMS_PER_CHUNK
         self.on_lost = choice("on_lost", on_lost, OnLost)
         self.on_unknown = choice("on_unknown", on_unknown, OnUnknown)
         self.fill = FillWatch(keys.name, refuse=refuses(on_full))

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 Route = Literal["auto", "items", "script", "bitmap"]
 
-ITEMS_PER_BITMAP = 2**18
-"""Items of one chunk at most: bounds the memory of a batch to about 200 MB."""
-
 
 def check_route(core: FilterCore, route: object) -> None:
     """Raise ConfigurationError if a batch cannot take this route."""
@@ -103,7 +100,7 @@ class Chunks:
         self._count = 0
         self._failure: Exception | None = None
         self.taken: list[str | bytes] = []
-        self._most = ITEMS_PER_BITMAP if hasattr(items, "__len__") else 0
+        self._most = core.items_per_chunk if hasattr(items, "__len__") else 0
 
     def take(self) -> Sequence[bytes]:
         """Return the next items, none at the end.
@@ -133,9 +130,9 @@ class Chunks:
         if core.fill.refuse:
             # A chunk must not go far beyond what is still free.
             few = BITS_PER_TRIP // core.descriptor.size.num_hashes
-            return max(1, few, min(ITEMS_PER_BITMAP, core.fill.until_look))
+            return max(1, few, min(core.items_per_chunk, core.fill.until_look))
         if self._route == "items" or core.strategy.exclusive or not core.strategy.whole:
             return max(1, per_exchange)
         # Of items that may come slowly few are waited for at first.
-        self._most = min(ITEMS_PER_BITMAP, max(per_exchange, 1, 2 * self._most))
+        self._most = min(core.items_per_chunk, max(per_exchange, 1, 2 * self._most))
         return self._most
