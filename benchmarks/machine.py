@@ -44,7 +44,7 @@ def versions(url: str) -> dict[str, str]:
         "server": f"{server} {number}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         **{package: _version(package) for package in PACKAGES},
-        **dict(map(_module, modules)),
+        **dict(sorted(map(_module, modules))),
     }
 
 

@@ -130,8 +130,9 @@ def _single(operation: str, other: str, title: str, bound: float) -> Asked:
     return Asked(f"single {operation} over {title}", "single", measured, bound)
 
 
-def _batch(operation: str, size: int, other: str) -> Over:
-    return _pair("atomic", other, operation=operation, batch=size, workload="new")
+def _batch(operation: str, size: int, other: str, error_rate: float = 1e-6) -> Over:
+    both = {"operation": operation, "batch": size, "workload": "new", "error_rate": error_rate}
+    return _pair("atomic", other, **both)
 
 
 def _replay(ours: int, other: str, theirs: int) -> Over:
@@ -151,10 +152,15 @@ ASKED = (
     _single("exists", "bf", "BF.EXISTS", 1.0),
     _single("add", "ping", "PING", 0.9),
     _single("exists", "ping", "PING", 0.9),
-    Asked(
-        "add_many of 1,000 over pipelined SETBITs", "batch", _batch("add_many", 1000, "setbit"), 8
+    *(
+        Asked(f"add_many of 1,000 over {title}, {rate:g}", "batch", measured, bound, aim=aim)
+        for other, title, bound, aim in (
+            ("setbit", "pipelined SETBITs", 8.0, None),
+            ("bf", "BF.MADD", 0.3, 0.5),
+        )
+        for rate in (1e-6, 1e-3)
+        for measured in (_batch("add_many", 1000, other, rate),)
     ),
-    Asked("add_many of 1,000 over BF.MADD", "batch", _batch("add_many", 1000, "bf"), 0.3, aim=0.5),
     *(
         Asked(f"{operation} of 200,000 over BF.MADD, {how}", "batch", measured, bound, aim=aim)
         for operation, bound, aim in (("update", 2.0, None), ("add_many", 1.2, 2.0))

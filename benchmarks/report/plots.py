@@ -63,7 +63,13 @@ PICTURES = (
         "batch",
         "Cost of an item against the items in a call",
         (
-            Panel("add_many", "batch", "items in a call", _of("add_many"), _CROWD),
+            Panel(
+                "add_many",
+                "batch",
+                "items in a call",
+                _of("add_many") | {"error_rate": 1e-6},
+                _CROWD,
+            ),
             Panel("update", "batch", "items in a call", _of("update"), ("ping", *_CROWD)),
         ),
     ),
