@@ -93,15 +93,16 @@ def test_every_item_has_one_winner_among_a_thousand_tasks(r, valkey, strategy):
     assert asyncio.run(run()) == Counter({item for items in offers for item in items})
 
 
+@pytest.mark.parametrize("near_cache", [0, 50])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_calls_are_answered_in_their_order(r, valkey, strategy):
+def test_calls_are_answered_in_their_order(r, valkey, strategy, near_cache):
     """Every answer is what the calls one after the other would give."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
 
     async def run():
-        async with filter_at(valkey, strategy=strategy) as made:
+        async with filter_at(valkey, strategy=strategy, near_cache=near_cache) as made:
             assert await asyncio.gather(
                 made.add("first"),
                 made.exists("x"),
@@ -126,14 +127,14 @@ def test_calls_are_answered_in_their_order(r, valkey, strategy):
 
 
 def test_a_batch_is_bounded_and_the_next_goes_on(r, valkey, monkeypatch):
-    monkeypatch.setattr(coalescing, "CALLS_PER_BATCH", 7)
+    monkeypatch.setattr(coalescing, "CALLS_PER_BATCH", 25)
 
     async def run():
         async with filter_at(valkey) as made:
             before = updates(r)
             assert await asyncio.gather(*(made.add(str(n)) for n in range(100))) == [True] * 100
-            # One alone, then 99 by sevens.
-            assert updates(r) - before == 1 + 15
+            # One alone, then 99 by twenty-fives, each a command.
+            assert updates(r) - before == 1 + 4
 
     asyncio.run(run())
 
