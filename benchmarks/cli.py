@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
-FILE = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -122,7 +122,7 @@ def run_command(
     measured: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names or ALL):
         # Each has a server of its own: none pays for what another one left behind.
-        with _failures(), serving(url, module, program) as (where, prefix):
+        with _failures(), serving(url, module and module.absolute(), program) as (where, prefix):
             measured[name] = result = _about(name, options, where)
             out.rule(f"{name}: {SUITES[name].about}")
             out.print(show.header(result["machine"], result["versions"]))

@@ -1,7 +1,7 @@
 """Filters for 10^5 to 10^8 items: how cost grows with size.
 
-Every filter holds half of its capacity before, at most two million items: so all its memory has
-been touched and no slice pays for fresh pages. What grows with size then is only the way to
+Every filter holds a quarter of its capacity before, at most half a million items: so nearly all its
+memory has been touched and no slice pays for fresh pages. What grows with size then is the way to
 memory. An item of a classic filter has k bits anywhere: in a filter of 3.6 MB (10^6 items) they
 come from the processor's caches, in one of 360 MB (10^8) each is a miss of cache and TLB, k for
 an item. In the blocked layout all k lie in one cache line: one miss for an item at any size.
@@ -32,12 +32,12 @@ ENTRIES = (
 )
 CAPACITIES = (100_000, 1_000_000, 10_000_000, 100_000_000)
 BATCH = 1000
-MOST_FILL = 2_000_000
+MOST_FILL = 500_000
 
 
 def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
     """Measure; return what was measured as plain data."""
-    most_fill = options.items or (MOST_FILL // 10 if options.quick else MOST_FILL)
+    most_fill = options.items or (MOST_FILL // 5 if options.quick else MOST_FILL)
     items = options.offered(5 * BATCH, BATCH)
     cases = (
         Case("add", options.offered(250)),
@@ -51,7 +51,7 @@ def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
             options.slices(9, 3),
             capacity,
             options.error_rates[0],
-            fill=min(capacity // 2, most_fill),
+            fill=min(capacity // 4, most_fill),
         )
         for capacity in CAPACITIES[: 3 if options.quick else None]
     ]
