@@ -151,10 +151,10 @@ class Coalescer:
             await asyncio.sleep(0)
 
     def _board(self) -> Gathered:
-        waiting = self._waiting
-        if len(waiting) <= CALLS_PER_BATCH:
-            self._under_way, self._waiting = waiting, {}
-        else:
+        # Some may have been cancelled just now, and not have come to leave by themselves.
+        waiting = {future: call for future, call in self._waiting.items() if not future.done()}
+        self._under_way, self._waiting = waiting, {}
+        if len(waiting) > CALLS_PER_BATCH:
             self._under_way = dict(islice(waiting.items(), CALLS_PER_BATCH))
             self._waiting = dict(islice(waiting.items(), CALLS_PER_BATCH, None))
         return Gathered(self._core, list(self._under_way.values()))

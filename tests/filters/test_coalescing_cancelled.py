@@ -136,6 +136,28 @@ def test_what_was_not_sent_yet_never_is(r, gate):
     asyncio.run(run())
 
 
+def test_what_is_cancelled_at_the_moment_of_sending_is_not_sent(r, valkey):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            made = await filter_at(client)
+
+            async def go_first():
+                assert await made.add("first")
+                # The next batch has a task, which has not begun.
+                for task in waiting[::2]:
+                    task.cancel()
+
+            first = asyncio.create_task(go_first())
+            waiting = [asyncio.create_task(made.add(str(n))) for n in range(10)]
+            assert await asyncio.gather(*waiting[1::2]) == [True] * 5
+            await first
+            assert all(task.cancelled() for task in waiting[::2])
+            assert await made.exists_many(map(str, range(10))) == [False, True] * 5
+            await settled(client, made)
+
+    asyncio.run(run())
+
+
 def test_a_batch_under_way_goes_on_for_those_who_stay(r, gate):
     async def run():
         async with redis.asyncio.Redis.from_url(gate.url) as client:
@@ -291,6 +313,7 @@ def test_with_locks_a_cancelled_caller_leaves_none_behind(r, valkey):
                 await asyncio.wait([task])
                 await settled(client, made)
                 assert not r.keys("*:lock:[0-9]*")
-                assert await made.exists(str(number)) is (number >= 2)
+                # Not before our task has begun, and to its end once it has.
+                assert await made.exists(str(number)) is (number > 2)
 
     asyncio.run(run())
