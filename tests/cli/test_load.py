@@ -18,7 +18,6 @@ from servers import wait_until
 
 from bloomlock import BloomFilter
 from bloomlock.cli.journal import Journal, Mark
-from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,11 +202,14 @@ def test_what_starts_over(run, start, valkey, name, file, home, why):
     assert lines == 1 or holds(valkey, name, LINES)
 
 
-def test_files_that_were_finished_are_not_read_again(run, start, valkey, name, file, tmp_path):
+def test_files_that_were_finished_are_not_read_again(
+    run, start, valkey, name, file, tmp_path, home
+):
     first = tmp_path / "first"
     first.write_bytes(b"a\nb\nc")
     arguments = ("--name", name, *SMALL, str(first), str(file))
-    with interrupted(start, valkey, arguments, 4) as proxy:
+    with interrupted(start, valkey, arguments, 6) as proxy:
+        assert len(journals(home)) == 2
         done = run("load", *arguments, url=proxy.url)
     words = done.stderr.split()
     assert done.returncode == 0
@@ -216,34 +218,42 @@ def test_files_that_were_finished_are_not_read_again(run, start, valkey, name, f
     assert holds(valkey, name, [*LINES, b"a", b"b", b"c"])
 
 
-def test_a_lost_reply_is_no_interruption(run, valkey, name, file):
-    for how in ("before", "after"):
-        executed = []
+@pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.parametrize(("capacity", "command"), [("150000", "EXEC"), ("5000000", "BITFIELD")])
+def test_a_lost_reply_is_no_interruption(run, valkey, name, file, *, how, capacity, command):
+    executed = []
 
-        def judge(command: str, _: int, how: str = how, executed: list[str] = executed) -> str:
-            executed.append(command)
-            return how if command == "EXEC" and executed.count("EXEC") == 4 else "pass"
+    def judge(sent: str, _: int) -> str:
+        executed.append(sent)
+        return how if sent == command and executed.count(command) == 4 else "pass"
 
-        with LossProxy(valkey, judge) as proxy:
-            done = run("load", "--name", name + how, *SMALL, str(file), url=proxy.url)
-            assert proxy.lost == 1
-        assert (done.returncode, done.stderr) == (0, b"bloomlock: 120000 lines read\n")
-        assert holds(valkey, name + how, LINES)
+    with LossProxy(valkey, judge) as proxy:
+        done = run("load", "--name", name, "--capacity", capacity, str(file), url=proxy.url)
+        assert proxy.lost == 1
+    assert (done.returncode, done.stderr) == (0, b"bloomlock: 120000 lines read\n")
+    assert holds(valkey, name, LINES)
 
 
-def test_a_server_that_dies(start, name, file, home):
-    with PrivateServer() as server:
-        stop = Stop(3)
-        with LossProxy(server.url, stop) as proxy:
-            process = start("load", "--name", name, *SMALL, str(file), url=proxy.url)
-            assert stop.reached.wait(PATIENCE)
-            server.kill()
-            stop.go_on.set()
-            _, error = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert error.startswith(b"bloomlock: ")
-    assert error.count(b"\n") == 1
-    assert 0 < offset(home) < file.stat().st_size
+@pytest.mark.parametrize(("capacity", "command"), [("150000", "SET"), ("5000000", "BITFIELD")])
+def test_a_server_that_is_gone(run, valkey, name, file, home, *, capacity, command):
+    arguments = ("--name", name, "--capacity", capacity, str(file))
+
+    def judge(sent: str, _: int) -> str:
+        return "before" if sent == command and journals(home) else "pass"
+
+    with LossProxy(valkey, judge) as proxy:
+        done = run("load", *arguments, url=proxy.url)
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"bloomlock: ")
+        assert done.stderr.count(b"\n") == 1
+        known = offset(home) // LINE_BYTES
+        assert 0 < known < len(LINES)
+        assert holds(valkey, name, LINES[:known])
+        proxy.judge = lambda *_: "pass"
+        done = run("load", *arguments, url=proxy.url)
+    assert done.returncode == 0
+    assert done.stderr.endswith(b" %d lines read, %d before\n" % (len(LINES) - known, known))
+    assert holds(valkey, name, LINES)
 
 
 def test_cleared_meanwhile(start, run, valkey, name, file, home):
