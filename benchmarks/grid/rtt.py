@@ -18,16 +18,21 @@ from .case import Case, Stage
 if TYPE_CHECKING:
     from benchmarks.options import Options
 
-_FEW = (contenders.SETBIT, contenders.SCRAPY_BLOOM, contenders.POTTERY)
+# A thousand items one after the other take seconds, and tell what one item tells.
+_ONE_BY_ONE = tuple(
+    replace(entry, operations=contenders.SINGLE)
+    for entry in (contenders.SCRAPY_BLOOM, contenders.PING)
+)
 ENTRIES = (
     *contenders.OURS,
     contenders.NEAR,
     contenders.ASYNC[0],
     contenders.SADD,
     contenders.REDIS_BLOOM,
-    *_FEW,
+    contenders.SETBIT,
+    contenders.POTTERY,
+    *_ONE_BY_ONE,
     contenders.ASYNC_PEERS[0],
-    contenders.PING,
 )
 ROUND_TRIPS_MS = (0.0, 0.5, 1.0)
 BATCH = 1000
