@@ -48,6 +48,9 @@ class AsyncBloomFilter(FilterFace):
     The filter is created or attached to at the first use, or by `await`ing the object itself.
     What a BloomFilter wrote is read by it, and the other way round.
 
+    `add`s and `exists`s that wait at the same time go out together, in order, each with its own
+    answer; a call that is alone is sent at once. One that is cancelled harms no other.
+
     Args:
         client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None, as
             for BloomFilter; it belongs to one event loop.
