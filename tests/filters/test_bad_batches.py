@@ -123,8 +123,7 @@ def test_an_item_of_another_type_is_named_by_its_index(make, batch, wrong, error
     assert getattr(caught.value, "added", 0) == 0
 
 
-@pytest.mark.parametrize("bad", [NoMoreError, TypeError])
-@pytest.mark.parametrize("route", ["auto", "items"])
+@pytest.mark.parametrize(("bad", "route"), [(NoMoreError, "auto"), (TypeError, "items")])
 def test_a_batch_that_goes_bad_half_way_tells_what_was_done(made, bad, route):
     # More than one chunk, of which some strategies take larger ones.
     after = 11_000 if made.strategy in {"atomic", "lua"} else 800
