@@ -79,7 +79,7 @@ def cli(context: click.Context) -> int | None:
     """Has anyone seen this before? Bloom filters in Redis, shared by many processes.
 
     The server is the one of --url, else of BLOOMLOCK_URL, else of REDIS_URL, else one that
-    bloomlock starts for you.
+    bloomlock starts for you; dedup without --name needs none.
 
     Exit status: 0 if all went well, 1 if the answer is no, 2 after an error; `lock` passes on that
     of the command it runs.
