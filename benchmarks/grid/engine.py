@@ -144,12 +144,12 @@ class _Stage:
 
     def _spans(self, entry: Entry, case: Case, tag: str) -> tuple[Span, ...]:
         items = case.items
-        if case.workload == "links":
-            return ((f"links:{self._stage.links}", items),)
         if entry.slow > 1:
             # Whole batches: what is compared is the cost of such a batch.
             items = max(1, items // entry.slow // case.batch) * case.batch
         match case.workload:
+            case "links":
+                return ((f"links:{self._stage.links}", items),)
             case "zipf":
                 return ((f"zipf:{tag}", items),)
             case "seen":

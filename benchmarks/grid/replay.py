@@ -9,6 +9,7 @@ slow ones replay the first fifth only, in which more links are new.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,10 @@ ENTRIES = (
     contenders.OURS[1],
     contenders.SADD,
     contenders.REDIS_BLOOM,
-    contenders.SCRAPY_BLOOM,
-    contenders.PING,
+    *(
+        replace(entry, operations=contenders.SINGLE)
+        for entry in (contenders.SCRAPY_BLOOM, contenders.PING)
+    ),
 )
 BATCH = 100
 QUICK = 5_000
@@ -48,7 +51,7 @@ def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
         stage = Stage(
             ENTRIES,
             cases,
-            options.slices(7, 2),
+            options.slices(5, 2),
             error_rate=options.error_rates[0],
             links=str(file),
         )
