@@ -8,7 +8,7 @@ every answer came with the header of that view, except adds whose reply was lost
 from __future__ import annotations
 
 from itertools import compress, repeat
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from bloomlock.items import encode_item
 
@@ -53,41 +53,17 @@ def answer_chunk(
     """
     view = core.view
     asked = None if view is None else (yield from core.ask_near(view))
-    if asked is None:
+    if view is None or asked is None:
         return (yield from ask(encoded))
+    chunk = _Chunk(core, view, asked, ask, write, keep)
     known = _look_up(asked.near, items)
-    if not any(known):
-        try:
-            answers = yield from ask(encoded)
-        except Exception:
-            asked.near.doubt()
-            raise
-        if keep:
-            _note(core, view, asked, items, answers, write=write)
-        return answers
-    told: Iterable[bool | None] = repeat(not write)
-    rest: Sequence[bool | None] = []
-    missed = [not kept for kept in known]
     try:
-        if not all(known):
-            answers = yield from ask(list(compress(encoded, missed)))
-            rest = answers
-            if keep:
-                _note(core, view, asked, list(compress(items, missed)), answers, write=write)
-        if core.view is not view:
-            # The filter was cleared, as has just turned out: what is kept was true before.
-            told = yield from ask(list(compress(encoded, known)))
-    except Exception as error:
+        if not any(known):
+            return (yield from chunk.ask(items, encoded))
+        return (yield from chunk.ask_for_the_rest(known, items, encoded))
+    except Exception:
         asked.near.doubt()
-        partly = getattr(error, "results", ())
-        if rest:
-            told = partly
-        else:
-            rest = partly
-            told = repeat(not write if core.view is view and core.lost is None else None)
-        error.results = _merge(known, told, rest)  # type: ignore[attr-defined]
         raise
-    return cast("list[bool]", _merge(known, told, rest))
 
 
 def _look_up(near: NearCache, items: Items) -> list[bool]:
@@ -97,27 +73,58 @@ def _look_up(near: NearCache, items: Items) -> list[bool]:
     return near.known(items)
 
 
-def _note(
-    core: FilterCore,
-    view: View | None,
-    asked: Asked,
-    items: Items,
-    answers: Sequence[bool],
-    *,
-    write: bool,
-) -> None:
-    """Keep what turned out to be seen."""
-    if core.view is not view:
-        return
-    asked.confirm()
-    seen = items
-    if not write:
-        seen = list(compress(items, answers))
-    elif core.on_unknown == "new":
-        seen = [item for item, new in zip(items, answers, strict=True) if not new]
-    if core.untold:
-        seen = [item for item in seen if encode_item(item) not in core.untold]
-    asked.near.keep_many(seen)
+class _Chunk(NamedTuple):
+    """What stays the same while a chunk is answered."""
+
+    core: FilterCore
+    view: View
+    asked: Asked
+    asks: Ask
+    write: bool
+    keep: bool
+
+    def ask(self, items: Items, encoded: Sequence[bytes]) -> Core[list[bool]]:
+        """Ask for items, and keep those that turn out to be seen."""
+        answers = yield from self.asks(encoded)
+        if self.keep and self.core.view is self.view:
+            self.asked.confirm()
+            seen = items
+            if not self.write:
+                seen = list(compress(items, answers))
+            elif self.core.on_unknown == "new":
+                seen = [item for item, new in zip(items, answers, strict=True) if not new]
+            if self.core.untold:
+                seen = [item for item in seen if encode_item(item) not in self.core.untold]
+            self.asked.near.keep_many(seen)
+        return answers
+
+    def ask_for_the_rest(
+        self, known: list[bool], items: Items, encoded: Sequence[bytes]
+    ) -> Core[list[bool]]:
+        """Ask for the items that are not kept."""
+        core, kept_answer = self.core, not self.write
+        if all(known):
+            return [kept_answer] * len(known)
+        missed = [not kept for kept in known]
+        told: Iterable[bool | None] = repeat(kept_answer)
+        rest: Sequence[bool | None] = []
+        try:
+            rest = yield from self.ask(
+                list(compress(items, missed)), list(compress(encoded, missed))
+            )
+            if core.view is not self.view:
+                # The filter was cleared, as has just turned out: what is kept was true before.
+                told = yield from self.asks(list(compress(encoded, known)))
+        except Exception as error:
+            partly = getattr(error, "results", ())
+            if rest:
+                told = partly
+            else:
+                gone = core.view is not self.view or core.lost is not None
+                rest, told = partly, repeat(None if gone else kept_answer)
+            error.results = _merge(known, told, rest)  # type: ignore[attr-defined]
+            raise
+        return cast("list[bool]", _merge(known, told, rest))
 
 
 def _merge(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bloomlock.commands import Core, Flight, Replies, collect, encode_command
+from bloomlock.commands import Core, Flight, Replies, Request, collect, encode_command
 
 from .base import Segment, SingleTrip, any_missing, rows_per_command
 from .encoding import encode_offsets, unfilled
@@ -65,6 +66,19 @@ class AtomicStrategy(SingleTrip):
             return Segment(1, error=reply if isinstance(reply, Exception) else TypeError(reply))
         # Only a header of 0 could be taken for a bit, and that one is looked at first.
         return Segment(1, reply[0], [0 in reply])
+
+    def exchange_few(
+        self, shard: Shard, rows: Sequence[Sequence[int]], *, write: bool
+    ) -> Core[Segment]:
+        """As `exchange`, without arrays, for rows that fit into one command."""
+        request = Request(shard.key, self.encode_one(shard, list(chain.from_iterable(rows)), write))
+        (reply,) = yield from collect(request, repeatable=not write)
+        if not isinstance(reply, list):
+            error = reply if isinstance(reply, Exception) else TypeError(reply)
+            return Segment(len(rows), error=error)
+        bits, length = reply[1:], len(rows[0])
+        missing = [0 in bits[start : start + length] for start in range(0, len(bits), length)]
+        return Segment(len(rows), reply[0], missing)
 
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange; several commands are on their way at once."""
