@@ -64,10 +64,10 @@ class Threads:
         """Keep the client."""
         self.client: Any = client
         self._cluster: Any = client if isinstance(client, redis.RedisCluster) else None
-        self._idle: list[Lease] = []
+        # Each with the time at which it was used last.
+        self._idle: list[tuple[Lease, float]] = []
         # The pool counts the idle connection as used; it must not do so for ever.
         weakref.finalize(self, _release_all, self._idle).atexit = False
-        self._used = 0.0
         self._listeners: list[Listener] = []
         pool = getattr(client, "connection_pool", None)
         self._keeps_idle = (
@@ -229,7 +229,7 @@ class Threads:
 
     def _take_idle(self, pool: Any) -> Lease | None:
         try:
-            lease = self._idle.pop()
+            lease, used = self._idle.pop()
         except IndexError:
             return None
         kept_pool, connection = lease
@@ -237,7 +237,7 @@ class Threads:
             return None
         try:
             # Readable means closed by the server, or replies that nobody asked for.
-            fresh = time.monotonic() - self._used < FRESH_SECONDS
+            fresh = time.monotonic() - used < FRESH_SECONDS
             usable = kept_pool is pool and (fresh or not connection.can_read())
         except (RedisConnectionError, RedisTimeoutError, OSError):
             usable = False
@@ -254,8 +254,7 @@ class Threads:
 
     def _give_back(self, lease: Lease) -> None:
         if self._keeps_idle and not self._idle:
-            self._used = time.monotonic()
-            self._idle.append(lease)
+            self._idle.append((lease, time.monotonic()))
         else:
             pool, connection = lease
             pool.release(connection)
@@ -331,9 +330,9 @@ def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:
 _SHARED: weakref.WeakValueDictionary[int, Threads] = weakref.WeakValueDictionary()
 
 
-def _release_all(idle: list[Lease]) -> None:
+def _release_all(idle: list[tuple[Lease, float]]) -> None:
     # Another thread may take the last one in between.
     with contextlib.suppress(IndexError):
         while True:
-            pool, connection = idle.pop()
+            (pool, connection), _ = idle.pop()
             pool.release(connection)
