@@ -33,7 +33,7 @@ ENTRIES = (
         for entry in (contenders.SCRAPY_BLOOM, contenders.PING)
     ),
 )
-BATCH = 100
+BATCHES = (100, 1000)
 QUICK = 5_000
 
 
@@ -46,7 +46,7 @@ def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
         file.write_text("\n".join(links), "utf-8")
         cases = (
             Case("add", items, "links", fresh=True),
-            Case("add_many", items, "links", batch=BATCH, fresh=True),
+            *(Case("add_many", items, "links", batch=size, fresh=True) for size in BATCHES),
         )
         stage = Stage(
             ENTRIES,

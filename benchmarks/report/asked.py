@@ -142,7 +142,7 @@ def _replay(ours: int, other: str, theirs: int) -> Over:
     )
 
 
-_CALLS = {1: "add", 100: "add_many"}
+_CALLS = {1: "add", 100: "add_many", 1000: "add_many"}
 _DEDUP = ({"title": "bloomlock dedup"}, {"title": "awk '!seen[$0]++'"})
 _BLOCKED = {"contender": "items-blocked", "operation": "add_many"}
 ASKED = (
@@ -178,6 +178,7 @@ ASKED = (
     Asked("replay, each link, over SADD of each", "replay", _replay(1, "sadd", 1), 10),
     Asked("replay, each link, over BF.MADD of 100", "replay", _replay(1, "bf", 100), 2),
     Asked("replay, 100 links, over BF.MADD of 100", "replay", _replay(100, "bf", 100), 2),
+    Asked("replay, 1,000 links, over BF.MADD of 100", "replay", _replay(1000, "bf", 100), 2),
     Asked("dedup over awk, lines/s", "dedup", Over(*_DEDUP), 0.5),
     Asked(
         "dedup over awk, memory of a new line",
