@@ -112,9 +112,13 @@ class _Chunk(NamedTuple):
             rest = yield from self.ask(
                 list(compress(items, missed)), list(compress(encoded, missed))
             )
-            if core.view is not self.view:
-                # The filter was cleared, as has just turned out: what is kept was true before.
-                told = yield from self.asks(list(compress(encoded, known)))
+            if core.view is self.view:
+                answers = [kept_answer] * len(known)
+                for index, answer in zip(compress(range(len(known)), missed), rest, strict=True):
+                    answers[index] = bool(answer)
+                return answers
+            # The filter was cleared, as has just turned out: what is kept was true before.
+            told = yield from self.asks(list(compress(encoded, known)))
         except Exception as error:
             partly = getattr(error, "results", ())
             if rest:
