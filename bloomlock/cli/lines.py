@@ -112,7 +112,10 @@ def batches(parts: Iterable[list[bytes]], pace: Pace) -> Iterator[list[bytes]]:
     """
     held: list[bytes] = []
     for part in parts:
-        held = held + part if held else part
+        if held:
+            held += part
+        else:
+            held = part
         start = 0
         while len(held) - start >= pace.lines:
             lines = held[start : start + pace.lines]

@@ -100,11 +100,14 @@ def test_version(run):
     assert run("--version").stdout.startswith(b"bloomlock 0.")
 
 
-def test_add_pays_for_nothing_it_does_not_use():
+@pytest.mark.parametrize("arguments", [["add", "--help"], ["dedup", "-"]])
+def test_commands_pay_for_nothing_they_do_not_use(arguments):
     code = (
         "import sys; from bloomlock.cli import cli\n"
-        "cli.main(['add', '--help'], standalone_mode=False)\n"
-        "print({'rich', 'scrapy', 'scrapy_ext'} & sys.modules.keys())"
+        f"cli.main({arguments}, standalone_mode=False)\n"
+        "print({'rich', 'scrapy', 'scrapy_ext', 'bloomlock.cli.journal'} & sys.modules.keys())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=b"a\n", capture_output=True, check=True, timeout=60
+    )
     assert done.stdout.endswith(b"set()\n")
