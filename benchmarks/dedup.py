@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 LINES, QUICK_LINES = 5_000_000, 500_000
 ROOT = Path(__file__).parent.parent
 MEASURED = Path(__file__).with_name("measured.py")
-_BLOOMLOCK = (sys.executable, "-m", "bloomlock.cli", "dedup", "--capacity", "{capacity}")
+_DEDUP = (sys.executable, "-m", "bloomlock.cli", "dedup", "{file}")
+_SHARED = ("--url", "{url}", "--name", "{name}", "--capacity", "{capacity}")
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "bloomlock dedup": (*_BLOOMLOCK, "{file}"),
-    "bloomlock dedup, server": (*_BLOOMLOCK, "--url", "{url}", "--name", "{name}", "{file}"),
+    "bloomlock dedup": _DEDUP,
+    "bloomlock dedup, server": (*_DEDUP, *_SHARED),
     "awk '!seen[$0]++'": ("awk", "!seen[$0]++", "{file}"),
     "mawk '!seen[$0]++'": ("mawk", "!seen[$0]++", "{file}"),
     "sort -u": ("sort", "-u", "{file}"),
