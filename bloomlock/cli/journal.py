@@ -87,6 +87,11 @@ class Journal:
             return Mark()
         return mark
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a mark on disk, of whatever generation and file."""
+        return self._place.exists()
+
     def advance(self, mark: Mark) -> None:
         """Note that all lines before the mark were acknowledged; on disk within about a second."""
         self._unwritten = mark

@@ -101,12 +101,17 @@ def _forget(journals: Sequence[Journal | None]) -> None:
 
 
 def _tell(files: Sequence[str], journals: Sequence[Journal | None]) -> None:
-    """Say where the load goes on, if it was interrupted."""
+    """Say where the load goes on, if it was interrupted, or why it cannot."""
     done = size = 0
     for file, journal in zip(files, journals, strict=True):
         if journal is not None:
             found = Path(file).stat()
-            done += journal.begin(found).offset
+            offset = journal.begin(found).offset
+            if not offset and journal.exists:
+                warn(
+                    f"{file} has changed since it was loaded in part, or the filter: starting over"
+                )
+            done += offset
             size += found.st_size
     if done:
         warn(f"going on at {100 * done // size} % (--restart reads all)")

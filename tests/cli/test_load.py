@@ -198,7 +198,11 @@ def test_what_starts_over(run, start, valkey, name, file, home, why):
         options = {"restart": ["--restart"], "other delimiter": ["-z"]}.get(why, [])
         done = run("load", *options, *arguments, url=proxy.url)
     lines = 1 if why == "other delimiter" else len(LINES)
-    assert (done.returncode, done.stderr) == (0, b"bloomlock: %d lines read\n" % lines)
+    *told, summary = done.stderr.decode().splitlines()
+    assert (done.returncode, summary) == (0, f"bloomlock: {lines} lines read")
+    expected = f"bloomlock: {file} has changed since it was loaded in part, or the filter: "
+    expected += "starting over"
+    assert told == ([expected] if why in ("changed", "cleared", "nonsense") else [])
     assert lines == 1 or holds(valkey, name, LINES)
 
 
