@@ -16,7 +16,7 @@ MOST_LINES = 2**18
 """What the library takes as one batch at most."""
 
 FEWEST_LINES = 2**13
-LINES_IN_MEMORY = 2**14
+LINES_IN_MEMORY = 2**13
 FIRST_BITS = 10_000
 
 QUICK_SECONDS = 1.0
