@@ -2,8 +2,7 @@
 
 A Bloom filter for n items at rate p needs n log2(e) log2(1/p) bits if every one of them is as good
 as a coin. On a server it is what MEMORY USAGE tells of all keys, allocator's overhead included. A
-set is filled, the others have their size from the beginning or get it with their first items. In
-the process it is the bytes of the bitmap.
+set is filled, the others have their size from the beginning or get it with their first items.
 """
 
 from __future__ import annotations
