@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.ratios import summarize
@@ -197,18 +198,28 @@ def _draw(
         lines[points[0]["title"]] = line
         low, high = [summary.low for summary in found], [summary.high for summary in found]
         axis.fill_between(places, low, high, color=colour, alpha=0.1, linewidth=0)
-    _label(axis, panel, sorted({row[panel.along] for row in rows}))
+    _label(axis, panel, sorted({row[panel.along] for row in chain(*drawn.values())}))
     return lines
 
 
 def _label(axis: Axes, panel: Panel, places: list[float]) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator  # noqa: PLC0415 - as above
+    from matplotlib.ticker import (  # noqa: PLC0415 - as above
+        EngFormatter,
+        FuncFormatter,
+        LogLocator,
+        NullFormatter,
+        NullLocator,
+    )
 
+    short = EngFormatter(sep="")
     axis.set_xscale("linear" if panel.linear else "log")
-    axis.set_xticks(places, [f"{place:g}" for place in places])
+    names = [f"{place:g}" if place < 1 else short(place) for place in places]
+    axis.set_xticks(places, names, rotation=0 if panel.linear else 45)
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set(title=panel.title, xlabel=panel.label)
     axis.set_ylabel("items/s" if panel.rate else "µs/item")
 
