@@ -268,11 +268,15 @@ def test_a_reply_that_was_lost_is_nothing_to_keep(alone):
     assert made.exists("a") is False
 
 
-def test_after_a_failure_the_server_is_asked_first(alone):
+@pytest.mark.parametrize(
+    ("carry_out", "items"),
+    [(answers.add, "c"), (answers.add_many, ["c", "d"]), (answers.add_many, ["a", "c"])],
+)
+def test_after_a_failure_the_server_is_asked_first(alone, carry_out, items):
     made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
     made.add("a")
     with pytest.raises(OutcomeUnknownError):
-        lose_reply(answers.add(made._core, "c"))
+        lose_reply(carry_out(made._core, items))
     before = trips(alone)
     assert made.add("a") is False
     assert trips(alone) == before + 1
