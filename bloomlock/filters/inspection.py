@@ -13,6 +13,8 @@ from .fill import count_bits
 from .following import in_one_generation
 
 if TYPE_CHECKING:
+    from bloomlock.descriptor import Descriptor
+
     from .core import FilterCore
     from .view import View
 
@@ -56,6 +58,33 @@ class FilterInfo:
     current_error_rate: float
     memory_bytes: int
 
+    @classmethod
+    def of(
+        cls, descriptor: Descriptor, bits_set: int, name: str, strategy: str, memory_bytes: int
+    ) -> FilterInfo:
+        """Return what follows from the parameters and the number of set bits."""
+        size, formulas = descriptor.size, descriptor.formulas
+        fill_ratio = bits_set / size.num_bits
+        return cls(
+            name=name,
+            capacity=descriptor.capacity,
+            error_rate=descriptor.error_rate,
+            num_bits=size.num_bits,
+            num_hashes=size.num_hashes,
+            seeds=descriptor.seeds,
+            layout=descriptor.layout,
+            shards=size.shards,
+            generation=descriptor.generation,
+            strategy=strategy,
+            bits_set=bits_set,
+            fill_ratio=fill_ratio,
+            estimated_count=round(
+                formulas.estimate_count(bits_set, size.num_bits, size.num_hashes)
+            ),
+            current_error_rate=formulas.error_rate_at_fill(fill_ratio, size.num_hashes),
+            memory_bytes=memory_bytes,
+        )
+
 
 def info(core: FilterCore) -> Core[FilterInfo]:
     """Return all that is known about the filter.
@@ -63,26 +92,8 @@ def info(core: FilterCore) -> Core[FilterInfo]:
     Cost: the server reads the whole bitmap once, at most 16 MiB in one command.
     """
     view, bits_set = yield from _counted(core)
-    descriptor = view.descriptor
-    size, formulas = descriptor.size, descriptor.formulas
-    fill_ratio = bits_set / size.num_bits
-    return FilterInfo(
-        name=core.keys.name,
-        capacity=descriptor.capacity,
-        error_rate=descriptor.error_rate,
-        num_bits=size.num_bits,
-        num_hashes=size.num_hashes,
-        seeds=descriptor.seeds,
-        layout=descriptor.layout,
-        shards=size.shards,
-        generation=descriptor.generation,
-        strategy=core.strategy.name,
-        bits_set=bits_set,
-        fill_ratio=fill_ratio,
-        estimated_count=round(formulas.estimate_count(bits_set, size.num_bits, size.num_hashes)),
-        current_error_rate=formulas.error_rate_at_fill(fill_ratio, size.num_hashes),
-        memory_bytes=(yield from _memory(core, view)),
-    )
+    memory = yield from _memory(core, view)
+    return FilterInfo.of(view.descriptor, bits_set, core.keys.name, core.strategy.name, memory)
 
 
 def count(core: FilterCore) -> Core[int]:

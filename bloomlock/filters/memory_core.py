@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from bloomlock.descriptor import READY
 from bloomlock.errors import CapacityError, ConfigurationError, PartialResultError
 from bloomlock.items import encode_items
 
@@ -119,26 +120,10 @@ class MemoryCore:
 
     def info(self) -> FilterInfo:
         """Return all that is known about the filter."""
-        descriptor, size = self.descriptor, self.descriptor.size
-        bits_set = self.bits.count()
-        fill_ratio = bits_set / size.num_bits
-        return FilterInfo(
-            name="",
-            capacity=descriptor.capacity,
-            error_rate=descriptor.error_rate,
-            num_bits=size.num_bits,
-            num_hashes=size.num_hashes,
-            seeds=descriptor.seeds,
-            layout=descriptor.layout,
-            shards=size.shards,
-            generation=0,
-            strategy="memory",
-            bits_set=bits_set,
-            fill_ratio=fill_ratio,
-            estimated_count=self.estimate(bits_set),
-            current_error_rate=descriptor.formulas.error_rate_at_fill(fill_ratio, size.num_hashes),
-            memory_bytes=sum(image.nbytes for image in self.bits.images),
-        )
+        memory_bytes = sum(image.nbytes for image in self.bits.images)
+        # The generation is of no account here.
+        descriptor = self.descriptor.with_generation(0, READY)
+        return FilterInfo.of(descriptor, self.bits.count(), "", "memory", memory_bytes)
 
     def check_writable(self) -> None:
         """Raise ConfigurationError if the bits cannot be changed."""
