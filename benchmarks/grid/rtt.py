@@ -46,7 +46,7 @@ def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
         Case("add_many", options.offered(2 * BATCH, BATCH), batch=BATCH),
         Case("tasks", options.offered(4000), tasks=1000),
     )
-    stage = Stage(ENTRIES, cases, options.slices(8, 2), error_rate=options.error_rates[0])
+    stage = Stage(ENTRIES, cases, options.slices(6, 2), error_rate=options.error_rates[0])
     trips = ROUND_TRIPS_MS[:2] if options.quick else ROUND_TRIPS_MS
     stages = [replace(stage, round_trip_ms=milliseconds) for milliseconds in trips]
     return engine.run(stages, options, url, prefix)
