@@ -34,7 +34,7 @@ ENTRIES = (
     ),
 )
 BATCHES = (100, 1000)
-QUICK = 5_000
+QUICK = 20_000
 
 
 def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
