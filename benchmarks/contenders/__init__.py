@@ -130,6 +130,14 @@ REDIS_BLOOM_CUT = Entry(
     operations=("add_many", "exists_many", "update"),
     needs="command:BF.ADD",
 )
+REDIS_BLOOM_PIPELINE = Entry(
+    "bf-pipeline",
+    "BF.ADD, pipelined",
+    "redis_bloom",
+    {"pipelined": True},
+    operations=("add_many",),
+    needs="command:BF.ADD",
+)
 ASYNC_PEERS = (
     Entry(
         "async-sadd",

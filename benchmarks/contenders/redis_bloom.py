@@ -30,13 +30,15 @@ class Contender(base.Contender):
     Args:
         place: Where.
         chunk: Items in one BF.MADD; 0: all of a batch.
+        pipelined: Whether a batch is a pipeline of BF.ADDs and not a BF.MADD.
     """
 
-    def __init__(self, place: Place, *, chunk: int = 0) -> None:
+    def __init__(self, place: Place, *, chunk: int = 0, pipelined: bool = False) -> None:
         """Connect, and create the filter."""
         self._place = place
         self._key = place.key
         self._chunk = chunk
+        self._pipelined = pipelined
         self._client = connect(place.url)
         commands: Any = self._client.bf()
         self._add, self._exists = commands.add, commands.exists
@@ -53,6 +55,11 @@ class Contender(base.Contender):
 
     def add_many(self, items: Sequence[str]) -> list[bool]:
         """See base."""
+        if self._pipelined:
+            pipeline: Any = self._client.pipeline(transaction=False)
+            for item in items:
+                pipeline.execute_command("BF.ADD", self._key, item)
+            return [bool(new) for new in pipeline.execute()]
         return self._ask(self._madd, items)
 
     def exists_many(self, items: Sequence[str]) -> list[bool]:

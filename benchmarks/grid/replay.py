@@ -28,6 +28,7 @@ ENTRIES = (
     contenders.OURS[1],
     contenders.SADD,
     contenders.REDIS_BLOOM,
+    contenders.REDIS_BLOOM_PIPELINE,
     *(
         replace(entry, operations=contenders.SINGLE)
         for entry in (contenders.SCRAPY_BLOOM, contenders.PING)

@@ -176,8 +176,11 @@ ASKED = (
         5,
     ),
     Asked("replay, each link, over SADD of each", "replay", _replay(1, "sadd", 1), 10),
-    Asked("replay, each link, over BF.MADD of 100", "replay", _replay(1, "bf", 100), 2),
-    Asked("replay, 100 links, over BF.MADD of 100", "replay", _replay(100, "bf", 100), 2),
+    *(
+        Asked(f"replay, {how}, over {title}", "replay", _replay(ours, other, 100), 2)
+        for other, title in (("bf-pipeline", "100 BF.ADDs in a pipeline"), ("bf", "BF.MADD of 100"))
+        for ours, how in ((1, "each link"), (100, "100 links"))
+    ),
     Asked("replay, 1,000 links, over BF.MADD of 100", "replay", _replay(1000, "bf", 100), 2),
     Asked("dedup over awk, lines/s", "dedup", Over(*_DEDUP), 0.5),
     Asked(

@@ -85,7 +85,6 @@ def test_dedup(benchmark):
 
 @pytest.mark.processes
 def test_micro(benchmark):
-    pytest.importorskip("pyperf")
     _, result = benchmark("micro", ("locate",))
     (row,) = result["rows"]
     assert row["title"] == "hashing: 20 offsets of an item"
