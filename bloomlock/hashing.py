@@ -125,7 +125,9 @@ class Hasher:
         h1, h2 = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
         if self._blocks:
             start = h1 % self._blocks * BLOCK_BITS + HEADER_BITS
-            places = [start + (h2 * s >> POSITION_SHIFT & LAST_IN_BLOCK) for s in self._salts]
+            places = [
+                start + (h2 * a + b >> POSITION_SHIFT & LAST_IN_BLOCK) for a, b in self._salts
+            ]
             return (h1 * self.shards) >> 64, places
         x = h1 % bits
         z, y = divmod(h2, bits)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -18,10 +19,14 @@ from .routing import Chunks, choose
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from bloomlock.strategies import Strategy
+
     from .core import FilterCore
     from .operation import Results
     from .routing import Route
     from .view import View
+
+A = TypeVar("A")
 
 
 def add(core: FilterCore, item: str | bytes) -> Core[bool]:
@@ -146,7 +151,7 @@ def _add_chunk(
         if core.fill.refusing:
             return (yield from _refuse_new(core, items))
     way = choose(core, view, len(items), route, write=True, answers=answers)
-    results = yield from Operation(core, items, write=True, strategy=way).run(view)
+    results = yield from _ask_once(core, view, items, way, write=True)
     if core.untold:
         header = (core.view or view).header
         results = [
@@ -156,6 +161,34 @@ def _add_chunk(
     if core.fill.due(len(items) if way is core.merging else sum(results)):
         yield from core.fill.look_after_add(core.view or view)
     return results
+
+
+def _ask_once(
+    core: FilterCore, view: View, items: Sequence[bytes], way: Strategy, *, write: bool
+) -> Core[list[bool]]:
+    """Ask about each item once, however often it is repeated; a bitmap takes care of that itself.
+
+    A page links to itself a hundred times, and each time would cost as much as the first.
+    """
+    different = items if way in (core.bitmap, core.merging) else list(dict.fromkeys(items))
+    operation = Operation(core, different, write=write, strategy=way)
+    if len(different) == len(items):
+        return (yield from operation.run(view))
+    try:
+        answers = yield from operation.run(view)
+    except Exception as error:
+        told = dict(zip(different, getattr(error, "results", ()), strict=False))
+        known = list(takewhile(told.__contains__, items))
+        error.results = _repeat(told, known, write=write)  # type: ignore[attr-defined]
+        raise
+    return _repeat(dict(zip(different, answers, strict=True)), items, write=write)
+
+
+def _repeat(told: dict[bytes, A], items: Sequence[bytes], *, write: bool) -> list[A | bool]:
+    """Return the answer to each item from those to different ones; an item is new once."""
+    if write:
+        return [told.pop(item, False) for item in items]
+    return [told[item] for item in items]
 
 
 def _refuse_new(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
@@ -179,4 +212,4 @@ def _exists_chunk(
 ) -> Core[list[bool]]:
     view = yield from core.current()
     way = choose(core, view, len(items), route, write=False)
-    return (yield from Operation(core, items, write=False, strategy=way).run(view))
+    return (yield from _ask_once(core, view, items, way, write=False))

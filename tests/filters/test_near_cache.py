@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import threading
-from functools import partial
 
 import pytest
 import redis
 import redis.asyncio
-from redis.exceptions import ConnectionError as RedisConnectionError
+from near_cache_tools import (
+    MANY,
+    STRATEGIES,
+    Clock,
+    hold,
+    lose_reply,
+    slowly,
+    trips,
+)
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -20,43 +25,7 @@ from bloomlock import (
     FilterLostError,
     OutcomeUnknownError,
 )
-from bloomlock.commands import ConnectionLost, Flight, Request
 from bloomlock.filters import answers
-
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
-MANY = 10_000
-META = "bloomlock:{x}:meta"
-
-
-@pytest.fixture
-def alone(valkey):
-    """A client that is not told of changes: what it knows is bounded by time alone."""
-    with redis.Redis.from_url(valkey) as admin:
-        admin.flushall()
-        admin.acl_setuser("alone", enabled=True, nopass=True, keys="*", channels="*",
-                          commands=["+@all", "-client|tracking"])  # fmt: skip
-        with redis.Redis.from_url(valkey, username="alone", password="any") as made:  # noqa: S106
-            yield made
-        admin.acl_deluser("alone")
-
-
-class Clock:
-    """A clock that moves by hand."""
-
-    def __init__(self, made):
-        self.now = 1000.0
-        made._core.caching.clock = self
-        made._core.forget()
-
-    def __call__(self):
-        return self.now
-
-
-def trips(client):
-    """Commands that tested or set bits, whatever the strategy."""
-    names = ("bitfield", "evalsha", "setbit", "getbit")
-    stats = client.info("commandstats").items()
-    return sum(value["calls"] for name, value in stats if name.split("_")[1] in names)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -154,19 +123,6 @@ def test_recreate_goes_on_in_the_new_generation(alone):
     assert made.add("a") is False
 
 
-def slowly(core, clock, seconds):
-    """Carry out a core while time goes by between request and reply."""
-    step = next(core)
-    try:
-        while True:
-            answer = yield step
-            if isinstance(step, Request):
-                clock.now += seconds
-            step = core.send(answer)
-    except StopIteration as stop:
-        return stop.value
-
-
 def test_time_counts_from_before_the_request(alone):
     made = BloomFilter("x", 1000, client=alone, near_cache=MANY, max_staleness=1.0)
     clock = Clock(made)
@@ -179,30 +135,6 @@ def test_time_counts_from_before_the_request(alone):
         clock.now += 0.001
         assert made.exists("a")
         assert trips(alone) == before + 1
-
-
-def until_request(core):
-    """Return the first request of a core."""
-    step = next(core)
-    while not isinstance(step, (Request, Flight)):
-        step = core.send(None)
-    return step
-
-
-def only(step):
-    return (yield step)
-
-
-def hold(core, runtime):
-    """Carry out a core up to its request, but keep back the reply; return what sends it."""
-    replies = runtime.run(only(until_request(core)))
-
-    def go_on():
-        with pytest.raises(StopIteration) as stop:
-            core.send(replies)
-        return stop.value.value
-
-    return go_on
 
 
 @pytest.mark.parametrize("carry_out", [answers.add, answers.exists])
@@ -249,15 +181,6 @@ def test_what_is_owed_is_told_new_although_it_is_there(alone):
     assert made.exists("a") is True
     assert made.add("a") is True
     assert made.add("a") is False
-
-
-def lose_reply(core):
-    """Carry out a core whose request got no reply."""
-    until_request(core)
-    try:
-        core.throw(ConnectionLost(RedisConnectionError("lost"), sent=True, replies=[]))
-    except StopIteration as stop:
-        return stop.value
 
 
 def test_a_reply_that_was_lost_is_nothing_to_keep(alone):
@@ -344,81 +267,6 @@ def test_nor_by_the_asyncio_twin(alone, how):
     asyncio.run(run())
 
 
-def offer(made, items, seed, wins, index):
-    chance = random.Random(seed + index)
-    for item in chance.sample(items, len(items)):
-        if made.add(item):
-            wins.append(item)
-        assert made.exists(item)
-
-
-def together(count, work, *others):
-    """Run `work(index)` in threads, and the others beside them; return when all are done."""
-    failed: list[BaseException] = []
-
-    def guarded(run, *arguments):
-        try:
-            run(*arguments)
-        except BaseException as error:  # noqa: BLE001 - a thread's failure is the test's
-            failed.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work, index)) for index in range(count)]
-    threads += [threading.Thread(target=guarded, args=(other,)) for other in others]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failed
-
-
-@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "lock"])
-@pytest.mark.parametrize("size", [7, MANY])
-def test_threads_that_share_one_object(valkey, strategy, size):
-    with redis.Redis.from_url(valkey) as client:
-        client.flushall()
-        seed = random.randrange(2**32)
-        print(f"seed {seed}")
-        made = BloomFilter("x", 5000, client=client, strategy=strategy, near_cache=size)
-        items = [str(number) for number in range(150)]
-        wins: list[str] = []
-        together(4, partial(offer, made, items * 2, seed, wins))
-        assert sorted(wins) == sorted(items)
-
-
-@pytest.mark.parametrize("by", ["the object", "another client", "deletion"])
-def test_after_a_clear_every_item_is_new_once(valkey, alone, by):
-    """Clears in the middle of adds; after each of them exactly one winner for each item."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    made = BloomFilter("x", 5000, client=alone, near_cache=MANY, on_lost="recreate")
-    clock = Clock(made)
-    other = BloomFilter.open("x", client=alone)
-    items = [str(number) for number in range(100)]
-
-    def clear():
-        if by == "the object":
-            made.clear()
-        elif by == "another client":
-            other.clear()
-        else:
-            other.delete()
-            BloomFilter("x", 5000, client=alone)
-
-    def add_anyhow(index):
-        offer_anyhow = random.Random(seed + index)
-        for item in offer_anyhow.choices(items, k=100):
-            made.add(item)
-
-    for number in range(8):
-        together(3, add_anyhow, clear)
-        clear()
-        if by != "the object":
-            clock.now += 1
-        wins: list[str] = []
-        together(3, partial(offer, made, items, seed + number, wins))
-        assert sorted(wins) == sorted(items)
-
-
 def test_bad_parameters(valkey):
     with redis.Redis.from_url(valkey) as client:
         client.flushall()
@@ -430,108 +278,3 @@ def test_bad_parameters(valkey):
         with pytest.raises(ConfigurationError, match="max_staleness must be"):
             BloomFilter.open("x", client=client, max_staleness=-1)
         assert client.keys("*") == []
-
-
-@pytest.mark.parametrize("route", ["items", "bitmap", "auto"])
-def test_batches_ask_only_for_what_is_not_kept(valkey, route):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    with redis.Redis.from_url(valkey) as client:
-        client.flushall()
-        made = BloomFilter("x", 5000, 1e-9, client=client, near_cache=MANY)
-        seen: set[str | bytes] = set()
-
-        def offer(item):
-            data = item.encode() if isinstance(item, str) else item
-            return data not in seen and not seen.add(data)
-
-        for size in (1, 2, 40, 300):
-            for _ in range(5):
-                items = [
-                    text if chance.random() < 0.7 else text.encode()
-                    for text in (str(chance.randrange(600)) for _ in range(size))
-                ]
-                asks = made.exists_many(iter(items), route=route)
-                assert asks == [(i.encode() if isinstance(i, str) else i) in seen for i in items]
-                assert made.add_many(items, route=route) == [offer(item) for item in items]
-                before = trips(client)
-                assert made.add_many(items, route=route) == [False] * size
-                assert made.exists_many(items, route=route) == [True] * size
-                made.update(items, route=route)
-                assert trips(client) == before
-                assert made.add(items[0]) is False
-                assert trips(client) == before
-
-
-def test_a_batch_is_answered_in_order_around_an_error(valkey):
-    with redis.Redis.from_url(valkey) as client:
-        client.flushall()
-        made = BloomFilter("x", 20, client=client, near_cache=MANY, on_full="raise")
-        kept = []
-        with pytest.raises(CapacityError):
-            for number in range(1000):
-                made.add(str(number))
-                kept.append(str(number))
-        BloomFilter.open("x", client=client)
-        made._core.near._young[str] -= {"1", "3"}
-        before = made.exists_many(["0", "1", "2"])
-        assert before == [True] * 3
-        made._core.near._young[str] -= {"1", "3"}
-        with pytest.raises(CapacityError) as caught:
-            made.add_many(["0", "1", "2", "3", "4", "new", "5", "6"])
-        assert caught.value.results == [False] * 5
-        with pytest.raises(TypeError, match="5") as failed:
-            made.add_many(["0", "1", "2", "3", "4", 5])
-        assert failed.value.results == []
-
-
-def test_what_is_owed_is_told_by_batches_too(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
-    clock = Clock(made)
-    made.add("b")
-    BloomFilter.open("x", client=alone).clear()
-    clock.now += 1
-    with pytest.raises(FilterLostError):
-        made.add_many(["a", "b"])
-    made.reattach()
-    assert made.exists_many(["a", "b"]) == [True, True]
-    assert made.add_many(["a", "b", "a"]) == [True, True, False]
-    assert made.add_many(["a", "b"]) == [False, False]
-
-
-@pytest.mark.parametrize("carry_out", [answers.add_many, answers.exists_many])
-def test_a_late_batch_stays_in_its_generation(alone, carry_out):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
-    made.update(["a", "b"])
-    go_on = hold(carry_out(made._core, ["a", "b"], "items"), made._runtime)
-    made.clear()
-    assert go_on() == [carry_out is answers.exists_many] * 2
-    assert made.exists_many(["a", "b"]) == [False, False]
-    assert made.add_many(["a", "b"]) == [True, True]
-
-
-def test_an_add_of_a_batch_whose_reply_was_lost_is_nothing_to_keep(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, on_unknown="new")
-    made.add("b")
-    core = answers.add_many(made._core, ["a", "b"], "items")
-    assert lose_reply(core) == [True, False]
-    assert made.exists_many(["a", "b"]) == [False, True]
-
-
-@pytest.mark.parametrize("on_lost", ["recreate", "raise"])
-def test_a_batch_that_finds_the_filter_cleared_takes_back_what_was_kept(alone, on_lost):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, on_lost=on_lost)
-    Clock(made)
-    assert made.add_many(["a", "b"]) == [True, True]
-    BloomFilter.open("x", client=alone).clear()
-    assert made.add_many(["a", "b"]) == [False, False]
-    if on_lost == "recreate":
-        assert made.add_many(["a", "c", "b", "c"]) == [True, True, True, False]
-        assert made.add_many(["a", "b", "c"]) == [False] * 3
-    else:
-        with pytest.raises(FilterLostError) as caught:
-            made.exists_many(["a", "c", "b"])
-        assert True not in caught.value.results
-        with pytest.raises(FilterLostError):
-            made.add_many(["a", "b"])

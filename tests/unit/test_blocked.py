@@ -38,8 +38,8 @@ def by_the_book(hasher: Hasher, data: bytes) -> tuple[int, list[int]]:
     """The formulas of blocked.py's docstring, one by one."""
     h1, h2 = murmur3_x64_128(data, 0)
     block = h1 % (hasher.shard_bits // 512)
-    salts = (murmur3_x64_128(str(i).encode(), 0)[0] | 1 for i in range(hasher.num_hashes))
-    positions = [(h2 * salt) % 2**64 >> 55 for salt in salts]
+    salts = (murmur3_x64_128(str(i).encode(), 0) for i in range(hasher.num_hashes))
+    positions = [(h2 * (first | 1) + second) % 2**64 >> 55 for first, second in salts]
     places = [HEADER_BITS + 512 * block + position for position in positions]
     return (h1 * hasher.shards) >> 64, places
 
@@ -54,6 +54,12 @@ def test_scalar_batch_and_book_agree_bit_for_bit(hasher, items):
     assert (offsets < HEADER_BITS + hasher.shard_bits).all()
     blocks = (offsets - np.uint64(HEADER_BITS)) // np.uint64(512)
     assert (blocks == blocks[:, :1]).all()
+
+
+def test_no_item_has_all_its_bits_in_one_place():
+    # The digest of the empty item is 0: products alone would all be the same.
+    for item in (b"", b"\0", b"a"):
+        assert len(set(Hasher(8192, 14, 1, None, "blocked").locate(item)[1])) >= 12
 
 
 def rate_of_blocks_filled_ball_by_ball(num_hashes: int, items: float) -> float:

@@ -1,0 +1,77 @@
+"""Time, round trips and replies of a filter with a near-cache, held in the hand of a test."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from bloomlock.commands import ConnectionLost, Flight, Request
+
+STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
+MANY = 10_000
+META = "bloomlock:{x}:meta"
+
+
+class Clock:
+    """A clock that moves by hand."""
+
+    def __init__(self, made):
+        self.now = 1000.0
+        made._core.caching.clock = self
+        made._core.forget()
+
+    def __call__(self):
+        return self.now
+
+
+def trips(client):
+    """Commands that tested or set bits, whatever the strategy."""
+    names = ("bitfield", "evalsha", "setbit", "getbit")
+    stats = client.info("commandstats").items()
+    return sum(value["calls"] for name, value in stats if name.split("_")[1] in names)
+
+
+def slowly(core, clock, seconds):
+    """Carry out a core while time goes by between request and reply."""
+    step = next(core)
+    try:
+        while True:
+            answer = yield step
+            if isinstance(step, Request):
+                clock.now += seconds
+            step = core.send(answer)
+    except StopIteration as stop:
+        return stop.value
+
+
+def until_request(core):
+    """Return the first request of a core."""
+    step = next(core)
+    while not isinstance(step, (Request, Flight)):
+        step = core.send(None)
+    return step
+
+
+def only(step):
+    return (yield step)
+
+
+def hold(core, runtime):
+    """Carry out a core up to its request, but keep back the reply; return what sends it."""
+    replies = runtime.run(only(until_request(core)))
+
+    def go_on():
+        with pytest.raises(StopIteration) as stop:
+            core.send(replies)
+        return stop.value.value
+
+    return go_on
+
+
+def lose_reply(core):
+    """Carry out a core whose request got no reply."""
+    until_request(core)
+    try:
+        core.throw(ConnectionLost(RedisConnectionError("lost"), sent=True, replies=[]))
+    except StopIteration as stop:
+        return stop.value
