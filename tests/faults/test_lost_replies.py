@@ -151,6 +151,18 @@ def test_what_was_on_its_way_is_unknown_and_no_more(server, proxy, through, verd
     assert made.add_many(batch[len(results) :]) == [True] * (len(batch) - len(results))
 
 
+def test_repeats_of_what_was_never_sent_are_not_known(server, proxy, through):
+    made = BloomFilter("x", 20_000, client=through)
+    lose_once(proxy, "after", {"BITFIELD"}, skip=20)
+    with pytest.raises(OutcomeUnknownError) as caught:
+        made.add_many([str(number // 2) for number in range(20_000)], route="items")
+    results = caught.value.results
+    assert results[: 2 * 20 * 62] == [True, False] * 20 * 62
+    assert set(results[2 * 20 * 62 :: 2]) == {None}
+    assert len(results) <= 2 * 62 * 32
+    assert not any(made.exists_many(map(str, range(len(results) // 2, 10_000))))
+
+
 @pytest.mark.parametrize("verdict", ["before", "after"])
 @pytest.mark.parametrize("layout", ["classic", "blocked"])
 def test_a_merged_batch_loses_nothing(server, proxy, through, layout, verdict):
