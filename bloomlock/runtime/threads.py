@@ -85,16 +85,14 @@ class Threads:
             step = next(core)
             while True:
                 try:
-                    if isinstance(step, Request) and (held is not None or step.hold):
-                        lease = held or self._take(self._pool(step.key))
-                        held = None
-                        replies = self._exchange(lease, step.commands)
-                        if step.hold:
-                            held = lease
-                        else:
-                            self._give_back(lease)
-                    elif isinstance(step, (Request, Flight)):
-                        replies = self._carry(step)
+                    # What nearly all steps are comes first: a call is one of them and little else.
+                    if type(step) is Request and held is None and not step.hold:
+                        replies = self._request(step)
+                    elif isinstance(step, Request):
+                        lease, held = held, None
+                        replies, held = self._request_on(lease, step)
+                    elif isinstance(step, Flight):
+                        replies = self._fly(step)
                     else:
                         asides = asides or Asides(self._find_listener, self._track)
                         replies = asides.carry_out(step)
@@ -152,9 +150,6 @@ class Threads:
         else:
             listener.close()
 
-    def _carry(self, step: Request | Flight) -> Replies:
-        return self._request(step) if isinstance(step, Request) else self._fly(step)
-
     def _request(self, request: Request) -> Replies:
         lease = self._take(self._pool(request.key))
         replies = self._exchange(lease, request.commands)
@@ -162,6 +157,15 @@ class Threads:
         if self._cluster is not None:
             self._follow(request.key, request.commands, replies)
         return replies
+
+    def _request_on(self, lease: Lease | None, request: Request) -> tuple[Replies, Lease | None]:
+        """Use the connection that was held, if one was; return it too if it is to be held on."""
+        lease = lease or self._take(self._pool(request.key))
+        replies = self._exchange(lease, request.commands)
+        if request.hold:
+            return replies, lease
+        self._give_back(lease)
+        return replies, None
 
     def _fly(self, flight: Flight) -> Replies:
         lease = self._take(self._pool(flight.key))
@@ -270,10 +274,14 @@ class Threads:
         connection = lease[1]
         replies: Replies = []
         try:
-            connection.send_packed_command(
-                commands if len(commands) == 1 else (b"".join(commands),)
-            )
-            _read(connection, len(commands), replies)
+            if len(commands) == 1:
+                connection.send_packed_command(commands)
+                replies.append(connection.read_response(disable_decoding=True))
+            else:
+                connection.send_packed_command((b"".join(commands),))
+                _read(connection, len(commands), replies)
+        except ResponseError as error:
+            replies.append(error)
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             self._drop(lease)
             raise ConnectionLost(error, sent=True, replies=replies) from error
