@@ -87,9 +87,10 @@ class Coalescer:
             finally:
                 self._go_on()
         # What is no item harms nobody else's batch.
-        encode_item(item)
+        data = encode_item(item)
         future: asyncio.Future[bool] = self.loop.create_future()
-        self._waiting[future] = (item, write)
+        # A near-cache knows items as they were given.
+        self._waiting[future] = (data if self._core.caching is None else item, write)
         if not self._busy:
             self._go_on()
         try:
