@@ -33,10 +33,13 @@ if TYPE_CHECKING:
 
     from .core import FilterCore
 
+    Calls = list[tuple[asyncio.Future[bool], Call]]
+
 T = TypeVar("T")
 
-CALLS_PER_BATCH = 10_000
-"""Bounds the memory of a batch, and how long its last caller waits for its first."""
+CALLS_PER_BATCH = 512
+"""Bounds how long the last caller of a batch waits for its first; and of a thousand callers half
+wake up, and call again, while the server works for the other half."""
 
 
 class Run(Protocol):
@@ -147,33 +150,39 @@ class Coalescer:
 
     async def _carry_out_batches(self) -> None:
         while self._waiting:
-            await self._carry_out(self._board())
+            batch, calls = self._board()
+            await self._carry_out(batch, calls)
+            if self._waiting and batch.all_answered:
+                # The next batch is on its way when the callers of this one wake up.
+                self.loop.call_soon(self._hand_out, calls, batch)
+                continue
+            self._hand_out(calls, batch)
             # Those who were answered come back first, so that their next calls go out together.
             await asyncio.sleep(0)
 
-    def _board(self) -> Gathered:
+    def _board(self) -> tuple[Gathered, Calls]:
         # Some may have been cancelled just now, and not have come to leave by themselves.
         waiting = {future: call for future, call in self._waiting.items() if not future.done()}
         self._under_way, self._waiting = waiting, {}
         if len(waiting) > CALLS_PER_BATCH:
             self._under_way = dict(islice(waiting.items(), CALLS_PER_BATCH))
             self._waiting = dict(islice(waiting.items(), CALLS_PER_BATCH, None))
-        return Gathered(self._core, list(self._under_way.values()))
+        gathered = Gathered(self._core, list(self._under_way.values()))
+        return gathered, list(self._under_way.items())
 
-    async def _carry_out(self, batch: Gathered) -> None:
-        calls = list(self._under_way.items())
+    async def _carry_out(self, batch: Gathered, calls: Calls) -> None:
         try:
             await self._run(batch.run())
         except Exception as error:  # noqa: BLE001 - the callers', like those the batch hands out
             batch.fail(error)
         except BaseException:
             batch.give_up()
+            self._hand_out(calls, batch)
             raise
         finally:
             self._under_way = {}
-            self._hand_out(calls, batch)
 
-    def _hand_out(self, calls: list[tuple[asyncio.Future[bool], Call]], batch: Gathered) -> None:
+    def _hand_out(self, calls: Calls, batch: Gathered) -> None:
         if self.loop.is_closed():
             return
         again = {}

@@ -55,6 +55,11 @@ class Gathered:
         self._adds: list[int] = []
         self._adding = False
 
+    @property
+    def all_answered(self) -> bool:
+        """Whether no call failed or has to be carried out again."""
+        return all(isinstance(outcome, bool) for outcome in self.outcomes)
+
     def run(self) -> Core[None]:
         """Carry out the calls."""
         self._adds = [index for index, (_, write) in enumerate(self._calls) if write]

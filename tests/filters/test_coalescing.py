@@ -191,3 +191,18 @@ def test_what_many_tasks_added_everybody_sees(r, valkey):
             assert await asyncio.gather(*(made.add("theirs") for _ in range(5))) == [False] * 5
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lua", "lock"])
+def test_order_holds_from_one_batch_to_the_next(r, valkey, strategy):
+    async def run():
+        async with AsyncBloomFilter("order", 5000, client=valkey, strategy=strategy) as made:
+            items = [str(number) for number in range(700)]
+            before = asyncio.gather(*map(made.exists, items))
+            adds = asyncio.gather(*map(made.add, items), *map(made.add, items))
+            after = asyncio.gather(*map(made.exists, items))
+            assert await before == [False] * 700
+            assert await adds == [True] * 700 + [False] * 700
+            assert await after == [True] * 700
+
+    asyncio.run(run())

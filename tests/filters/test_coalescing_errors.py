@@ -20,6 +20,7 @@ from bloomlock import (
     OutcomeUnknownError,
 )
 from bloomlock.errors import ServerError
+from bloomlock.filters import coalescing
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 UPDATES = {"BITFIELD", "EVALSHA", "EXEC", "SETBIT"}
@@ -90,8 +91,9 @@ def test_a_lost_reply_is_unknown_to_those_whom_it_concerned(r, proxy, strategy, 
     asyncio.run(run())
 
 
-def test_each_part_of_a_batch_has_its_own_fate(r, proxy):
+def test_each_part_of_a_batch_has_its_own_fate(r, proxy, monkeypatch):
     """What was answered is told, what was cut off is unknown, what was never sent is sent next."""
+    monkeypatch.setattr(coalescing, "CALLS_PER_BATCH", 10_000)
 
     async def run():
         # The strategy that sends a batch in parts, each after the answer to the one before.
