@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.options import Options
 
 ENTRIES = (*contenders.ASYNC, *contenders.ASYNC_PEERS)
-TASKS = {1: 300, 10: 1000, 100: 3000, 1000: 5000}
+TASKS = {1: 300, 10: 1000, 100: 3000, 1000: 20_000}
 """Items of a slice, for each number of tasks."""
 
 
