@@ -101,6 +101,7 @@ class Hasher:
         self.seeds = seeds
         self._blocks = shard_bits // BLOCK_BITS if layout == BLOCKED else 0
         self._salts = SALTS[:num_hashes]
+        self._steps = tuple(range(1, num_hashes + 1))
         i = np.arange(num_hashes, dtype=np.uint64)[:, None]
         pairs = i * (i - (i > 0)) // np.uint64(2)
         self._terms: tuple[Words, Words, Words] = (
@@ -134,7 +135,7 @@ class Hasher:
         z %= bits
         offsets = []
         append = offsets.append
-        for step in range(1, self.num_hashes + 1):
+        for step in self._steps:
             append(x + HEADER_BITS)
             x = (x + y) % bits
             y += z + step
