@@ -32,6 +32,13 @@ def chaos(forks, three, tmp_path):
         yield made
 
 
+@pytest.fixture
+def patient(forks, three, tmp_path):
+    """Leases so long that a busy machine costs nobody his lock."""
+    with Chaos(forks, three[0].url, tmp_path, 1.5) as made:
+        yield made
+
+
 def hang(server):
     os.kill(server.pid, signal.SIGSTOP)
     time.sleep(0.4)
@@ -51,10 +58,10 @@ def start(chaos, three, kind):
 @pytest.mark.parametrize(
     ("kind", "forgetting"), [("redlock", 1), ("redlock", 2), ("async redlock", 2)]
 )
-def test_servers_that_forgot_let_nobody_in_beside_the_holder(chaos, three, kind, forgetting):
-    one, other = start(chaos, three, kind), start(chaos, three, kind)
+def test_servers_that_forgot_let_nobody_in_beside_the_holder(patient, three, kind, forgetting):
+    one, other = start(patient, three, kind), start(patient, three, kind)
     one.do("acquire")
-    one.tell("hold", seconds=2.5)
+    one.tell("hold", seconds=4)
     one.await_event("valid")
     other.tell("acquire")
     other.await_event("asked")
@@ -63,10 +70,10 @@ def test_servers_that_forgot_let_nobody_in_beside_the_holder(chaos, three, kind,
     # Nothing is excused: not even until the holder has been told.
     one.tell("release")
     other.tell("release")
-    chaos.judge()
+    patient.judge()
     lost = int(forgetting > 1)
-    assert chaos.counts()["lost"] == chaos.counts()["told"] == lost
-    assert [hold.worker for hold in chaos.holds() if hold.valid] == [0, 1]
+    assert patient.counts()["lost"] == patient.counts()["told"] == lost
+    assert [hold.worker for hold in patient.holds() if hold.valid] == [0, 1]
 
 
 @pytest.mark.parametrize("fault", [hang, come_back_empty])
