@@ -17,6 +17,7 @@ from .errors import (
     ServerError,
 )
 from .filters.async_bloom import AsyncBloomFilter
+from .filters.async_catalog import async_delete_filter, async_list_filters
 from .filters.bloom import BloomFilter
 from .filters.catalog import delete_filter, list_filters
 from .filters.inspection import FilterInfo
@@ -66,6 +67,8 @@ __all__ = [
     "Redlock",
     "ReentrantLock",
     "ServerError",
+    "async_delete_filter",
+    "async_list_filters",
     "delete_filter",
     "list_filters",
 ]

@@ -12,7 +12,7 @@ from bloomlock.runtime.threads import threads_for
 from . import maintenance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from .bloom import Client
 
@@ -42,11 +42,15 @@ def list_filters(*, client: Client = None, prefix: str = DEFAULT_PREFIX) -> list
     (['pages'], True, [])
     """
     pattern = meta_pattern(prefix)
-    names = set()
     with _connected(client) as connected:
-        for key in connected.scan_iter(pattern, count=KEYS_PER_SCAN, _type="hash"):
-            text = key.decode(errors="replace") if isinstance(key, bytes) else key
-            names.add(name_of(text, prefix))
+        found = connected.scan_iter(pattern, count=KEYS_PER_SCAN, _type="hash")
+        return names_of(found, prefix)
+
+
+def names_of(keys: Iterable[str | bytes], prefix: str) -> list[str]:
+    """Return the names of the filters whose descriptors these are, sorted."""
+    texts = (key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys)
+    names = {name_of(text, prefix) for text in texts}
     return sorted(name for name in names if name is not None)
 
 

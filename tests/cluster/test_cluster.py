@@ -12,6 +12,7 @@ import servers
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 
+import bloomlock
 from bloomlock import AsyncBloomFilter, BloomFilter, FilterLostError, LockStrategy
 from bloomlock.server import PrivateServer
 
@@ -229,3 +230,20 @@ def _answers(made):
         return made.exists("before")
     except redis.RedisError:
         return False
+
+
+def test_filters_of_a_cluster_are_listed_and_deleted(cluster, nodes):
+    for name in ("one", "two", "three"):
+        BloomFilter(name, 1000, client=cluster, shards=2)
+    assert bloomlock.list_filters(client=cluster) == ["one", "three", "two"]
+
+    async def run():
+        port = nodes[1].connection_pool.connection_kwargs["port"]
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
+        assert await bloomlock.async_delete_filter("two", client=client) is True
+        assert await bloomlock.async_delete_filter("two", client=client) is False
+        found = await bloomlock.async_list_filters(client=client)
+        await client.aclose()
+        return found
+
+    assert asyncio.run(run()) == ["one", "three"]

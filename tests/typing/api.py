@@ -9,6 +9,7 @@ from typing import assert_type
 import redis
 import redis.asyncio
 
+import bloomlock
 from bloomlock import (
     AsyncBloomFilter,
     AsyncFairLock,
@@ -99,6 +100,8 @@ async def tasks(client: redis.asyncio.Redis) -> None:
     assert_type(await pages.exists("a"), bool)
     assert_type(await pages.add_many(["a"]), list[bool])
     assert_type(await pages.update(["a"]), None)
+    assert_type(await bloomlock.async_list_filters(client="redis://x"), list[str])
+    assert_type(await bloomlock.async_delete_filter("x"), bool)
     assert_type(await pages.info(), FilterInfo)
     async with pages as same:
         assert_type(same, AsyncBloomFilter)
