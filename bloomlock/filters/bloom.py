@@ -177,7 +177,7 @@ class BloomFilter(FilterFace):
             FilterLostError: If the filter is gone and `on_lost="raise"`.
             CapacityError: If the filter is full and `on_full="raise"`.
 
-        Cost: one round trip (two with the lock strategy); O(k) on the server. None for an item
+        Cost: one round trip (three with the lock strategy); O(k) on the server. None for an item
         in the near-cache.
         """
         if (near := self._core.near) is not None and near.knows(item):
