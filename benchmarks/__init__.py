@@ -2,10 +2,10 @@
 
 `python -m benchmarks run --help`, from the root of a checkout with the `bench` extra installed.
 
-cli.py          the command: run and report
+cli.py          the command: run, show and report
 suites.py       all suites by name
 grid/           suites that run the same contenders in many cases, and their engine
-speed.py, winners.py, losses.py, locks.py, dedup.py, memory.py, micro.py: the other suites
+winners.py, losses.py, locks.py, dedup.py, memory.py, micro.py: the other suites
 contenders/     what is compared, one small class each
 workloads.py    the items they are offered; links.py: those of a real site
 team.py         the processes of one contender, kept alive and told when to run a slice

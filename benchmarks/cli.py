@@ -16,7 +16,7 @@ from . import results, show
 from .machine import machine, versions
 from .options import ERROR_RATES, Options
 from .place import serving
-from .report import asked_tables, write_report
+from .report import write_report
 from .suites import ALL, SUITES, contender_names
 
 if TYPE_CHECKING:
@@ -65,13 +65,13 @@ _SUITES = "\b\n" + "\n".join(f"{name:9} {suite.about}" for name, suite in SUITES
     multiple=True,
     default=ERROR_RATES,
     show_default=True,
-    help="Error rate of the filters; can be repeated. Only speed uses more than the first.",
+    help="Error rate of the filters; can be repeated. Only batch uses more than the first.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1, 64),
     multiple=True,
-    help="Client processes; can be repeated (clients, speed, winners, locks).",
+    help="Client processes; can be repeated (clients, winners, locks).",
 )
 @click.option(
     "--contender",
@@ -114,16 +114,14 @@ def run_command(
     """Measure the SUITEs, all contenders of each on one server in one run.
 
     Prints what was measured and writes it to a folder, over what is there of the same suites.
-    Without SUITE all are run but speed, winners, losses and locks: 15 minutes. What is asked of
-    bloomlock stands at the end, whether it holds or not; the exit status is 0 all the same.
+    Without SUITE all are run but winners, losses and locks: 15 minutes.
     """
     options = Options(**chosen)
     out = show.console()
-    measured: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names or ALL):
         # Each has a server of its own: none pays for what another one left behind.
         with _failures(), serving(url, module and module.absolute(), program) as (where, prefix):
-            measured[name] = result = _about(name, options, where)
+            result = _about(name, options, where)
             out.rule(f"{name}: {SUITES[name].about}")
             out.print(show.header(result["machine"], result["versions"]))
             result |= SUITES[name].run(options, where, prefix)
@@ -131,9 +129,21 @@ def run_command(
         for table in SUITES[name].tables(result):
             out.print()
             out.print(table)
-    for table in asked_tables(measured):
-        out.print()
-        out.print(table)
+
+
+@main.command("show")
+@click.argument("names", nargs=-1, metavar="[SUITE]...", type=click.Choice(list(SUITES)))
+@_results
+def show_command(names: tuple[str, ...], folder: Path) -> None:
+    """Print all tables of the results of the SUITEs, or of all suites."""
+    found = _load(folder)
+    out = show.console()
+    for name in names or found:
+        if name not in found:
+            raise click.ClickException(f"{folder} has no result of {name}")
+        for table in SUITES[name].tables(found[name]):
+            out.print()
+            out.print(table)
 
 
 @main.command("report")
@@ -142,17 +152,18 @@ def run_command(
     "--docs", type=FOLDER, default=DOCS, help="Where benchmarks.md goes.  [default: docs]"
 )
 def report_command(folder: Path, docs: Path) -> None:
-    """Write docs/benchmarks.md and its pictures from the results, and print what was asked."""
+    """Write docs/benchmarks.md and its pictures from the results."""
+    for written in write_report(_load(folder), docs):
+        click.echo(written)
+
+
+def _load(folder: Path) -> dict[str, dict[str, Any]]:
     found = results.load(folder)
     if not found:
         raise click.ClickException(
             f"{folder} has no results; measure with: python -m benchmarks run"
         )
-    for written in write_report(found, docs):
-        click.echo(written)
-    out = show.console()
-    for table in asked_tables(found):
-        out.print(table)
+    return found
 
 
 def _about(name: str, options: Options, url: str) -> dict[str, Any]:

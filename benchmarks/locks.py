@@ -54,8 +54,8 @@ ENTRIES = (
     _entry("ping-bytes", "2 PING bytes", ALONE),
 )
 _SEAT = Entry("locks", "a client", "locks", jobs="locks_jobs")
-ASKED_FOR = (8, 0.0)
-"""Clients and hold time of what is asked of us: this gets more repetitions."""
+CONTENDED = (8, 0.0)
+"""Clients and hold time of the case with the most repetitions: a busy lock and nothing else."""
 CROWD = 32
 """With more clients than this a slice takes long, and there are fewer."""
 ROUNDS = 4
@@ -113,7 +113,7 @@ class _Scale:
     alone: int
     cycles: int
     repetitions: int
-    asked_for: int
+    contended: int
     crowded: int
     clients: tuple[int, ...]
     holds: tuple[float, ...]
@@ -126,7 +126,7 @@ def _scale(options: Options) -> _Scale:
         alone=options.repetitions or (12 if quick else 60),
         cycles=options.items or 200,
         repetitions=options.repetitions or (2 if quick else 3),
-        asked_for=options.repetitions or (5 if quick else 9),
+        contended=options.repetitions or (5 if quick else 9),
         crowded=options.repetitions or 2,
         clients=options.processes or ((1, 8) if quick else (1, 2, 8, 64)),
         holds=options.holds or (0.0, 1.0, 10.0),
@@ -182,7 +182,7 @@ def _alone_slices(entries: list[Entry], scale: _Scale) -> Iterator[tuple[Entry, 
 
 def _slices(entries: list[Entry], scale: _Scale) -> Iterator[tuple[Entry, int, float]]:
     order = random.Random(0)
-    for repetition in range(max(scale.repetitions, scale.asked_for)):
+    for repetition in range(max(scale.repetitions, scale.contended)):
         for cell in product(scale.clients, scale.holds):
             if repetition < _repetitions(scale, *cell):
                 meeting = [entry for entry in entries if _meets(entry, cell[0])]
@@ -191,8 +191,8 @@ def _slices(entries: list[Entry], scale: _Scale) -> Iterator[tuple[Entry, int, f
 
 
 def _repetitions(scale: _Scale, clients: int, hold: float) -> int:
-    if (clients, hold) == ASKED_FOR:
-        return scale.asked_for
+    if (clients, hold) == CONTENDED:
+        return scale.contended
     return scale.crowded if clients > CROWD else scale.repetitions
 
 

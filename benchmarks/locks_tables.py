@@ -1,4 +1,4 @@
-"""The tables of the locks suite: medians, and what was asked for beside what came out."""
+"""The tables of the locks suite: medians and spreads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import contenders, show
 from .locks import ENTRIES, Row
-from .locks_asked import ASKED, Asked
 from .ratios import ratios, summarize
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ _BASES = {
 
 
 def tables(result: dict[str, Any]) -> Iterator[Table]:
-    """Make a table of locks alone, one for each crowd and hold time, and one of what was asked."""
+    """Make a table of locks alone, and one for each crowd and hold time."""
     rows = [Row(**row) for row in result["rows"]]
     rows.sort(key=lambda row: _ORDER[row.contender])
     missing = result["missing"]
@@ -44,8 +43,6 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
     wrong = [row for row in rows if row.twice or row.errors]
     if wrong:
         yield _wrong(wrong)
-    if rows:
-        yield _asked(rows)
 
 
 def _alone(rows: list[Row], missing: Sequence[str]) -> Table:
@@ -132,19 +129,3 @@ def _errors(row: Row) -> str:
 
 def _absent(title: str, columns: int) -> list[str]:
     return [title, "not installed", *[""] * (columns - 2)]
-
-
-def _asked(rows: list[Row]) -> Table:
-    return show.table(
-        "what is asked of our locks",
-        ["", "asked", "median (least-most)", ""],
-        (_asked_line(asked, rows) for asked in ASKED),
-    )
-
-
-def _asked_line(asked: Asked, rows: list[Row]) -> list[str]:
-    found = asked.measured(rows)
-    if found is None:
-        return [asked.what, asked.wanted, "", "not measured"]
-    value = f"{found.median:.3f} ({found.low:.3f}-{found.high:.3f})"
-    return [asked.what, asked.wanted, value, "holds" if asked.holds(found.median) else "LOST"]

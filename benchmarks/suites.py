@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import dedup, locks, locks_tables, losses, memory, micro, speed, speed_tables, winners
+from . import dedup, locks, locks_tables, losses, memory, micro, winners
 from .grid import batch, clients, local, replay, rtt, single, sizes, tables, tasks
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Suite:
 
     Attributes:
         module: Has `run`, the docstring that explains it, and `ENTRIES` where it has contenders.
-        show: Module that has its `tables`.
+        show: Module that has its `tables`, and its `overview` where these are many.
         about: A line for the command's help.
     """
 
@@ -41,6 +41,12 @@ class Suite:
         make: Callable[[dict[str, Any]], Iterator[Table]] = self.show.tables
         return make(result)
 
+    def overview(self, result: dict[str, Any]) -> Iterator[Table]:
+        """Show what was measured in few tables, where the suite has a short form."""
+        make = getattr(self.show, "overview", self.show.tables)
+        made: Iterator[Table] = make(result)
+        return made
+
 
 SUITES = {
     "single": Suite(single, tables, "one item in a call"),
@@ -54,12 +60,11 @@ SUITES = {
     "dedup": Suite(dedup, dedup, "duplicate lines of a file, beside awk and sort"),
     "memory": Suite(memory, memory, "bits for each item"),
     "micro": Suite(micro, micro, "single parts, by pyperf"),
-    "speed": Suite(speed, speed_tables, "calls per second at two error rates, 1 and 4 clients"),
     "winners": Suite(winners, winners, "8 processes offer the same items: who is told new"),
     "losses": Suite(losses, losses, "5 % of the replies get lost: which items with them"),
     "locks": Suite(locks, locks_tables, "locks: alone, and with 1 to 64 clients on one"),
 }
-ALL = tuple(name for name in SUITES if name not in {"speed", "winners", "losses", "locks"})
+ALL = tuple(name for name in SUITES if name not in {"winners", "losses", "locks"})
 """What is run unless others are named."""
 
 

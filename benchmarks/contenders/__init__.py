@@ -29,7 +29,6 @@ class Entry:
         title: As in the tables.
         module: Module in this package that has its class `Contender`.
         options: Keyword arguments of that class.
-        rated: Whether its cost depends on the error rate, so that it gets a row for each.
         operations: What to measure of it.
         batches: Whether its `add_many` is more than a loop over `add`.
         jobs: Module beside this package that knows what it can be told to do.
@@ -43,7 +42,6 @@ class Entry:
     title: str
     module: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    rated: bool = False
     operations: tuple[str, ...] = ALL
     batches: bool = True
     jobs: str = "jobs"
@@ -61,7 +59,7 @@ def _ours(
     name: str, title: str, *, slow: int = 1, operations: tuple[str, ...] = ALL, **options: Any
 ) -> Entry:
     title = f"bloomlock {title}"
-    return Entry(name, title, "ours", options, rated=True, slow=slow, operations=operations)
+    return Entry(name, title, "ours", options, slow=slow, operations=operations)
 
 
 OURS = tuple(_ours(name, name, strategy=name) for name in STRATEGIES)

@@ -57,8 +57,9 @@ LARGE = (
 _LONG = (contenders.SADD, *contenders.ROUTES[:2])
 HUGE = tuple(entry for entry in LARGE if entry not in _LONG)
 ENTRIES = tuple({entry.name: entry for entry in (*SMALL, *LARGE)}.values())
-ASKED_FOR = 1000
-OFFERED = {1: 200, 10: 1000, 100: 2000, ASKED_FOR: 5000}
+USUAL = 1000
+"""Items of the batch that is measured in all its operations."""
+OFFERED = {1: 200, 10: 1000, 100: 2000, USUAL: 5000}
 """Items of a slice, for each size of its batches."""
 
 
@@ -73,11 +74,11 @@ def _stages(options: Options) -> Iterator[Stage]:
         for cases in (_small(options.items, options.items), _large(options.items)):
             yield Stage(ENTRIES, cases, options.slices(3, 3), error_rate=rate)
         return
-    sizes = [10, ASKED_FOR] if options.quick else list(OFFERED)
+    sizes = [10, USUAL] if options.quick else list(OFFERED)
     small = tuple(case for size in sizes for case in _small(size, OFFERED[size]))
     yield Stage(SMALL, small, options.slices(12, 3), error_rate=rate)
     for other_rate in options.error_rates[1:]:
-        cases = (Case("add_many", OFFERED[ASKED_FOR], batch=ASKED_FOR),)
+        cases = (Case("add_many", OFFERED[USUAL], batch=USUAL),)
         yield Stage(RATED, cases, options.slices(12, 3), error_rate=other_rate)
     yield Stage(MIDDLE, (_add_many(10_000),), options.slices(8, 2), error_rate=rate)
     yield Stage(LARGE, _large(200_000), options.slices(7, 2), error_rate=rate)
@@ -88,7 +89,7 @@ def _stages(options: Options) -> Iterator[Stage]:
 
 def _small(size: int, offered: int) -> tuple[Case, ...]:
     made = Case("add_many", offered, batch=size)
-    if size < ASKED_FOR:
+    if size < USUAL:
         return (made,)
     half = Case("exists_many", offered, "half", batch=size)
     return (made, half, Case("update", offered, batch=size))

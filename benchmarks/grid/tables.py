@@ -1,4 +1,4 @@
-"""The tables of these suites: figures of all contenders, and ours beside each peer."""
+"""The tables of these suites: figures of all contenders, ours beside each peer, an overview."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 _BASES = {"PING": PING.name, "SADD": SADD.name, "BF": REDIS_BLOOM.name}
 _TRIPS = {PING.name, PING_BYTES.name}
-_DEFAULTS = {"capacity": 1_000_000, "processes": 1, "round_trip_ms": 0.0}
+_USUAL = ("1 client process", "unix socket")
+_OVERVIEW_BASES = (SADD.name, "async-sadd", REDIS_BLOOM.name, PING.name, "set")
 LARGE = 100.0
 PRECISE = 10.0
+LEAST_BUSY = 0.005
+"""Microseconds: less is the server's own housekeeping."""
 
 
 def rows_of(result: dict[str, Any]) -> list[Row]:
@@ -44,19 +47,70 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
             yield compared
 
 
+def overview(result: dict[str, Any]) -> Iterator[Table]:
+    """Make few tables: a line for each contender, a column for each case.
+
+    A cell has the median rate over that of the column's base, and the microseconds of the server's
+    processor for an item.
+    """
+    kinds: dict[tuple[str, str, float], list[list[Row]]] = {}
+    for group in sorted(groups(rows_of(result)), key=lambda group: group[0].batch):
+        first = group[0]
+        kinds.setdefault((first.operation, first.workload, first.error_rate), []).append(group)
+    alone = [cases[0] for cases in kinds.values() if len(cases) == 1]
+    for cases in (*filter(None, [alone]), *(cases for cases in kinds.values() if len(cases) > 1)):
+        yield _overview(cases)
+
+
+def _overview(cases: list[list[Row]]) -> Table:
+    columns = [{row.contender: row for row in group} for group in cases]
+    titles = {row.contender: row.title for group in cases for row in group}
+    bases = [_base(column) for column in columns]
+    lines = [
+        [title, *(_beside(c.get(name), base) for c, base in zip(columns, bases, strict=True))]
+        for name, title in titles.items()
+    ]
+    words = [_words(group[0]) for group in cases]
+    shared = [part for part in words[0] if all(part in other for other in words)]
+    heads = [", ".join(part for part in parts if part not in shared) or "rate" for parts in words]
+    title = ", ".join(part for part in shared if part not in _USUAL)
+    return show.table(title, ["", *heads], lines)
+
+
+def _base(column: dict[str, Row]) -> Row:
+    """Return what a column is compared with: the first of the usual peers that is in it."""
+    return next(
+        (column[name] for name in _OVERVIEW_BASES if name in column), next(iter(column.values()))
+    )
+
+
+def _beside(row: Row | None, base: Row) -> str:
+    if row is None:
+        return ""
+    server = summarize(row.server).median
+    busy = f" ({number(server)} µs)" if server >= LEAST_BUSY else ""
+    return f"{number(ratios(row.rates, base.rates).median)}{busy}"
+
+
 def headline(row: Row) -> str:
-    """Say what a row was asked to do."""
+    """Return what a row measures, in words."""
+    return ", ".join(words for words in _words(row) if words not in _USUAL)
+
+
+def _words(row: Row) -> list[str]:
     parts = [f"{row.operation}: {WORKLOADS[row.workload]}"]
     if row.operation not in {"add", "exists", "tasks"}:
         parts.append(f"{row.batch:,} in a call")
     if row.tasks:
-        parts.append(f"{row.tasks:,} tasks")
-    if row.processes > 1:
-        parts.append(f"{row.processes} client processes")
-    if row.round_trip_ms:
-        parts.append(f"round trip {row.round_trip_ms:g} ms")
+        parts.append(_count(row.tasks, "task"))
+    parts.append(_count(row.processes, "client process", "es"))
+    parts.append(f"round trip {row.round_trip_ms:g} ms" if row.round_trip_ms else "unix socket")
     parts.append(f"filter for {row.capacity:,} at {row.error_rate:g}")
-    return ", ".join(parts)
+    return parts
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number:,} {what}{plural if number > 1 else ''}"
 
 
 def _figures(group: list[Row], missing: list[dict[str, str]]) -> Table:

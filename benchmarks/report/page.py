@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import show
 from benchmarks.suites import SUITES
 
-from .asked import asked_tables
 from .plots import PICTURES, draw
 
 if TYPE_CHECKING:
@@ -23,16 +22,14 @@ if TYPE_CHECKING:
 HEAD = """\
 # Benchmarks
 
-Made by `python -m benchmarks report` from the results of `python -m benchmarks run`; the figures
-of every repetition are in `benchmarks/results/`. Each contender is a process of its own, all of a
-suite run in one go on one server, in short slices that take turns, and two of them are compared
-within one repetition: figures depend on the machine, the ratios are what counts. Ratios are rates
-over rates: above 1 is faster. Brackets hold the least and the greatest of all repetitions.
+`python -m benchmarks run` measures, `python -m benchmarks report` makes this page of the results,
+and `python -m benchmarks show` prints their full tables: latencies, client time, bytes on the wire,
+wrong answers and spreads. The figures of every repetition are in `benchmarks/results/`.
 
-`/ PING`, `/ SADD` and `/ BF` are the rate over that of a bare round trip by redis-py, of SADD or
-SISMEMBER, and of RedisBloom's BF.ADD, BF.EXISTS or BF.MADD. p50 and p99 are of calls, client and
-server are microseconds of processor time for an item, `B to` and `B from` are bytes for an item
-that the server read and wrote, and wrong are the answers an exact set would not have given.
+Each contender is a process of its own. All contenders of a suite run on one server, in short slices
+that take turns, and two of them are compared within one repetition. Figures depend on the machine,
+so the tables have ratios: the median rate over the rate of the contender whose cell is 1.00. Above
+1 is faster. In brackets are the microseconds of the server's processor for an item.
 """
 
 
@@ -66,9 +63,6 @@ def _parts(found: dict[str, Result], pictures: dict[str, str]) -> Iterator[str]:
     ordered = {name: found[name] for name in SUITES if name in found}
     yield HEAD
     yield from _measured_on(next(iter(ordered.values())))
-    yield "## What is asked, and what came out\n"
-    for table in asked_tables(found):
-        yield markdown(table)
     first = _conditions(next(iter(ordered.values())))
     for name, result in ordered.items():
         yield f"## {name}\n"
@@ -77,13 +71,11 @@ def _parts(found: dict[str, Result], pictures: dict[str, str]) -> Iterator[str]:
             yield from _measured_on(result)
         if name in pictures:
             yield f"{pictures[name]}\n"
-        yield "<details><summary>Tables</summary>\n"
-        for table in SUITES[name].tables(result):
+        for table in SUITES[name].overview(result):
             yield f"**{table.title}**\n"
             yield markdown(table)
             if table.caption:
                 yield f"{table.caption}\n"
-        yield "</details>\n"
 
 
 def _conditions(result: Result) -> tuple[Any, ...]:

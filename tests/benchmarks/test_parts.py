@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import redis
 
 from benchmarks.delay_proxy import delayed
+from benchmarks.grid.case import Row
+from benchmarks.grid.tables import overview
 from benchmarks.links import link_stream
 from benchmarks.meter import Meter
 from benchmarks.place import connect
-from benchmarks.report.asked import ASKED, Asked, Flatness, Over
 from benchmarks.workloads import POPULAR, items, new_in
 from bloomlock.server import PrivateServer
 
@@ -86,16 +88,26 @@ def test_new_items_of_a_stream():
     assert 400 < len(new) < 600
 
 
-def test_what_is_asked_is_judged_by_the_median():
-    ours = {"contender": "a", "rates": [2.0, 6.0, 9.0]}
-    other = {"contender": "b", "rates": [1.0, 2.0, 9.0]}
-    over = Over({"contender": "a"}, {"contender": "b"})
-    measured = over([ours, other])
-    assert (measured.low, measured.median, measured.high) == (1.0, 2.0, 3.0)
-    assert over([ours]) is None
-    assert Asked("", "", over, 2.0).holds(measured.median)
-    assert not Asked("", "", over, 1.9, at_most=True).holds(measured.median)
-    flat = Flatness({"contender": "a"})
-    assert flat([ours, {"contender": "a", "rates": [3.0]}]).median == 2.0
-    assert flat([ours]) is None
-    assert len({asked.what for asked in ASKED}) == len(ASKED)
+def test_the_overview_compares_each_case_with_its_base():
+    def row(contender, rates, batch):
+        measured = {"rates": rates, "server": [2.0] * len(rates)}
+        return asdict(
+            Row(contender, contender, "add_many", "new", batch, 0, 10, 0.1, 1, 0.0, **measured)
+        )
+
+    rows = [
+        row("ours", [2.0, 6.0, 9.0], 1000),
+        row("sadd", [1.0, 2.0, 9.0], 1000),
+        row("ours", [1.0, 1.0, 1.0], 10),
+        row("ping", [4.0, 4.0, 4.0], 10),
+    ]
+    (table,) = overview({"rows": rows, "missing": []})
+    heads = [column.header for column in table.columns]
+    cells = [list(column.cells) for column in table.columns]
+    assert table.title == "add_many: new items, filter for 10 at 0.1"
+    assert heads == ["", "10 in a call", "1,000 in a call"]
+    assert cells == [
+        ["ours", "ping", "sadd"],
+        ["0.25 (2.00 µs)", "1.00 (2.00 µs)", ""],
+        ["2.00 (2.00 µs)", "", "1.00 (2.00 µs)"],
+    ]

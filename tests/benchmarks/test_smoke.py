@@ -9,25 +9,6 @@ from bloomlock.server import PrivateServer
 
 
 @pytest.mark.processes
-def test_speed(benchmark):
-    out, result = benchmark(
-        "speed",
-        ("atomic", "sadd", "ping"),
-        *("--repetitions", "2", "--items", "20", "--error-rate", "0.001"),
-        *("--processes", "1", "--processes", "2"),
-    )
-    rows = {(row["contender"], row["operation"], row["processes"]): row for row in result["rows"]}
-    assert len(rows) == 3 * 3 * 2
-    for row in rows.values():
-        assert len(row["rates"]) == 2
-        assert all(rate > 0 for rate in row["rates"])
-    assert rows["sadd", "exists", 2]["items"] == 2 * 2 * 20
-    assert rows["sadd", "exists", 2]["wrong"] == 0
-    assert "add, 2 client processes" in out
-    assert "rate / SISMEMBER" in out
-
-
-@pytest.mark.processes
 def test_winners(benchmark):
     out, result = benchmark("winners", ("atomic", "sadd"), "--items", "300", "--processes", "3")
     assert len(result["rows"]) == 4
