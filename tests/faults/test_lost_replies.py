@@ -196,6 +196,22 @@ def test_an_update_by_bitmap_is_repeated(server, proxy, through, verdict):
 
 
 @pytest.mark.parametrize("verdict", ["before", "after"])
+@pytest.mark.parametrize("layout", ["classic", "blocked"])
+def test_the_reading_of_a_bitmap_is_repeated(server, proxy, through, layout, verdict):
+    made = BloomFilter("x", 5000, client=through, layout=layout)
+    made.update(map(str, range(500)))
+    asked = [str(number) for number in range(1000)]
+
+    def read():
+        return made.exists_many(asked, route="bitmap")
+
+    for lost in range(commands_of(proxy, read)):
+        state = lose_once(proxy, verdict, skip=lost)
+        assert read() == [True] * 500 + [False] * 500
+        assert state["done"]
+
+
+@pytest.mark.parametrize("verdict", ["before", "after"])
 def test_the_merging_of_a_filter_is_repeated(server, proxy, through, verdict):
     made = BloomFilter("x", 5000, client=through)
     memory = MemoryBloomFilter(5000)
