@@ -1,5 +1,8 @@
 """A distributed Bloom filter on plain Redis bitmaps: has anyone seen this before?"""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .errors import (
     BloomlockError,
     CapacityError,
@@ -16,23 +19,25 @@ from .errors import (
     QuorumError,
     ServerError,
 )
-from .filters.async_bloom import AsyncBloomFilter
-from .filters.async_catalog import async_delete_filter, async_list_filters
-from .filters.bloom import BloomFilter
-from .filters.catalog import delete_filter, list_filters
-from .filters.inspection import FilterInfo
-from .filters.memory import MemoryBloomFilter
-from .locks.async_lock import (
-    AsyncFairLock,
-    AsyncLock,
-    AsyncReadWriteLock,
-    AsyncReentrantLock,
-)
-from .locks.async_redlock import AsyncRedlock
-from .locks.events import LockEvent
-from .locks.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
-from .locks.redlock import Redlock
-from .strategies.lock import LockStrategy
+
+if TYPE_CHECKING:
+    from .filters.async_bloom import AsyncBloomFilter
+    from .filters.async_catalog import async_delete_filter, async_list_filters
+    from .filters.bloom import BloomFilter
+    from .filters.catalog import delete_filter, list_filters
+    from .filters.inspection import FilterInfo
+    from .filters.memory import MemoryBloomFilter
+    from .locks.async_lock import (
+        AsyncFairLock,
+        AsyncLock,
+        AsyncReadWriteLock,
+        AsyncReentrantLock,
+    )
+    from .locks.async_redlock import AsyncRedlock
+    from .locks.events import LockEvent
+    from .locks.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
+    from .locks.redlock import Redlock
+    from .strategies.lock import LockStrategy
 
 __version__ = "0.1.0"
 
@@ -72,3 +77,43 @@ __all__ = [
     "delete_filter",
     "list_filters",
 ]
+
+# Imported at their first use (PEP 562), so that locks do not load NumPy.
+_MODULES = {
+    "AsyncBloomFilter": ".filters.async_bloom",
+    "AsyncFairLock": ".locks.async_lock",
+    "AsyncLock": ".locks.async_lock",
+    "AsyncReadWriteLock": ".locks.async_lock",
+    "AsyncRedlock": ".locks.async_redlock",
+    "AsyncReentrantLock": ".locks.async_lock",
+    "BloomFilter": ".filters.bloom",
+    "FairLock": ".locks.lock",
+    "FilterInfo": ".filters.inspection",
+    "Lock": ".locks.lock",
+    "LockEvent": ".locks.events",
+    "LockStrategy": ".strategies.lock",
+    "MemoryBloomFilter": ".filters.memory",
+    "ReadWriteLock": ".locks.lock",
+    "Redlock": ".locks.redlock",
+    "ReentrantLock": ".locks.lock",
+    "async_delete_filter": ".filters.async_catalog",
+    "async_list_filters": ".filters.async_catalog",
+    "delete_filter": ".filters.catalog",
+    "list_filters": ".filters.catalog",
+}
+
+
+if not TYPE_CHECKING:  # A checker that saw __getattr__ would take any name for a public one.
+
+    def __getattr__(name: str) -> object:
+        """Import a public name."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(_MODULES[name], __name__), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    """Return the names that tools complete."""
+    return sorted({*globals(), *__all__})
