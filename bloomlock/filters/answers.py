@@ -131,10 +131,13 @@ def update(core: FilterCore, items: Iterable[str | bytes], route: Route = "auto"
     try:
         yield from core.current()
         while chunk := chunks.take():
-            ask = partial(_add_chunk, core, route=route, answers=False)
-            yield from answer_chunk(core, chunks.taken, chunk, ask, write=True, keep=False)
+            # Never left out on the word of the near-cache: nobody is answered, so an item of a
+            # generation that is over would be lost unnoticed.
+            yield from _add_chunk(core, chunk, route, answers=False)
             added += len(chunk)
     except BaseException as error:
+        if core.near is not None:
+            core.near.doubt()
         if isinstance(error, PartialResultError):
             error.results.clear()
         error.added = added  # type: ignore[attr-defined]

@@ -110,6 +110,7 @@ def _copy_shard(core: FilterCore, view: View, source: str, target: str) -> Core[
             source, encode_command("GETRANGE", source, start, end), header_command(source)
         )
         if header_from_bytes(header) != view.header:
+            core.forget()
             raise FilterLostError(
                 f"filter {core.keys.name!r} was cleared or lost while it was copied"
             )

@@ -125,7 +125,12 @@ class FilterCore:
         """Create the filter or attach to it as it is now, whatever was known before."""
         recreate = self.on_lost == "recreate"
         generation = self.own_generation()
-        descriptor = yield from attach(self.keys, self.wanted, generation, recreate=recreate)
+        try:
+            descriptor = yield from attach(self.keys, self.wanted, generation, recreate=recreate)
+        except Exception:
+            # The view stays what it was, and what it was may be gone.
+            self.forget()
+            raise
         return (yield from self.adopt(descriptor))
 
     def adopt(self, descriptor: Descriptor) -> Core[View]:
@@ -161,6 +166,7 @@ class FilterCore:
             if self.view is not view:
                 return False
             self.lost = why
+        self.forget()
         return True
 
     def ask_near(self, view: View) -> Core[Asked | None]:

@@ -34,7 +34,12 @@ def in_one_generation(core: FilterCore, work: Callable[[View], Core[T | None]]) 
     """
     view = yield from core.current()
     for _ in range(TRIES):
-        done = yield from work(view)
+        try:
+            done = yield from work(view)
+        except Exception:
+            if core.near is not None:
+                core.near.doubt()
+            raise
         if done is not None:
             return done
         if not (yield from _may_follow(core, view)):

@@ -36,7 +36,6 @@ def answer_chunk(
     ask: Ask,
     *,
     write: bool,
-    keep: bool = True,
 ) -> Core[list[bool]]:
     """Answer a chunk of items in order.
 
@@ -46,7 +45,6 @@ def answer_chunk(
         encoded: The same, encoded.
         ask: Answers encoded items by asking the server.
         write: Whether it adds them.
-        keep: Whether to keep answers; else those kept already are used, and no more.
 
     Raises:
         What `ask` raises; its `results` are about all items up to the last it is about.
@@ -55,7 +53,7 @@ def answer_chunk(
     asked = None if view is None else (yield from core.ask_near(view))
     if view is None or asked is None:
         return (yield from ask(encoded))
-    chunk = _Chunk(core, view, asked, ask, write, keep)
+    chunk = _Chunk(core, view, asked, ask, write)
     known = _look_up(asked.near, items)
     try:
         if not any(known):
@@ -81,12 +79,11 @@ class _Chunk(NamedTuple):
     asked: Asked
     asks: Ask
     write: bool
-    keep: bool
 
     def ask(self, items: Items, encoded: Sequence[bytes]) -> Core[list[bool]]:
         """Ask for items, and keep those that turn out to be seen."""
         answers = yield from self.asks(encoded)
-        if self.keep and self.core.view is self.view:
+        if self.core.view is self.view:
             self.asked.confirm()
             seen = items
             if not self.write:

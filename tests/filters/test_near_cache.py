@@ -15,6 +15,7 @@ from near_cache_tools import (
     lose_reply,
     slowly,
     trips,
+    until_request,
 )
 
 from bloomlock import (
@@ -23,9 +24,10 @@ from bloomlock import (
     CapacityError,
     ConfigurationError,
     FilterLostError,
+    MemoryBloomFilter,
     OutcomeUnknownError,
 )
-from bloomlock.filters import answers
+from bloomlock.filters import answers, inspection
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -278,3 +280,82 @@ def test_bad_parameters(valkey):
         with pytest.raises(ConfigurationError, match="max_staleness must be"):
             BloomFilter.open("x", client=client, max_staleness=-1)
         assert client.keys("*") == []
+
+
+HOW_A_LOSS_IS_FOUND = {
+    "count": lambda made: made.count(),
+    "info": lambda made: made.info(),
+    "to_memory": lambda made: made.to_memory(),
+    "copy": lambda made: made.copy("y"),
+    "merge": lambda made: made.update(MemoryBloomFilter(1000)),
+    "update": lambda made: made.update(["b"]),
+    "add_many": lambda made: made.add_many(["b", "c"]),
+    "exists_many": lambda made: made.exists_many(["a", "b"]),
+    "exists": lambda made: made.exists("b"),
+}
+
+
+@pytest.mark.parametrize("how", HOW_A_LOSS_IS_FOUND)
+def test_after_a_loss_nothing_is_given_until_reattach(alone, how):
+    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+    made.add("a")
+    BloomFilter.open("x", client=alone).clear()
+    with pytest.raises(FilterLostError):
+        HOW_A_LOSS_IS_FOUND[how](made)
+    for ask in (made.exists, made.add):
+        with pytest.raises(FilterLostError):
+            ask("a")
+    for ask in (made.add_many, made.exists_many):
+        with pytest.raises(FilterLostError):
+            ask(["a"])
+    made.reattach()
+    assert made.exists("a") is False
+    assert made.add("a") is True
+
+
+def test_after_a_reattach_that_failed_nothing_is_given(alone):
+    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+    made.add("a")
+    alone.delete("bloomlock:{x}:bits")
+    with pytest.raises(FilterLostError):
+        made.reattach()
+    for ask in (made.exists, made.add):
+        with pytest.raises(FilterLostError):
+            ask("a")
+
+
+@pytest.mark.parametrize("on_lost", ["raise", "recreate"])
+def test_an_update_asks_the_server_about_what_is_kept(alone, on_lost):
+    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, on_lost=on_lost)
+    items = [str(number) for number in range(300)]
+    made.add_many(items)
+    other = BloomFilter.open("x", client=alone)
+    other.clear()
+    if on_lost == "raise":
+        with pytest.raises(FilterLostError):
+            made.update(items)
+        made.reattach()
+    made.update(items)
+    assert all(other.exists_many(items))
+
+
+def test_an_update_that_failed_ends_the_answers_until_the_server_is_heard(alone):
+    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+    made.add("a")
+    with pytest.raises(OutcomeUnknownError):
+        lose_reply(answers.update(made._core, ["b"], "items"))
+    before = trips(alone)
+    assert made.add("a") is False
+    assert trips(alone) == before + 1
+
+
+def test_a_count_that_failed_ends_them_too(alone):
+    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+    made.add("a")
+    count = inspection.count(made._core)
+    until_request(count)
+    with pytest.raises(redis.ConnectionError):
+        count.throw(redis.ConnectionError("gone"))
+    before = trips(alone)
+    assert made.exists("a") is True
+    assert trips(alone) == before + 1
