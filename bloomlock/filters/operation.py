@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from bloomlock.hashing import Hasher
     from bloomlock.strategies import Segment, Strategy
 
     from .core import FilterCore
@@ -83,10 +84,11 @@ class Operation:
         # By the header they were found with: items added as new, nobody told so far.
         self._added: dict[int, npt.NDArray[np.bool_]] = {}
         self._digests: Any = None
+        self._hasher: Hasher | None = None
 
     def run(self, view: View, answered: Answered | None = None) -> Core[list[bool]]:
         """Exchange, read the answers, and follow the filter where it went, until all is known."""
-        todo = np.arange(len(self._items))
+        todo = np.arange(len(self._items), dtype=np.intp)
         for _ in range(ROUNDS):
             if answered is None:
                 answered = yield from self._exchange(view, todo)
@@ -109,13 +111,11 @@ class Operation:
         )
 
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
-        everything = todo.size == len(self._items)
+        """Ask for the items that `todo` names, in its order; each answer has its own index."""
         few = todo.size * view.descriptor.size.num_hashes <= FEW_BITS
-        if few and everything and isinstance(self._strategy, AtomicStrategy):
-            return (yield from self._exchange_few(view, self._strategy))
-        if self._digests is None:
-            self._digests = view.hasher.digests(self._items)
-        numbers, rows = view.hasher.place(self._digests if everything else self._digests[todo])
+        if few and isinstance(self._strategy, AtomicStrategy):
+            return (yield from self._exchange_few(view, self._strategy, todo))
+        numbers, rows = view.hasher.place(self._digests_of(view.hasher)[todo])
         answered = []
         shards = np.unique(numbers).tolist() if len(view.shards) > 1 else [0]
         for shard in shards:
@@ -127,11 +127,17 @@ class Operation:
             answered.append((indices, segments))
         return answered
 
-    def _exchange_few(self, view: View, strategy: AtomicStrategy) -> Core[Answered]:
-        """Do the same for all items, without arrays."""
+    def _digests_of(self, hasher: Hasher) -> Any:
+        """Return the digests of all items; another view's hasher may have other seeds."""
+        if self._hasher is not hasher:
+            self._hasher, self._digests = hasher, hasher.digests(self._items)
+        return self._digests
+
+    def _exchange_few(self, view: View, strategy: AtomicStrategy, todo: Indices) -> Core[Answered]:
+        """Do the same without arrays."""
         placed: dict[int, tuple[list[int], list[list[int]]]] = {}
-        for index, item in enumerate(self._items):
-            number, offsets = view.hasher.locate(item)
+        for index in todo.tolist():
+            number, offsets = view.hasher.locate(self._items[index])
             indices, rows = placed.setdefault(number, ([], []))
             indices.append(index)
             rows.append(offsets)
@@ -219,7 +225,8 @@ class Operation:
                 self._take(indices, segment)
                 continue
             again.append(indices)
-        return now, np.concatenate(again)
+        # Shard by shard is not the order of the items, and of repeated ones the first is new.
+        return now, np.sort(np.concatenate(again))
 
     def _attach_anew(self, header: int) -> Core[View]:
         core = self._core

@@ -113,3 +113,17 @@ def test_going_on_with_a_new_one_where_that_is_wanted(start, valkey, name, how):
     assert error == (
         f"bloomlock: filter '{name}' was cleared or lost; attaching to it anew\n".encode()
     )
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lua"])
+def test_after_a_clear_each_line_gets_its_own_answer(start, valkey, name, strategy):
+    with BloomFilter(name, 20_000, client=valkey, shards=4) as bloom:
+        process = start("dedup", "--name", name, "--on-lost", "recreate", "--strategy", strategy)
+        send(process, b"a\n")
+        assert answer(process) == b"a\n"
+        bloom.clear()
+        lines = LINES[:400]
+        bloom.update(lines[::3])
+        output, _ = process.communicate(b"\n".join(lines) + b"\n", PATIENCE)
+    assert process.returncode == 0
+    assert output.splitlines() == [line for n, line in enumerate(lines) if n % 3]
