@@ -1,7 +1,7 @@
 """The road to a lock, steps 1 to 6: how to take it and how to give it back.
 
-Each step is runnable and mends what broke in the one before; docs/locks.md quotes them. Only the
-last of them is right, as far as it goes.
+Each step is runnable and mends what broke in the one before; docs/broken-locks.md quotes them. Only
+the last of them is right, as far as it goes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/locks.md: every block of it runs as printed and does what its comments say."""
+"""The pages about locks: every block runs as printed and does what its comments say."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ import bloomlock
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "locks.md").read_text("utf-8")
+BROKEN = (ROOT / "docs" / "broken-locks.md").read_text("utf-8")
 URL = "redis://localhost:6379/0"
-ROAD = "The road"
 
 
 def sections():
-    """Each part of the page under a heading of the second level, with its blocks in order."""
+    """Each part under a heading of the second level, with its blocks in order.
+
+    The broken locks build upon each other, so their page is one part.
+    """
     parts = re.split(r"^## (.*)$", PAGE, flags=re.MULTILINE)[1:]
-    for title, text in zip(parts[::2], parts[1::2], strict=True):
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    for title, text in (*pairs, ("broken locks", BROKEN)):
         blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         if blocks:
             yield pytest.param(blocks, id=title.replace(" ", "-"))
@@ -96,19 +100,19 @@ def test_comments_are_compared(valkey):
 
 def test_the_steps_of_the_page_are_those_the_tests_run():
     sources = [path.read_text("utf-8") for path in Path(__file__).parent.glob("[!t]*.py")]
-    road = re.split(r"^## ", PAGE.partition(f"## {ROAD}\n")[2], flags=re.MULTILINE)[0]
-    blocks = re.findall(r"^```python\n(.*?)^```", road, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```", BROKEN, re.MULTILINE | re.DOTALL)
     for block in blocks:
         step = re.sub(r"\A((import|from) .*\n|\n)*", "", block).strip()
         assert any(step in source for source in sources), step
     steps = {step for source in sources for step in re.findall(r'"""(Step \d+[a-d]?):', source)}
-    assert steps == set(re.findall(r'"""(Step \d+[a-d]?):', road))
+    assert steps == set(re.findall(r'"""(Step \d+[a-d]?):', BROKEN))
 
 
-def test_every_link_inside_the_page_leads_somewhere():
-    headings = re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
+@pytest.mark.parametrize("page", [PAGE, BROKEN], ids=["locks", "broken-locks"])
+def test_every_link_inside_a_page_leads_somewhere(page):
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#(.*?)\)", PAGE)) <= anchors
+    assert set(re.findall(r"\]\(#(.*?)\)", page)) <= anchors
 
 
 def test_every_parameter_of_a_lock_is_explained():
