@@ -80,7 +80,7 @@ def exists(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something that happens in another process; fail if it does not."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from lock_chaos.forks import ForkServer
 from lock_chaos.harness import Chaos
 from lock_chaos.proxy import CuttingProxy
 
+from bloomlock.locks import hold
 from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
@@ -17,6 +19,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TTL = 0.5
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renew a hold of a minute five times a second, from its first `extend` on.
+
+    So a test sees several renewals in a second, and none is late if the machine stands still.
+    """
+    monkeypatch.setattr(hold, "RENEWALS_PER_LEASE", 300)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt; a shell starts what runs in its background without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from servers import wait_until
 
 from bloomlock import AsyncLock, Lock, LockEvent, LockLostError, ReentrantLock
 
-TTL = 0.3
+OFTEN = pytest.mark.usefixtures("often")
 
 
 def kinds(events):
@@ -54,10 +54,12 @@ def test_a_nested_acquire_is_no_event(r):
     assert kinds(events) == ["acquired", "released"]
 
 
+@OFTEN
 def test_renewed_and_lost(r, caplog):
     events = []
-    lock = Lock("job", client=r, ttl=TTL, observer=events.append)
+    lock = Lock("job", client=r, ttl=LONG, observer=events.append)
     lock.acquire()
+    lock.extend()
     wait_until(lambda: kinds(events).count("renewed") >= 2)
     r.set(lock.key, "another's")
     wait_until(lambda: "lost" in kinds(events))
@@ -76,6 +78,7 @@ def test_renewed_and_lost(r, caplog):
     assert r.get(lock.key) == b"another's"
 
 
+@OFTEN
 def test_an_observer_that_raises_harms_nothing(r, caplog):
     seen = []
 
@@ -83,7 +86,8 @@ def test_an_observer_that_raises_harms_nothing(r, caplog):
         seen.append(event.kind)
         raise RuntimeError(event.kind)
 
-    with Lock("job", client=r, ttl=TTL, observer=observe) as lock:
+    with Lock("job", client=r, ttl=LONG, observer=observe) as lock:
+        lock.extend()
         wait_until(lambda: seen.count("renewed") >= 3)
         assert lock.acquire(blocking=False) is False
         assert lock.owned()
@@ -92,14 +96,17 @@ def test_an_observer_that_raises_harms_nothing(r, caplog):
     assert "the observer of lock 'job' raised" in caplog.text
 
 
+@OFTEN
 def test_on_lost_that_raises_harms_nobody(r, caplog, recwarn):
     def fail(lock):
         raise RuntimeError(lock.name)
 
     renewed = []
-    lock = Lock("job", client=r, ttl=TTL, on_lost=fail)
-    with Lock("other", client=r, ttl=TTL, observer=renewed.append) as other:
+    lock = Lock("job", client=r, ttl=LONG, on_lost=fail)
+    with Lock("other", client=r, ttl=LONG, observer=renewed.append) as other:
+        other.extend()
         lock.acquire()
+        lock.extend()
         r.delete(lock.key)
         assert lock.lost.wait(LONG)
         wait_until(lambda: "on_lost of lock 'job' raised" in caplog.text)
@@ -111,6 +118,7 @@ def test_on_lost_that_raises_harms_nobody(r, caplog, recwarn):
     assert not recwarn.list
 
 
+@OFTEN
 @pytest.mark.parametrize("awaited", [False, True])
 def test_asyncio(r, valkey, awaited, caplog):
     async def main():
@@ -130,10 +138,12 @@ def test_asyncio(r, valkey, awaited, caplog):
 
         async with redis.asyncio.Redis.from_url(valkey) as client:
             on_lost = fail_awaited if awaited else fail
-            lock = AsyncLock("job", client, TTL, observer=observe, on_lost=on_lost)
-            other = AsyncLock("other", client, TTL, observer=observe)
+            lock = AsyncLock("job", client, LONG, observer=observe, on_lost=on_lost)
+            other = AsyncLock("other", client, LONG, observer=observe)
             async with other:
+                await other.extend()
                 await lock.acquire()
+                await lock.extend()
                 await happened(lambda: kinds(events).count("renewed") >= 4)
                 r.delete(lock.key)
                 async with asyncio.timeout(LONG):

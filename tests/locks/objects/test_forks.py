@@ -13,6 +13,7 @@ from locks.objects.tools import LONG, is_free
 from servers import wait_until
 
 from bloomlock import FairLock, Lock, LockNotOwnedError, ReadWriteLock, ReentrantLock
+from bloomlock.locks import lock as lock_module
 
 MAKE = {
     "lock": Lock,
@@ -21,7 +22,7 @@ MAKE = {
     "reentrant": ReentrantLock,
     "read": lambda *args, **options: ReadWriteLock(*args, **options).read,
 }
-TTL = 0.5
+pytestmark = pytest.mark.usefixtures("often")
 
 
 def in_child(function):
@@ -44,12 +45,23 @@ def in_child(function):
     return answer
 
 
+def wait_for_renewals(events, count):
+    """Wait for some more renewals of a lock whose observer keeps its events."""
+
+    def renewals():
+        return sum(event.kind == "renewed" for event in list(events))
+
+    enough = renewals() + count
+    wait_until(lambda: renewals() >= enough, LONG)
+
+
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 def test_a_child_holds_nothing(any_url, make):
     with redis.Redis.from_url(any_url) as r:
-        renewed = []
-        lock = make("job", client=r, ttl=TTL, observer=renewed.append)
+        events = []
+        lock = make("job", client=r, ttl=LONG, observer=events.append)
         with lock:
+            lock.extend()
             token, fence = lock.token, lock.fence
 
             def look():
@@ -66,41 +78,46 @@ def test_a_child_holds_nothing(any_url, make):
 
             assert in_child(look) == "fine"
             assert (lock.token, lock.fence) == (token, fence)
-            before = len(renewed)
-            wait_until(lambda: len(renewed) >= before + 3)
+            wait_for_renewals(events, 3)
             assert lock.owned()
         assert is_free(r, lock)
 
 
 def test_a_child_renews_nothing_of_its_parents(r):
-    lock = Lock("job", client=r, ttl=TTL)
+    lock = Lock("job", client=r, ttl=LONG)
     with lock:
+        lock.extend()
 
-        def sleep():
-            with Lock("other", client=r, ttl=TTL):
-                r.set("ready", 1)
-                time.sleep(2 * TTL)
-            return threading.active_count()
+        def hold_another():
+            events = []
+            with Lock("other", client=r, ttl=LONG, observer=events.append) as other:
+                other.extend()
+                wait_for_renewals(events, 3)
+                watched = [watch.core().name for watch in watches()]
+            return f"{watched} {threading.active_count()}"
 
-        # The lock ends while the child lives: if that renewed it, it would come back.
-        thread = threading.Thread(target=lambda: r.set("said", in_child(sleep)))
-        thread.start()
-        wait_until(lambda: r.exists("ready"))
+        assert in_child(hold_another) == "['other'] 2"
+        assert [watch.core().name for watch in watches()] == ["job"]
+        lock.check()
     assert is_free(r, lock)
-    thread.join(LONG)
-    assert is_free(r, lock)
-    assert r.get("said") == b"2"
+
+
+def watches():
+    """What the watchdog of this process watches."""
+    return list(lock_module.WATCHDOG._schedule._watches.values())
 
 
 def test_a_child_locks_by_itself_with_tokens_of_its_own(r):
-    lock = Lock("job", client=r, ttl=TTL)
+    events = []
+    lock = Lock("job", client=r, ttl=LONG, observer=events.append)
     with lock:
         pass
 
     def work():
         with lock:
             first = lock.token, lock.fence
-            time.sleep(2 * TTL)
+            lock.extend()
+            wait_for_renewals(events, 2)
             lock.check()
         return f"{first[0]} {first[1]}"
 

@@ -164,6 +164,7 @@ def test_by_signals_at_any_time(valkey, r):
     assert interrupted > 0
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_of_a_waiter_leaves_the_queue(valkey, r):
     holder = Lock("job", client=r, thread_local=False)
     holder.acquire()

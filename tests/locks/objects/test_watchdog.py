@@ -10,7 +10,7 @@ import time
 import pytest
 import redis
 import redis.asyncio
-from locks.objects.tools import happened, is_free
+from locks.objects.tools import LONG, happened, is_free
 from servers import wait_until
 
 from bloomlock import AsyncLock, Lock, LockLostError
@@ -18,9 +18,11 @@ from bloomlock.locks import lock as lock_module
 from bloomlock.locks import watchdog
 
 TTL = 0.3
+"""A lease that is to end. Holds that are to be kept have a minute, and the fixture `often`."""
 MANY = 50
-QUIET = 2 * TTL
+QUIET = 0.6
 """Long enough for several renewals, if there were any."""
+OFTEN = pytest.mark.usefixtures("often")
 
 
 class Seen:
@@ -36,6 +38,12 @@ class Seen:
         return self.kinds.count("renewed")
 
 
+TOGETHER = 6.0
+"""A lease with which locks that were obtained within half a second are renewed together."""
+FEW = MANY // 2
+"""Requests for many renewals; one for each would be twice as many, one for all is the rule."""
+
+
 def watchdogs():
     return [thread for thread in threading.enumerate() if thread.name == "bloomlock-watchdog"]
 
@@ -45,14 +53,18 @@ def reads(r):
     return r.info("stats")["total_reads_processed"]
 
 
+@OFTEN
 def test_a_hold_is_renewed_until_it_is_released(any_url):
     seen = Seen()
     with redis.Redis.from_url(any_url) as r:
-        with Lock("job", client=r, ttl=TTL, observer=seen) as lock:
-            wait_until(lambda: seen.renewals() >= 4)
+        with Lock("job", client=r, ttl=LONG, observer=seen) as lock:
+            lock.extend()
+            r.pexpire(lock.key, 30_000)
+            wait_until(lambda: seen.renewals() >= 4, LONG)
+            assert r.pttl(lock.key) > 30_000
             lock.check()
             assert lock.owned()
-            assert 0 < lock.remaining() < TTL
+            assert 0 < lock.remaining() < LONG
         renewals = seen.renewals()
         before = r.info("stats")["total_commands_processed"]
         time.sleep(QUIET)
@@ -90,30 +102,32 @@ def test_a_renewal_never_shortens_the_lease_behind_the_holders_back(r):
         assert 1000 * lock.remaining() <= left_ms
 
 
+@OFTEN
 def test_killed_connections_do_no_harm(r, valkey):
     seen = Seen()
     with (
         redis.Redis.from_url(valkey) as client,
-        Lock("job", client=client, ttl=2, observer=seen) as lock,
+        Lock("job", client=client, ttl=LONG, observer=seen) as lock,
     ):
-        for renewals in range(1, 4):
+        for _ in range(3):
             r.client_kill_filter(_type="normal", skipme=True)
             lock.extend()
-            wait_until(lambda renewals=renewals: seen.renewals() >= renewals)
+            before = seen.renewals()
+            wait_until(lambda before=before: seen.renewals() > before, LONG)
         assert lock.owned()
     assert "lost" not in seen.kinds
 
 
 def test_many_locks_are_renewed_by_one_thread_in_few_round_trips(r):
     seen = [Seen() for _ in range(MANY)]
-    locks = [Lock(f"job {n}", client=r, ttl=3, observer=see) for n, see in enumerate(seen)]
+    locks = [Lock(f"job {n}", client=r, ttl=TOGETHER, observer=see) for n, see in enumerate(seen)]
     for lock in locks:
         lock.acquire()
     assert len(watchdogs()) == 1
     assert threading.active_count() < MANY
     before = reads(r)
-    wait_until(lambda: all(see.renewals() for see in seen), 60)
-    assert reads(r) - before < 10
+    wait_until(lambda: all(see.renewals() for see in seen), LONG)
+    assert reads(r) - before < FEW
     for lock in locks:
         lock.release()
     assert not r.keys("*:lock")
@@ -128,47 +142,54 @@ def test_the_thread_ends_when_it_has_nothing_to_do(r, monkeypatch):
     for _ in range(3):
         with Lock("job", client=r):
             [thread] = set(watchdogs()) - before
-        thread.join(60)
+        thread.join(LONG)
         assert not thread.is_alive()
 
 
+@OFTEN
 def test_a_lock_that_is_dropped_while_held_is_left_to_expire(r, caplog):
-    lock = Lock("job", client=r, ttl=TTL)
+    lock = Lock("job", client=r, ttl=LONG)
     lock.acquire()
+    lock.extend()
     key = lock.key
     del lock
     gc.collect()
-    wait_until(lambda: not r.exists(key))
-    assert "a lock was dropped while held" in caplog.text
+    wait_until(lambda: "a lock was dropped while held" in caplog.text, LONG)
+    r.pexpire(key, int(1000 * QUIET))
+    wait_until(lambda: not r.exists(key), LONG)
 
 
+@OFTEN
 def test_a_hold_whose_thread_has_ended_is_left_to_expire(r, caplog):
     lost = threading.Event()
-    lock = Lock("job", client=r, ttl=TTL, on_lost=lambda _: lost.set())
-    thread = threading.Thread(target=lock.acquire)
+    lock = Lock("job", client=r, ttl=2, on_lost=lambda _: lost.set())
+    thread = threading.Thread(target=lambda: lock.acquire() and lock.extend())
     thread.start()
     thread.join()
-    assert lost.wait(60)
+    assert lost.wait(LONG)
     with lock:
         assert lock.owned()
     assert "the thread that held it has ended" in caplog.text
 
 
+@OFTEN
 def test_without_thread_local_the_end_of_a_thread_is_no_end_of_the_hold(r):
     seen = Seen()
-    lock = Lock("job", client=r, ttl=TTL, thread_local=False, observer=seen)
-    thread = threading.Thread(target=lock.acquire)
+    lock = Lock("job", client=r, ttl=LONG, thread_local=False, observer=seen)
+    thread = threading.Thread(target=lambda: lock.acquire() and lock.extend())
     thread.start()
     thread.join()
-    wait_until(lambda: seen.renewals() >= 4)
+    wait_until(lambda: seen.renewals() >= 4, LONG)
     lock.release()
 
 
+@OFTEN
 def test_asyncio_renews_until_the_release(any_url):
     async def main():
         seen = Seen()
         async with redis.asyncio.Redis.from_url(any_url) as client:
-            async with AsyncLock("job", client=client, ttl=TTL, observer=seen) as lock:
+            async with AsyncLock("job", client=client, ttl=LONG, observer=seen) as lock:
+                await lock.extend()
                 await happened(lambda: seen.renewals() >= 4)
                 lock.check()
                 assert await lock.owned()
@@ -186,12 +207,14 @@ def test_asyncio_renews_many_locks_in_few_round_trips(r, valkey):
     async def main():
         seen = [Seen() for _ in range(MANY)]
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            locks = [AsyncLock(f"job {n}", client, 3, observer=see) for n, see in enumerate(seen)]
+            locks = [
+                AsyncLock(f"job {n}", client, TOGETHER, observer=see) for n, see in enumerate(seen)
+            ]
             for lock in locks:
                 await lock.acquire()
             before = reads(r)
             await happened(lambda: all(see.renewals() for see in seen))
-            assert reads(r) - before < 10
+            assert reads(r) - before < FEW
             assert threading.active_count() < MANY
             for lock in locks:
                 await lock.release()
@@ -200,25 +223,35 @@ def test_asyncio_renews_many_locks_in_few_round_trips(r, valkey):
     asyncio.run(main())
 
 
-def test_asyncio_leaves_a_dropped_lock_to_expire(r, valkey):
+@OFTEN
+def test_asyncio_leaves_a_dropped_lock_to_expire(r, valkey, caplog):
     async def main():
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock = AsyncLock("job", client=client, ttl=TTL)
+            lock = AsyncLock("job", client=client, ttl=LONG)
             await lock.acquire()
+            await lock.extend()
             key = lock.key
             del lock
             gc.collect()
+            await happened(lambda: "a lock was dropped while held" in caplog.text)
+            r.pexpire(key, int(1000 * QUIET))
             await happened(lambda: not r.exists(key))
 
     asyncio.run(main())
 
 
+@OFTEN
 def test_asyncio_the_end_of_a_task_is_no_end_of_the_hold(r, valkey):
     async def main():
         seen = Seen()
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock = AsyncLock("job", client=client, ttl=TTL, observer=seen)
-            await asyncio.create_task(lock.acquire())
+            lock = AsyncLock("job", client=client, ttl=LONG, observer=seen)
+
+            async def take():
+                await lock.acquire()
+                await lock.extend()
+
+            await asyncio.create_task(take())
             await happened(lambda: seen.renewals() >= 4)
             await lock.release()
         assert is_free(r, lock)
@@ -226,12 +259,16 @@ def test_asyncio_the_end_of_a_task_is_no_end_of_the_hold(r, valkey):
     asyncio.run(main())
 
 
+@OFTEN
 def test_a_lock_object_in_one_loop_after_the_other(r, valkey):
-    lock = AsyncLock("job", client=valkey, ttl=TTL)
+    seen = Seen()
+    lock = AsyncLock("job", client=valkey, ttl=LONG, observer=seen)
 
     async def main():
         async with lock:
-            await asyncio.sleep(QUIET)
+            await lock.extend()
+            before = seen.renewals()
+            await happened(lambda: seen.renewals() >= before + 2)
             lock.check()
         await lock.close()
 

@@ -39,6 +39,7 @@ def test_at_every_point_where_python_looks_for_signals(three, busy):
         assert lock.owned()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_while_it_waits(three):
     holder, waiter = three.lock(thread_local=False), three.lock()
     holder.acquire()
