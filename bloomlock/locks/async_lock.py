@@ -35,8 +35,9 @@ class AsyncLock(LockFace):
     The hold of a task that has ended may be given back by any other (asyncio.wait_for acquires in a
     task of its own before Python 3.12).
 
-    All waiting tasks of a client share one connection. `on_lost` is called from the loop, and may
-    be a coroutine function. A cancelled `acquire` leaves neither a hold nor a place in the queue.
+    All waiting tasks of a client share one connection. `on_lost` and `observer` are called from the
+    loop, which they must not block; `on_lost` may be a coroutine function. A cancelled `acquire`
+    leaves neither a hold nor a place in the queue.
 
     >>> from bloomlock.server import PrivateServer
     >>> async def main(url):
@@ -96,8 +97,11 @@ class AsyncLock(LockFace):
     async def _tell_awaited(self, outcome: Coroutine[Any, Any, object]) -> None:
         try:
             await outcome
-        except Exception:
+        except BaseException as error:
+            # Raised in a task, SystemExit would stop the loop and all renewals with it.
             logger.exception("on_lost of lock %r raised", self.name)
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
     def _owner(self) -> object:
         if not self._core.options.thread_local:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.runtime.clock import boot_clock
@@ -16,6 +17,8 @@ from .core import OUT_OF_LEASE
 from .schedule import LONGEST_SLEEP, Schedule, Watch, give_up, key_of, renew
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .hold import Hold
 
 logger = logging.getLogger("bloomlock.locks")
@@ -52,18 +55,25 @@ class AsyncWatchdog:
             self._timer.cancel()
         self._timer = loop.call_later(seconds, self._look)
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop."""
+        function()
+
     def _look(self) -> None:
         self._timer = None
         now = boot_clock()
-        for watch in self._schedule.overdue(now):
-            self._lose(watch, OUT_OF_LEASE)
-        for (runtime, _), watches in self._schedule.due(now).items():
-            task = asyncio.get_running_loop().create_task(
-                self._renew(runtime, watches), name="bloomlock-renewal"
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        self._set_timer()
+        try:
+            for watch in self._schedule.overdue(now):
+                self._lose(watch, OUT_OF_LEASE)
+            for (runtime, _), watches in self._schedule.due(now).items():
+                task = asyncio.get_running_loop().create_task(
+                    self._renew(runtime, watches), name="bloomlock-renewal"
+                )
+                self._tasks.add(task)
+                # Also of one that is cancelled before its first step.
+                task.add_done_callback(partial(self._after_renewal, watches))
+        finally:
+            self._set_timer()
 
     async def _renew(self, runtime: Any, watches: list[Watch]) -> None:
         for part in runtime.by_server(watches, key_of):
@@ -71,14 +81,17 @@ class AsyncWatchdog:
                 await runtime.run(renew(part, boot_clock, self._lose))
             except Exception:
                 logger.exception("renewing locks failed")
-                give_up(part, boot_clock())
+
+    def _after_renewal(self, watches: list[Watch], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        give_up(watches, boot_clock())
         self._set_timer()
 
     def _lose(self, watch: Watch, reason: str) -> None:
         self._schedule.remove(watch.hold)
         core = watch.core()
         if core is not None and watch.hold in core.holdings:
-            core.lose(watch.hold, reason)
+            core.lose(watch.hold, reason, behind=True)
 
 
 def watchdog_of_loop() -> AsyncWatchdog:

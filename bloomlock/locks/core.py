@@ -16,7 +16,7 @@ from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.waiting import Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .events import LockEvent, tell
+from .events import Events, LockEvent
 from .hold import Hold
 from .holdings import Holdings
 from .options import CONFIRM_SECONDS, check_lease, milliseconds
@@ -41,6 +41,9 @@ class Watcher(Protocol):
 
     def remove(self, hold: Hold) -> None:
         """Stop; from now on it is not renewed."""
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function that runs the user's code, where it stops no renewal; never raises."""
 
 
 class LockCore:
@@ -74,6 +77,7 @@ class LockCore:
         self.tell_lost: Callable[[], None] = lambda: None
         # The write side of a read-write lock for its read side, and the other way round.
         self.other_side: LockCore | None = None
+        self.events = Events(options.observer)
         self.holdings = Holdings()
         self._group = group
         self._joins = joins
@@ -136,7 +140,7 @@ class LockCore:
         # Whoever had to wait will have to again, and whoever leaves others waiting.
         self._crowded = bool(attempt.asking.channel) or got is None or got.grant.waiters
         if got is None:
-            tell(self.options.observer, LockEvent("timeout", self.name, None, now - began))
+            self.events.report(LockEvent("timeout", self.name, None, now - began))
             return False
         if self.options.replicas:
             yield from self._confirm(attempt)
@@ -154,13 +158,12 @@ class LockCore:
             hold.last_renewal = now + self.options.max_hold
         if self.options.renew:
             # What is left of the lease may be less than the lease: a grant took its time.
-            hold.renew_at = now + (got.deadline - now) / 3
+            hold.renew_at = now + min(hold.renewal_seconds, (got.deadline - now) / 3)
         if (before := self.holdings.put(owner, hold)) is not None:
             self._watcher.remove(before)
         self._watch(hold)
         if self.options.observer is not None:
-            event = LockEvent("acquired", self.name, hold.fence, now - began)
-            tell(self.options.observer, event)
+            self.events.report(LockEvent("acquired", self.name, hold.fence, now - began))
         return True
 
     def _confirm(self, attempt: Attempt) -> Core[None]:
@@ -211,8 +214,7 @@ class LockCore:
             self.lose(hold, "its key was gone when it was released")
             raise self._lost_error(hold)
         if self.options.observer is not None:
-            event = LockEvent("released", self.name, hold.fence, now - hold.since)
-            tell(self.options.observer, event)
+            self.events.report(LockEvent("released", self.name, hold.fence, now - hold.since))
 
     def extend(self, owner: object, ttl: float | None) -> Core[None]:
         """Let the lease be `ttl` seconds from now, and that long at each renewal.
@@ -275,8 +277,15 @@ class LockCore:
         """Raise LockNotOwnedError or LockLostError if the owner cannot rely on the lock."""
         self._check_alive(self._require(owner))
 
-    def lose(self, hold: Hold, reason: str) -> bool:
-        """Note that a hold is lost; False if that was known already."""
+    def lose(self, hold: Hold, reason: str, *, behind: bool = False) -> bool:
+        """Note that a hold is lost; False if that was known already.
+
+        Args:
+            hold: Which one.
+            reason: Why, in a few words.
+            behind: Whether the holder does not notice it itself; the observer then is called
+                apart from this thread.
+        """
         self._watcher.remove(hold)
         hold.lost = hold.lost or reason
         try:
@@ -288,9 +297,16 @@ class LockCore:
             hold.event.set()
         logger.warning("lock %r was lost: %s", self.name, reason)
         event = LockEvent("lost", self.name, hold.fence, boot_clock() - hold.since, reason)
-        tell(self.options.observer, event)
         self.tell_lost()
+        if behind:
+            self.report_behind(event)
+        else:
+            self.events.report(event)
         return True
+
+    def report_behind(self, event: LockEvent) -> None:
+        """Report what happened behind the holder's back; never raises, never waits."""
+        self.events.report_behind(event, self._watcher.call)
 
     def _require(self, owner: object) -> Hold:
         hold = self.holdings.of(owner)

@@ -1,13 +1,18 @@
-"""What locks tell an observer."""
+"""What locks report to an observer."""
 
 from __future__ import annotations
 
 import logging
+import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 logger = logging.getLogger("bloomlock.locks")
+
+KEPT_EVENTS = 1000
+"""How many events of one lock object wait for an observer that blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +37,64 @@ class LockEvent:
 Observer: TypeAlias = Callable[[LockEvent], None]
 
 
-def tell(observer: Observer | None, event: LockEvent) -> None:
-    """Call the observer; what it raises is logged and harms no lock."""
-    if observer is None:
-        return
-    try:
-        observer(event)
-    except Exception:
-        logger.exception("the observer of lock %r raised", event.name)
+class Events:
+    """Reports to an observer what happens to one lock object, in order and one at a time.
+
+    What its holder does is reported in the holder's own thread, whatever it raises included.
+    What happens behind the holder's back is reported where the watchdog has such functions called,
+    so that an observer that blocks or raises stops no renewal.
+    """
+
+    def __init__(self, observer: Observer | None) -> None:
+        """Start with nothing to report."""
+        self._observer = observer
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._pid = os.getpid()
+        # The oldest go first where an observer blocks for ever.
+        self._pending: deque[LockEvent] = deque(maxlen=KEPT_EVENTS)
+        # Who takes its element reports what is pending. Both are C through and through: a
+        # KeyboardInterrupt leaves them whole.
+        self._turn: list[None] = [None]
+
+    def report(self, event: LockEvent) -> None:
+        """Report an event now, or after those whose report is under way in another thread."""
+        if self._observer is not None:
+            self._append(event)
+            self._report_pending()
+
+    def report_behind(self, event: LockEvent, call: Callable[[Callable[[], None]], None]) -> None:
+        """Report an event apart from the thread that notices it; never raises."""
+        if self._observer is not None:
+            self._append(event)
+            if self._turn:
+                call(self._report_behind)
+
+    def _append(self, event: LockEvent) -> None:
+        if self._pid != os.getpid():
+            # The thread that reported stayed in the parent process.
+            self._start_over()
+        self._pending.append(event)
+
+    def _report_behind(self) -> None:
+        self._report_pending(BaseException)
+
+    def _report_pending(self, logged: type[BaseException] = Exception) -> None:
+        # Looks again after giving up its turn: an event may have come just before that.
+        while self._pending:
+            try:
+                self._turn.pop()
+            except IndexError:
+                return
+            try:
+                while self._pending:
+                    self._call(self._pending.popleft(), logged)
+            finally:
+                self._turn.append(None)
+
+    def _call(self, event: LockEvent, logged: type[BaseException]) -> None:
+        try:
+            self._observer(event)  # type: ignore[misc]  # nothing is pending without one
+        except logged:
+            logger.exception("the observer of lock %r raised", event.name)

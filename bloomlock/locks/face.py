@@ -98,7 +98,7 @@ class LockFace:
         """Call `on_lost`; what it raises is logged and harms no lock."""
         try:
             return on_lost(self)
-        except Exception:
+        except BaseException:
             logger.exception("on_lost of lock %r raised", self.name)
             return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.runtime.clients import sync_client
@@ -10,7 +11,7 @@ from bloomlock.runtime.threads import threads_for
 
 from .face import READERS, LockFace, check_token, know_each_other, owner_group
 from .options import check_seconds, seconds_to_wait
-from .watchdog import WATCHDOG, start_thread
+from .watchdog import WATCHDOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,9 @@ class Lock(LockFace):
         thread_local: Whether a hold belongs to the thread that acquired it; False: any thread
             may release it.
         replicas: How many replicas must have acknowledged a grant, else it is given back.
-        observer: Called with a LockEvent for whatever happens; must be quick.
+        observer: Called with a LockEvent for whatever happens: what the watchdog does and finds
+            from a thread of its own, the rest from the thread that acquires or releases. What it
+            raises is logged; SystemExit and its kin pass in the latter threads only.
         prefix: Start of all keys.
         timeout: redis-py's name for a lease that is not renewed.
         sleep: redis-py's; accepted, but nobody sleeps here.
@@ -88,10 +91,7 @@ class Lock(LockFace):
         self._core.attach(self._runtime, WATCHDOG)
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        try:
-            start_thread("bloomlock-on-lost", self._tell, on_lost)
-        except RuntimeError:  # there are too many threads
-            self._tell(on_lost)
+        WATCHDOG.call(partial(self._tell, on_lost))
 
     def _owner(self) -> object:
         # Not its number: that is given to another thread when this one has ended.

@@ -61,7 +61,7 @@ class Redlock(Lock):
         blocking: Whether `acquire` waits unless told otherwise.
         blocking_timeout: How many seconds it waits unless told otherwise; None: for ever.
         thread_local: Whether a hold belongs to the thread that acquired it.
-        observer: Called with a LockEvent for whatever happens; must be quick.
+        observer: Called with a LockEvent for whatever happens; see Lock.
         prefix: Start of all keys.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bloomlock.locks.protocol.renewing import Renewal
 from bloomlock.locks.protocol.waiting import deadline_of
 
-from .events import LockEvent, tell
+from .events import LockEvent
 
 if TYPE_CHECKING:
     import weakref
@@ -144,10 +144,11 @@ def retry_seconds(hold: Hold) -> float:
 
 
 def give_up(watches: Iterable[Watch], now: float) -> None:
-    """Note that renewals came to nothing for now; they are tried again."""
+    """Note which renewals came to nothing for now; they are tried again."""
     for watch in watches:
-        watch.hold.renewing = False
-        watch.hold.schedule_renewal(now + retry_seconds(watch.hold))
+        if watch.hold.renewing:
+            watch.hold.renewing = False
+            watch.hold.schedule_renewal(now + retry_seconds(watch.hold))
 
 
 def renew(
@@ -187,4 +188,4 @@ def renew(
         hold.renewing = False
         if result is True and core.options.observer is not None:
             held = sent - hold.since
-            tell(core.options.observer, LockEvent("renewed", core.name, hold.fence, held))
+            core.report_behind(LockEvent("renewed", core.name, hold.fence, held))

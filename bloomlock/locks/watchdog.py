@@ -12,6 +12,7 @@ import logging
 import os
 import queue
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.runtime.clock import boot_clock
@@ -20,6 +21,8 @@ from .core import OUT_OF_LEASE
 from .schedule import LONGEST_SLEEP, Schedule, Watch, give_up, key_of, renew
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .hold import Hold
 
 logger = logging.getLogger("bloomlock.locks")
@@ -41,6 +44,8 @@ class Watchdog:
         self._lock = threading.RLock()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._schedule = Schedule()
+        self._uncalled: deque[Callable[[], object]] = deque()
+        self._idle_since = boot_clock()
         self._wake_at = float("-inf")
         self._runs = False
 
@@ -59,29 +64,50 @@ class Watchdog:
         with self._lock:
             self._schedule.remove(hold)
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in a thread of its own, as soon as there may be one more."""
+        try:
+            start_thread("bloomlock-callback", function)
+        except RuntimeError as error:
+            logger.warning("a callback of a lock has to wait: %s", error)
+            self._uncalled.append(function)
+
     def _run(self) -> None:
         with self._lock:
             if self._runs:
                 return
             self._runs = True
-        idle_since = boot_clock()
-        while True:
-            with self._lock:
-                now = boot_clock()
-                overdue = self._schedule.overdue(now)
-                due = self._schedule.due(now)
-                if len(self._schedule) or overdue:
-                    idle_since = now
-                elif now - idle_since > IDLE_SECONDS:
-                    self._runs = False
-                    return
-                self._wake_at = min(self._schedule.next_time(), now + LONGEST_SLEEP)
-            for watch in overdue:
-                self._lose(watch, OUT_OF_LEASE)
-            for (runtime, _), watches in due.items():
-                self._start_renewal(runtime, watches)
-            if not overdue and not due:
-                self._sleep(self._wake_at - now)
+        self._idle_since = boot_clock()
+        goes_on = True
+        while goes_on:
+            try:
+                goes_on = self._look()
+            except BaseException:
+                # Without this thread every lock of the process would be lost.
+                logger.exception("watching locks failed")
+                self._sleep(LONGEST_SLEEP)
+
+    def _look(self) -> bool:
+        """Do what is due, or sleep until something is; False: there is nothing to watch."""
+        with self._lock:
+            now = boot_clock()
+            overdue = self._schedule.overdue(now)
+            due = self._schedule.due(now)
+            if len(self._schedule) or overdue or self._uncalled:
+                self._idle_since = now
+            elif now - self._idle_since > IDLE_SECONDS:
+                self._runs = False
+                return False
+            self._wake_at = min(self._schedule.next_time(), now + LONGEST_SLEEP)
+        for watch in overdue:
+            self._lose(watch, OUT_OF_LEASE)
+        for (runtime, _), watches in due.items():
+            self._start_renewal(runtime, watches)
+        for _ in range(len(self._uncalled)):
+            self.call(self._uncalled.popleft())
+        if not overdue and not due:
+            self._sleep(self._wake_at - now)
+        return True
 
     def _sleep(self, seconds: float) -> None:
         with contextlib.suppress(queue.Empty):
@@ -97,19 +123,21 @@ class Watchdog:
             give_up(watches, boot_clock())
 
     def _renew(self, runtime: Any, watches: list[Watch]) -> None:
-        for part in runtime.by_server(watches, key_of):
-            try:
-                runtime.run(renew(part, boot_clock, self._lose))
-            except Exception:
-                logger.exception("renewing locks failed")
-                give_up(part, boot_clock())
-        self._wake.put(None)
+        try:
+            for part in runtime.by_server(watches, key_of):
+                try:
+                    runtime.run(renew(part, boot_clock, self._lose))
+                except Exception:
+                    logger.exception("renewing locks failed")
+        finally:
+            give_up(watches, boot_clock())
+            self._wake.put(None)
 
     def _lose(self, watch: Watch, reason: str) -> None:
         self.remove(watch.hold)
         core = watch.core()
         if core is not None and watch.hold in core.holdings:
-            core.lose(watch.hold, reason)
+            core.lose(watch.hold, reason, behind=True)
 
 
 def start_thread(name: str, target: Any, *arguments: Any) -> None:

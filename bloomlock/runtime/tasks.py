@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import redis.asyncio
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.commands import (
@@ -93,7 +93,7 @@ class Tasks:
     def server_of(self, key: str) -> str:
         """Return which server of a cluster has a key; empty if there is only one, or none."""
         if isinstance(self.client, redis.asyncio.RedisCluster):
-            with contextlib.suppress(RedisError):
+            with contextlib.suppress(RedisError, RedisClusterException):
                 return str(getattr(self.client.get_node_from_key(key), "name", ""))
         return ""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import redis
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisClusterException, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
@@ -112,7 +112,7 @@ class Threads:
     def server_of(self, key: str) -> str:
         """Return which server of a cluster has a key; empty if there is only one, or none."""
         if self._cluster is not None:
-            with contextlib.suppress(redis.RedisError):
+            with contextlib.suppress(redis.RedisError, RedisClusterException):
                 return str(self._cluster.get_node_from_key(key).name)
         return ""
 
