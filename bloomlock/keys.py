@@ -170,4 +170,11 @@ def name_of(meta_key: str, prefix: str = DEFAULT_PREFIX) -> str | None:
     'a/b'
     """
     match = _META_KEY.fullmatch(meta_key.removeprefix(prefix))
-    return unescape(match["name"]) if match else None
+    if match is None:
+        return None
+    name = unescape(match["name"])
+    try:
+        # Of several ways to escape a name only one is ours.
+        return name if FilterKeys(name, prefix).meta == meta_key else None
+    except ConfigurationError:
+        return None

@@ -24,6 +24,9 @@ MAX_SHARD_BITS = 2**32 - HEADER_BITS
 """A Redis string holds at most 512 MiB (https://redis.io/docs/latest/commands/setbit/)."""
 
 MAX_SHARDS = 256
+MAX_CAPACITY = 10**15
+"""More than the largest shards hold at any rate."""
+
 MIN_SHARD_BITS = 8192
 """Below this the number of different offset sequences would bound the error rate (hashing.py)."""
 
@@ -53,10 +56,16 @@ class Size:
 
 
 def check_capacity(capacity: object) -> int:
-    """Return `capacity` as an int, or raise ConfigurationError if it is not a whole number >= 1."""
+    """Return `capacity` as an int, or raise ConfigurationError if it is not 1 to MAX_CAPACITY."""
     if isinstance(capacity, bool) or not isinstance(capacity, Integral) or int(capacity) < 1:
         raise ConfigurationError(
             f"capacity must be a whole number of items, at least 1, not {capacity!r}"
+        )
+    if int(capacity) > MAX_CAPACITY:
+        # As a power: Python refuses to write whole numbers of several thousand digits.
+        raise ConfigurationError(
+            f"capacity must be at most {MAX_CAPACITY} items, not about "
+            f"2^{int(capacity).bit_length()}"
         )
     return int(capacity)
 
@@ -99,8 +108,10 @@ def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:
     >>> bits_needed(1_000_000, 0.01, 7)
     9592955
     """
+    # Of rates near 1 the root is rounded to 1, and the logarithm of 0 does not exist.
+    root = min(error_rate ** (1 / num_hashes), 1 - 2**-53)
     # log1p(-x) keeps its digits where p^(1/k) is small.
-    return math.ceil(-num_hashes * capacity / math.log1p(-(error_rate ** (1 / num_hashes))))
+    return math.ceil(-num_hashes * capacity / math.log1p(-root))
 
 
 def best_num_hashes(error_rate: float) -> int:

@@ -20,7 +20,7 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 
-from .stored import Found, look, look_and_watch
+from .stored import Found, look, look_and_watch, refuse_wrong_length
 from .writing import Changed, complete, write
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def attach(
             _refuse_other(keys, wanted, found.descriptor)
         gone = _what_is_gone(found, broken)
         if gone is None and found.descriptor is not None:
+            refuse_wrong_length(keys, 0, found.length, found.descriptor)
             return None
         if gone is not None and not (recreate and (wanted or found.descriptor)):
             raise FilterLostError(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from bloomlock.commands import ask
-from bloomlock.descriptor import header_from_bytes
 from bloomlock.errors import FilterLostError
-from bloomlock.strategies.bits import header_command
+
+from .stored import look_at_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +55,5 @@ def in_one_generation(core: FilterCore, work: Callable[[View], Core[T | None]]) 
 def _may_follow(core: FilterCore, view: View) -> Core[bool]:
     if core.on_lost == "recreate" or core.view is not view:
         return True
-    key = view.shards[0].key
-    (start,) = yield from ask(key, header_command(key))
-    header = header_from_bytes(start)
+    header, _ = yield from look_at_shard(core.keys, 0)
     return header != view.header and core.is_own(header)

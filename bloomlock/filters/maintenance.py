@@ -8,7 +8,7 @@ from bloomlock.commands import Core, ask, encode_command
 from bloomlock.keys import stripe_fence
 
 from .attachment import renew
-from .stored import look
+from .stored import look_for_remains
 
 if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
@@ -29,15 +29,14 @@ def clear(core: FilterCore) -> Core[None]:
 def delete(keys: FilterKeys) -> Core[bool]:
     """Delete every key of the filter; True if there was one. Objects attached to it find it lost.
 
-    Cost: two round trips and one for each further shard.
+    Cost: two round trips and one for each further shard; 257 if the descriptor is damaged.
     """
-    found = yield from look(keys)
-    shards = found.descriptor.size.shards if found.descriptor else 1
+    shards, there = yield from look_for_remains(keys)
     # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
     for shard in range(1, shards):
         yield from ask(keys.bits(shard), encode_command("UNLINK", *_keys_of_shard(keys, shard)))
     yield from ask(keys.meta, encode_command("UNLINK", keys.meta, *_keys_of_shard(keys, 0)))
-    return found.descriptor is not None or found.header != 0
+    return there
 
 
 def _keys_of_shard(keys: FilterKeys, shard: int) -> tuple[str, str]:

@@ -17,6 +17,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -124,7 +125,7 @@ def _descriptor(path: FilePath, start: bytes, length: int) -> Descriptor:
     """Return the descriptor from the first page of a file, or raise ConfigurationError."""
     magic, _, rest = start.partition(b"\n")
     version = magic.removeprefix(MAGIC)
-    if not magic.startswith(MAGIC) or not version.isdigit():
+    if not magic.startswith(MAGIC) or not re.fullmatch(b"[0-9]{1,9}", version):
         raise ConfigurationError(f"{os.fspath(path)!r} is no file of a MemoryBloomFilter")
     if int(version) > FORMAT:
         raise ConfigurationError(
@@ -138,8 +139,17 @@ def _descriptor(path: FilePath, start: bytes, length: int) -> Descriptor:
     try:
         fields = json.loads(text)
         descriptor = decode(os.fspath(path), [fields[key].encode() for key in FIELDS])
-    except (BloomlockError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ConfigurationError(f"{os.fspath(path)!r} has a header of no use ({error})") from error
+    except (
+        BloomlockError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        RecursionError,  # of JSON that is nested too deeply
+    ) as error:
+        raise ConfigurationError(
+            f"{os.fspath(path)!r} has a header of no use ({error!s:.300})"
+        ) from error
     if descriptor is None or length != _file_bytes(descriptor):
         expected = _file_bytes(descriptor) if descriptor else 0
         raise ConfigurationError(

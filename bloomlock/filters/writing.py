@@ -9,22 +9,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
-from bloomlock.commands import Core, Replies, Request, ask, check, deliver, encode_command
+from bloomlock.commands import Core, Replies, Request, check, encode_command
 from bloomlock.descriptor import (
     CREATING,
     HEADER_BYTES,
     READY,
     Descriptor,
     encode,
-    header_from_bytes,
 )
 from bloomlock.scripts import Script
-from bloomlock.sizing import HEADER_BITS
-from bloomlock.strategies.bits import header_command
 
-from .stored import look, look_and_watch
+from .stored import (
+    look,
+    look_and_watch,
+    look_at_shard,
+    look_at_shard_and_watch,
+    refuse_wrong_length,
+    string_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +40,9 @@ if TYPE_CHECKING:
 EXEC = encode_command("EXEC")
 MULTI = encode_command("MULTI")
 WATCHED_TRIES = 100
+REFUSED = -1
+"""What initialise.lua answers where it leaves a shard alone."""
+
 _SCRIPT = Script("initialise")
 
 
@@ -86,7 +93,7 @@ def _empty_shard(key: str, descriptor: Descriptor) -> list[bytes]:
 
 
 def _last_byte(descriptor: Descriptor) -> int:
-    return (HEADER_BITS + descriptor.size.shard_bits + 7) // 8 - 1
+    return string_bytes(descriptor) - 1
 
 
 def _header(descriptor: Descriptor) -> bytes:
@@ -112,9 +119,10 @@ def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
         yield from mark_ready(keys, descriptor)
         return replace(descriptor, state=READY)
     for shard in shards:
-        (start,) = yield from ask(keys.bits(shard), header_command(keys.bits(shard)))
-        if header_from_bytes(start) != descriptor.header:
+        header, length = yield from look_at_shard(keys, shard)
+        if header != descriptor.header:
             raise Changed(broken={descriptor.generation})
+        refuse_wrong_length(keys, shard, length, descriptor)
     return descriptor
 
 
@@ -140,21 +148,24 @@ def _refuse_change(found: Found, descriptor: Descriptor) -> None:
 
 def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor) -> Core[None]:
     """Empty one further shard, unless a helper already did."""
-    key = keys.bits(shard)
     arguments: list[str | bytes | int] = [_header(descriptor), _last_byte(descriptor)]
-    (reply,) = yield from _SCRIPT.call([([key], arguments)], repeatable=True)
+    (reply,) = yield from _SCRIPT.call([([keys.bits(shard)], arguments)], repeatable=True)
     if isinstance(reply, NoPermissionError):
-        yield from _initialise_watched(key, descriptor)
+        yield from _initialise_watched(keys, shard, descriptor)
+    elif reply == REFUSED or (isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply)):
+        # This look raises the reason, unless another client has changed the shard since.
+        yield from look_at_shard(keys, shard)
+        raise Changed
     elif isinstance(reply, Exception):
         raise reply
 
 
-def _initialise_watched(key: str, descriptor: Descriptor) -> Core[None]:
+def _initialise_watched(keys: FilterKeys, shard: int, descriptor: Descriptor) -> Core[None]:
     """Do the same where EVAL is forbidden; adds to the old generation may come between."""
+    key = keys.bits(shard)
     for _ in range(WATCHED_TRIES):
-        watching = [encode_command("WATCH", key), header_command(key)]
-        replies = yield from deliver(Request(key, watching, hold=True), repeatable=True)
-        if header_from_bytes(check(replies)[1]) == descriptor.header:
+        header, _length = yield from look_at_shard_and_watch(keys, shard)
+        if header == descriptor.header:
             yield Request(key, [encode_command("UNWATCH")])
             return
         if executed((yield Request(key, [MULTI, *_empty_shard(key, descriptor), EXEC]))):

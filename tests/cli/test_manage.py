@@ -62,6 +62,29 @@ def test_ls_long_tells_more_and_goes_on_where_one_is_broken(run):
         assert run("ls", url=server.url).stdout == b"100 % {odd}/name\na broken one\nwhole\n"
 
 
+def test_a_damaged_descriptor_is_one_line_of_ls_and_can_be_deleted(run):
+    damages = {
+        "a": ("num_hashes", 0),
+        "b": ("capacity", 10**9),
+        "c": ("state", "new"),
+        "d": ("shards", "9" * 99),
+    }
+    with PrivateServer() as server, redis.Redis.from_url(server.url) as client:
+        for name, (field, value) in damages.items():
+            BloomFilter(name, 1000, client=client, shards=2).add("a")
+            client.hset(f"bloomlock:{{{name}}}:meta", field, value)
+        BloomFilter("whole", 1000, client=client).add("a")
+        done = run("ls", "-l", url=server.url)
+        assert done.returncode == 0
+        rows = [line.split() for line in done.stdout.decode().splitlines()[1:]]
+        assert [row[-1] for row in rows] == ["a", "b", "c", "d", "whole"]
+        assert [row[0] for row in rows] == ["?", "?", "?", "?", "1"]
+        assert done.stderr.count(b"has a damaged descriptor") == done.stderr.count(b"\n") == 4
+        assert run("delete", "--yes", *damages, url=server.url).returncode == 0
+        assert run("ls", url=server.url).stdout == b"whole\n"
+        assert client.dbsize() == 2
+
+
 def test_clear_empties_for_everybody(run, name, bloom, valkey):
     done = run("clear", name)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -9,13 +9,19 @@ import threading
 
 import pytest
 import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bloomlock import (
     BloomFilter,
+    BloomlockError,
     FilterLostError,
     FilterMismatchError,
     FilterNotFoundError,
+    delete_filter,
+    list_filters,
 )
+from bloomlock.descriptor import FIELDS, READY, Wanted, encode
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 BITS = "bloomlock:{x}:bits"
@@ -90,6 +96,153 @@ def test_a_header_flag_of_a_newer_version_is_refused(client, strategy):
     client.setbit(BITS, 9, 1)
     with pytest.raises(FilterMismatchError, match="newer version"):
         made.exists("a")
+
+
+def shard_key(shard):
+    return BITS if shard == 0 else f"bloomlock:{{x/{shard}}}:bits"
+
+
+@pytest.mark.parametrize("shard", [0, 2])
+@pytest.mark.parametrize("on_lost", ["raise", "recreate"])
+def test_a_header_flag_of_a_newer_version_never_empties_a_filter(client, shard, on_lost):
+    made = BloomFilter("x", 1000, client=client, shards=3, on_lost=on_lost)
+    made.update(map(str, range(100)))
+    client.setbit(shard_key(shard), 9, 1)
+    before = contents(client)
+    ways = {
+        "class": lambda: BloomFilter("x", 1000, client=client, shards=3, on_lost=on_lost),
+        "open": lambda: BloomFilter.open("x", client=client, on_lost=on_lost),
+        "add_many": lambda: made.add_many(map(str, range(1000, 1100))),
+        "exists_many": lambda: made.exists_many(map(str, range(100))),
+        "reattach": made.reattach,
+    }
+    if shard == 0:
+        ways |= {
+            "count": made.count,
+            "info": made.info,
+            "clear": made.clear,
+            "delete": made.delete,
+            "delete_filter": lambda: delete_filter("x", client=client),
+        }
+    for way, attempt in ways.items():
+        with pytest.raises(FilterMismatchError, match="newer version"):
+            attempt()
+        if way != "add_many":
+            assert contents(client) == before, way
+        before = contents(client)
+
+
+def test_a_shard_with_a_flag_is_not_emptied_by_a_creation(client, without_scripts):
+    BloomFilter("x", 1000, client=client, shards=3).update(map(str, range(100)))
+    client.setbit(shard_key(1), 9, 1)
+    client.hset(META, "state", "creating")
+    before = client.get(shard_key(1))
+    for allowed in (client, without_scripts):
+        with pytest.raises(FilterMismatchError, match="newer version"):
+            BloomFilter.open("x", client=allowed, on_lost="recreate")
+        assert client.get(shard_key(1)) == before
+
+
+@pytest.fixture
+def without_scripts(client, server_url):
+    client.acl_setuser("careful", enabled=True, nopass=True, keys="*", channels="*",
+                       commands=["+@all", "-@scripting"])  # fmt: skip
+    with redis.Redis.from_url(server_url, username="careful", password="any") as made:  # noqa: S106
+        yield made
+    client.acl_deluser("careful")
+
+
+def contents(client):
+    return {key: client.dump(key) for key in client.scan_iter()}
+
+
+def test_a_hash_or_short_string_of_others_is_left_alone(client):
+    for set_up in (lambda: client.hset(META, "color", "red"), lambda: client.set(BITS, "abc")):
+        client.flushall()
+        set_up()
+        before = contents(client)
+        for attempt in (
+            lambda: BloomFilter("x", 1000, client=client, on_lost="recreate"),
+            lambda: BloomFilter.open("x", client=client),
+            lambda: delete_filter("x", client=client),
+        ):
+            with pytest.raises(FilterMismatchError, match="is no filter"):
+                attempt()
+            assert contents(client) == before
+
+
+# Each gives other bits for the same item, which would be a silent no.
+TAMPERED = {
+    "num_hashes": lambda client: client.hset(META, "num_hashes", 5),
+    "shard_bits": lambda client: client.hset(META, "shard_bits", 35_000),
+    "shards": lambda client: client.hset(META, "shards", 2),
+    "capacity": lambda client: client.hset(META, mapping=encode(other_descriptor(client))),
+    "state": lambda client: client.hset(META, "state", "growing"),
+    "cut": lambda client: client.set(BITS, client.get(BITS)[:-1]),
+    "longer": lambda client: client.append(BITS, b"\0"),
+    "a cut shard": lambda client: client.set(shard_key(2), client.get(shard_key(2))[:-1]),
+    "a list": lambda client: (client.delete(shard_key(2)), client.rpush(shard_key(2), "a")),
+}
+
+
+def other_descriptor(client):
+    """A descriptor that does not contradict itself, of the same generation."""
+    generation = int(client.hget(META, "generation"))
+    return Wanted.check(9000, 0.01, shards=3).describe().with_generation(generation, READY)
+
+
+@pytest.mark.parametrize("tampered", TAMPERED)
+def test_tampering_is_refused_and_can_be_deleted(client, tampered):
+    BloomFilter("other", 10, client=client).add("a")
+    made = BloomFilter("x", 10_000, 0.01, client=client, shards=3)
+    made.update(map(str, range(100)))
+    TAMPERED[tampered](client)
+    before = contents(client)
+    for on_lost in ("raise", "recreate"):
+        with pytest.raises(FilterMismatchError, match="filter 'x'"):
+            BloomFilter("x", 10_000, 0.01, client=client, shards=3, on_lost=on_lost)
+        with pytest.raises(FilterMismatchError, match="filter 'x'"):
+            BloomFilter.open("x", client=client, on_lost=on_lost)
+        assert contents(client) == before
+    assert list_filters(client=client) == ["other", "x"]
+    assert delete_filter("x", client=client) is True
+    assert set(client.scan_iter()) == {b"bloomlock:{other}:bits", b"bloomlock:{other}:meta"}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    st.dictionaries(
+        st.sampled_from(FIELDS),
+        st.none()
+        | st.binary(max_size=30)
+        | st.integers(-(10**20), 10**20).map(str)
+        | st.sampled_from(["9" * 5000, "nan", "inf", "1e-9", "creating", "copying", "blocked"]),
+        max_size=4,
+    ),
+    st.binary(max_size=20),
+)
+def test_no_descriptor_gets_through_but_as_one_sentence(alone, changes, start):
+    alone.flushall()
+    BloomFilter("good", 10, client=alone)
+    BloomFilter("x", 1000, 0.01, client=alone).add("a")
+    for field, value in changes.items():
+        alone.hdel(META, field) if value is None else alone.hset(META, field, value)
+    if start:
+        alone.setrange(BITS, 0, start)
+    ways = [
+        lambda: BloomFilter("x", 1000, 0.01, client=alone).info(),
+        lambda: BloomFilter.open("x", client=alone).info(),
+        lambda: BloomFilter.open("x", client=alone, on_lost="recreate").add("b"),
+        lambda: BloomFilter.open("good", client=alone).copy("x"),
+        lambda: delete_filter("x", client=alone),
+    ]
+    for way in ways:
+        try:
+            way()
+        except BloomlockError as error:
+            assert "\n" not in str(error)
+            assert len(str(error)) < 600
+    assert list_filters(client=alone) in (["good"], ["good", "x"])
 
 
 # Each of these takes the filter away; afterwards no answer may be a plain False.

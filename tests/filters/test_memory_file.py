@@ -11,8 +11,13 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError, MemoryBloomFilter
+from bloomlock.descriptor import FIELDS, READY, Wanted, encode
+
+SAVED = encode(Wanted.check(1_000, 0.01, shards=2).describe().with_generation(1, READY))
 
 
 @pytest.fixture
@@ -109,7 +114,11 @@ def test_saving_replaces_the_file_as_a_whole(path, monkeypatch):
 
 
 def signed(fields: object) -> bytes:
-    lines = b"bloomlock bitmap 1\n%s\n" % json.dumps(fields).encode()
+    return written(json.dumps(fields).encode())
+
+
+def written(text: bytes) -> bytes:
+    lines = b"bloomlock bitmap 1\n%s\n" % text
     header = lines + hashlib.sha256(lines).hexdigest().encode() + b"\n"
     return header.ljust(4096, b"\0")
 
@@ -132,7 +141,10 @@ DAMAGES = {
     "numbers": (lambda data: changed(data, capacity=1000), "no use"),
     "newer fields": (lambda data: changed(data, format="2"), "upgrade bloomlock"),
     "another layout": (lambda data: changed(data, layout="round"), "no use.*layout"),
-    "larger": (lambda data: changed(data, shard_bits="99999"), "must have"),
+    "larger": (lambda data: changed(data, shard_bits="99999"), "no use.*shard_bits 99999"),
+    "more hashes": (lambda data: changed(data, num_hashes="7"), "no use.*num_hashes 7"),
+    "nested": (lambda data: written(b"[" * 3000) + data[4096:], "no use"),
+    "a long version": (lambda data: data.replace(b"p 1", b"p " + b"9" * 4000), "no file of"),
     "huge": (lambda data: changed(data, shards="999999999999"), "no use"),
 }
 
@@ -146,6 +158,28 @@ def test_a_damaged_file_is_refused_with_one_sentence(path, damage):
             MemoryBloomFilter.load(path, mode=mode)
         assert re.escape(str(path)) in re.escape(str(caught.value))
         assert "\n" not in str(caught.value)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(
+    text=st.binary(max_size=300)
+    | st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=9).map(
+        lambda value: json.dumps(value).encode()
+    )
+    | st.dictionaries(
+        st.sampled_from([*FIELDS, "bytes"]),
+        st.integers().map(str) | st.text(max_size=30) | st.integers(),
+    ).map(lambda some: json.dumps(SAVED | some).encode())
+)
+def test_no_header_gets_through_but_as_one_sentence(path, text):
+    if b"\n" in text:
+        return
+    path.write_bytes(written(text)[:4096] + path.read_bytes()[4096:])
+    try:
+        MemoryBloomFilter.load(path, mode="r").info()
+    except ConfigurationError as error:
+        assert "\n" not in str(error)
+        assert len(str(error)) < 1000
 
 
 def test_what_is_no_file_is_the_systems_error(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -115,12 +117,55 @@ def test_a_newer_format_is_refused():
         {"layout": "spiral"},
         {"layout": "blocked", "shard_bits": "9728", "seeds": "1,2,3,4,5,6"},
         {"generation": "0"},
+        {"generation": str(2**48)},
+        {"shard_bits": "9586"},
+        {"num_hashes": "7"},
+        {"capacity": "1001"},
+        {"error_rate": "0.011"},
+        {"error_rate": "1e-400"},
+        {"state": "growing"},
+        {"state": ""},
+        {"capacity": "9" * 5000},
+        {"format": "9" * 5000},
+        {"seeds": "1," * 5000},
+        {"capacity": "\u0661\u0662"},
     ],
-    ids=str,
+    ids=lambda changes: str(changes)[:40],
 )
 def test_a_broken_descriptor_is_refused(changes):
-    with pytest.raises(FilterMismatchError, match="'x'"):
+    with pytest.raises(FilterMismatchError, match="'x'") as caught:
         decode("x", described(**changes))
+    assert len(str(caught.value)) < 500
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(FIELDS),
+        st.none()
+        | st.binary(max_size=40)
+        | st.integers().map(lambda number: str(number).encode())
+        | st.floats().map(lambda number: repr(number).encode())
+        | st.sampled_from([b"", b"blocked", b"classic", b"creating", b"9" * 5000, b"1,2,3,4,5,6"]),
+    )
+)
+def test_any_descriptor_is_read_or_refused_with_one_sentence(changes):
+    values = [changes.get(field, value) for field, value in zip(FIELDS, described(), strict=True)]
+    try:
+        read = decode("x", values)
+    except FilterMismatchError as error:
+        assert len(str(error)) < 500
+    else:
+        assert read is None or read.size == Wanted.of(read).describe().size
+
+
+@given(st.integers(1, 10**400), st.floats(0, 1), seeds, st.none() | st.integers(1, 256))
+@example(10, 1 - 2**-53, list(range(64)), None)
+@example(10**5000, 0.01, None, None)
+def test_any_parameters_are_described_or_refused(capacity, error_rate, given_seeds, shards):
+    for layout in ("classic", "blocked"):
+        with contextlib.suppress(ConfigurationError):
+            described = Wanted.check(capacity, error_rate, given_seeds, shards, layout).describe()
+            assert described.size.num_bits < 2**40
 
 
 def test_a_missing_field_is_refused():
@@ -163,6 +208,8 @@ def test_no_name_reaches_another_filters_shard(name, shard):
 def test_names_are_found_again():
     assert name_of(FilterKeys("a {b}/c\n").meta) == "a {b}/c\n"
     assert name_of("bloomlock:{x}:bits") is None
+    assert name_of("bloomlock:{%2g%25}:meta") is None
+    assert name_of(f"bloomlock:{{{'x' * 1025}}}:meta") is None
     assert meta_pattern("my[app]:") == r"my\[app\]:{*}:meta"
 
 
