@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import secrets
-import threading
 from typing import TYPE_CHECKING
 
 from bloomlock.commands import Track
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted, header_of
 from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies import SingleTrip, make_strategy
 from bloomlock.strategies.bitmap import BitmapRoute, MergingRoute
 from bloomlock.strategies.fallback import WithFallback
@@ -45,8 +45,11 @@ def new_generation() -> int:
     return secrets.randbelow(2**GENERATION_BITS - 1) + 1
 
 
-class FilterCore:
+class FilterCore(LockOwner):
     """Parameters, policies and the current view of one filter object.
+
+    Its lock is held when the view, why it is lost or our generations change; never while anything
+    waits.
 
     Attributes:
         keys: The filter's keys.
@@ -76,6 +79,7 @@ class FilterCore:
         caching: NearCaching | None = None,
     ) -> None:
         """Check the policies; nothing is sent."""
+        super().__init__()
         self.keys = keys
         self.wanted = wanted
         self.strategy: Strategy = make_strategy(strategy)
@@ -91,8 +95,6 @@ class FilterCore:
         self.lost: str | None = None
         self.untold = Untold()
         self._own_headers: tuple[int, ...] = ()
-        # Held when the view, why it is lost or our generations change; never while anything waits.
-        self._lock = threading.Lock()
         self.caching = caching
         self.near: NearCache | None = None
         self.news: AnyTracking | None = None

@@ -7,13 +7,13 @@ whole: 64 KiB are counted in some microseconds and give the number of items with
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
 from bloomlock.commands import Core, ask, encode_command
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies.bits import header_command
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ NEARLY_FULL = 0.9
 FEWEST_BETWEEN_LOOKS = 8
 
 
-class FillWatch:
+class FillWatch(LockOwner):
     """Knows when to look at the fill, and what to say about it.
 
     Looks after attaching, and then whenever this process has added a sixteenth of what was
@@ -45,6 +45,7 @@ class FillWatch:
 
     def __init__(self, name: str, *, refuse: bool) -> None:
         """Start knowing nothing."""
+        super().__init__()
         self.refuse = refuse
         self.full = False
         # Whether an add must be refused as things were when last looked at.
@@ -53,7 +54,6 @@ class FillWatch:
         self._until_look = 0
         self._samples = 0
         self._said = 0.0
-        self._lock = threading.Lock()
 
     @property
     def until_look(self) -> int:

@@ -93,6 +93,11 @@ class MemoryBloomFilter(Parameters):
                 when it likes to, and `flush` at once.
             on_full: As the class.
 
+        The file must stay as long as it is: every method raises FilterLostError for one that was
+        cut meanwhile, but one that is cut while a method is at work ends the process (SIGBUS), as
+        it does with every mapped file. `save` replaces the file and leaves the mapped one whole;
+        `cp` over it does not.
+
         Raises:
             ConfigurationError: If the file is not whole, no file of a filter, or of a newer format.
             OSError: If it cannot be opened.
@@ -253,6 +258,7 @@ class MemoryBloomFilter(Parameters):
         Each is an array of bytes, the image of the shard's Redis string: eight bytes of zero where
         the header is there, and bit number o of SETBIT in byte o // 8, the highest bit first.
         """
+        self._core.bits.check_file()
         return list(self._core.bits.images)
 
     def save(self, path: FilePath) -> None:

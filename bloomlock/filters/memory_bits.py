@@ -6,21 +6,22 @@ comes from there, as it is.
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bloomlock.bitmaps import add_rows, rows_missing, set_rows
 from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from mmap import mmap
 
     import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
+
+    from .memory_file import MappedFile
 
     Bytes = npt.NDArray[np.uint8]
     Flags = npt.NDArray[np.bool_]
@@ -35,17 +36,18 @@ def image_bytes(descriptor: Descriptor) -> int:
     return HEADER_BYTES + (descriptor.size.shard_bits + 7) // 8
 
 
-class MemoryBits:
+class MemoryBits(LockOwner):
     """Tests and sets bits.
 
     Setting a bit is reading a byte and writing it, two steps between which another thread may
     run (and NumPy gives up the interpreter's lock by itself), so writers take turns. Readers take
-    no lock: no writer ever clears a bit that was set before it began.
+    no lock: no writer ever clears a bit that was set before it began. A child of fork has the bits
+    as they were at that instant; what another thread of the parent was clearing may be half there.
 
     Args:
         descriptor: What says where the bits of an item lie.
         images: One array for each shard, which this object then owns; None: all bits 0.
-        mapped: The file the images lie in, if they do.
+        file: The mapped file the images lie in, if they do.
 
     Attributes:
         images: The arrays.
@@ -56,9 +58,10 @@ class MemoryBits:
         self,
         descriptor: Descriptor,
         images: Sequence[Bytes] | None = None,
-        mapped: mmap | None = None,
+        file: MappedFile | None = None,
     ) -> None:
         """Take the images or make them."""
+        super().__init__()
         length = image_bytes(descriptor)
         if images is None:
             images = [np.zeros(length, np.uint8) for _ in range(descriptor.size.shards)]
@@ -67,12 +70,21 @@ class MemoryBits:
         self._locate = self._hasher.locate
         # One byte of a memoryview is read and written in two thirds of the time of an array's.
         self._cells = [image.data for image in self.images]
-        self._lock = Lock()
-        self._mapped = mapped
+        self._file = file
         self.writable = all(image.flags.writeable for image in self.images)
+
+    def check_file(self) -> None:
+        """Raise FilterLostError if the file the images lie in was cut.
+
+        Cost: a system call, about a microsecond.
+        """
+        if self._file is not None:
+            self._file.check()
 
     def add(self, data: bytes) -> bool:
         """Set the bits of one encoded item; True if any was 0."""
+        if self._file is not None:
+            self._file.check()
         number, offsets = self._locate(data)
         cell = self._cells[number]
         new = False
@@ -87,6 +99,8 @@ class MemoryBits:
 
     def exists(self, data: bytes) -> bool:
         """Tell whether all bits of one encoded item are 1."""
+        if self._file is not None:
+            self._file.check()
         number, offsets = self._locate(data)
         cell = self._cells[number]
         for offset in offsets:  # noqa: SIM110 - all() over a generator takes twice the time
@@ -96,6 +110,7 @@ class MemoryBits:
 
     def add_many(self, items: Sequence[bytes]) -> Flags:
         """Set the bits of many encoded items; tell for each whether it is new (`add_rows`)."""
+        self.check_file()
         digests = self._hasher.digests(items)
         new = np.empty(len(items), np.bool_)
         for number, chosen, rows in self._by_shard(digests):
@@ -105,6 +120,7 @@ class MemoryBits:
 
     def exists_many(self, items: Sequence[bytes]) -> Flags:
         """Tell for each of many encoded items whether all its bits are 1."""
+        self.check_file()
         missing = np.empty(len(items), np.bool_)
         for number, chosen, rows in self._by_shard(self._hasher.digests(items)):
             missing[chosen] = rows_missing(self.images[number], rows)
@@ -112,6 +128,7 @@ class MemoryBits:
 
     def set_many(self, items: Sequence[bytes]) -> None:
         """Set the bits of many encoded items."""
+        self.check_file()
         for number, _, rows in self._by_shard(self._hasher.digests(items)):
             with self._lock:
                 set_rows(self.images[number], rows)
@@ -132,29 +149,34 @@ class MemoryBits:
 
     def merge(self, other: MemoryBits) -> None:
         """Set every bit that is set in the other, which has the same shape."""
+        self.check_file()
+        other.check_file()
         for mine, theirs in zip(self.images, other.images, strict=True):
             with self._lock:
                 np.bitwise_or(mine, theirs, out=mine)
 
     def copies(self) -> list[Bytes]:
         """Return a copy of each image."""
+        self.check_file()
         return [image.copy() for image in self.images]
 
     def clear(self) -> None:
         """Clear every bit."""
+        self.check_file()
         with self._lock:
             for image in self.images:
                 image[:] = 0
 
     def flush(self) -> None:
         """Write changes to the file the images lie in, if that is where changes go."""
-        if self._mapped is not None:
-            self._mapped.flush()
+        if self._file is not None:
+            self._file.flush()
 
     def count(self, shard: int | None = None, start: int = 0, length: int | None = None) -> int:
         """Return the number of set bits: of all shards, or of `length` bytes of one."""
         if shard is None:
             return sum(self.count(number) for number in range(len(self._cells)))
+        self.check_file()
         cell = self._cells[shard]
         stop = len(cell) if length is None else start + length
         return sum(

@@ -8,8 +8,9 @@ the next add of it in that generation is told "new".
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
+
+from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,14 +20,14 @@ ATTACHMENTS = 3
 after the first time: a thread that was slow may attach to what another one found to be old."""
 
 
-class Untold:
+class Untold(LockOwner):
     """Encoded items by the header of the generation they were added to; safe for threads."""
 
     def __init__(self) -> None:
         """Start without any."""
+        super().__init__()
         self._items: dict[int, set[bytes]] = {}
         self._passed_over: dict[int, int] = {}
-        self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
         """Whether there is any."""

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bloomlock import ConfigurationError, MemoryBloomFilter
+from bloomlock import ConfigurationError, FilterLostError, MemoryBloomFilter
 from bloomlock.descriptor import FIELDS, READY, Wanted, encode
+from bloomlock.filters import memory_core
 
 SAVED = encode(Wanted.check(1_000, 0.01, shards=2).describe().with_generation(1, READY))
 
@@ -191,3 +192,50 @@ def test_what_is_no_file_is_the_systems_error(tmp_path):
         MemoryBloomFilter.load(tmp_path, mode="w")
     with pytest.raises(FileNotFoundError):
         MemoryBloomFilter(10).save(tmp_path / "none" / "x")
+
+
+TOUCHES = {
+    "add": lambda made: made.add("x"),
+    "exists": lambda made: made.exists("x"),
+    "add_many": lambda made: made.add_many(["x", "y"]),
+    "exists_many": lambda made: made.exists_many(["x", "y"]),
+    "update": lambda made: made.update(["x", "y"]),
+    "merge into it": lambda made: made.update(MemoryBloomFilter(1_000, 0.01, shards=2)),
+    "merge from it": lambda made: MemoryBloomFilter(1_000, 0.01, shards=2).update(made),
+    "clear": lambda made: made.clear(),
+    "count": len,
+    "fill_ratio": lambda made: made.fill_ratio,
+    "info": lambda made: made.info(),
+    "images": lambda made: made.images(),
+    "copy": lambda made: made.copy(),
+    "or": lambda made: made | made,
+    "save": lambda made: made.save("never written"),
+    "flush": lambda made: made.flush(),
+}
+
+
+@pytest.mark.parametrize("mode", ["r", "c", "r+"])
+def test_a_file_that_was_cut_is_an_error_and_not_the_end_of_the_process(path, mode, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    made = MemoryBloomFilter.load(path, mode=mode)
+    os.truncate(path, 4096)
+    changes = {"add", "add_many", "update", "merge into it", "clear"} if mode == "r" else set()
+    for name in TOUCHES.keys() - changes:
+        with pytest.raises(FilterLostError, match=f"{path.name}' was cut to 4096 of 12288 bytes"):
+            TOUCHES[name](made)
+    assert "bits" in repr(made)
+    assert made.memory_bytes > 0
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_answers_before_the_cut_are_known(path, monkeypatch):
+    monkeypatch.setattr(memory_core, "ITEMS_PER_CHUNK", 2)
+
+    def cutting():
+        yield from ["a", "new"]
+        os.truncate(path, 0)
+        yield "b"
+
+    with pytest.raises(FilterLostError) as caught:
+        MemoryBloomFilter.load(path).add_many(cutting())
+    assert caught.value.results == [False, True]
