@@ -115,6 +115,18 @@ class Clock(NamedTuple):
     """Answered by the clock that leases are counted by, a function that returns seconds."""
 
 
+class FreeMemory(NamedTuple):
+    """Answered by the bytes of memory that are free on the machine of a server.
+
+    Answered by None where the server is not known to be on this machine.
+
+    Attributes:
+        key: Any key of the server.
+    """
+
+    key: str
+
+
 class Enter(NamedTuple):
     """Enter a context manager, and leave it when the core ends if it did not do so itself.
 
@@ -128,7 +140,7 @@ class Leave(NamedTuple):
     """Leave the context manager entered last; answered as Enter."""
 
 
-Aside: TypeAlias = Pause | Listen | Wait | Track | Clock | Enter | Leave
+Aside: TypeAlias = Pause | Listen | Wait | Track | Clock | FreeMemory | Enter | Leave
 """A step without commands."""
 Step: TypeAlias = Request | Flight | Aside
 Core: TypeAlias = Generator[Step, Any, T]

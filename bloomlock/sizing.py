@@ -33,6 +33,7 @@ MIN_SHARD_BITS = 8192
 MAX_HASHES = 64
 MEMORY_SLACK = 1.018
 MIN_ERROR_RATE = 1e-15
+_UNIT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,19 @@ class Size:
     def num_bits(self) -> int:
         """Bits of all shards together, m."""
         return self.shard_bits * self.shards
+
+
+def bytes_text(number: float) -> str:
+    """Return a number of bytes as it stands in a sentence.
+
+    >>> bytes_text(37_000_000_000)
+    '34.5 GiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < _UNIT:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= _UNIT
+    return f"{number:.1f} TiB"
 
 
 def check_capacity(capacity: object) -> int:

@@ -20,6 +20,7 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 
+from .room import check_room
 from .stored import Found, look, look_and_watch, refuse_wrong_length
 from .writing import Changed, complete, write
 
@@ -48,6 +49,7 @@ def attach(
         FilterNotFoundError: If `wanted` is None and there is nothing.
         FilterMismatchError: If something else than the wanted filter is stored there.
         FilterLostError: If part of the filter is gone and `recreate` is False.
+        ConfigurationError: If it has to be created and the server has not the memory for it.
 
     Cost: one round trip if the filter is there (one more for each further shard).
     """
@@ -69,7 +71,7 @@ def attach(
             raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
         return model.with_generation(generation, READY)
 
-    return (yield from _decide_and_write(keys, decide))
+    return (yield from _decide_and_write(keys, decide, adds_memory=True))
 
 
 def renew(keys: FilterKeys, generation: int) -> Core[Descriptor]:
@@ -86,10 +88,10 @@ def renew(keys: FilterKeys, generation: int) -> Core[Descriptor]:
             return None
         return found.descriptor.with_generation(generation, READY)
 
-    return (yield from _decide_and_write(keys, decide))
+    return (yield from _decide_and_write(keys, decide, adds_memory=False))
 
 
-def _decide_and_write(keys: FilterKeys, decide: Decide) -> Core[Descriptor]:
+def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) -> Core[Descriptor]:
     """Write what `decide` wants for what is found there, until nothing is left to write."""
     broken: set[int] = set()
     losses = 0
@@ -97,7 +99,11 @@ def _decide_and_write(keys: FilterKeys, decide: Decide) -> Core[Descriptor]:
         try:
             found = yield from look(keys)
             current = found.descriptor
-            if decide(found, broken) is not None:
+            planned = decide(found, broken)
+            if planned is not None:
+                if adds_memory:
+                    replaces = found.descriptor is not None or found.header != 0
+                    yield from check_room(keys, planned, replaces=replaces)
                 current = yield from _write_watched(keys, decide, broken)
             if current is not None:
                 return (yield from complete(keys, current))

@@ -63,12 +63,13 @@ class BloomFilter(FilterFace):
         prefix: Start of all keys.
 
     Raises:
-        ConfigurationError: If a parameter is not usable; nothing was written.
+        ConfigurationError: If a parameter is not usable, or the server has not the memory for a
+            filter that has to be created; nothing was written.
         ServerError: If the URL does not answer as a Redis server.
         FilterMismatchError: If the name holds a filter with other parameters, or no filter.
         FilterLostError: If the name holds a filter whose bitmap is gone, with `on_lost="raise"`.
 
-    Cost: two round trips to attach, four to create. The server's memory for the full capacity is
+    Cost: two round trips to attach, five to create. The server's memory for the full capacity is
     taken at creation.
 
     >>> from bloomlock.server import PrivateServer
@@ -307,7 +308,7 @@ class BloomFilter(FilterFace):
         What was added before the copy began is in it; what is added meanwhile may be.
 
         Raises:
-            ConfigurationError: If the name is taken.
+            ConfigurationError: If the name is taken, or the server has not the memory.
 
         Cost: the bitmap travels through this client, 1 MiB in one round trip each way.
         """

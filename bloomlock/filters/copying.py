@@ -19,6 +19,7 @@ from bloomlock.strategies.bits import header_command
 
 from .core import FilterCore, new_generation
 from .maintenance import delete
+from .room import check_room
 from .stored import look, look_and_watch
 from .writing import EXEC, MULTI, Changed, executed, mark_ready, store_command
 
@@ -36,12 +37,13 @@ def copy(core: FilterCore, keys: FilterKeys) -> Core[None]:
     """Copy the filter to new keys.
 
     Raises:
-        ConfigurationError: If there is something under the new name.
+        ConfigurationError: If there is something under the new name, or no memory for it.
         FilterLostError: If source or copy were cleared, deleted or lost meanwhile; what was
             copied is deleted again.
     """
     view = yield from core.current()
     target = view.descriptor.with_generation(new_generation(), COPYING)
+    yield from check_room(keys, target, replaces=False)
     yield from _repeated(lambda: _reserve(keys, target))
     try:
         for number, source in enumerate(view.shards):

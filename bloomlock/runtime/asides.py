@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.commands import Aside, Clock, Enter, Leave, Listen, Pause, Track
+from bloomlock.commands import Aside, Clock, Enter, FreeMemory, Leave, Listen, Pause, Track
 from bloomlock.errors import ConfigurationError
 
 from .clock import boot_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from .listening import Listener
     from .tracking import Tracking, Unreachable
+
+
+MEMORY_REPORT = Path("/proc/meminfo")
+"""What sysconf calls available leaves out the file cache, most of which the system gives away."""
 
 
 class Asides:
@@ -24,16 +31,19 @@ class Asides:
     Args:
         find_listener: Gives a listener, or None.
         track: Gives news of a key, or None.
+        connects_by: Gives the parameters of the connections to the server of a key.
     """
 
     def __init__(
         self,
         find_listener: Callable[[Listen], Listener | None],
         track: Callable[[Track], Tracking | Unreachable | None],
+        connects_by: Callable[[str], Mapping[str, Any]],
     ) -> None:
         """Start with nothing."""
         self._find_listener = find_listener
         self._track = track
+        self._connects_by = connects_by
         self._listener: Listener | None = None
         self._entered: list[Any] = []
 
@@ -46,8 +56,12 @@ class Asides:
             return self._listener.channel if self._listener else b""
         elif isinstance(step, Track):
             return self._track(step)
-        elif isinstance(step, Clock):
-            return boot_clock
+        elif isinstance(step, (FreeMemory, Clock)):
+            if isinstance(step, FreeMemory):
+                answer: Any = free_memory(self._connects_by(step.key))
+            else:
+                answer = boot_clock
+            return answer
         elif isinstance(step, (Enter, Leave)):
             return self._enter(step.manager) if isinstance(step, Enter) else self._leave()
         elif self._listener is not None:
@@ -76,6 +90,26 @@ class Asides:
         while self._entered:
             self._entered.pop().__exit__(*sys.exc_info())
         return self._listener
+
+
+def free_memory(connection: Mapping[str, Any]) -> int | None:
+    """Return the bytes of memory that programs on this machine can still have.
+
+    Args:
+        connection: Parameters of the connections to a server.
+
+    Returns:
+        None unless the server is reached by a unix socket and the system reports the number. A TCP
+        connection to this machine may be a tunnel to another one.
+    """
+    if "path" not in connection:
+        return None
+    with suppress(OSError, UnicodeDecodeError):
+        found = re.search(
+            r"^MemAvailable:\s+(\d+) kB$", MEMORY_REPORT.read_text("ascii"), re.MULTILINE
+        )
+        return int(found[1]) * 1024 if found else None
+    return None
 
 
 def not_a_manager(manager: object, wanted: str) -> ConfigurationError:

@@ -6,13 +6,13 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.commands import Aside, Clock, Enter, Leave, Listen, Pause, Track
+from bloomlock.commands import Aside, Clock, Enter, FreeMemory, Leave, Listen, Pause, Track
 
-from .asides import not_a_manager
+from .asides import free_memory, not_a_manager
 from .clock import boot_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from .async_tracking import AsyncTracking
     from .hub import Hub
@@ -25,16 +25,19 @@ class AsyncAsides:
     Args:
         find_hub: Gives the client's hub, joined, or None.
         track: Gives news of a key, or None.
+        connects_by: Gives the parameters of the connections to the server of a key.
     """
 
     def __init__(
         self,
         find_hub: Callable[[Listen], Awaitable[Hub | None]],
         track: Callable[[Track], Awaitable[AsyncTracking | Unreachable | None]],
+        connects_by: Callable[[str], Awaitable[Mapping[str, Any]]],
     ) -> None:
         """Start with nothing."""
         self._find_hub = find_hub
         self._track = track
+        self._connects_by = connects_by
         self._hub: Hub | None = None
         self._entered: list[Any] = []
 
@@ -47,8 +50,12 @@ class AsyncAsides:
             return self._hub.channel if self._hub else b""
         elif isinstance(step, Track):
             return await self._track(step)
-        elif isinstance(step, Clock):
-            return boot_clock
+        elif isinstance(step, (FreeMemory, Clock)):
+            if isinstance(step, FreeMemory):
+                answer: Any = free_memory(await self._connects_by(step.key))
+            else:
+                answer = boot_clock
+            return answer
         elif isinstance(step, (Enter, Leave)):
             return await (self._enter(step.manager) if isinstance(step, Enter) else self._leave())
         elif self._hub is not None:

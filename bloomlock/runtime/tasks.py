@@ -32,7 +32,7 @@ from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 from .slots import Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .async_tracking import AsyncTracking
     from .tracking import Unreachable
@@ -74,7 +74,9 @@ class Tasks:
                     elif isinstance(step, Flight):
                         replies = await self._carry(step.key, step.writes)
                     else:
-                        asides = asides or AsyncAsides(self._find_hub, self._track)
+                        asides = asides or AsyncAsides(
+                            self._find_hub, self._track, self._connects_by
+                        )
                         replies = await asides.carry_out(step)
                     _look_for_cancellation(task, cancelled)
                 except ConnectionLost as lost:
@@ -113,6 +115,10 @@ class Tasks:
 
     async def _track(self, step: Track) -> AsyncTracking | Unreachable | None:
         return await start_async_tracking(await self._source(step.key), step.key)
+
+    async def _connects_by(self, key: str) -> Mapping[str, Any]:
+        parameters: Mapping[str, Any] = (await self._source(key)).connection_kwargs
+        return parameters
 
     async def _find_hub(self, step: Listen) -> Hub | None:
         hub = self._hub

@@ -36,7 +36,7 @@ from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 from .tracking import start_tracking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from .tracking import Tracking, Unreachable
 
@@ -94,7 +94,9 @@ class Threads:
                     elif isinstance(step, Flight):
                         replies = self._fly(step)
                     else:
-                        asides = asides or Asides(self._find_listener, self._track)
+                        asides = asides or Asides(
+                            self._find_listener, self._track, self._connects_by
+                        )
                         replies = asides.carry_out(step)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
@@ -143,6 +145,10 @@ class Threads:
 
     def _track(self, step: Track) -> Tracking | Unreachable | None:
         return start_tracking(self._pool(step.key), step.key)
+
+    def _connects_by(self, key: str) -> Mapping[str, Any]:
+        parameters: Mapping[str, Any] = self._pool(key).connection_kwargs
+        return parameters
 
     def _stop_listening(self, listener: Listener) -> None:
         if listener.is_open() and len(self._listeners) < IDLE_LISTENERS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
 import socket
 import subprocess
@@ -199,7 +201,7 @@ def test_a_bitmap_that_is_gone(run, name, valkey):
 def test_a_server_without_memory(run, name):
     with PrivateServer(config={"maxmemory": "3mb"}) as server:
         done = run("dedup", "--name", name, "--capacity", "50000000", url=server.url, given=b"a\n")
-        refuse(done, "the server says: command not allowed when used memory > 'maxmemory'")
+        refuse(done, "capacity is 50000000 at", "B free (maxmemory is 3.0 MiB)")
 
 
 @pytest.mark.parametrize(
@@ -224,3 +226,16 @@ def test_an_unknown_command(run):
 def test_a_name_is_needed(run):
     refuse(run("info"), "Missing argument")
     refuse(run("delete"), "Missing argument")
+
+
+def test_a_filter_that_does_not_fit_into_memory(run, name):
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if total > 2**35:
+        pytest.skip("no filter is larger than this machine's memory")
+    for command in ("add", "load", "dedup"):
+        arguments = [name, "a"] if command == "add" else ["--name", name]
+        done = run(command, *arguments, "--capacity", str(total), given=b"a\n")
+        assert (done.returncode, done.stdout) == (2, b"")
+        expected = rf"bloomlock: capacity is {total} at .* takes .* has [\d.]+ \w+ free [^\n]+\n"
+        assert re.fullmatch(expected.encode(), done.stderr)
+    assert run("info", name).returncode == 2

@@ -13,7 +13,13 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 
 import bloomlock
-from bloomlock import AsyncBloomFilter, BloomFilter, FilterLostError, LockStrategy
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    ConfigurationError,
+    FilterLostError,
+    LockStrategy,
+)
 from bloomlock.server import PrivateServer
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
@@ -247,3 +253,22 @@ def test_filters_of_a_cluster_are_listed_and_deleted(cluster, nodes):
         return found
 
     assert asyncio.run(run()) == ["one", "three"]
+
+
+def test_each_server_of_a_cluster_needs_room_for_its_shards(cluster, nodes):
+    try:
+        for node in nodes:
+            node.config_set("maxmemory", 20 * 2**20)
+        # About 12 MiB on each server.
+        made = BloomFilter("spread", 10_000_000, client=cluster, error_rate=1e-6, shards=60)
+        assert made.add("a")
+        made.delete()
+        expected = "takes .* of memory and a server of the cluster has .* free .maxmemory is"
+        with pytest.raises(ConfigurationError, match=expected):
+            BloomFilter("whole", 10_000_000, client=cluster, error_rate=1e-6, shards=1)
+        with pytest.raises(ConfigurationError, match=expected):
+            BloomFilter("spread", 30_000_000, client=cluster, error_rate=1e-6, shards=60)
+        assert [node.dbsize() for node in nodes] == [0, 0, 0]
+    finally:
+        for node in nodes:
+            node.config_set("maxmemory", 0)
