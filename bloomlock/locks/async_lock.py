@@ -32,8 +32,10 @@ logger = logging.getLogger("bloomlock.locks")
 class AsyncLock(LockFace):
     """Lock for asyncio: the same arguments, the same methods, awaited; a hold is a task's own.
 
-    The hold of a task that has ended may be given back by any other (asyncio.wait_for acquires in a
-    task of its own before Python 3.12).
+    A hold belongs to the task that carries out `acquire()`. If that task has ended, it belongs to
+    the one that called `acquire()`: `asyncio.wait_for(lock.acquire(), 5)` runs it in a task of its
+    own before Python 3.12. If that one has ended too, the lock is lost: it is renewed no more, and
+    `on_lost` is called. With `thread_local=False` any task may release it, and none has to live.
 
     All waiting tasks of a client share one connection. `on_lost` and `observer` are called from the
     loop, which they must not block; `on_lost` may be a coroutine function. A cancelled `acquire`
@@ -71,7 +73,7 @@ class AsyncLock(LockFace):
         self._runtime: Tasks | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_lost_tasks: set[asyncio.Future[Any]] = set()
-        self._core.holdings.has_ended, self._core.holdings.inherits = _has_ended, True
+        self._core.holdings.has_ended = _has_ended
 
     async def _attached(self) -> Tasks:
         """Connect at the first use, when there is a loop."""
@@ -111,56 +113,75 @@ class AsyncLock(LockFace):
         except RuntimeError:
             return None
 
-    async def acquire(
+    # No coroutine functions: who calls them is known, also where another task carries them out.
+
+    def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float = -1,  # noqa: ASYNC109 - the name that threading.Lock has for it
+        timeout: float = -1,
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,
         token: str | bytes | None = None,
-    ) -> bool:
+    ) -> Coroutine[Any, Any, bool]:
         """Take the lock, waiting for it if need be; see Lock.acquire."""
         if sleep is not None:
             check_seconds("sleep", sleep, least=0.0)
         seconds = seconds_to_wait(self._core.options, blocking, timeout, blocking_timeout)
-        given = check_token(token)
+        return self._acquire(self._owner(), seconds, check_token(token))
+
+    async def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
         runtime = await self._attached()
         owner = self._owner()
-        attempt = self._core.begin(owner, seconds, given)
+        attempt = self._core.begin(owner, seconds, token)
         if attempt is None:
             return True
         try:
-            return await runtime.run(self._core.acquire(attempt, owner))
+            got = await runtime.run(self._core.acquire(attempt, owner))
         except BaseException:
             await finish(runtime.run(self._core.undo(attempt, owner)))
             raise
+        if got and caller is not owner:
+            self._core.holdings.bequeath(owner, caller)
+        return got
 
-    async def release(self) -> None:
+    def release(self) -> Coroutine[Any, Any, None]:
         """Give the lock back; see Lock.release. Cancelling it does not keep the lock held."""
-        owner = self._owner()
+        return self._release(self._owner())
+
+    async def _release(self, caller: object) -> None:
         if self._runtime is None:
             raise LockNotOwnedError(f"lock {self.name!r} is not held by this thread or task")
-        await finish(self._runtime.run(self._core.release(owner)))
+        await finish(self._runtime.run(self._core.release(self._or_this_task(caller))))
+
+    def _or_this_task(self, caller: object) -> object:
+        """Return who called, or this task if it was called where no task was running."""
+        return self._owner() if caller is None else caller
 
     async def locked(self) -> bool:
         """Tell whether anybody holds the lock; one round trip."""
         runtime = await self._attached()
         return await runtime.run(self._core.locked())
 
-    async def owned(self) -> bool:
+    def owned(self) -> Coroutine[Any, Any, bool]:
         """Ask the server whether this task holds the lock; see Lock.owned."""
-        owner, runtime = self._owner(), await self._attached()
+        return self._owned(self._owner())
+
+    async def _owned(self, caller: object) -> bool:
+        owner, runtime = self._or_this_task(caller), await self._attached()
         return await runtime.run(self._core.owned(owner))
 
-    async def extend(self, ttl: float | None = None) -> None:
+    def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, None]:
         """Let the lease be `ttl` seconds from now, and at each renewal; see Lock.extend."""
-        owner, runtime = self._owner(), await self._attached()
+        return self._extend(self._owner(), ttl)
+
+    async def _extend(self, caller: object, ttl: float | None) -> None:
+        owner, runtime = self._or_this_task(caller), await self._attached()
         await runtime.run(self._core.extend(owner, ttl))
 
-    async def reacquire(self) -> None:
+    def reacquire(self) -> Coroutine[Any, Any, None]:
         """Let the lease begin anew; redis-py's name for `extend()`."""
-        await self.extend()
+        return self.extend()
 
     async def close(self) -> None:
         """Close what listens for announcements, and the client if this object made it."""
@@ -250,4 +271,5 @@ class AsyncReadWriteLock:
 
 
 def _has_ended(owner: Any) -> bool:
-    return isinstance(owner, asyncio.Task) and owner.done()
+    """Return whether a task that holds a lock has ended, or its loop has."""
+    return isinstance(owner, asyncio.Future) and (owner.done() or owner.get_loop().is_closed())

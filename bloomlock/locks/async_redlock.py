@@ -15,7 +15,7 @@ from .redlock_options import PAUSES, make_core
 from .redlock_tasks import AsyncCrew
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
     import redis.asyncio
 
@@ -96,21 +96,19 @@ class AsyncRedlock(AsyncLock):
         """None: numbers counted on several servers would drift apart; see Lock for a fence."""
         return
 
-    async def acquire(
+    def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float = -1,  # noqa: ASYNC109 - the name that threading.Lock has for it
+        timeout: float = -1,
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,
         token: str | bytes | None = None,
-    ) -> bool:
+    ) -> Coroutine[Any, Any, bool]:
         """Take the lock, asking again and again if need be; see Redlock.acquire."""
         if token is not None:
             raise ConfigurationError(f"token must be None for a Redlock, not {token!r:.80}")
-        return await super().acquire(
-            blocking, timeout, blocking_timeout=blocking_timeout, sleep=sleep
-        )
+        return super().acquire(blocking, timeout, blocking_timeout=blocking_timeout, sleep=sleep)
 
     async def close(self) -> None:
         """End what goes on in the background; close the clients that this object made."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.runtime.clock import boot_clock
 
-from .core import OUT_OF_LEASE
 from .schedule import LONGEST_SLEEP, Schedule, Watch, give_up, key_of, renew
 
 if TYPE_CHECKING:
@@ -63,8 +62,8 @@ class AsyncWatchdog:
         self._timer = None
         now = boot_clock()
         try:
-            for watch in self._schedule.overdue(now):
-                self._lose(watch, OUT_OF_LEASE)
+            for watch, reason in self._schedule.over(now):
+                self._lose(watch, reason)
             for (runtime, _), watches in self._schedule.due(now).items():
                 task = asyncio.get_running_loop().create_task(
                     self._renew(runtime, watches), name="bloomlock-renewal"
@@ -90,8 +89,8 @@ class AsyncWatchdog:
     def _lose(self, watch: Watch, reason: str) -> None:
         self._schedule.remove(watch.hold)
         core = watch.core()
-        if core is not None and watch.hold in core.holdings:
-            core.lose(watch.hold, reason, behind=True)
+        if core is not None:
+            core.lose_behind(watch.hold, reason)
 
 
 def watchdog_of_loop() -> AsyncWatchdog:

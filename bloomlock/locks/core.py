@@ -20,7 +20,7 @@ from .events import Events, LockEvent
 from .hold import Hold
 from .holdings import Holdings
 from .options import CONFIRM_SECONDS, check_lease, milliseconds
-from .schedule import Watch
+from .schedule import OUT_OF_LEASE, Watch
 from .tokens import TOKENS
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class LockCore:
             LockLostError: If a re-entrant lock was lost meanwhile.
             LockError: If the owner holds it and would wait for itself.
         """
-        hold = self.holdings.own(owner)
+        hold = self.holdings.of(owner)
         now = boot_clock()
         if hold is not None and self._reentrant:
             self._check_alive(hold)
@@ -304,6 +304,13 @@ class LockCore:
             self.events.report(event)
         return True
 
+    def lose_behind(self, hold: Hold, reason: str) -> None:
+        """Note that a hold is lost that its owner has not given back; never raises."""
+        if hold in self.holdings:
+            self.lose(hold, reason, behind=True)
+            if self.holdings.is_orphan(hold):
+                self.holdings.forget(hold)
+
     def report_behind(self, event: LockEvent) -> None:
         """Report what happened behind the holder's back; never raises, never waits."""
         self.events.report_behind(event, self._watcher.call)
@@ -325,7 +332,6 @@ class LockCore:
 
 
 RENEWAL_PAUSE = 0.01
-OUT_OF_LEASE = "its lease ran out before it could be renewed"
 
 _ABILITIES: weakref.WeakKeyDictionary[Any, Abilities] = weakref.WeakKeyDictionary()
 

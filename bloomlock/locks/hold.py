@@ -23,6 +23,7 @@ class Hold:
         renew_at: When to renew it; None: never.
         last_renewal: Renewing must not carry it past this.
         pid: The process that has it; a fork's child does not.
+        heir: Who has it after its owner has ended; None: no other.
         count: How often a re-entrant lock was acquired.
         renewing: Whether a renewal is on its way.
         lost: Why it is lost; empty: it is not.
@@ -40,6 +41,7 @@ class Hold:
     pid: int
     renew_at: float | None = None
     last_renewal: float = float("inf")
+    heir: object = None
     count: int = 1
     renewing: bool = False
     lost: str = ""

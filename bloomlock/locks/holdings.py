@@ -16,14 +16,11 @@ class Holdings:
 
     Attributes:
         has_ended: Whether an owner has ended.
-        inherits: Whether the hold of an owner that has ended may be given back by others. If not
-            it is nobody's, and is left to expire.
     """
 
     def __init__(self) -> None:
         """Start with none."""
         self.has_ended: Callable[[Any], bool] = lambda _: False
-        self.inherits = False
         self._holds: dict[object, Hold] = {}
 
     def own(self, owner: object) -> Hold | None:
@@ -32,17 +29,14 @@ class Holdings:
         return hold if hold is not None and hold.pid == os.getpid() else None
 
     def of(self, owner: object) -> Hold | None:
-        """Return what an owner may give back.
-
-        A task that only acquired and has ended (as asyncio.wait_for starts one) leaves its hold
-        to whoever asks for it.
-        """
+        """Return what an owner may give back: its own, or what it is the heir of."""
         hold = self.own(owner)
-        if hold is None and self.inherits and self._holds:
-            left = [other for other in list(self._holds) if self.has_ended(other)]
-            if len(left) == 1 and (hold := self.own(left[0])) is not None:
-                del self._holds[left[0]]
-                self._holds[owner] = hold
+        if hold is None and owner is not None:
+            for other, left in list(self._holds.items()):
+                if left.heir is owner and self.has_ended(other) and self.own(other) is left:
+                    del self._holds[other]
+                    self._holds[owner] = left
+                    return left
         return hold
 
     def put(self, owner: object, hold: Hold) -> Hold | None:
@@ -50,6 +44,11 @@ class Holdings:
         before = self._holds.get(owner)
         self._holds[owner] = hold
         return before
+
+    def bequeath(self, owner: object, heir: object) -> None:
+        """Let an owner's hold be another's once the owner has ended."""
+        if (hold := self.own(owner)) is not None:
+            hold.heir = heir
 
     def drop(self, owner: object) -> None:
         """Note that an owner holds the lock no more."""
@@ -63,9 +62,15 @@ class Holdings:
         """Tell whether a hold was not given back yet."""
         return any(other is hold for other in list(self._holds.values()))
 
+    def forget(self, hold: Hold) -> None:
+        """Note that a hold is over, whoever has it."""
+        for owner, other in list(self._holds.items()):
+            if other is hold:
+                self.drop(owner)
+
     def is_orphan(self, hold: Hold) -> bool:
-        """Tell whether nobody is left who could give a hold back."""
-        if self.inherits:
-            return False
-        holds = list(self._holds.items())
-        return any(other is hold and self.has_ended(owner) for owner, other in holds)
+        """Return whether neither its owner nor its heir is left to give a hold back."""
+        heir_is_left = hold.heir is not None and not self.has_ended(hold.heir)
+        return not heir_is_left and any(
+            other is hold and self.has_ended(owner) for owner, other in list(self._holds.items())
+        )

@@ -28,6 +28,8 @@ LONGEST_SLEEP = 1.0
 GOES_ALONG = 0.25
 """By which part of the time between two renewals one may be early."""
 GONE = "its key was gone when it was to be renewed"
+OUT_OF_LEASE = "its lease ran out before it could be renewed"
+ENDED = "the thread or task that held it has ended"
 
 
 @dataclass(eq=False, slots=True)
@@ -97,12 +99,21 @@ class Schedule:
         """Return when to look again."""
         return min((watch.next_time() for watch in self._watches.values()), default=float("inf"))
 
-    def overdue(self, now: float) -> list[Watch]:
-        """Take out and return the holds whose deadline has passed."""
-        late = [watch for watch in self._watches.values() if watch.hold.deadline <= now]
-        for watch in late:
+    def over(self, now: float) -> list[tuple[Watch, str]]:
+        """Take out and return the holds that are over, each with the reason.
+
+        The owner of a hold is looked at whenever it is to be renewed.
+        """
+        over = []
+        for watch in list(self._watches.values()):
+            core = watch.core()
+            if watch.hold.deadline <= now:
+                over.append((watch, OUT_OF_LEASE))
+            elif watch.is_due(now) and core is not None and core.holdings.is_orphan(watch.hold):
+                over.append((watch, ENDED))
+        for watch, _ in over:
             self.remove(watch.hold)
-        return late
+        return over
 
     def due(self, now: float) -> dict[tuple[Any, str], list[Watch]]:
         """Return the holds to renew now, by runtime and server; each once until it is answered.
@@ -123,11 +134,6 @@ class Schedule:
             if core is None:
                 logger.warning("a lock was dropped while held; it is left to expire")
                 self.remove(watch.hold)
-            elif core.holdings.is_orphan(watch.hold):
-                logger.warning(
-                    "lock %r is left to expire: the thread that held it has ended", core.name
-                )
-                watch.hold.renew_at = None
             elif (place := place_of(watch)) in busy:
                 watch.hold.renew_at = now + retry_seconds(watch.hold)
             else:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.runtime.clock import boot_clock
 
-from .core import OUT_OF_LEASE
 from .schedule import LONGEST_SLEEP, Schedule, Watch, give_up, key_of, renew
 
 if TYPE_CHECKING:
@@ -91,21 +90,21 @@ class Watchdog:
         """Do what is due, or sleep until something is; False: there is nothing to watch."""
         with self._lock:
             now = boot_clock()
-            overdue = self._schedule.overdue(now)
+            over = self._schedule.over(now)
             due = self._schedule.due(now)
-            if len(self._schedule) or overdue or self._uncalled:
+            if len(self._schedule) or over or self._uncalled:
                 self._idle_since = now
             elif now - self._idle_since > IDLE_SECONDS:
                 self._runs = False
                 return False
             self._wake_at = min(self._schedule.next_time(), now + LONGEST_SLEEP)
-        for watch in overdue:
-            self._lose(watch, OUT_OF_LEASE)
+        for watch, reason in over:
+            self._lose(watch, reason)
         for (runtime, _), watches in due.items():
             self._start_renewal(runtime, watches)
         for _ in range(len(self._uncalled)):
             self.call(self._uncalled.popleft())
-        if not overdue and not due:
+        if not over and not due:
             self._sleep(self._wake_at - now)
         return True
 
@@ -136,8 +135,8 @@ class Watchdog:
     def _lose(self, watch: Watch, reason: str) -> None:
         self.remove(watch.hold)
         core = watch.core()
-        if core is not None and watch.hold in core.holdings:
-            core.lose(watch.hold, reason, behind=True)
+        if core is not None:
+            core.lose_behind(watch.hold, reason)
 
 
 def start_thread(name: str, target: Any, *arguments: Any) -> None:

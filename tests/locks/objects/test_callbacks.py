@@ -12,18 +12,14 @@ from locks.objects.tools import LONG, happened
 from servers import wait_until
 
 from bloomlock import AsyncLock, Lock, LockEvent
-from bloomlock.locks import hold, watchdog
+from bloomlock.locks import watchdog
 
-TTL = 30.0
-OFTEN = 300
-"""How often a lease is renewed here: soon, though it is one that a busy machine does not use up."""
+TTL = LONG
 ERRORS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, ValueError]
 EACH_ERROR = pytest.mark.parametrize("error", ERRORS)
 
 
-@pytest.fixture(autouse=True)
-def renewed_often(monkeypatch):
-    monkeypatch.setattr(hold, "RENEWALS_PER_LEASE", OFTEN)
+pytestmark = pytest.mark.usefixtures("often")
 
 
 class Renewed:
