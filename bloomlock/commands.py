@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import redis.exceptions
+from redis.exceptions import ExecAbortError
 
 T = TypeVar("T")
 Replies: TypeAlias = list[Any]
@@ -25,7 +26,8 @@ class Request(NamedTuple):
     Attributes:
         key: Any key of the commands; tells which server of a cluster.
         commands: Each one RESP-encoded command with one reply.
-        hold: Keep the connection for the next request of the same core (WATCH).
+        hold: Keep the connection for the next request of the same core (WATCH). A core that does
+            something else than end the transaction costs its client a connection.
     """
 
     key: str
@@ -195,6 +197,28 @@ def encode_arguments(*arguments: str | bytes | int) -> bytes:
         data = argument if isinstance(argument, bytes) else str(argument).encode()
         parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
+
+
+MULTI = encode_command("MULTI")
+EXEC = encode_command("EXEC")
+UNWATCH = encode_command("UNWATCH")
+
+
+def ends_transaction(commands: Sequence[bytes], replies: Replies) -> bool:
+    """Tell whether a connection has neither MULTI nor WATCH pending after these commands.
+
+    A server that aborts EXEC discards the transaction and all WATCHes. Any other error, such as
+    that of a proxy without transactions, leaves open what has become of them.
+
+    >>> ends_transaction([MULTI, EXEC], [b"OK", None]), ends_transaction([MULTI], [b"OK"])
+    (True, False)
+    """
+    for command, reply in zip(reversed(commands), reversed(replies), strict=True):
+        if command == EXEC:
+            return not isinstance(reply, Exception) or isinstance(reply, ExecAbortError)
+        if command == UNWATCH:
+            return not isinstance(reply, Exception)
+    return False
 
 
 def deliver(request: Request | Flight, *, repeatable: bool) -> Core[Replies]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import RETRY_PAUSES, ConnectionLost, Core, Pause, Request, encode_command
+from bloomlock.commands import RETRY_PAUSES, UNWATCH, ConnectionLost, Core, Pause, Request
 from bloomlock.descriptor import COPYING, READY, Descriptor, Wanted
 from bloomlock.errors import (
     BloomlockError,
@@ -122,7 +122,7 @@ def _write_watched(keys: FilterKeys, decide: Decide, broken: set[int]) -> Core[D
     """Decide again under WATCH and write; None if there was nothing to write any more."""
     planned = decide((yield from look_and_watch(keys)), broken)
     if planned is None:
-        yield Request(keys.meta, [encode_command("UNWATCH")])
+        yield Request(keys.meta, [UNWATCH])
         return None
     return (yield from write(keys, planned))
 

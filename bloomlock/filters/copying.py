@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from bloomlock.commands import RETRY_PAUSES, ConnectionLost, Core, Request, ask, encode_command
+from bloomlock.commands import (
+    EXEC,
+    MULTI,
+    RETRY_PAUSES,
+    UNWATCH,
+    ConnectionLost,
+    Core,
+    Request,
+    ask,
+    encode_command,
+)
 from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, header_from_bytes
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.strategies.bits import header_command
@@ -21,7 +31,7 @@ from .core import FilterCore, new_generation
 from .maintenance import delete
 from .room import check_room
 from .stored import look, look_and_watch
-from .writing import EXEC, MULTI, Changed, executed, mark_ready, store_command
+from .writing import Changed, executed, mark_ready, store_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +91,7 @@ def _reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
     """Store the descriptor under a name that is free, or is ours by a try that was cut off."""
     found = yield from look_and_watch(keys)
     if found.descriptor is not None or found.header:
-        yield Request(keys.meta, [encode_command("UNWATCH")])
+        yield Request(keys.meta, [UNWATCH])
         if found.descriptor == target:
             return
         raise ConfigurationError(f"name {keys.name!r} is taken by another filter")

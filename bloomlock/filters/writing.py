@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from bloomlock.commands import Core, Replies, Request, check, encode_command
+from bloomlock.commands import EXEC, MULTI, UNWATCH, Core, Replies, Request, check, encode_command
 from bloomlock.descriptor import (
     CREATING,
     HEADER_BYTES,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from .stored import Found
 
-EXEC = encode_command("EXEC")
-MULTI = encode_command("MULTI")
 WATCHED_TRIES = 100
 REFUSED = -1
 """What initialise.lua answers where it leaves a shard alone."""
@@ -166,7 +164,7 @@ def _initialise_watched(keys: FilterKeys, shard: int, descriptor: Descriptor) ->
     for _ in range(WATCHED_TRIES):
         header, _length = yield from look_at_shard_and_watch(keys, shard)
         if header == descriptor.header:
-            yield Request(key, [encode_command("UNWATCH")])
+            yield Request(key, [UNWATCH])
             return
         if executed((yield Request(key, [MULTI, *_empty_shard(key, descriptor), EXEC]))):
             return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import AskError, MovedError
 
-from bloomlock.commands import encode_command
+from bloomlock.commands import MULTI, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MAX_REDIRECTS = 5
 _ASKING = encode_command("ASKING")
-_MULTI = encode_command("MULTI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def find_redirects(commands: Sequence[bytes], replies: Replies) -> list[Redirect
     }
     if not moved:
         return []
-    whole = commands[0] == _MULTI
+    whole = commands[0] == MULTI
     if whole:
         moved = dict.fromkeys(range(len(replies)), next(iter(moved.values())))
     targets: dict[tuple[bool, str, int], list[int]] = {}

@@ -14,6 +14,7 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.commands import (
+    EXEC,
     UNANSWERED,
     ConnectionLost,
     Core,
@@ -22,6 +23,7 @@ from bloomlock.commands import (
     Replies,
     Request,
     Track,
+    ends_transaction,
 )
 
 from .async_asides import AsyncAsides
@@ -70,7 +72,7 @@ class Tasks:
                         lease, held = held, None
                         replies, held = await self._request_on(lease, step)
                     elif isinstance(step, Request):
-                        replies = await self._carry(step.key, (step.commands,))
+                        replies = await self._carry(step.key, (step.commands,), step.commands)
                     elif isinstance(step, Flight):
                         replies = await self._carry(step.key, step.writes)
                     else:
@@ -131,13 +133,16 @@ class Tasks:
             return hub
         return None
 
-    async def _carry(self, key: str, writes: Iterable[Sequence[bytes]]) -> Replies:
+    async def _carry(
+        self, key: str, writes: Iterable[Sequence[bytes]], commands: Sequence[bytes] = ()
+    ) -> Replies:
+        """Exchange writes; `commands` are those of a request, which may be a transaction."""
         lease = await self._take(await self._source(key))
         cluster = isinstance(self.client, redis.asyncio.RedisCluster)
         # What a server of a cluster refuses has to be sent to another one.
         sent: list[bytes] | None = [] if cluster else None
         replies = await _exchange(lease, writes, sent)
-        await lease.give_back()
+        await lease.end(commands, replies)
         if sent is not None:
             for _ in range(MAX_REDIRECTS):
                 redirects = find_redirects(sent, replies)
@@ -151,11 +156,12 @@ class Tasks:
         self, lease: _Lease | None, request: Request
     ) -> tuple[Replies, _Lease | None]:
         """Use the connection that was held, if one was; return it too if it is to be held on."""
+        watches = lease is not None
         lease = lease or await self._take(await self._source(request.key))
         replies = await _exchange(lease, (request.commands,))
         if request.hold:
             return replies, lease
-        await lease.give_back()
+        await lease.end(request.commands, replies, watches=watches)
         return replies, None
 
     async def _redirect(
@@ -164,11 +170,12 @@ class Tasks:
         again = [commands[index] for index in redirect.indices]
         try:
             lease = await self._take(await self._redirected_source(key, redirect))
-            answers = await _exchange(lease, (redirect.prepare(again),))
+            again = redirect.prepare(again)
+            answers = await _exchange(lease, (again,))
         except ConnectionLost as lost:
             redirect.merge(replies, lost.replies, lost)
         else:
-            await lease.give_back()
+            await lease.end(again, answers)
             redirect.merge(replies, answers)
 
     async def _source(self, key: str) -> Any:
@@ -249,6 +256,16 @@ class _Lease:
         self._source = source
         self._slots = slots
         self.connection = connection
+
+    async def end(
+        self, commands: Sequence[bytes], replies: Replies, *, watches: bool = False
+    ) -> None:
+        """Give the connection back, or close it if MULTI or WATCH may be pending on it."""
+        transaction = watches or (len(commands) > 0 and commands[-1] == EXEC)
+        if transaction and not ends_transaction(commands, replies):
+            await self.drop()
+        else:
+            await self.give_back()
 
     async def give_back(self) -> None:
         try:

@@ -20,6 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
 from bloomlock.commands import (
+    EXEC,
     UNANSWERED,
     ConnectionLost,
     Core,
@@ -28,6 +29,7 @@ from bloomlock.commands import (
     Replies,
     Request,
     Track,
+    ends_transaction,
 )
 
 from .asides import Asides
@@ -159,18 +161,19 @@ class Threads:
     def _request(self, request: Request) -> Replies:
         lease = self._take(self._pool(request.key))
         replies = self._exchange(lease, request.commands)
-        self._give_back(lease)
+        self._end(lease, request.commands, replies)
         if self._cluster is not None:
             self._follow(request.key, request.commands, replies)
         return replies
 
     def _request_on(self, lease: Lease | None, request: Request) -> tuple[Replies, Lease | None]:
         """Use the connection that was held, if one was; return it too if it is to be held on."""
+        watches = lease is not None
         lease = lease or self._take(self._pool(request.key))
         replies = self._exchange(lease, request.commands)
         if request.hold:
             return replies, lease
-        self._give_back(lease)
+        self._end(lease, request.commands, replies, watches=watches)
         return replies, None
 
     def _fly(self, flight: Flight) -> Replies:
@@ -201,11 +204,12 @@ class Threads:
         again = [commands[index] for index in redirect.indices]
         try:
             lease = self._take(self._redirected_pool(key, redirect))
-            answers = self._exchange(lease, redirect.prepare(again))
+            again = redirect.prepare(again)
+            answers = self._exchange(lease, again)
         except ConnectionLost as lost:
             redirect.merge(replies, lost.replies, lost)
         else:
-            self._give_back(lease)
+            self._end(lease, again, answers)
             redirect.merge(replies, answers)
 
     def _pool(self, key: str) -> Any:
@@ -261,6 +265,24 @@ class Threads:
         if self._cluster is not None:
             with contextlib.suppress(redis.RedisError, OSError):
                 self._cluster.nodes_manager.initialize()
+
+    def _end(
+        self, lease: Lease, commands: Sequence[bytes], replies: Replies, *, watches: bool = False
+    ) -> None:
+        """Give a connection back, or close it if MULTI or WATCH may be pending on it.
+
+        Whoever had it next would find its commands queued, or its EXEC refused.
+
+        Args:
+            lease: The connection.
+            commands: What it carried last.
+            replies: The replies to that.
+            watches: Whether an earlier request of the same core left a WATCH.
+        """
+        if (watches or commands[-1] == EXEC) and not ends_transaction(commands, replies):
+            self._drop(lease)
+        else:
+            self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> None:
         if self._keeps_idle and not self._idle:

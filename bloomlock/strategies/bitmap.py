@@ -20,7 +20,16 @@ import numpy as np
 from redis.exceptions import NoScriptError
 
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
-from bloomlock.commands import ConnectionLost, Core, Replies, Request, collect, encode_command
+from bloomlock.commands import (
+    EXEC,
+    MULTI,
+    ConnectionLost,
+    Core,
+    Replies,
+    Request,
+    collect,
+    encode_command,
+)
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
 from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
@@ -28,6 +37,7 @@ from bloomlock.sizing import HEADER_BITS
 
 from .base import Segment, Strategy
 from .bits import header_command
+from .transaction import why_aborted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -165,7 +175,7 @@ def _merge(
 
 def _refuses_transactions(shard: Shard) -> Core[Exception | None]:
     """Return why the server refuses MULTI, after which it would carry out what follows."""
-    request = Request(shard.key, [encode_command("MULTI"), encode_command("EXEC")])
+    request = Request(shard.key, [MULTI, EXEC])
     refused, _ = yield from collect(request, repeatable=True)
     if isinstance(refused, ConnectionLost):
         return ConnectionLost(refused.cause, sent=False, replies=[])
@@ -179,19 +189,18 @@ def _transact(
     merging = merge_keys(shard.key)
     # The image goes the short way, not through the script, which would copy it several times.
     commands = [
-        encode_command("MULTI"),
+        MULTI,
         encode_command("SET", merging[0], image.tobytes(), "EX", LEFT_SECONDS),
         encode_command("GETRANGE", shard.key, first, first + len(image) - 1),
         call([shard.key, *merging], [shard.header.to_bytes(HEADER_BYTES, "big"), first]),
-        encode_command("EXEC"),
+        EXEC,
     ]
     if not answers:
         del commands[2]
     replies = yield from collect(Request(shard.key, commands), repeatable=not answers)
     if isinstance(replies[-1], list):
         return replies[-1]
-    # An aborted EXEC only says that; the reason stands in the reply to the refused command.
-    return next(reply for reply in replies if isinstance(reply, Exception))
+    return why_aborted(replies)
 
 
 def _read(shard: Shard, part: range) -> Core[tuple[int, bytes] | Exception]:

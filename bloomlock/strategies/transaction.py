@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import Core, Replies, Request, collect, encode_command
+from redis.exceptions import WatchError
+
+from bloomlock.commands import EXEC, MULTI, Core, Replies, Request, collect
 
 from .base import Segment, Strategy
 from .bits import bit_commands, bits_then_header, header_command
 
 if TYPE_CHECKING:
     from .base import Rows, Shard
-
-_MULTI = encode_command("MULTI")
-_EXEC = encode_command("EXEC")
 
 
 class TransactionStrategy(Strategy):
@@ -33,13 +32,23 @@ class TransactionStrategy(Strategy):
 
 def encode_transaction(shard: Shard, rows: Rows, write: bool) -> list[bytes]:
     """Return the commands of one transaction for all rows."""
-    return [_MULTI, *bit_commands(shard.key, rows, write), header_command(shard.key), _EXEC]
+    return [MULTI, *bit_commands(shard.key, rows, write), header_command(shard.key), EXEC]
 
 
 def decode_transaction(replies: Replies, count: int) -> Segment:
     """Read the reply of EXEC for `count` rows; an error of any command aborts it as a whole."""
     answers = replies[-1]
     if not isinstance(answers, list):
-        error = next(reply for reply in replies if isinstance(reply, Exception))
-        return Segment(count, error=error)
+        return Segment(count, error=why_aborted(replies))
     return bits_then_header(answers, count)
+
+
+def why_aborted(replies: Replies) -> Exception:
+    """Return why EXEC, the last of the replies, did nothing.
+
+    The reason stands in the reply to the refused command, EXEC only says that it aborted. It is
+    nil where a key changed that the connection watched, which only a WATCH that a stranger left
+    on a connection of the client can bring about.
+    """
+    refused = (reply for reply in replies if isinstance(reply, Exception))
+    return next(refused, WatchError("a key was watched and has changed; nothing was done"))

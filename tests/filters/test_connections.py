@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
+import threading
 
 import pytest
 import redis
+import redis.asyncio
+from servers import wait_until
 
-from bloomlock import BloomFilter
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.commands import ConnectionLost, Pause, Request, encode_command
+from bloomlock.runtime.tasks import tasks_for
+from bloomlock.runtime.threads import threads_for
 
 
 @pytest.fixture
@@ -50,3 +58,151 @@ def test_a_pool_of_one_connection_is_enough(valkey, kind):
         assert made.exists(strategy)
         assert client.ping()
         made.clear()
+
+
+RACERS = 6
+ROUNDS = 8
+META = "bloomlock:{x}:meta"
+
+
+def pending(admin):
+    """Connections on which WATCH or MULTI is pending."""
+    return [c for c in admin.client_list() if int(c["watch"]) or "x" in c["flags"]]
+
+
+def assert_none_pending(admin):
+    # Those that were closed the server may not have noticed yet.
+    wait_until(lambda: not pending(admin), 30)
+
+
+async def assert_soon_none_pending(admin):
+    async with asyncio.timeout(30):
+        while pending(admin):  # noqa: ASYNC110 - it is on the server
+            await asyncio.sleep(0.001)
+
+
+def test_a_race_of_creators_leaves_no_watch_behind(pooled, valkey):
+    for _ in range(ROUNDS):
+        pooled.flushall()
+        clients = [redis.Redis.from_url(valkey) for _ in range(RACERS)]
+        barrier = threading.Barrier(RACERS)
+        generations = []
+
+        def create(client, barrier=barrier, generations=generations):
+            barrier.wait(60)
+            generations.append(BloomFilter("x", 1000, client=client, shards=4).generation)
+
+        threads = [threading.Thread(target=create, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(generations) == RACERS
+        assert len(set(generations)) == 1
+        assert_none_pending(pooled)
+        pooled.hset(META, "capacity", 1000)
+        for client in clients:
+            with client.pipeline() as pipeline:
+                assert pipeline.get("a").get("b").execute() == [None, None]
+            client.close()
+
+
+def test_a_race_of_creators_leaves_no_watch_behind_in_asyncio(pooled, valkey):
+    async def race():
+        clients = [redis.asyncio.Redis.from_url(valkey) for _ in range(RACERS)]
+        made = [AsyncBloomFilter("x", 1000, client=client, shards=4) for client in clients]
+        await asyncio.gather(*made)
+        await assert_soon_none_pending(pooled)
+        for client in clients:
+            await client.aclose()
+
+    for _ in range(ROUNDS):
+        pooled.flushall()
+        asyncio.run(race())
+
+
+def watched(*ending):
+    """A core that watches a key, and then does something else than end the transaction."""
+    yield Request("k", [encode_command("WATCH", "k")], hold=True)
+    for step in ending:
+        _ = yield step
+
+
+def raising(error):
+    yield from watched()
+    raise error
+
+
+def stopping():
+    with contextlib.suppress(ConnectionLost):
+        yield from watched(Pause(0))
+    raise GeneratorExit
+
+
+GET = Request("k", [encode_command("GET", "k")])
+TRANSACTION = Request("k", [encode_command("MULTI"), encode_command("EXEC")])
+# Whatever a core does with a connection that it holds.
+WAYS_OUT = {
+    "end": watched,
+    "error": lambda: raising(ValueError("x")),
+    "stop": lambda: raising(StopIteration()),
+    "interrupt": lambda: raising(KeyboardInterrupt()),
+    "exit": stopping,
+    "another request": lambda: watched(GET),
+    "several": lambda: watched(GET._replace(hold=True), Pause(0), GET, GET),
+    "a flight": lambda: watched(GET, Request("k", [encode_command("MULTI")], hold=True)),
+    "multi": lambda: watched(Request("k", [encode_command("MULTI")])),
+    "refused": lambda: watched(Request("k", [encode_command("EXEC")])),
+    "bad exec": lambda: watched(Request("k", [encode_command("MULTI"), encode_command("EXEC", 1)])),
+    "several execs": lambda: watched(TRANSACTION, TRANSACTION),
+}
+LEAVES = (ValueError, RuntimeError, KeyboardInterrupt, GeneratorExit)
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_no_connection_goes_back_with_watch_or_multi(pooled, valkey, way):
+    with redis.Redis.from_url(valkey) as client:
+        threads = threads_for(client)
+        with contextlib.suppress(*LEAVES):
+            threads.run(WAYS_OUT[way]())
+        assert_none_pending(pooled)
+        assert in_use(client) <= 1
+        threads.close()
+        assert in_use(client) == 0
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_no_connection_goes_back_with_watch_or_multi_in_asyncio(pooled, valkey, way):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            with contextlib.suppress(*LEAVES):
+                await tasks_for(client).run(WAYS_OUT[way]())
+            await assert_soon_none_pending(pooled)
+            assert in_use(client) == 0
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_task_leaves_no_watch_behind(pooled, valkey):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            task = asyncio.create_task(tasks_for(client).run(watched(Pause(60))))
+            while not pending(pooled):  # noqa: ASYNC110 - it is on the server
+                await asyncio.sleep(0.001)
+            task.cancel()
+            await asyncio.wait([task])
+            await assert_soon_none_pending(pooled)
+            assert in_use(client) == 0
+
+    asyncio.run(run())
+
+
+def test_a_watch_that_others_left_is_an_error_of_the_server(valkey, pooled):
+    with redis.Redis.from_url(valkey, max_connections=1) as client:
+        made = BloomFilter("x", 1000, client=client, strategy="transaction")
+        made.close()
+        client.execute_command("WATCH", META)
+        pooled.hset(META, "unknown", "field")
+        with pytest.raises(redis.WatchError, match="nothing was done"):
+            made.add_many(["a", "b"])
+        assert made.add_many(["a", "b"]) == [True, True]
