@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -114,7 +114,7 @@ class FilterOptions:
 
     capacity: Any = None
     error_rate: Any = None
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)  # it may hold a password
     layout: Any = None
     strategy: Any = "atomic"
     on_lost: Any = "raise"

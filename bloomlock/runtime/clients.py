@@ -2,68 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.server import embedded_url
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-URL_VARIABLES = ("BLOOMLOCK_URL", "REDIS_URL")
-EMBEDDED = "the embedded server's address"
-SCHEMES = ("redis://", "rediss://", "unix://")
+from bloomlock.errors import ConfigurationError
+from bloomlock.server.urls import checked_address, explained, find_address, find_url, shown
 
 # With these a URL that does not answer is known within 3 seconds. What the URL says wins.
 CONNECT_TIMEOUT = 1.0
 REPLY_TIMEOUT = 2.0
-
-_SECRET = re.compile(r"(?<=://)([^@/]*)@")
-
-
-class Address(NamedTuple):
-    """A URL and where it was found."""
-
-    url: str
-    source: str
-
-
-def find_url(client: object, environment: Mapping[str, str] = os.environ) -> Address | None:
-    """Return the URL to connect to, or None if it is the embedded server.
-
-    Raises:
-        ConfigurationError: If it is no URL of a Redis server.
-    """
-    source = "client"
-    url = client
-    if client is None:
-        for source in URL_VARIABLES:
-            if url := environment.get(source):
-                break
-        else:
-            return None
-    if not isinstance(url, str) or not url.startswith(SCHEMES):
-        raise ConfigurationError(
-            f"{source} must be a redis-py client or a URL that starts with "
-            f"{', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}, not {hide_secret(repr(url))}"
-        )
-    return Address(url, source)
-
-
-def hide_secret(url: str) -> str:
-    """Return the URL without its password.
-
-    >>> hide_secret("redis://user:secret@host:6379/0")
-    'redis://***@host:6379/0'
-    """
-    return _SECRET.sub("***@", url)
 
 
 def sync_client(client: object) -> tuple[redis.Redis | redis.RedisCluster, bool]:
@@ -80,8 +31,8 @@ def sync_client(client: object) -> tuple[redis.Redis | redis.RedisCluster, bool]
             "client must be a redis.Redis or redis.RedisCluster, not an asyncio client; "
             "use AsyncBloomFilter, AsyncLock, ... with that"
         )
-    address = find_url(client) or Address(embedded_url(), EMBEDDED)
-    with _explained(address):
+    address = find_address(client)
+    with explained(address):
         made = redis.Redis.from_url(address.url, **_options())
         made.ping()
         if _is_cluster(made):
@@ -112,9 +63,9 @@ async def async_client(
         )
     address = find_url(client)
     if address is None:
-        address = Address(await asyncio.to_thread(embedded_url), EMBEDDED)
+        address = await asyncio.to_thread(find_address, client)
     options = _options(asyncio_client=True)
-    with _explained(address):
+    with explained(address):
         made = redis.asyncio.Redis.from_url(address.url, **options)
         await made.ping()
         if await _is_cluster_awaited(made):
@@ -162,8 +113,7 @@ def async_clients(
 def _checked(clients: Any, kinds: tuple[type, ...], allowed: str) -> list[Any]:
     """Return the clients and URLs, or raise ConfigurationError."""
     if isinstance(clients, (str, bytes, *kinds)) or not hasattr(clients, "__iter__"):
-        shown = hide_secret(f"{clients!r:.80}")
-        raise ConfigurationError(f"clients must be a list of {allowed}, not {shown}")
+        raise ConfigurationError(f"clients must be a list of {allowed}, not {shown(clients)}")
     listed = list(clients)
     if not listed:
         raise ConfigurationError(f"clients must be a list of at least one of {allowed}, not empty")
@@ -186,10 +136,8 @@ def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> obj
             return id(client)
         place = pool.connection_kwargs
     else:
-        if not isinstance(client, str) or not client.startswith(SCHEMES):
-            shown = hide_secret(f"{client!r:.80}")
-            raise ConfigurationError(f"{name} must be one of the {allowed}, not {shown}")
-        with _explained(Address(client, name)):
+        address = checked_address(client, name, f"one of the {allowed}, which start with ")
+        with explained(address):
             place = redis.connection.parse_url(client)  # type: ignore[no-untyped-call]  # redis-py has no types there
     if "path" in place:
         return place["path"]
@@ -204,28 +152,3 @@ def _options(*, asyncio_client: bool = False) -> dict[str, Any]:
         # The cores know what may be repeated; a client that retries by itself must not.
         "retry": retry(NoBackoff(), 0),
     }
-
-
-class _explained:  # noqa: N801 - used as a function
-    """Turn whatever a server that is none answers into one sentence."""
-
-    def __init__(self, address: Address) -> None:
-        self._url = hide_secret(address.url)
-        self._source = address.source
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (ValueError, TypeError)):
-            raise ConfigurationError(
-                f"{self._source} must be the URL of a Redis server, not {self._url!r} ({error})"
-            ) from error
-        if isinstance(error, (redis.RedisError, OSError)):
-            raise ServerError(
-                f"no Redis server answers at {self._url} ({_first_line(error)})"
-            ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

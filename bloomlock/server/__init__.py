@@ -10,5 +10,16 @@ from __future__ import annotations
 from bloomlock.server.embedded import embedded_url, start, stop
 from bloomlock.server.private import PrivateServer
 from bloomlock.server.report import ServerStatus, status
+from bloomlock.server.urls import explained, find_address, hide_secret
 
-__all__ = ["PrivateServer", "ServerStatus", "embedded_url", "start", "status", "stop"]
+__all__ = [
+    "PrivateServer",
+    "ServerStatus",
+    "embedded_url",
+    "explained",
+    "find_address",
+    "hide_secret",
+    "start",
+    "status",
+    "stop",
+]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,8 +12,7 @@ from redis.retry import Retry
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from bloomlock import ConfigurationError, ServerError
-from bloomlock.server import embedded_url
+from bloomlock.server import explained, find_address
 from scrapy_ext.crawl.scheduler import loads
 
 if TYPE_CHECKING:
@@ -51,22 +49,16 @@ class Board:
             ConfigurationError: The URL is none of a Redis server.
             ServerError: It does not answer within three seconds, or not like a Redis server.
         """
-        variables = (os.environ.get("BLOOMLOCK_URL"), os.environ.get("REDIS_URL"))
-        chosen = url or next(filter(None, variables), None) or embedded_url()
-        shown = chosen.partition("://")[2].rpartition("@")[2]
-        try:
+        address = find_address(url, name="url")
+        with explained(address):
             client = redis.Redis.from_url(
-                chosen,
+                address.url,
                 socket_timeout=_SECONDS,
                 socket_connect_timeout=_SECONDS,
                 retry=Retry(NoBackoff(), 0),
             )
             client.ping()
-        except ValueError as error:
-            raise ConfigurationError(f"the Redis URL ...{shown} is not usable: {error}") from error
-        except (redis.exceptions.RedisError, OSError) as error:
-            raise ServerError(f"no Redis server answers at {shown}: {error}") from error
-        return cls(chosen, client)
+        return cls(address.url, client)
 
     def __enter__(self) -> Self:
         """Use the connection for the length of a `with` block."""

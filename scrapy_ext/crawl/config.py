@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -35,8 +35,8 @@ class CrawlConfig:
     """
 
     start: str
-    token: str
-    redis: str
+    token: str = field(repr=False)
+    redis: str = field(repr=False)
     filter_name: str
     capacity: int
     error_rate: float

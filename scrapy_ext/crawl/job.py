@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ class JobOptions:
     name: str | None = None
     capacity: int | None = None
     error_rate: float | None = None
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)  # it may hold a password
     strategy: str = "atomic"
     max_pages: int | None = None
     keep: bool | None = None

@@ -78,7 +78,16 @@ def test_no_server_at_the_port(run):
         url = f"redis://:secret@127.0.0.1:{taken.getsockname()[1]}/0"
         done = run("dedup", "--url", url, given=b"a\n")
     refuse(done, "no Redis server answers at redis://***@127.0.0.1:", "refused")
-    assert b"secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:se/cret@{}", "redis://:se@cret@{}", "redis://{}?password=secret"]
+)
+@pytest.mark.parametrize("command", [["ls"], ["add", "n", "a"], ["lock", "n", "true"]])
+def test_no_password_is_shown(run, url, command):
+    done = run(command[0], "--url", url.format("127.0.0.1:1"), *command[1:])
+    refuse(done)
+    assert b"cret" not in done.stderr
 
 
 @pytest.mark.parametrize("reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])

@@ -238,7 +238,9 @@ def test_a_source_that_is_none(source: str, valkey: str) -> None:
 
 
 def test_a_server_that_is_none(folder: Path) -> None:
-    with pytest.raises(ServerError, match=r"no Redis server answers at 127\.0\.0\.1:1/0"):
+    with pytest.raises(
+        ServerError, match=r"no Redis server answers at redis://\*\*\*@127\.0\.0\.1:1/0"
+    ):
         run(JobOptions(str(folder), url="redis://:secret@127.0.0.1:1/0"))
 
 

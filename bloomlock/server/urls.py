@@ -1,0 +1,169 @@
+"""Where the server is: from a parameter, the environment, or embedded; and how that is shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import redis.exceptions
+
+from bloomlock.errors import ConfigurationError, ServerError
+from bloomlock.server.embedded import embedded_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+URL_VARIABLES = ("BLOOMLOCK_URL", "REDIS_URL")
+EMBEDDED = "the embedded server's address"
+SCHEMES = ("redis://", "rediss://", "unix://")
+
+_HIDDEN = "***"
+_SHOWN = 80
+# Scheme, authority, path, query and fragment.
+_PARTS = re.compile(r"(?:([a-z][a-z0-9+.-]*)://)?([^/?#]*)([^?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+_PLACE = re.compile(
+    r"(?:[\w.-]*|\[[0-9a-f:.%\w]*\])(?::[0-9]*)?(?:/.*)?", re.IGNORECASE | re.DOTALL
+)
+_HARMLESS_QUERY = re.compile(r"\?(?:db=[0-9]+)?")
+_ESCAPED = (
+    "in a user name and a password these characters must be written as codes: @ %40, / %2F, ? %3F, "
+    "# %23, % %25"
+)
+
+
+class Address(NamedTuple):
+    """A URL and where it was found; not for messages, `hide_secret` is."""
+
+    url: str
+    source: str
+
+
+def find_address(
+    client: object, environment: Mapping[str, str] = os.environ, name: str = "client"
+) -> Address:
+    """Return the URL to connect to; the embedded server is started if it is that.
+
+    Args:
+        client: The URL that was given; None: that of the environment, or the embedded server's.
+        environment: Where `BLOOMLOCK_URL` and `REDIS_URL` are looked up, in this order.
+        name: What the parameter is called in a message.
+
+    Raises:
+        ConfigurationError: It is no URL of a Redis server.
+        ServerError: The embedded server cannot be started.
+    """
+    return find_url(client, environment, name) or Address(embedded_url(), EMBEDDED)
+
+
+def find_url(
+    client: object, environment: Mapping[str, str] = os.environ, name: str = "client"
+) -> Address | None:
+    """Return the URL as `find_address`, or None if it is the embedded server."""
+    if client is not None:
+        return checked_address(client, name)
+    for variable in URL_VARIABLES:
+        if url := environment.get(variable):
+            return checked_address(url, variable)
+    return None
+
+
+def checked_address(
+    url: object, source: str, kind: str = "a redis-py client or a URL that starts with "
+) -> Address:
+    """Return a URL with its source.
+
+    Raises:
+        ConfigurationError: It is none, or its password is not written as a URL needs it.
+    """
+    if not isinstance(url, str) or not url.startswith(SCHEMES):
+        raise ConfigurationError(
+            f"{source} must be {kind}{', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}, not {shown(url)}"
+        )
+    if _is_ambiguous(url):
+        raise ConfigurationError(
+            f"{source} is {hide_secret(url)!r}, which has two meanings: {_ESCAPED}"
+        )
+    return Address(url, source)
+
+
+def shown(value: object) -> str:
+    """Return a value as it may stand in a message, whatever it holds.
+
+    >>> shown("localhost:6379"), shown(5), shown(["redis://:secret@host"])
+    ("'localhost:6379'", '5', 'a list')
+    """
+    if isinstance(value, str):
+        return repr(hide_secret(value)[:_SHOWN])
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
+    return f"a {type(value).__name__}"
+
+
+def hide_secret(url: str) -> str:
+    """Return the URL without user name, password and parameters; the one function that hides them.
+
+    What cannot be told from a password, because one was not written as URLs need it, is hidden too.
+
+    >>> hide_secret("redis://user:secret@host:6379/0")
+    'redis://***@host:6379/0'
+    >>> hide_secret("unix:///run/redis.sock?db=1&password=secret")
+    'unix:///run/redis.sock?***'
+    """
+    match = _PARTS.fullmatch(url)
+    if match is None:
+        return _HIDDEN
+    scheme, authority, path, parameters = match.groups(default="")
+    start = f"{scheme}://" if scheme else ""
+    end = parameters if not parameters or _HARMLESS_QUERY.fullmatch(parameters) else "?***"
+    if scheme == "unix" and not authority and "@/" not in path:
+        return f"{start}{path}{end}"
+    if "@" in parameters:
+        return f"{start}{_HIDDEN}"
+    _, at, place = f"{authority}{path}".rpartition("@")
+    if not _PLACE.fullmatch(place):
+        return f"{start}{_HIDDEN}"
+    return f"{start}{_HIDDEN if at else ''}{at}{place}{end}"
+
+
+def _is_ambiguous(url: str) -> bool:
+    """Tell whether a password seems to hold what ends a part of the URL.
+
+    The rest of it would be taken for the server's place, and shown in its errors.
+    """
+    match = _PARTS.fullmatch(url)
+    if match is None:
+        return False
+    scheme, authority, path, parameters = match.groups(default="")
+    if scheme == "unix" and not authority.rpartition("@")[2]:
+        # The path of a socket may hold an "@", and no user name ends in the middle of a word.
+        path = "@" if "@/" in path else ""
+    query, _, fragment = parameters.partition("#")
+    named = re.search(r"[?&](?:username|password)=", query)
+    return "@" in path or "@" in fragment or ("@" in query and not named)
+
+
+@contextmanager
+def explained(address: Address) -> Iterator[None]:
+    """Turn what connecting to a server that is none raises into one sentence.
+
+    Raises:
+        ConfigurationError: The URL makes no client.
+        ServerError: The server does not answer, or not as a Redis server.
+    """
+    url = hide_secret(address.url)
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        sentence = f"{address.source} must be the URL of a Redis server, not {url!r}"
+        if url == address.url:
+            raise ConfigurationError(f"{sentence} ({error})") from error
+        # The error, and a traceback with it, may quote a part of the password.
+        raise ConfigurationError(f"{sentence}; {_ESCAPED}") from None
+    except (redis.exceptions.RedisError, OSError) as error:
+        raise ServerError(f"no Redis server answers at {url} ({_first_line(error)})") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

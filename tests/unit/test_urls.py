@@ -1,0 +1,88 @@
+"""No password is shown, however it stands in a URL, right or wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from urllib.parse import quote_plus
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bloomlock import BloomlockError
+from bloomlock.runtime.clients import async_client, sync_client, sync_clients
+from bloomlock.server.urls import find_url, hide_secret, shown
+
+# Nothing else in a URL, and no sentence, has these letters.
+LETTERS = "ΞΨΩ"
+secrets = st.text(LETTERS + "@/?#:%&=+[]. 09", min_size=1, max_size=12).filter(
+    lambda text: not set(text).isdisjoint(LETTERS)
+)
+written = st.one_of(secrets, secrets.map(quote_plus))
+
+
+@st.composite
+def urls(draw, place="127.0.0.1:1"):
+    """A URL with a user name and a password, each as it should be written or as people do."""
+    # A user name that is written as the path of a socket starts is one.
+    user = draw((written | st.just("")).filter(lambda text: not text.startswith("/")))
+    password = draw(written)
+    scheme = draw(st.sampled_from(["redis://", "rediss://", "unix://"]))
+    server = "/no/such/sock" if scheme == "unix://" else place + draw(st.sampled_from(["", "/0"]))
+    before = draw(st.sampled_from(["", f"{user}:{password}@"]))
+    after = f"?db=0&password={password}&username={user}"
+    return f"{scheme}{before}{server}{after if not before else draw(st.sampled_from(['', after]))}"
+
+
+def is_clean(text: str) -> bool:
+    return set(text).isdisjoint(LETTERS) and "%CE" not in text
+
+
+@settings(max_examples=300)
+@given(urls())
+def test_nothing_of_it_is_left(url):
+    assert is_clean(hide_secret(url))
+    assert is_clean(shown(url))
+    assert is_clean(shown(url.replace("://", ":/")))
+    assert is_clean(shown([url, {"url": url}, url.encode()]))
+
+
+@settings(max_examples=60)
+@given(urls())
+def test_no_error_shows_it(url):
+    for use in (
+        sync_client,
+        lambda given: asyncio.run(async_client(given)),
+        lambda given: sync_clients([given, given]),
+        sync_clients,
+        lambda given: sync_client(given.encode()),
+        lambda given: sync_client(given.replace("://", ":/")),
+        lambda given: find_url(None, {"REDIS_URL": given.upper()}),
+    ):
+        with pytest.raises((BloomlockError, ValueError)) as caught:
+            use(url)
+        assert is_clean("".join(traceback.format_exception_only(caught.value))), url
+        assert is_clean(str(caught.value.__cause__)), url
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        ("redis://host?db=3", "redis://host?db=3"),
+        ("unix:///home/me@work/server.sock?db=0", "unix:///home/me@work/server.sock?db=0"),
+        ("redis://user@host", "redis://***@host"),
+        ("rediss://:a@b@host:1/2", "rediss://***@host:1/2"),
+        ("redis://:a/b@host:1/2", "redis://***@host:1/2"),
+        ("redis://:a?b@host:1/2", "redis://***"),
+        ("redis://host?db=3&password=a", "redis://host?***"),
+        ("redis://user:secret", "redis://***"),
+        ("localhost:6379", "localhost:6379"),
+        ("me:secret@localhost", "***@localhost"),
+        ("host=a password=b", "***"),
+    ],
+)
+def test_what_is_no_secret_is_shown(url, expected):
+    assert hide_secret(url) == expected
