@@ -21,7 +21,7 @@ LONG = 60.0
 """Bound against hanging, in seconds; nothing here takes a tenth of it."""
 PATIENT = 10.0
 """A time-out for each server that no test waits for to the end."""
-QUICK = 0.3
+QUICK = 1.0
 """One that tests with a silent server do wait for."""
 
 

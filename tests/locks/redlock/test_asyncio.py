@@ -7,6 +7,7 @@ import random
 
 import pytest
 import redis.asyncio
+from locks.objects.tools import happened
 from locks.redlock.several import LONG, QUICK
 from servers import wait_until
 
@@ -139,12 +140,16 @@ def test_closing_ends_what_waits_for_a_silent_server(three):
     run(main())
 
 
+@pytest.mark.usefixtures("often")
 def test_it_is_renewed_and_its_loss_is_told(three):
     async def main():
         told = asyncio.Event()
-        lock = three.async_lock(ttl=0.6, on_lost=lambda _: told.set())
+        lock = three.async_lock(ttl=LONG, on_lost=lambda _: told.set())
         await lock.acquire()
-        await asyncio.sleep(1.5)
+        await lock.extend()
+        for client in three.clients:
+            client.pexpire(lock.key, 30_000)
+        await happened(lambda: min(c.pttl(lock.key) for c in three.clients) > 30_000)
         assert await lock.owned()
         for client in three.clients[:2]:
             client.delete(lock.key)

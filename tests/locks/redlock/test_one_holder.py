@@ -161,10 +161,12 @@ def test_a_server_that_refuses_is_asked_once_for_each_try(three):
         assert len(gate.seen) == before + 1
 
 
+@pytest.mark.usefixtures("often")
 def test_an_observer_hears_of_it(three):
     events = []
-    lock = three.lock(observer=events.append, ttl=0.3)
+    lock = three.lock(observer=events.append, ttl=LONG)
     with lock:
+        lock.extend()
         assert not three.lock(observer=events.append).acquire(blocking=False)
         wait_until(lambda: any(event.kind == "renewed" for event in events))
     kinds = [event.kind for event in events]

@@ -143,16 +143,21 @@ def test_work_that_outlives_the_lease_has_company(client):
     assert other.held
 
 
+@pytest.mark.usefixtures("often")
 def test_ours_is_renewed_while_the_work_goes_on(client):
     renewals = []
 
     def note(event):
         renewals.extend([event] if event.kind == "renewed" else [])
 
-    holder, other = Ours(client, "job", 2.0, renew=True, observer=note), Ours(client, "job")
+    holder, other = Ours(client, "job", LONG, renew=True, observer=note), Ours(client, "job")
     assert holder.acquire()
-    # One each third of the lease: with four of them the lease of the beginning is over.
-    wait_until(lambda: len(renewals) >= 4, LONG)
+    holder.lock.extend()
+    for _ in range(2):
+        client.pexpire(holder.key, 30_000)
+        before = len(renewals)
+        wait_until(lambda before=before: len(renewals) >= before + 2, LONG)
+        assert client.pttl(holder.key) > 30_000
     assert holder.held
     assert not other.acquire()
     holder.release()

@@ -80,7 +80,7 @@ def test_no_key_of_ours_stays_for_ever_after_a_crash(server_url, client):
 HOLDER = """
 import sys
 from bloomlock import Lock
-Lock("job", client=sys.argv[1], ttl=1.0).acquire()
+Lock("job", client=sys.argv[1], ttl=2.0).acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
