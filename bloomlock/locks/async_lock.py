@@ -106,8 +106,6 @@ class AsyncLock(LockFace):
                 raise
 
     def _owner(self) -> object:
-        if not self._core.options.thread_local:
-            return 0
         try:
             return asyncio.current_task()
         except RuntimeError:
@@ -134,8 +132,8 @@ class AsyncLock(LockFace):
         runtime = await self._attached()
         owner = self._owner()
         attempt = self._core.begin(owner, seconds, token)
-        if attempt is None:
-            return True
+        if isinstance(attempt, bool):
+            return attempt
         try:
             got = await runtime.run(self._core.acquire(attempt, owner))
         except BaseException:

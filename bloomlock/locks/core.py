@@ -78,7 +78,7 @@ class LockCore:
         # The write side of a read-write lock for its read side, and the other way round.
         self.other_side: LockCore | None = None
         self.events = Events(options.observer)
-        self.holdings = Holdings()
+        self.holdings = Holdings(shared=not options.thread_local)
         self._group = group
         self._joins = joins
         self._reentrant = reentrant
@@ -93,23 +93,33 @@ class LockCore:
         self._watcher = watcher
         self.steps = LockSteps(self.keys, abilities_of(runtime))
 
-    def begin(self, owner: object, seconds: float | None, token: bytes | None) -> Attempt | None:
-        """Prepare to acquire; None: the owner has it already and now holds it once more.
+    def begin(self, owner: object, seconds: float | None, token: bytes | None) -> Attempt | bool:
+        """Prepare to acquire.
+
+        Returns:
+            What is to be carried out. True: the owner has the lock already and holds it once more.
+            False: it has the lock already, and this lock cannot be held twice.
 
         Raises:
             LockLostError: If a re-entrant lock was lost meanwhile.
             LockError: If the owner holds it and would wait for itself.
         """
-        hold = self.holdings.of(owner)
+        hold = (self.holdings.of if self._reentrant else self.holdings.mine)(owner)
         now = boot_clock()
         if hold is not None and self._reentrant:
             self._check_alive(hold)
-            hold.count += 1
-            return None
+            if self.holdings.count_again(hold):
+                return True
+            hold = None
         if hold is not None and now >= hold.deadline:
             self.lose(hold, OUT_OF_LEASE)
-        if seconds != 0 and self.options.thread_local:
-            self._refuse_to_wait_for_itself(hold, owner)
+        if self.options.thread_local:
+            if seconds != 0:
+                self._refuse_to_wait_for_itself(hold, owner)
+            elif hold is not None and not hold.lost:
+                # The server would let a reader in a second time.
+                self.events.report(LockEvent("timeout", self.name, None, 0.0))
+                return False
         trial_ms = LIVENESS_MS if self.options.renew else 0
         asking = Asking(
             token or TOKENS.new(), self._lease_ms, self._group, self._joins, trial_ms=trial_ms
@@ -159,12 +169,21 @@ class LockCore:
         if self.options.renew:
             # What is left of the lease may be less than the lease: a grant took its time.
             hold.renew_at = now + min(hold.renewal_seconds, (got.deadline - now) / 3)
-        if (before := self.holdings.put(owner, hold)) is not None:
-            self._watcher.remove(before)
+        self.holdings.put(owner, hold)
         self._watch(hold)
         if self.options.observer is not None:
             self.events.report(LockEvent("acquired", self.name, hold.fence, now - began))
+        self._lose_rivals(hold)
+        self.holdings.forget_lost(owner)
         return True
+
+    def _lose_rivals(self, hold: Hold) -> None:
+        """Lose what this object held before, if nobody can hold the lock beside a new hold."""
+        if self._group:
+            return
+        for other in self.holdings.rivals(hold):
+            # Another thread may have been granted the lock after this one, and be here before it.
+            self.lose(min(hold, other, key=lambda each: (each.fence or 0, each.deadline)), TAKEN)
 
     def _confirm(self, attempt: Attempt) -> Core[None]:
         wanted = self.options.replicas
@@ -185,7 +204,7 @@ class LockCore:
         hold = self.holdings.own(owner)
         if hold is not None and hold.token == attempt.asking.token:
             self._watcher.remove(hold)
-            self.holdings.drop(owner)
+            self.holdings.drop(hold)
         if attempt.begun:
             yield from attempt.leave()
 
@@ -196,12 +215,12 @@ class LockCore:
             LockNotOwnedError: If the owner does not hold it.
             LockLostError: If it was lost.
         """
-        hold = self._require(owner)
-        if hold.count > 1:
-            hold.count -= 1
+        while True:
+            hold = self._require(owner)
+            if (left := self.holdings.give_back(hold, self._watcher.remove)) is not None:
+                break
+        if left:
             return
-        self._watcher.remove(hold)
-        self.holdings.drop(owner)
         now = boot_clock()
         leaving = Leaving(hold.token, hold.group)
         try:
@@ -309,7 +328,7 @@ class LockCore:
         if hold in self.holdings:
             self.lose(hold, reason, behind=True)
             if self.holdings.is_orphan(hold):
-                self.holdings.forget(hold)
+                self.holdings.drop(hold)
 
     def report_behind(self, event: LockEvent) -> None:
         """Report what happened behind the holder's back; never raises, never waits."""
@@ -332,6 +351,7 @@ class LockCore:
 
 
 RENEWAL_PAUSE = 0.01
+TAKEN = "its key was gone, and the lock was granted anew"
 
 _ABILITIES: weakref.WeakKeyDictionary[Any, Abilities] = weakref.WeakKeyDictionary()
 

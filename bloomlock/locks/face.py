@@ -103,7 +103,7 @@ class LockFace:
             return None
 
     def _owner(self) -> object:
-        """Return who acquires here: the thread or task, or 0 for all of them."""
+        """Return who acquires here: the thread or task."""
         raise NotImplementedError
 
     @property

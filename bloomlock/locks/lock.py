@@ -95,7 +95,7 @@ class Lock(LockFace):
 
     def _owner(self) -> object:
         # Not its number: that is given to another thread when this one has ended.
-        return threading.current_thread() if self._core.options.thread_local else 0
+        return threading.current_thread()
 
     def acquire(
         self,
@@ -133,8 +133,8 @@ class Lock(LockFace):
         seconds = seconds_to_wait(self._core.options, blocking, timeout, blocking_timeout)
         owner = self._owner()
         attempt = self._core.begin(owner, seconds, check_token(token))
-        if attempt is None:
-            return True
+        if isinstance(attempt, bool):
+            return attempt
         try:
             return self._runtime.run(self._core.acquire(attempt, owner))
         except BaseException:
