@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from . import sizing
 from .errors import ConfigurationError, FilterMismatchError
 from .hashing import Hasher, check_seeds
 from .layouts import CLASSIC, LAYOUTS, check_layout
@@ -111,6 +112,15 @@ class Descriptor:
     def formulas(self) -> Formulas:
         """Rates and estimates as they hold for its layout."""
         return LAYOUTS[self.layout]
+
+    def error_rate_at_fill(self, fill_ratio: float) -> float:
+        """Return the chance that an item never added finds all its bits set."""
+        size = self.size
+        rate = self.formulas.error_rate_at_fill(fill_ratio, size.num_hashes)
+        if self.layout != CLASSIC or self.seeds:
+            return rate
+        whole = sizing.whole_collisions(fill_ratio, size.shard_bits, size.num_hashes)
+        return min(1.0, rate + whole)
 
     def hasher(self) -> Hasher:
         """Return the hasher that places items in this filter."""
@@ -282,12 +292,25 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     )
     # Other numbers would send each item to other bits than the writer's, without any error.
     expected = Wanted.of(descriptor).describe().size
-    if size != expected:
+    if size not in (expected, _size_by_formula(descriptor)):
         raise ConfigurationError(
             f"shard_bits {size.shard_bits} and num_hashes {size.num_hashes} are not those of its "
             f"capacity and error_rate, {expected.shard_bits} and {expected.num_hashes}"
         )
     return descriptor
+
+
+def _size_by_formula(descriptor: Descriptor) -> Size | None:
+    """Return the size that bloomlock 0.1 gave a filter of these parameters, if it is another."""
+    if descriptor.layout != CLASSIC:
+        return None
+    return sizing.size_for(
+        descriptor.capacity,
+        descriptor.error_rate,
+        num_hashes=len(descriptor.seeds) if descriptor.seeds else None,
+        shards=descriptor.size.shards,
+        by_formula=True,
+    )
 
 
 def _whole(fields: Mapping[str, str], name: str, most: int) -> int:

@@ -81,7 +81,7 @@ class FilterInfo:
             estimated_count=round(
                 formulas.estimate_count(bits_set, size.num_bits, size.num_hashes)
             ),
-            current_error_rate=formulas.error_rate_at_fill(fill_ratio, size.num_hashes),
+            current_error_rate=descriptor.error_rate_at_fill(fill_ratio),
             memory_bytes=memory_bytes,
         )
 

@@ -238,7 +238,7 @@ class MemoryBloomFilter(Parameters):
     @property
     def current_error_rate(self) -> float:
         """Chance that an item never added is taken for a seen one, now. Cost: as `count`."""
-        return self._descriptor.formulas.error_rate_at_fill(self.fill_ratio, self.num_hashes)
+        return self._descriptor.error_rate_at_fill(self.fill_ratio)
 
     @property
     def memory_bytes(self) -> int:
