@@ -128,8 +128,14 @@ class LockKeys(NamedTuple):
 
 
 def stripe_fence(bits_key: str) -> str:
-    """Return the key of the last fence of all stripes of the shard at `bits_key`."""
-    return f"{bits_key.removesuffix('bits')}lock:fence"
+    """Return the key of the last fence of all stripes of the shard at `bits_key`.
+
+    It goes with the filter, so it is none of a lock that has the filter's name.
+
+    >>> stripe_fence(FilterKeys("pages").bits(0)), LockKeys.of("pages").fence
+    ('bloomlock:{pages}:bits:fence', 'bloomlock:{pages}:lock:fence')
+    """
+    return f"{bits_key}:fence"
 
 
 def stripe_keys(bits_key: str, stripe: int) -> LockKeys:

@@ -53,7 +53,7 @@ class AsyncBloomFilter(FilterFace):
 
     Args:
         client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None, as
-            for BloomFilter; it belongs to one event loop.
+            for BloomFilter; used on one event loop at a time.
         name, capacity, error_rate, strategy, layout, seeds, near_cache, max_staleness, on_full,
             on_lost, on_unknown, shards, prefix: As for BloomFilter.
 
@@ -241,7 +241,7 @@ class AsyncBloomFilter(FilterFace):
         if isinstance(news := self._core.take_news(), AsyncTracking):
             await news.close()
         if self._runtime is not None and self._owns_client:
-            await self._runtime.client.aclose()
+            await self._runtime.close_client()
 
     async def __aenter__(self) -> Self:
         """Create the filter or attach to it."""

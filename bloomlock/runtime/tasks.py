@@ -56,6 +56,8 @@ class Tasks:
         self.client = client
         self._hub: Hub | None = None
         self._slots = Slots()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._moving: asyncio.Task[None] | None = None
 
     async def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
@@ -114,6 +116,38 @@ class Tasks:
         """Close the connection that listens for announcements."""
         if self._hub is not None:
             await self._hub.close()
+
+    async def _move_to_running_loop(self) -> None:
+        """Close the client's connections if they belong to a loop that no longer runs.
+
+        Connections are bound to the loop they were made on; the client makes new ones.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif not self._loop.is_running():
+            if self._moving is None or self._moving.get_loop() is not loop:
+                self._moving = loop.create_task(self._disconnect())
+            # Nobody may take a connection before it is done, also not if another caller is gone.
+            await asyncio.shield(self._moving)
+            self._loop, self._moving = loop, None
+
+    async def _disconnect(self) -> None:
+        client: Any = self.client
+        if isinstance(client, redis.asyncio.RedisCluster):
+            sources = list(client.nodes_manager.nodes_cache.values())
+        else:
+            sources = [client.connection_pool]
+        for source in sources:
+            # redis-py forgets a connection whose loop does not let it be closed.
+            with contextlib.suppress(RuntimeError, RedisError, OSError):
+                await source.disconnect()
+
+    async def close_client(self) -> None:
+        """Close the client, on whatever loop it was used last."""
+        if self._loop is not asyncio.get_running_loop():
+            await self._move_to_running_loop()
+        await self.client.aclose()
 
     async def _track(self, step: Track) -> AsyncTracking | Unreachable | None:
         return await start_async_tracking(await self._source(step.key), step.key)
@@ -180,6 +214,8 @@ class Tasks:
 
     async def _source(self, key: str) -> Any:
         """Return what connections come from: the pool, or the node of a cluster."""
+        if self._loop is not asyncio.get_running_loop():
+            await self._move_to_running_loop()
         client: Any = self.client
         if not isinstance(client, redis.asyncio.RedisCluster):
             return client.connection_pool

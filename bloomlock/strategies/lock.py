@@ -15,7 +15,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
+import redis.exceptions
+from redis.exceptions import RedisError, WatchError
 
 from bloomlock.commands import Clock, ConnectionLost, Core, Enter, Leave, Pause, Request, collect
 from bloomlock.errors import ConfigurationError, LockTimeoutError
@@ -24,7 +25,7 @@ from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.state import Asking
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.stripes import release_all, take_and_watch, watch
-from bloomlock.locks.protocol.waiting import OUTAGE_PAUSE, TEMPORARY, Attempt
+from bloomlock.locks.protocol.waiting import OUTAGE_PAUSE, Attempt
 
 from .base import Segment, Strategy
 from .transaction import TransactionStrategy, decode_transaction, encode_transaction
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
 
 STRIPES = 1024
 LEASE_MS = 10_000
+PASSING = (
+    redis.exceptions.AskError,  # MovedError is a kind of it
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
+)
+"""Refusals of a cluster that moves slots or fails over; any other is the answer."""
 
 
 class LockStrategy(Strategy):
@@ -110,9 +118,11 @@ class LockStrategy(Strategy):
                 # The next lock of a service that gives none now would be waited for just as long.
                 update.fail(sorted(update.waiting), failed)
                 return
-            yield from update.carry_out([keys])
+            aborted = yield from update.carry_out([keys])
+            if aborted is not None:
+                update.fail([keys], aborted)
             failed = yield Leave()
-            if failed is not None:
+            if failed is not None and aborted is None:
                 # Whether it kept others out until the bits were set nobody can say now.
                 update.fail([keys], ConnectionLost(failed, sent=True, replies=[]))
 
@@ -126,13 +136,14 @@ class LockStrategy(Strategy):
                 taken = yield from take_and_watch(wanted, asking, self._abilities)
                 if not taken:
                     taken = yield from self._wait_for(wanted[0], asking, until, clock)
-                if not taken:
+                # One that was lost as soon as it was got is asked for again.
+                if not taken and clock() >= until:
                     error = LockTimeoutError(f"no lock for an item within {self._timeout:g} s")
                     update.fail(wanted, error)
                     return
                 yield from update.carry_out_watched(taken, asking.token)
             except RedisError as error:
-                if isinstance(error, TEMPORARY) and clock() < until:
+                if isinstance(error, PASSING) and clock() < until:
                     yield Pause(OUTAGE_PAUSE)
                 else:
                     update.fail(wanted, error)
@@ -196,20 +207,25 @@ class _Update:
         """Update the rows of locks that are held and watched; those of a lock that is lost wait on.
 
         An update that WATCH refused has not happened.
+
+        Raises:
+            redis.exceptions.RedisError: If a cluster refused it and will not for long.
         """
-        while locks and not (yield from self.carry_out(locks)):
+        while locks and (aborted := (yield from self.carry_out(locks))) is not None:
+            if not isinstance(aborted, WatchError):
+                raise aborted
             locks = yield from watch(locks, token)
 
-    def carry_out(self, locks: list[LockKeys]) -> Core[bool]:
-        """Update the rows of these locks; False: EXEC was refused."""
+    def carry_out(self, locks: list[LockKeys]) -> Core[RedisError | None]:
+        """Update the rows of these locks, or return why EXEC did nothing and may do it later."""
         indices = [index for keys in locks for index in self._places[keys]]
         commands = encode_transaction(self._shard, self._rows[indices], write=True)
         replies = yield from collect(Request(self._shard.key, commands), repeatable=False)
-        if replies[-1] is None:
-            return False
         segment = decode_transaction(replies, len(indices))
+        if isinstance(segment.error, (WatchError, *PASSING)):
+            return segment.error
         for place, index in enumerate(indices):
             missing = None if segment.missing is None else segment.missing[place : place + 1]
             self.results[index] = segment._replace(rows=1, missing=missing)
         self.waiting.difference_update(locks)
-        return True
+        return None

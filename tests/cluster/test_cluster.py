@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 import redis
 import redis.asyncio
@@ -20,6 +23,7 @@ from bloomlock import (
     FilterLostError,
     LockStrategy,
 )
+from bloomlock.commands import EXEC, Request
 from bloomlock.server import PrivateServer
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
@@ -141,6 +145,83 @@ def test_a_slot_that_moves_loses_nothing(cluster, nodes, strategy):
     assert made.add_many(items) == [False] * 600 + [True] * 600
     assert made.exists("while it moves") is (strategy != "lock")
     assert BloomFilter.open("moving", client=cluster).exists("0")
+
+
+class Move:
+    """Moves the slot of a filter's first shard from the server that has it to the next one."""
+
+    def __init__(self, cluster, nodes, name):
+        self.old = next(node for node in nodes if node.keys(f"*{{{name}}}*"))
+        self.new = nodes[(nodes.index(self.old) + 1) % len(nodes)]
+        self._slot = cluster.keyslot(f"{{{name}}}")
+        self._keys = f"*{{{name}}}*"
+
+    def begin(self):
+        ids = {node: node.execute_command("CLUSTER", "MYID") for node in (self.old, self.new)}
+        self.new.execute_command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", ids[self.old])
+        self.old.execute_command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", ids[self.new])
+        port = self.new.connection_pool.connection_kwargs["port"]
+        for key in self.old.keys(self._keys):
+            self.old.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
+
+    def finish(self):
+        new = self.new.execute_command("CLUSTER", "MYID")
+        for node in (self.new, self.old):
+            node.execute_command("CLUSTER", "SETSLOT", self._slot, "NODE", new)
+
+
+def test_the_lock_strategy_waits_until_a_slot_has_moved(cluster, nodes):
+    made = BloomFilter("waiting", 5000, 1e-9, client=cluster, strategy="lock")
+    assert made.add("before") is True
+    move = Move(cluster, nodes, "waiting")
+    refused = sum(map(_refusals, nodes))
+    move.begin()
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(made.add("meanwhile")))
+    thread.start()
+    servers.wait_until(lambda: sum(map(_refusals, nodes)) > refused + 2)
+    assert answers == []
+    move.finish()
+    thread.join(60)
+    assert answers == [True]
+    assert made.add_many(["before", "meanwhile"]) == [False, False]
+
+
+def _refusals(node):
+    stats = node.info("errorstats")
+    names = ("errorstat_TRYAGAIN", "errorstat_ASK")
+    return sum(stats[name]["count"] for name in names if name in stats)
+
+
+def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, nodes):
+    made = BloomFilter("away", 5000, 1e-9, client=cluster, strategy="lock")
+    assert made.add("before") is True
+    move = Move(cluster, nodes, "away")
+    moved = []
+
+    def moving(core):
+        """Carry out a core, and move the slot between the look at the lock and the update."""
+        answer = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = core.send(answer)
+                if isinstance(step, Request) and EXEC in step.commands and not moved:
+                    move.begin()
+                    move.finish()
+                    moved.append(step)
+                answer = yield step
+
+    rows = np.array([[100, 200, 300]], np.uint64)
+    shard = made._core.view.shards[0]
+    segments = []
+
+    def exchange():
+        segments.extend((yield from made._core.strategy.exchange(shard, rows, write=True)))
+
+    made._runtime.run(moving(exchange()))
+    assert moved
+    assert [(list(s.missing), s.error) for s in segments] == [([True], None)]
+    assert made.add("after") is True
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

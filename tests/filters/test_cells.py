@@ -71,8 +71,9 @@ def test_locks_are_released_whatever_is_forbidden(client, restricted, forbidden)
 
 def no_lock_is_left(client):
     """Only the last fence of all stripes of a shard, for a while."""
-    left = client.keys("*:lock:*")
-    return all(key.endswith(b":lock:fence") and 0 < client.pttl(key) <= 60_000 for key in left)
+    assert not client.keys("*:lock:*")
+    left = client.keys("*:bits:*")
+    return all(key.endswith(b":bits:fence") and 0 < client.pttl(key) <= 60_000 for key in left)
 
 
 def _knows(client, command):

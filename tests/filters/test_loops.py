@@ -1,0 +1,50 @@
+"""One AsyncBloomFilter on several event loops, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis.asyncio
+
+from bloomlock import AsyncBloomFilter, BloomFilter
+
+# Connections of a loop that has ended can only be closed by the garbage collection.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.mark.parametrize("given", ["url", "client", "blocking pool"])
+@pytest.mark.parametrize("options", [{}, {"near_cache": 9}, {"strategy": "lock"}], ids=str)
+def test_it_works_at_the_first_try_in_each(client, server_url, given, options):
+    made = AsyncBloomFilter("x", 1000, client=make(given, server_url), **options)
+
+    async def add(run):
+        answers = await asyncio.gather(*(made.add(f"{run} {number}") for number in range(30)))
+        assert answers == [True] * 30
+        assert await made.add(f"{run} 1") is False
+        assert await made.count() > 0
+
+    for run in range(3):
+        asyncio.run(add(run))
+    asyncio.run(made.close())
+    assert all(BloomFilter.open("x", client=client).exists_many(f"{run} 3" for run in range(3)))
+
+
+def make(given, url):
+    if given == "url":
+        return url
+    if given == "client":
+        return redis.asyncio.Redis.from_url(url)
+    pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=3)
+    return redis.asyncio.Redis(connection_pool=pool)
+
+
+def test_it_works_where_loops_take_turns(client, server_url):
+    assert client.dbsize() == 0
+    made = AsyncBloomFilter("x", 1000, client=server_url)
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    for number in range(6):
+        assert loops[number % 2].run_until_complete(made.add(str(number))) is True
+    loops[0].run_until_complete(made.close())
+    for loop in loops:
+        loop.close()
