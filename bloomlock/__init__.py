@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .errors import (
+    BatchError,
     BloomlockError,
     CapacityError,
     ConfigurationError,
@@ -48,6 +49,7 @@ __all__ = [
     "AsyncReadWriteLock",
     "AsyncRedlock",
     "AsyncReentrantLock",
+    "BatchError",
     "BloomFilter",
     "BloomlockError",
     "CapacityError",

@@ -169,6 +169,30 @@ class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is a
         self.written = written
 
 
+def is_refusal(error: Exception) -> bool:
+    """Tell whether an error that came when a reply was read is what the server answered.
+
+    Then the command was not carried out, and the connection goes on. redis-py makes connection
+    errors of some answers, though they are as definite as any other.
+    """
+    return isinstance(error, _REFUSALS) or str(error) == _NO_ROOM
+
+
+def ends_connection(refusal: Exception) -> bool:
+    """Tell whether the server closes the connection with this answer, and reads no more of it."""
+    message = str(refusal)
+    return message == _NO_ROOM or message.startswith("Protocol error")
+
+
+_REFUSALS = (
+    redis.exceptions.ResponseError,
+    # -LOADING, -NOAUTH and the like
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.AuthenticationError,
+    redis.exceptions.AuthorizationError,
+)
+_NO_ROOM = "max number of clients reached"
+
 UNANSWERED = 8
 """Commands of a flight without a reply when the next are made: the replies to them have to fit into
 the buffers on the way, or a server that cannot send would not read either."""

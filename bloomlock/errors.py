@@ -1,7 +1,9 @@
 """The whole error tree of bloomlock.
 
 Errors that the server itself reports (out of memory, no permission, wrong type) pass through
-as redis-py raises them. What stands here is what only bloomlock can know.
+as redis-py raises them, except in the middle of a batch: there they are the cause of a BatchError,
+which has the answers known so far. What `items` raises, KeyboardInterrupt and a cancellation always
+pass through as they are.
 """
 
 from __future__ import annotations
@@ -41,15 +43,27 @@ class PartialResultError(BloomlockError):
     """An operation on several items stopped; what is known of its answers is kept.
 
     Attributes:
-        results: One entry for each item that was sent, in order: True (new, or for a read:
-            seen), False, or None where the answer is not known. Items past its end were
-            never sent.
+        results: One entry for each of the first items, in order: True (new, or for a read: seen),
+            False, or None where there is no answer. What None means for an add depends on the
+            error: OutcomeUnknownError and FilterLostError, it may have been added; others, it was
+            not. Items past the end of the list were not added. Empty for an `update`.
+        added: Of an `update`, how many of the first items certainly were added.
     """
 
-    def __init__(self, message: str, results: Sequence[bool | None] = ()) -> None:
-        """Keep the sentence and the answers known so far."""
+    def __init__(self, message: str, results: Sequence[bool | None] = (), added: int = 0) -> None:
+        """Keep the sentence and what is known so far."""
         super().__init__(message)
         self.results: list[bool | None] = list(results)
+        self.added = added
+
+
+class BatchError(PartialResultError):
+    """A batch stopped half-way; `__cause__` says by what: the server, the network, a lock, an item.
+
+    Raised only where some answers are known; else the cause itself is. It is of the cause's kind:
+    `except` for redis-py's ConnectionError, TimeoutError, ResponseError or RedisError, for OSError,
+    LockTimeoutError, TypeError or ConfigurationError catches it too. What failed was not added.
+    """
 
 
 class FilterLostError(PartialResultError):
@@ -90,3 +104,57 @@ class LockLostError(LockNotOwnedError):
 
 class QuorumError(LockError):
     """Too few servers or replicas acknowledged the lock; what was taken was given back."""
+
+
+class _BatchRedisError(BatchError, redis.exceptions.RedisError):
+    """A batch stopped by another error of redis-py."""
+
+
+class _BatchConnectionError(BatchError, redis.exceptions.ConnectionError):
+    """A batch stopped by a server that cannot be reached, or lets nobody in."""
+
+
+class _BatchTimeoutError(BatchError, redis.exceptions.TimeoutError):
+    """A batch stopped by a server that does not answer in time."""
+
+
+class _BatchResponseError(BatchError, redis.exceptions.ResponseError):
+    """A batch stopped by what the server answered."""
+
+
+class _BatchOSError(BatchError, OSError):
+    """A batch stopped by the operating system."""
+
+
+class _BatchTypeError(BatchError, TypeError):
+    """A batch stopped by an item that is neither str nor bytes."""
+
+
+class _BatchConfigurationError(BatchError, ConfigurationError):
+    """A batch stopped by a text that has no UTF-8 form."""
+
+
+class _BatchLockTimeoutError(BatchError, LockTimeoutError):
+    """A batch stopped by the lock of an item that was not obtained in time."""
+
+
+_BATCH_ERRORS: dict[type[Exception], type[BatchError]] = {
+    LockTimeoutError: _BatchLockTimeoutError,
+    redis.exceptions.ConnectionError: _BatchConnectionError,
+    redis.exceptions.TimeoutError: _BatchTimeoutError,
+    redis.exceptions.ResponseError: _BatchResponseError,
+    redis.exceptions.RedisError: _BatchRedisError,
+    OSError: _BatchOSError,
+    TypeError: _BatchTypeError,
+    ConfigurationError: _BatchConfigurationError,
+}
+
+
+def batch_error(
+    cause: Exception, results: Sequence[bool | None] = (), added: int = 0
+) -> BatchError:
+    """Return the BatchError of the cause's kind; the cause itself is left as it is."""
+    kind = next((made for of, made in _BATCH_ERRORS.items() if isinstance(cause, of)), BatchError)
+    error = kind(str(cause) or type(cause).__name__, results, added)
+    error.__cause__ = cause
+    return error

@@ -25,6 +25,19 @@ hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="Run the tests that take many minutes.")
+    parser.addoption("--model-seed", type=int, help="The seed of the randomized model, to repeat.")
+    parser.addoption("--model-answers", type=int, default=1_000_000, help="Answers it judges.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="takes many minutes; --long runs it"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Earlier than any fixture, so that it also holds for what modules do when they are imported
     # and for the examples in docstrings.

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
-from bloomlock import BloomlockError, CapacityError, FilterLostError, OutcomeUnknownError
+from bloomlock import (
+    BloomlockError,
+    CapacityError,
+    FilterLostError,
+    OutcomeUnknownError,
+    PartialResultError,
+)
 
 from .failures import warn
 
@@ -58,8 +64,10 @@ def add_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
         except FilterLostError as error:
             # They may have been the first of the generation that follows.
             return Answers(new + _unknown_is_new(error.results), error)
+        except PartialResultError as error:
+            return Answers(new + error.results, error)
         except (BloomlockError, RedisError, OSError) as error:
-            return Answers(new + getattr(error, "results", []), error)
+            return Answers(new, error)
     return Answers(new)
 
 

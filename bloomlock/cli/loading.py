@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from bloomlock import OutcomeUnknownError
+from bloomlock import OutcomeUnknownError, PartialResultError
 
 from .files import opened
 from .journal import Mark
@@ -93,8 +93,8 @@ class Loading:
             try:
                 self._bloom.update(lines)
                 added = len(lines)
-            except Exception as error:  # noqa: BLE001 - raised below, unless once more may do
-                added = getattr(error, "added", 0)
+            except PartialResultError as error:  # raised below, unless once more may do
+                added = error.added
                 failure = error
             self.lines += added
             yield lines[:added]

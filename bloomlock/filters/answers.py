@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from bloomlock.commands import ConnectionLost, Core, Request, collect
-from bloomlock.errors import CapacityError, PartialResultError
+from bloomlock.errors import CapacityError, PartialResultError, batch_error
 from bloomlock.items import encode_item
 
 from .nearby import answer_chunk
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Strategy
 
     from .core import FilterCore
-    from .operation import Results
     from .routing import Route
     from .view import View
 
@@ -33,7 +32,7 @@ def add(core: FilterCore, item: str | bytes) -> Core[bool]:
     """Add one item; True if it is new."""
     data = encode_item(item)
     view = core.view
-    if view is None or core.lost or core.untold or core.fill.refusing:
+    if view is None or core.lost or core.fill.refusing:
         (new,) = yield from _add_chunk(core, [data])
         return new
     new = yield from _answer_one(core, view, item, data, write=True)
@@ -78,7 +77,9 @@ def _answer_one(
             asked.confirm()
             if (write or not missing[0]) and not (core.untold and data in core.untold):
                 asked.near.keep(item)
-        return bool(missing[0]) if write else not missing[0]
+        if write:
+            return bool(missing[0]) or core.untold.take(header, data)
+        return not missing[0]
     if asked is not None:
         asked.near.doubt()
     answered = [(np.zeros(1, np.intp), [segment])]
@@ -103,46 +104,48 @@ def exists_many(
 def _in_chunks(
     core: FilterCore, items: Iterable[str | bytes], route: Route, *, write: bool
 ) -> Core[list[bool]]:
-    chunks = Chunks(core, items, route)
+    # What is added and never answered is lost to all, so adds end where the iterable fails.
+    chunks = Chunks(core, items, route, finish=not write)
     results: list[bool] = []
     step = _add_chunk if write else _exists_chunk
-    try:
-        yield from core.current()
-        while chunk := chunks.take():
-            ask = partial(step, core, route=route)
+    yield from core.current()
+    # What the iterable raises is the caller's: it passes through as it is.
+    while chunks.take():
+        ask = partial(step, core, route=route)
+        try:
+            chunk = chunks.encode()
             results += yield from answer_chunk(core, chunks.taken, chunk, ask, write=write)
-    except PartialResultError as error:
-        error.results[:0] = results
-        raise
-    except BaseException as error:
-        # Whoever stopped the batch (the server, the network, the caller's own iterable, Ctrl-C),
-        # the answers to the chunks before are known, and must not be lost with it.
-        known: Results = [*results, *getattr(error, "results", ())]
-        error.results = known  # type: ignore[attr-defined]
-        error.add_note(f"bloomlock: {len(results)} items before were answered, see .results")
-        raise
+        except PartialResultError as error:
+            error.results[:0] = results
+            raise
+        except Exception as error:
+            if not results:
+                raise
+            raise batch_error(error, results) from error
     return results
 
 
 def update(core: FilterCore, items: Iterable[str | bytes], route: Route = "auto") -> Core[None]:
-    """Add many items; nobody asks which of them are new."""
-    chunks = Chunks(core, items, route)
+    """Add many items without asking which of them are new."""
+    chunks = Chunks(core, items, route, finish=True)
     added = 0
-    try:
-        yield from core.current()
-        while chunk := chunks.take():
+    yield from core.current()
+    while chunks.take():
+        try:
+            chunk = chunks.encode()
             # Never left out on the word of the near-cache: nobody is answered, so an item of a
             # generation that is over would be lost unnoticed.
             yield from _add_chunk(core, chunk, route, answers=False)
-            added += len(chunk)
-    except BaseException as error:
-        if core.near is not None:
-            core.near.doubt()
-        if isinstance(error, PartialResultError):
-            error.results.clear()
-        error.added = added  # type: ignore[attr-defined]
-        error.add_note(f"bloomlock: the first {added} items were added before, see .added")
-        raise
+        except BaseException as error:
+            if core.near is not None:
+                core.near.doubt()
+            if isinstance(error, PartialResultError):
+                error.results.clear()
+                error.added = added
+            elif added and isinstance(error, Exception):
+                raise batch_error(error, added=added) from error
+            raise
+        added += len(chunk)
 
 
 def _add_chunk(
@@ -154,12 +157,7 @@ def _add_chunk(
         if core.fill.refusing:
             return (yield from _refuse_new(core, items))
     way = choose(core, view, len(items), route, write=True, answers=answers)
-    results = yield from _ask_once(core, view, items, way, write=True)
-    if core.untold:
-        header = (core.view or view).header
-        results = [
-            new or core.untold.take(header, item) for new, item in zip(results, items, strict=True)
-        ]
+    results = yield from _ask_once(core, view, items, way, write=True, answers=answers)
     # What is not counted may be new.
     if core.fill.due(len(items) if way is core.merging else sum(results)):
         yield from core.fill.look_after_add(core.view or view)
@@ -167,24 +165,30 @@ def _add_chunk(
 
 
 def _ask_once(
-    core: FilterCore, view: View, items: Sequence[bytes], way: Strategy, *, write: bool
+    core: FilterCore,
+    view: View,
+    items: Sequence[bytes],
+    way: Strategy,
+    *,
+    write: bool,
+    answers: bool = True,
 ) -> Core[list[bool]]:
     """Ask about each item once, however often it is repeated; a bitmap takes care of that itself.
 
     A page links to itself a hundred times, and each time would cost as much as the first.
     """
     different = items if way in (core.bitmap, core.merging) else list(dict.fromkeys(items))
-    operation = Operation(core, different, write=write, strategy=way)
+    operation = Operation(core, different, write=write, answers=answers, strategy=way)
     if len(different) == len(items):
         return (yield from operation.run(view))
     try:
-        answers = yield from operation.run(view)
-    except Exception as error:
-        told = dict(zip(different, getattr(error, "results", ()), strict=False))
+        found = yield from operation.run(view)
+    except PartialResultError as error:
+        told = dict(zip(different, error.results, strict=False))
         known = list(takewhile(told.__contains__, items))
-        error.results = _repeat(told, known, write=write)  # type: ignore[attr-defined]
+        error.results[:] = _repeat(told, known, write=write)
         raise
-    return _repeat(dict(zip(different, answers, strict=True)), items, write=write)
+    return _repeat(dict(zip(different, found, strict=True)), items, write=write)
 
 
 def _repeat(told: dict[bytes, A], items: Sequence[bytes], *, write: bool) -> list[A | bool]:
@@ -196,18 +200,23 @@ def _repeat(told: dict[bytes, A], items: Sequence[bytes], *, write: bool) -> lis
 
 def _refuse_new(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
     seen = yield from _exists_chunk(core, items)
-    if all(seen):
-        return [False] * len(items)
-    if not core.fill.refusing:
+    if not all(seen) and not core.fill.refusing:
         # The filter was cleared meanwhile, and asking followed it there.
         return (yield from _add_chunk(core, items))
+    known = [take_unreported(core, item) for item in items[: [*seen, False].index(False)]]
+    if all(seen):
+        return known
     capacity = core.descriptor.capacity
-    known = [False] * seen.index(False)
     raise CapacityError(
         f"filter {core.keys.name!r} is full: it holds its capacity of {capacity} items, and "
         'on_full="raise" refuses new ones',
         known,
     )
+
+
+def take_unreported(core: FilterCore, item: bytes) -> bool:
+    """Tell whether an item that is there was added as new without a caller having learnt so."""
+    return core.view is not None and core.untold.take(core.view.header, item)
 
 
 def _exists_chunk(

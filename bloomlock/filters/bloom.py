@@ -58,7 +58,7 @@ class BloomFilter(FilterFace):
         on_lost: What to do when the filter turns out to be missing, cleared or replaced:
             "raise" FilterLostError, or "recreate" and go on.
         on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
-            or count the item as "new".
+            or count the item as "new", which then may be absent.
         shards: Redis strings to spread the bits over; None: as few as hold them.
         prefix: Start of all keys.
 
@@ -175,6 +175,8 @@ class BloomFilter(FilterFace):
         Raises:
             TypeError: If the item is neither.
             OutcomeUnknownError: If the reply was lost and `on_unknown="raise"`.
+            redis.exceptions.RedisError: If the server refused it or could not be reached; then the
+                item was not added.
             FilterLostError: If the filter is gone and `on_lost="raise"`.
             CapacityError: If the filter is full and `on_full="raise"`.
 
@@ -223,8 +225,11 @@ class BloomFilter(FilterFace):
             One answer for each item, in order, as `add` gives it.
 
         Raises:
-            As `add`; for an item that is neither str nor bytes the message has its index. Every
-            error has `results`: the answers known before it.
+            As `add`; for an item that is neither str nor bytes the message has its index. Where
+            answers are known already, the error is a PartialResultError that has them as
+            `results`: a BatchError, which is of the kind of its cause, for what else would be
+            redis-py's error, a LockTimeoutError or that TypeError. What `items` raises passes
+            through as it is; then the items read last are not added, and the answers are lost.
 
         Cost: memory for one chunk, at most 262,144 items, and the answers. By "items" with the
         atomic strategy several commands are on their way at once, else one round trip for each
@@ -248,10 +253,16 @@ class BloomFilter(FilterFace):
             items: As for `add_many`; or a MemoryBloomFilter of the same parameters, whose bits are
                 merged as by route "bitmap", however full this filter is.
             route: As for `add_many`; a bitmap is sent and none comes back, in parts of 2 MiB where
-                it is large, and again where a reply was lost.
+                it is large.
+
+        What a lost reply leaves unknown is sent again, on every route: three times in all (after a
+        time-out twice), and anew whenever part of it is answered.
 
         Raises:
-            As `add_many`. Every error has `added`: how many items certainly were.
+            OutcomeUnknownError: If that was of no use, whatever `on_unknown` says. To repeat the
+                update is harmless.
+            As `add_many`. A PartialResultError has `added`: how many items certainly were. What
+                `items` raises passes through as it is, when all items before it are added.
 
         Cost: as `add_many`, but memory for one chunk only.
         """

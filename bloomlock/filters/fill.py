@@ -79,7 +79,7 @@ class FillWatch(LockOwner):
         """Look; a look that fails is no failure of the add, and the next one comes soon."""
         try:
             yield from self.look(view)
-        except RedisError as error:
+        except (RedisError, OSError) as error:
             self._until_look = 1
             logger.debug("looking at the fill of %r failed: %s", self._name, error)
 

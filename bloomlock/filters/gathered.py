@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.errors import CapacityError, OutcomeUnknownError, PartialResultError
+from bloomlock.errors import BatchError, CapacityError, OutcomeUnknownError, PartialResultError
 from bloomlock.items import encode_item
 
 from . import answers
@@ -140,7 +140,8 @@ class Gathered:
         yield from self._ask(left)
         for index in left:
             if self.outcomes[index] is True:
-                self.outcomes[index] = False
+                item = encode_item(self._calls[index][0])
+                self.outcomes[index] = answers.take_unreported(self._core, item)
             elif self.outcomes[index] is False:
                 # If the filter was cleared meanwhile, the item may be added after all.
                 self.outcomes[index] = self._own(error) if self._core.fill.refusing else None
@@ -152,7 +153,9 @@ class Gathered:
 
     def _share(self, indices: list[int], error: Exception) -> None:
         """Give the error to each call it is about; what was never sent may still be."""
-        known = getattr(error, "results", ()) if len(indices) > 1 else ()
+        known: Sequence[bool | None] = ()
+        if isinstance(error, PartialResultError) and len(indices) > 1:
+            known = error.results
         self._take(indices, known)
         # A server that cannot be reached would let each of the rest wait in vain as well.
         sent = indices if isinstance(error, UNREACHABLE) or not known else indices[: len(known)]
@@ -161,6 +164,8 @@ class Gathered:
 
     def _own(self, error: Exception) -> Exception:
         """Return the error as an add of one item raises it, for one caller alone."""
+        if isinstance(error, BatchError) and isinstance(error.__cause__, Exception):
+            error = error.__cause__
         if isinstance(error, OutcomeUnknownError) and isinstance(error.__cause__, Exception):
             made = outcome_unknown(self._core.keys.name, 1, error.__cause__)
             made.results = [None]
@@ -182,9 +187,8 @@ def own_error(error: Exception) -> Exception:
         made = type(error).__new__(type(error), *error.args)
         made.__dict__.update(error.__dict__)
     made.__cause__, made.__suppress_context__ = error.__cause__, error.__suppress_context__
-    # Both are about the batch, of which the caller knows nothing.
+    # They are about the batch, of which the caller knows nothing.
     made.__dict__.pop("__notes__", None)
-    made.__dict__.pop("results", None)
     if isinstance(made, CapacityError):
         made.results = []
     elif isinstance(made, PartialResultError):

@@ -170,8 +170,8 @@ class MemoryBloomFilter(Parameters):
             of a new item are set by others of the same few thousand: here it is new.
 
         Raises:
-            As `add`, and whatever `items` raises. The exception's `results` holds the answers for
-            the items that were added before.
+            As `add`. Where answers are known already, the error is a PartialResultError that has
+                them as `results`. What `items` raises passes through as it is, and they are lost.
         """
         return self._core.add_many(items)
 

@@ -6,7 +6,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import READY
-from bloomlock.errors import CapacityError, ConfigurationError, PartialResultError
+from bloomlock.errors import (
+    CapacityError,
+    ConfigurationError,
+    PartialResultError,
+    batch_error,
+)
 from bloomlock.items import encode_items
 
 from .fill import SAMPLE_BYTES, FillWatch
@@ -71,19 +76,25 @@ class MemoryCore:
         """Add many items."""
         self.check_writable()
         added = 0
-        try:
-            for chunk in self._chunks(items):
+        for taken in self._chunks(items):
+            try:
+                chunk = encode_items(taken, added)
                 if self._refusing():
                     self._refuse_new(chunk)
                 else:
                     self.bits.set_many(chunk)
-                    # How many of them are new was not asked; looking too often costs little.
-                    if self.fill.due(len(chunk)):
-                        self.look()
-                added += len(chunk)
-        except BaseException as error:
-            error.add_note(f"bloomlock: {added} items before were added")
-            raise
+            except CapacityError as error:
+                error.results.clear()
+                error.added = added
+                raise
+            except Exception as error:
+                if not added:
+                    raise
+                raise batch_error(error, added=added) from error
+            # How many of them are new was not asked; looking too often costs little.
+            if self.fill.due(len(chunk)):
+                self.look()
+            added += len(chunk)
 
     def merge(self, other: MemoryCore) -> None:
         """Add everything that another filter holds."""
@@ -162,28 +173,27 @@ class MemoryCore:
 
     def _in_chunks(self, items: Items, step: Callable[[Sequence[bytes]], list[bool]]) -> list[bool]:
         results: list[bool] = []
-        try:
-            for chunk in self._chunks(items):
-                results += step(chunk)
-        except PartialResultError as error:
-            error.results[:0] = results
-            raise
-        except BaseException as error:
-            # Whatever stopped the batch (often the caller's own iterable), these are known.
-            error.results = results  # type: ignore[attr-defined]
-            error.add_note(f"bloomlock: {len(results)} items before were answered, see .results")
-            raise
+        # What the iterable raises is the caller's: it passes through as it is.
+        for taken in self._chunks(items):
+            try:
+                results += step(encode_items(taken, len(results)))
+            except PartialResultError as error:
+                error.results[:0] = results
+                raise
+            except Exception as error:
+                if not results:
+                    raise
+                raise batch_error(error, results) from error
         return results
 
-    def _chunks(self, items: Items) -> Iterator[Sequence[bytes]]:
+    def _chunks(self, items: Items) -> Iterator[Sequence[str | bytes]]:
         if isinstance(items, (str, bytes)):
             raise TypeError(
                 f"items must be an iterable of str or bytes, not one {type(items).__name__}"
             )
-        stream, taken = iter(items), 0
-        while chunk := list(islice(stream, self._chunk_size())):
-            yield encode_items(chunk, taken)
-            taken += len(chunk)
+        stream = iter(items)
+        while taken := list(islice(stream, self._chunk_size())):
+            yield taken
 
     def _chunk_size(self) -> int:
         if not self.fill.refuse or self.fill.refusing:

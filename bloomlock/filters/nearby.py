@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import compress, repeat
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from bloomlock.errors import PartialResultError, batch_error
 from bloomlock.items import encode_item
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def answer_chunk(
         write: Whether it adds them.
 
     Raises:
-        What `ask` raises; its `results` are about all items up to the last it is about.
+        What `ask` raises, or a BatchError from it; `results` are about all items up to the last
+        that it is about.
     """
     view = core.view
     asked = None if view is None else (yield from core.ask_near(view))
@@ -117,13 +119,17 @@ class _Chunk(NamedTuple):
             # The filter was cleared, as has just turned out: what is kept was true before.
             told = yield from self.asks(list(compress(encoded, known)))
         except Exception as error:
-            partly = getattr(error, "results", ())
+            partly = error.results if isinstance(error, PartialResultError) else ()
             if rest:
                 told = partly
             else:
                 gone = core.view is not self.view or core.lost is not None
                 rest, told = partly, repeat(None if gone else kept_answer)
-            error.results = _merge(known, told, rest)  # type: ignore[attr-defined]
+            merged = _merge(known, told, rest)
+            if isinstance(error, PartialResultError):
+                error.results[:] = merged
+            elif any(answer is not None for answer in merged):
+                raise batch_error(error, merged) from error
             raise
         return cast("list[bool]", _merge(known, told, rest))
 

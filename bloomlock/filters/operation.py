@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import ConnectionLost, Core
+from bloomlock.commands import RETRY_PAUSES, ConnectionLost, Core, Pause
 from bloomlock.descriptor import has_unknown_flags, is_header
 from bloomlock.errors import (
     BloomlockError,
@@ -24,6 +25,7 @@ from bloomlock.errors import (
     FilterMismatchError,
     OutcomeUnknownError,
     PartialResultError,
+    batch_error,
 )
 from bloomlock.strategies.atomic import AtomicStrategy
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     Indices = npt.NDArray[np.intp]
     Answered = list[tuple[Indices, list[Segment]]]
     Stale = list[tuple[Indices, Segment]]
+    Lost = list[tuple[Indices, ConnectionLost]]
 
 logger = logging.getLogger("bloomlock")
 
@@ -53,16 +56,19 @@ FEW_BITS = 256
 all, is more than they save."""
 
 UNKNOWN = -1
-UNSENT = -2
+NOT_DONE = -2
 
 
 class Operation:
     """One chunk of items on its way to answers.
 
+    An update, which wants no answers, is made again where its reply was lost.
+
     Args:
         core: The filter.
         items: Encoded items.
         write: Add them, not only test them.
+        answers: Whether the caller wants to know which of the added items are new.
         strategy: How they reach Redis; None: by the filter's own strategy.
     """
 
@@ -72,43 +78,80 @@ class Operation:
         items: Sequence[bytes],
         *,
         write: bool,
+        answers: bool = True,
         strategy: Strategy | None = None,
     ) -> None:
         """Start with no answer to any of the items."""
         self._core = core
         self._items = items
         self._write = write
+        self._update = write and not answers
         self._strategy = strategy or core.strategy
         self._results = np.full(len(items), UNKNOWN, np.int8)
+        # What happened to items without an answer: the reply was lost, or an error.
+        self._lost: Lost = []
         self._failure: Exception | None = None
-        # By the header they were found with: items added as new, nobody told so far.
+        # By the header they were found with: items added as new, not reported so far.
         self._added: dict[int, npt.NDArray[np.bool_]] = {}
         self._digests: Any = None
         self._hasher: Hasher | None = None
 
     def run(self, view: View, answered: Answered | None = None) -> Core[list[bool]]:
-        """Exchange, read the answers, and follow the filter where it went, until all is known."""
+        """Exchange, read the answers, and follow the filter where it went, until all is known.
+
+        Raises:
+            OutcomeUnknownError: If a reply was lost, except where that counts as new; for an
+                update, if it was lost again and again.
+            FilterLostError: If the filter is gone and may not be followed, or is again and again.
+            BatchError: If anything else went wrong and answers are known; else what went wrong.
+        """
+        try:
+            yield from self._ask_until_known(view, answered)
+        except BaseException:
+            self._remember()
+            raise
+        answers: list[bool] = (self._results == 1).tolist()
+        return answers
+
+    def _ask_until_known(self, view: View, answered: Answered | None) -> Core[None]:
         todo = np.arange(len(self._items), dtype=np.intp)
-        for _ in range(ROUNDS):
+        repeats = Repeats()
+        vanished = 0
+        while True:
             if answered is None:
                 answered = yield from self._exchange(view, todo)
             stale = [
                 s for indices, segments in answered for s in self._read(view, indices, segments)
             ]
             answered = None
-            todo = todo[:0]
+            again: list[Indices] = []
             if stale:
-                view, todo = yield from self._follow(view, stale)
-            if self._failure is not None:
-                self._raise()
-            if not todo.size:
-                answers: list[bool] = (self._results == 1).tolist()
-                return answers
-        self._remember()
-        raise FilterLostError(
-            f"filter {self._core.keys.name!r} vanished {ROUNDS} times during one operation",
-            self._known(),
-        )
+                vanished += 1
+                if vanished == ROUNDS:
+                    self._note(stale)
+                    self._core.forget()
+                    raise FilterLostError(
+                        f"filter {self._core.keys.name!r} vanished {ROUNDS} times during one "
+                        "operation",
+                        self._known(),
+                    )
+                view, again = yield from self._follow(view, stale)
+            if self._lost and self._update and self._failure is None:
+                lost, self._lost = self._lost, []
+                count = sum(indices.size for indices, _ in lost)
+                pause = repeats.pause([one for _, one in lost], answered=count < todo.size)
+                if pause is None and repeats.sent:
+                    raise self._unknown(lost)
+                if pause is None:
+                    self._failure = lost[0][1].cause
+                else:
+                    yield Pause(pause)
+                    again += [indices for indices, _ in lost]
+            self._raise_failure()
+            if not again:
+                return
+            # Shard by shard is not the order of the items, and of repeated ones the first is new.
+            todo = np.sort(np.concatenate(again))
 
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
@@ -165,44 +208,67 @@ class Operation:
     def _take(self, indices: Indices, segment: Segment) -> None:
         missing = np.asarray(segment.missing)
         self._results[indices] = missing if self._write else ~missing
-        for header, added in self._added.items():
-            # An update in pieces may have set its bits in any generation.
-            if header == segment.header or not self._strategy.whole:
-                self._results[indices] |= added[indices]
-                added[indices] = False
+        for added in self._added.values():
+            # New to a generation that is over is new: there it was reported to no caller.
+            self._results[indices] |= added[indices]
+            added[indices] = False
+        untold = self._core.untold
+        if untold and self._write and not self._update:
+            for index in indices[self._results[indices] == 0].tolist():
+                self._results[index] = untold.take(segment.header, self._items[index])
 
     def _known(self) -> Results:
-        """Return what is known: None for unknown answers, nothing for the items never sent."""
-        sent = np.flatnonzero(self._results != UNSENT)
-        count = int(sent[-1]) + 1 if sent.size else 0
+        """Return what is known: None without an answer, nothing for the last that were not done."""
+        done = np.flatnonzero(self._results != NOT_DONE)
+        count = int(done[-1]) + 1 if done.size else 0
         return [None if result < 0 else result == 1 for result in self._results[:count].tolist()]
 
     def _take_error(self, indices: Indices, error: Exception) -> None:
         if isinstance(error, ConnectionLost):
+            if self._update or (error.sent and self._write and self._core.on_unknown != "new"):
+                self._lost.append((indices, error))
+                return
             if error.sent and self._write:
-                if self._core.on_unknown == "new":
-                    self._results[indices] = True
-                    return
-                error = outcome_unknown(self._core.keys.name, len(indices), error.cause)
-            else:
-                if not error.sent:
-                    self._results[indices] = UNSENT
-                error = error.cause
-        # That something may have happened matters more than that something did not.
-        if self._failure is None or isinstance(error, OutcomeUnknownError):
-            self._failure = error
+                self._results[indices] = True
+                return
+            error = error.cause
+        self._results[indices] = NOT_DONE
+        self._failure = self._failure or error
 
-    def _raise(self) -> None:
+    def _raise_failure(self) -> None:
+        """Raise what went wrong, if anything did and items are left without an answer."""
         error = self._failure
-        if error is None:
+        if self._strategy.whole and (error is not None or self._lost):
+            self._report_added()
+        if self._lost:
+            # That something may have happened matters more than that something did not.
+            raise self._unknown(self._lost)
+        known = self._known()
+        if error is None or (None not in known and len(known) == len(self._items)):
             return
-        if isinstance(error, PartialResultError):
-            error.results[:] = self._known()
-        elif len(self._results) > 1:
-            error.results = self._known()  # type: ignore[attr-defined]
+        # An error of this class that a lock's factory raised is not ours to fill in.
+        if any(answer is not None for answer in known) or isinstance(error, PartialResultError):
+            raise batch_error(error, known)
         raise error
 
-    def _follow(self, view: View, stale: Stale) -> Core[tuple[View, Indices]]:
+    def _report_added(self) -> None:
+        """Answer items that were added as new to a generation, wherever the filter is now."""
+        for added in self._added.values():
+            if added.any():
+                self._results[added] = True
+                added[:] = False
+                # These answers did not come with the header of the object's view.
+                self._core.forget()
+
+    def _unknown(self, lost: Lost) -> OutcomeUnknownError:
+        count = sum(indices.size for indices, _ in lost)
+        # An update may end here without one of its bytes having left in the last try.
+        cause = next((one for _, one in lost if one.sent), lost[0][1]).cause
+        error = outcome_unknown(self._core.keys.name, count, cause, repeated=self._update)
+        error.results = self._known()
+        return error
+
+    def _follow(self, view: View, stale: Stale) -> Core[tuple[View, list[Indices]]]:
         """Find out where the filter went; return the view to go on with and what to ask again."""
         core = self._core
         self._note(stale)
@@ -217,28 +283,32 @@ class Operation:
             if core.on_lost == "raise" and not core.is_own(header):
                 now = self._lose(view, header)
             else:
-                now = yield from self._attach_anew(header)
-        again = [np.empty(0, np.intp)]
+                attached = yield from self._attach_anew(header)
+                if attached is None:
+                    return view, []
+                now = attached
+        again = []
         for indices, segment in stale:
             same = segment.header == now.header and now.descriptor.same_bits(view.descriptor)
             if same and self._strategy.whole and segment.missing is not None:
                 self._take(indices, segment)
                 continue
             again.append(indices)
-        # Shard by shard is not the order of the items, and of repeated ones the first is new.
-        return now, np.sort(np.concatenate(again))
+        return now, again
 
-    def _attach_anew(self, header: int) -> Core[View]:
+    def _attach_anew(self, header: int) -> Core[View | None]:
         core = self._core
         if not core.is_own(header):
             logger.warning("filter %r was cleared or lost; attaching to it anew", core.keys.name)
         try:
             return (yield from core.attach())
-        except (RedisError, BloomlockError) as error:
-            self._remember()
-            self._failure = self._failure or error
-            self._raise()
+        except FilterLostError as error:
+            error.results[:] = self._known()
             raise
+        except (RedisError, BloomlockError, OSError) as error:
+            self._failure = self._failure or error
+            self._raise_failure()
+            return None
 
     def _lose(self, view: View, header: int) -> View:
         """Raise FilterLostError, or return the view that another thread attached to meanwhile."""
@@ -249,23 +319,61 @@ class Operation:
             'to go on with what is there now, or use on_lost="recreate"'
         )
         if core.lose(view, why) or core.view is None:
-            self._remember()
+            core.forget()
             raise FilterLostError(why, self._known()) from self._failure
         return core.view
 
     def _note(self, stale: Stale) -> None:
         """Note what was added as new to a generation that is not the one asked for."""
         for indices, segment in stale:
-            if self._write and is_header(segment.header):
+            if self._write and not self._update and is_header(segment.header):
                 nothing = np.zeros(len(self._items), np.bool_)
                 self._added.setdefault(segment.header, nothing)[indices] |= _missing(segment)
 
     def _remember(self) -> None:
-        """Keep what was added as new and the caller will not be told of now."""
+        """Keep what was added as new and is not reported to the caller."""
         for header, added in self._added.items():
-            items = [self._items[index] for index in np.flatnonzero(added).tolist()]
-            self._core.untold.remember(header, items)
-        self._core.forget()
+            if added.any():
+                items = [self._items[index] for index in np.flatnonzero(added).tolist()]
+                self._core.untold.remember(header, items)
+                self._core.forget()
+
+
+class Repeats:
+    """Says whether an update whose reply was lost is made again: three times in all.
+
+    What is answered meanwhile gives new tries to the rest, so a large batch gets through a bad
+    network. A time-out has waited long and is followed by one more try only.
+
+    Attributes:
+        sent: Whether anything of what was lost may have reached the server, in any try.
+    """
+
+    def __init__(self) -> None:
+        """Start without a loss."""
+        self.sent = False
+        self._tries = 0
+        self._timed_out = False
+
+    def pause(self, lost: Sequence[ConnectionLost], *, answered: bool) -> float | None:
+        """Return the seconds before the next try, None for no more.
+
+        Args:
+            lost: What happened to the items without an answer.
+            answered: Whether the last try brought any answer.
+        """
+        if answered:
+            self._tries, self._timed_out = 0, False
+        if not any(one.sent for one in lost):
+            # To connect was tried several times by then.
+            return None
+        self.sent = True
+        if any(isinstance(one.cause, RedisTimeoutError) for one in lost):
+            if self._timed_out:
+                return None
+            self._timed_out = True
+        self._tries += 1
+        return RETRY_PAUSES[self._tries - 1] if self._tries <= len(RETRY_PAUSES) else None
 
 
 def _missing(segment: Segment) -> npt.NDArray[np.bool_]:
@@ -274,12 +382,23 @@ def _missing(segment: Segment) -> npt.NDArray[np.bool_]:
     return np.asarray(segment.missing)
 
 
-def outcome_unknown(name: str, count: int, cause: Exception) -> OutcomeUnknownError:
-    """Return the error for an update of so many items whose reply was lost."""
+def outcome_unknown(
+    name: str, count: int, cause: Exception, *, repeated: bool = False
+) -> OutcomeUnknownError:
+    """Return the error for an add of `count` items whose reply was lost.
+
+    Args:
+        name: The filter's.
+        count: Items.
+        cause: What happened to the last reply.
+        repeated: Whether it was tried several times, as it may be without harm.
+    """
     what = "an item was" if count == 1 else f"{count} items were"
+    again = "each time " if repeated else ""
+    advice = "; repeating the update is harmless" if repeated else ""
     error = OutcomeUnknownError(
-        f"the reply was lost when {what} added to filter {name!r}; the update may or may not have "
-        f"happened ({cause})"
+        f"the reply was lost {again}when {what} added to filter {name!r}; the update may or may "
+        f"not have happened{advice} ({cause})"
     )
     error.__cause__ = cause
     return error

@@ -72,12 +72,14 @@ def _best_route(core: FilterCore, view: View, count: int, *, write: bool, answer
 
 
 class Chunks:
-    """The items of a batch, encoded, a chunk at a time.
+    """The items of a batch, a chunk at a time.
 
     Args:
         core: The filter, attached before the first chunk is taken.
         items: Any iterable; read no further than a chunk at a time.
         route: The way they are to take.
+        finish: Whether the items before the place where the iterable raises are returned first;
+            else those not returned by then are dropped.
 
     Attributes:
         taken: The items of the last chunk as they were given.
@@ -87,7 +89,9 @@ class Chunks:
         ConfigurationError: If the route is not possible.
     """
 
-    def __init__(self, core: FilterCore, items: Iterable[str | bytes], route: Route) -> None:
+    def __init__(
+        self, core: FilterCore, items: Iterable[str | bytes], route: Route, *, finish: bool
+    ) -> None:
         """Read nothing yet."""
         if isinstance(items, (str, bytes)):
             raise TypeError(
@@ -97,19 +101,17 @@ class Chunks:
         self._core = core
         self._stream = iter(items)
         self._route = route
+        self._finish = finish
         self._count = 0
         self._failure: Exception | None = None
         self.taken: list[str | bytes] = []
         self._most = core.items_per_chunk if hasattr(items, "__len__") else 0
 
-    def take(self) -> Sequence[bytes]:
-        """Return the next items, none at the end.
-
-        What the iterable raises comes when everything before it was returned.
+    def take(self) -> bool:
+        """Read the next items; False if there are none.
 
         Raises:
-            TypeError, ConfigurationError: For the first item that is not usable, with its index;
-                the whole chunk is held back then.
+            Exception: What the iterable raises, as it is.
         """
         if self._failure is not None:
             raise self._failure
@@ -117,9 +119,18 @@ class Chunks:
         try:
             self.taken.extend(islice(self._stream, self._size()))
         except Exception as error:
-            if not self.taken:
+            if not (self.taken and self._finish):
                 raise
             self._failure = error
+        return bool(self.taken)
+
+    def encode(self) -> Sequence[bytes]:
+        """Return the items of the chunk, encoded.
+
+        Raises:
+            TypeError, ConfigurationError: For the first item that is not usable, with its index;
+                now, or when the items are used.
+        """
         encoded = encode_items(self.taken, self._count)
         self._count += len(encoded)
         return encoded

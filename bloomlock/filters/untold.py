@@ -3,7 +3,8 @@
 An add may be carried out in a generation that its caller is not attached to, and end in an error:
 in FilterLostError, or because the way there could not be found. Whoever repeats it would be told
 "seen" by his own first try, and the item would be dropped by everybody. So it is noted here, and
-the next add of it in that generation is told "new".
+the next add of it in that generation is told "new". An update, which wants no answers, neither
+leaves items here nor takes them.
 """
 
 from __future__ import annotations

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.asyncio
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.sentinel import SentinelManagedConnection
 from redis.crc import key_slot
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 
 from bloomlock.commands import (
     EXEC,
@@ -23,7 +24,9 @@ from bloomlock.commands import (
     Replies,
     Request,
     Track,
+    ends_connection,
     ends_transaction,
+    is_refusal,
 )
 
 from .async_asides import AsyncAsides
@@ -208,6 +211,9 @@ class Tasks:
             answers = await _exchange(lease, (again,))
         except ConnectionLost as lost:
             redirect.merge(replies, lost.replies, lost)
+        except (RedisError, RedisClusterException, OSError) as error:
+            # Who else serves it could not be found out; the others were answered.
+            redirect.merge(replies, [], ConnectionLost(error, sent=False, replies=[]))
         else:
             await lease.end(again, answers)
             redirect.merge(replies, answers)
@@ -245,7 +251,7 @@ class Tasks:
             if isinstance(self.client, redis.asyncio.RedisCluster):
                 return await _connect_to_node(source)
             return await source.get_connection()
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        except (RedisError, OSError) as error:
             if isinstance(self.client, redis.asyncio.RedisCluster):
                 with contextlib.suppress(RedisError, OSError):
                     await self.client.nodes_manager.initialize()
@@ -328,11 +334,12 @@ async def _exchange(
     """Send one write after the other and return all replies; note the commands in `sent`."""
     connection = lease.connection
     replies: Replies = []
-    written = 0
+    written = before = 0
     try:
         try:
             for commands in writes:
                 await _read(connection, written - UNANSWERED, replies)
+                before = written
                 written += len(commands)
                 if sent is not None:
                     sent += commands
@@ -343,22 +350,43 @@ async def _exchange(
             with contextlib.suppress(RedisError, OSError):
                 await finish(_read_soon(connection, written, replies))
             raise
-    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+    except (RedisError, OSError) as error:
         await lease.drop()
-        raise ConnectionLost(error, sent=written > 0, replies=replies, written=written) from error
+        # What is refused while a closed connection is opened again was not sent.
+        left = (before if is_refusal(error) else written) > 0
+        raise ConnectionLost(error, sent=left, replies=replies, written=written) from error
     except BaseException:
         await lease.drop()
         raise
+    await _leave_replica(connection, replies)
     return replies
 
 
 async def _read(connection: Any, count: int, replies: Replies) -> None:
+    read = connection.read_response
+    if isinstance(connection, SentinelManagedConnection):
+        # Its own reading makes a lost connection of the answer that a replica cannot be written to.
+        read = partial(AbstractConnection.read_response, connection)
     while len(replies) < count:
         try:
-            reply = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
-        except ResponseError as error:
+            reply = await read(disable_decoding=True, disconnect_on_error=False)
+        except (RedisError, OSError) as error:
+            if not is_refusal(error):
+                raise
+            if ends_connection(error):
+                await connection.disconnect()
+                replies += [error] * (count - len(replies))
+                return
             reply = error
         replies.append(reply)
+
+
+async def _leave_replica(connection: Any, replies: Replies) -> None:
+    """Close a connection to what was the master, so that Sentinel is asked for the master."""
+    if isinstance(connection, SentinelManagedConnection) and any(
+        isinstance(reply, ReadOnlyError) for reply in replies
+    ):
+        await connection.disconnect()
 
 
 async def _read_soon(connection: Any, count: int, replies: Replies) -> None:

@@ -10,14 +10,16 @@ import contextlib
 import os
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import redis
+from redis.connection import AbstractConnection
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException, ResponseError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.sentinel import SentinelConnectionPool
+from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from bloomlock.commands import (
     EXEC,
@@ -29,7 +31,9 @@ from bloomlock.commands import (
     Replies,
     Request,
     Track,
+    ends_connection,
     ends_transaction,
+    is_refusal,
 )
 
 from .asides import Asides
@@ -208,6 +212,9 @@ class Threads:
             answers = self._exchange(lease, again)
         except ConnectionLost as lost:
             redirect.merge(replies, lost.replies, lost)
+        except (RedisError, RedisClusterException, OSError) as error:
+            # Who else serves it could not be found out; the others were answered.
+            redirect.merge(replies, [], ConnectionLost(error, sent=False, replies=[]))
         else:
             self._end(lease, again, answers)
             redirect.merge(replies, answers)
@@ -233,7 +240,7 @@ class Threads:
             return lease
         try:
             return pool, pool.get_connection()
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        except (RedisError, OSError) as error:
             self._look_for_nodes()
             raise ConnectionLost(error, sent=False, replies=[]) from error
         except BaseException:
@@ -301,21 +308,25 @@ class Threads:
     def _exchange(self, lease: Lease, commands: Sequence[bytes]) -> Replies:
         connection = lease[1]
         replies: Replies = []
+        # A command of which the socket did not take the last byte is carried out by no server.
+        sent = len(commands) > 1
         try:
-            if len(commands) == 1:
+            if not sent:
                 connection.send_packed_command(commands)
-                replies.append(connection.read_response(disable_decoding=True))
+                sent = True
+                _read(connection, 1, replies)
             else:
                 connection.send_packed_command((b"".join(commands),))
                 _read(connection, len(commands), replies)
-        except ResponseError as error:
-            replies.append(error)
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        except (RedisError, OSError) as error:
             self._drop(lease)
-            raise ConnectionLost(error, sent=True, replies=replies) from error
+            # What is refused while a closed connection is opened again was not sent.
+            sent = sent and not is_refusal(error)
+            raise ConnectionLost(error, sent=sent, replies=replies) from error
         except BaseException:
             self._drop(lease)
             raise
+        _leave_replica(connection, replies)
         return replies
 
     def _exchange_many(self, lease: Lease, writes: Iterable[Sequence[bytes]]) -> Replies:
@@ -328,7 +339,7 @@ class Threads:
                 written += len(commands)
                 connection.send_packed_command((b"".join(commands),))
             _read(connection, written - len(replies), replies)
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        except (RedisError, OSError) as error:
             self._drop(lease)
             raise ConnectionLost(
                 error, sent=written > 0, replies=replies, written=written
@@ -336,16 +347,35 @@ class Threads:
         except BaseException:
             self._drop(lease)
             raise
+        _leave_replica(connection, replies)
         return replies
 
 
 def _read(connection: Any, count: int, replies: Replies) -> None:
     """Read so many more replies, if any."""
+    read = connection.read_response
+    if isinstance(connection, SentinelManagedConnection):
+        # Its own reading makes a lost connection of the answer that a replica cannot be written to.
+        read = partial(AbstractConnection.read_response, connection)
+    wanted = len(replies) + count
     for _ in range(count):
         try:
-            replies.append(connection.read_response(disable_decoding=True))
-        except ResponseError as error:
+            replies.append(read(disable_decoding=True, disconnect_on_error=False))
+        except (RedisError, OSError) as error:
+            if not is_refusal(error):
+                raise
+            if ends_connection(error):
+                connection.disconnect()
+                replies += [error] * (wanted - len(replies))
+                return
             replies.append(error)
+
+
+def _leave_replica(connection: Any, replies: Replies) -> None:
+    """Close a connection to what was the master, so that Sentinel is asked for the master."""
+    managed = isinstance(connection, SentinelManagedConnection)
+    if managed and any(isinstance(reply, ReadOnlyError) for reply in replies):
+        connection.disconnect()
 
 
 def _noted(writes: Iterable[Sequence[bytes]], sent: list[bytes]) -> Iterator[Sequence[bytes]]:

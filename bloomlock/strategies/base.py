@@ -54,7 +54,8 @@ class Segment(NamedTuple):
         header: The shard's header as it was when the rows were answered.
         missing: For each row whether any of its bits was 0; None: the command saw another
             header than the expected one and did nothing.
-        error: The server's error (nothing was done) or ConnectionLost (not known), else None.
+        error: The server's error (nothing was done, for certain) or ConnectionLost (not known, if
+            its request was sent), else None.
     """
 
     rows: int

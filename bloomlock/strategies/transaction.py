@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import WatchError
 
-from bloomlock.commands import EXEC, MULTI, Core, Replies, Request, collect
+from bloomlock.commands import EXEC, MULTI, ConnectionLost, Core, Replies, Request, collect
 
 from .base import Segment, Strategy
 from .bits import bit_commands, bits_then_header, header_command
@@ -36,11 +36,18 @@ def encode_transaction(shard: Shard, rows: Rows, write: bool) -> list[bytes]:
 
 
 def decode_transaction(replies: Replies, count: int) -> Segment:
-    """Read the reply of EXEC for `count` rows; an error of any command aborts it as a whole."""
+    """Read the reply of EXEC for `count` rows.
+
+    What is refused before EXEC aborts all of it, what fails in it leaves the rest in force.
+    """
     answers = replies[-1]
     if not isinstance(answers, list):
         return Segment(count, error=why_aborted(replies))
-    return bits_then_header(answers, count)
+    segment = bits_then_header(answers, count)
+    if segment.error is not None and 0 in answers:
+        lost = ConnectionLost(segment.error, sent=True, replies=[])
+        return segment._replace(error=lost)
+    return segment
 
 
 def why_aborted(replies: Replies) -> Exception:

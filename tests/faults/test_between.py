@@ -161,20 +161,18 @@ def test_a_copy_whose_target_is_taken_away_says_so(server, proxy):
             assert state["left"] < 0
 
 
-@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction"])
-def test_an_add_into_a_cleared_filter_that_cannot_be_looked_at_is_new_when_repeated(
-    server, proxy, strategy
-):
+@pytest.mark.parametrize("strategy", ["atomic", "transaction"])
+def test_an_add_into_a_cleared_filter_that_cannot_be_looked_at_is_new(server, proxy, strategy):
     """The add itself was carried out; following the clear was not."""
     with BloomFilter("x", 2000, client=proxy.url, strategy=strategy, on_lost="recreate") as made:
         made.add("warm")
         BloomFilter.open("x", client=server).clear()
         proxy.judge = lambda name, _number: "before" if name == "HMGET" else "pass"
-        with pytest.raises(redis.ConnectionError):
-            made.add("item")
-        with pytest.raises(redis.ConnectionError) as caught:
-            made.add_many(["one", "two"])
-        assert caught.value.results == [None, None]
-        proxy.judge = lambda _name, _number: "pass"
+        # They are there, and were new; what cannot be looked at concerns the next call.
         assert made.add("item") is True
-        assert made.add_many(["one", "two", "item"]) == [True, True, False]
+        assert made.add_many(["one", "two"]) == [True, True]
+        for call in (lambda: made.add("item"), lambda: made.add_many(["one", "two"])):
+            with pytest.raises(redis.ConnectionError):
+                call()
+        proxy.judge = lambda _name, _number: "pass"
+        assert made.add_many(["one", "two", "item", "new"]) == [False, False, False, True]

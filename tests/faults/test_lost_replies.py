@@ -17,6 +17,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter, OutcomeUnknownError
+from bloomlock.commands import ConnectionLost
+from bloomlock.filters.operation import Repeats
+from bloomlock.server import PrivateServer
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 
@@ -187,6 +190,8 @@ def test_a_merged_batch_loses_nothing(server, proxy, through, layout, verdict):
 @pytest.mark.parametrize("verdict", ["before", "after"])
 def test_an_update_by_bitmap_is_repeated(server, proxy, through, verdict):
     made = BloomFilter("x", 5000, client=through)
+    # A script that has to be loaded would be counted.
+    made.update(["warm"], route="bitmap")
     for lost in range(commands_of(proxy, lambda: made.update(["warm"], route="bitmap"))):
         batch = [f"{lost} {number}" for number in range(500)]
         state = lose_once(proxy, verdict, skip=lost)
@@ -337,3 +342,95 @@ def test_the_same_for_asyncio(server, proxy, strategy, verdict):
         await client.aclose()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("on_unknown", ["raise", "new"])
+@pytest.mark.parametrize("layout", ["classic", "blocked"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_update_is_repeated_on_every_way(server, proxy, through, strategy, layout, on_unknown):
+    made = BloomFilter("x", 5000, 1e-3, client=through, strategy=strategy, layout=layout,
+                       shards=2, on_unknown=on_unknown)  # fmt: skip
+    for route in ("items",) if strategy == "lock" else ("items", "script", "bitmap", "auto"):
+        warm = [f"warm {route} {number}" for number in range(40)]
+        total = commands_of(proxy, lambda: made.update(warm, route=route))  # noqa: B023
+        for verdict in ("before", "after"):
+            for skip in (0, total // 2, total - 3):
+                batch = [f"{route} {verdict} {skip} {number}" for number in range(40)]
+                state = lose_once(proxy, verdict, skip=skip)
+                made.update(batch, route=route)
+                # How many commands there are depends on scripts and locks.
+                assert state["done"] or skip
+                assert all(made.exists_many(batch))
+                forget_locks(server)
+
+
+@pytest.mark.parametrize("on_unknown", ["raise", "new"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_update_that_cannot_be_repeated_says_so(server, proxy, through, strategy, on_unknown):
+    made = BloomFilter("x", 5000, client=through, strategy=strategy, on_unknown=on_unknown)
+    first = made.add_many(["a", "b"])
+    sent = []
+    last = "BITFIELD", "EVALSHA", "EVAL", "SETBIT", "MULTI"
+
+    def judge(name, _number):
+        # Of the lock strategy the locks are had, and the transaction is lost.
+        if strategy == "lock" and name in {"EVALSHA", "EVAL"}:
+            return "pass"
+        sent.append(name in last)
+        return "before" if name in last else "pass"
+
+    proxy.judge = judge
+    with pytest.raises(OutcomeUnknownError, match="each time when 300 items .* harmless") as caught:
+        made.update([str(number) for number in range(300)], route="items")
+    assert caught.value.added == 0
+    assert caught.value.results == []
+    assert isinstance(caught.value.__cause__, redis.ConnectionError)
+    assert sum(sent) == 3
+    proxy.judge = lambda _name, _number: "pass"
+    forget_locks(server)
+    assert first == [True, True]
+    made.update([str(number) for number in range(300)], route="items")
+    assert all(made.exists_many([str(number) for number in range(300)]))
+
+
+def test_an_update_that_was_never_sent_is_not_unknown(tmp_path):
+    with PrivateServer() as private:
+        made = BloomFilter("x", 5000, client=private.url, on_unknown="new")
+        made.update(["a"])
+    with pytest.raises(redis.ConnectionError) as caught:
+        made.update([str(number) for number in range(300)])
+    assert not isinstance(caught.value, OutcomeUnknownError)
+    with pytest.raises(redis.ConnectionError):
+        made.add("b")
+
+
+def test_a_bad_network_does_not_stop_an_update_that_gets_on(server, proxy, through):
+    """A third of a batch gets through each time, so more than three replies may be lost."""
+    made = BloomFilter("x", 50_000, client=through)
+    batch = [str(number) for number in range(6000)]
+    commands = []
+
+    def judge(name, _number):
+        commands.append(name)
+        return "after" if name == "BITFIELD" and commands.count("BITFIELD") % 20 == 0 else "pass"
+
+    proxy.judge = judge
+    made.update(batch, route="items")
+    assert proxy.lost > 4
+    assert all(made.exists_many(batch))
+
+
+def test_how_often_an_update_is_repeated():
+    lost = ConnectionLost(redis.ConnectionError(), sent=True, replies=[])
+    unsent = ConnectionLost(redis.ConnectionError(), sent=False, replies=[])
+    late = ConnectionLost(redis.TimeoutError(), sent=True, replies=[])
+    repeats = Repeats()
+    assert repeats.pause([unsent], answered=False) is None
+    assert not repeats.sent
+    assert repeats.pause([lost, unsent], answered=True) == 0
+    assert repeats.pause([lost], answered=False) == 0.2
+    assert repeats.sent
+    assert repeats.pause([lost], answered=True) == 0
+    assert [repeats.pause([lost], answered=False) for _ in range(2)] == [0.2, None]
+    slow = Repeats()
+    assert [slow.pause([late], answered=False) for _ in range(2)] == [0, None]

@@ -198,7 +198,7 @@ def test_bad_items_are_named_and_what_was_added_before_is_known(monkeypatch):
     assert made.exists_many(list("abcd")) == [True, True, True, False]
     with pytest.raises(TypeError, match=r"items\[4\]") as caught:
         made.update([*"wxyz", None])
-    assert caught.value.__notes__ == ["bloomlock: 4 items before were added"]
+    assert caught.value.added == 4
     for call in (made.add_many, made.exists_many, made.update):
         with pytest.raises(TypeError, match="not one str"):
             call("abc")
@@ -209,17 +209,20 @@ def test_bad_items_are_named_and_what_was_added_before_is_known(monkeypatch):
             single(3)
 
 
-def test_an_iterable_that_fails_keeps_the_answers_before(monkeypatch):
+def test_what_an_iterable_raises_passes_through_as_it_is(monkeypatch):
     monkeypatch.setattr(memory_core, "ITEMS_PER_CHUNK", 2)
+    failure = OSError("disk")
 
     def failing():
         yield from "aab"
-        raise OSError("disk")
+        raise failure
 
     made = MemoryBloomFilter(1_000)
-    with pytest.raises(OSError, match="disk") as caught:
-        made.add_many(failing())
-    assert caught.value.results == [True, False]
+    for batch in (made.add_many, made.exists_many, made.update):
+        with pytest.raises(OSError, match="disk") as caught:
+            batch(failing())
+        assert caught.value is failure
+        assert not vars(failure)
     assert made.add_many([]) == []
     made.update([])
 

@@ -35,6 +35,7 @@ NOBODY = b"-"
 
 # Errors of a server that is just starting, failing over or moving slots.
 TEMPORARY = (
+    redis.exceptions.BusyLoadingError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.TryAgainError,
     redis.exceptions.ClusterDownError,

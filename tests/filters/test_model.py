@@ -1,0 +1,30 @@
+"""Any client, any policy, anything that empties the filter meanwhile: no answer is wrong."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from filter_model import LOST, NEW, NOT_THERE, SEEN, THERE, run_rounds
+
+
+def test_no_answer_is_wrong(valkey):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    done = run_rounds(valkey, seed, answers=60_000)
+    print(done)
+    assert done.resets > 10
+    assert min(done.kinds[what] for what in (NEW, SEEN, THERE, NOT_THERE)) > 100
+    assert done.kinds[LOST]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_no_answer_of_a_million_is_wrong(valkey, request):
+    seed = request.config.getoption("--model-seed")
+    seed = random.randrange(2**32) if seed is None else seed
+    print(f"seed {seed}")
+    start = time.monotonic()
+    done = run_rounds(valkey, seed, answers=request.config.getoption("--model-answers"))
+    print(done, f"{time.monotonic() - start:.0f} s")
