@@ -41,6 +41,7 @@ READY = "ready"
 CREATING = "creating"
 COPYING = "copying"
 STATES = (READY, CREATING, COPYING)
+CLEARED = "cleared"
 
 FIELDS = (
     "format",
@@ -53,6 +54,7 @@ FIELDS = (
     "layout",
     "generation",
     "state",
+    CLEARED,
 )
 
 
@@ -93,6 +95,8 @@ class Descriptor:
             in one block of 64 bytes.
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "creating" while shards are initialised; "copying" while a copy fills.
+        cleared: Whether the generation began with a clear. False: no filter was there, or it had
+            lost something.
     """
 
     capacity: int
@@ -102,6 +106,7 @@ class Descriptor:
     layout: str = CLASSIC
     generation: int = 0
     state: str = READY
+    cleared: bool = False
 
     @property
     def header(self) -> int:
@@ -127,9 +132,9 @@ class Descriptor:
         size = self.size
         return Hasher(size.shard_bits, size.num_hashes, size.shards, self.seeds, self.layout)
 
-    def with_generation(self, generation: int, state: str) -> Descriptor:
+    def with_generation(self, generation: int, state: str, *, cleared: bool = False) -> Descriptor:
         """Return the same parameters for another generation."""
-        return replace(self, generation=generation, state=state)
+        return replace(self, generation=generation, state=state, cleared=cleared)
 
     def same_bits(self, other: Descriptor) -> bool:
         """Tell whether an item has the same offsets in both."""
@@ -203,7 +208,7 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
     >>> encode(Wanted.check(1000, 0.01).describe().with_generation(7, READY))["capacity"]
     '1000'
     """
-    values = (
+    values = [
         FORMAT,
         descriptor.capacity,
         repr(descriptor.error_rate),
@@ -214,8 +219,9 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         descriptor.layout,
         descriptor.generation,
         descriptor.state,
-    )
-    return dict(zip(FIELDS, map(str, values), strict=True))
+    ]
+    fields = dict(zip(FIELDS, map(str, values), strict=False))
+    return fields | {CLEARED: "1"} if descriptor.cleared else fields
 
 
 def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
@@ -289,6 +295,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         check_layout(fields["layout"], seeds),
         _whole(fields, "generation", 2**GENERATION_BITS - 1),
         fields["state"],
+        fields.get(CLEARED) == "1",
     )
     # Other numbers would send each item to other bits than the writer's, without any error.
     expected = Wanted.of(descriptor).describe().size

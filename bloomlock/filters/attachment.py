@@ -86,7 +86,7 @@ def renew(keys: FilterKeys, generation: int) -> Core[Descriptor]:
             raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
         if found.descriptor.generation == generation:
             return None
-        return found.descriptor.with_generation(generation, READY)
+        return found.descriptor.with_generation(generation, READY, cleared=True)
 
     return (yield from _decide_and_write(keys, decide, adds_memory=False))
 

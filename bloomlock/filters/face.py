@@ -32,6 +32,14 @@ class FilterFace(Parameters):
         return self._core.descriptor.generation
 
     @property
+    def cleared(self) -> bool:
+        """Whether the generation began with a clear.
+
+        False: the filter was created where none was, or where part of it was lost.
+        """
+        return self._core.descriptor.cleared
+
+    @property
     def strategy(self) -> str:
         """How updates reach Redis."""
         return self._core.strategy.name

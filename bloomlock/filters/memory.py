@@ -109,6 +109,16 @@ class MemoryBloomFilter(Parameters):
         return cls._with(MemoryCore(descriptor, bits, refuse=refuse))
 
     @classmethod
+    def like(cls, other: Parameters, *, on_full: OnFull = "warn") -> Self:
+        """Return an empty filter in which every item has the same bits as in another one.
+
+        Args:
+            other: A filter of any kind; an asyncio one has to be attached.
+            on_full: As the class.
+        """
+        return cls.of(other._descriptor, on_full=on_full)  # noqa: SLF001 - one family
+
+    @classmethod
     def of(
         cls, descriptor: Descriptor, images: Images | None = None, *, on_full: OnFull = "warn"
     ) -> Self:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from bloomlock.descriptor import FIELDS, READY, decode, encode
+from bloomlock.descriptor import CLEARED, FIELDS, READY, decode, encode
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 
 from .memory_bits import MemoryBits, image_bytes
@@ -175,7 +175,9 @@ def _descriptor(path: FilePath, start: bytes, length: int) -> Descriptor:
         raise ConfigurationError(f"{os.fspath(path)!r} is damaged: its header has another checksum")
     try:
         fields = json.loads(text)
-        descriptor = decode(os.fspath(path), [fields[key].encode() for key in FIELDS])
+        # Whether its generation began with a clear is of no account in a file, and not written.
+        values = [None if key == CLEARED else fields[key].encode() for key in FIELDS]
+        descriptor = decode(os.fspath(path), values)
     except (
         BloomlockError,
         ValueError,

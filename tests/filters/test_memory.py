@@ -275,3 +275,31 @@ def test_exactly_the_capacity_fits_and_warnings_come_once_each(caplog):
 def test_bad_parameters_are_named(arguments, named):
     with pytest.raises(ConfigurationError, match=f"{named} must be"):
         MemoryBloomFilter(**arguments)
+
+
+@pytest.mark.parametrize("options", [{"seeds": [3, 1]}, {"layout": "blocked", "shards": 3}])
+def test_an_empty_filter_like_another_has_its_bits(valkey, options):
+    shared = BloomFilter("like", 500, client=valkey, **options)
+    try:
+        shared.update(["a", "b"])
+        made = MemoryBloomFilter.like(shared)
+        assert len(made) == 0
+        made.update(["a", "b"])
+        for mine, theirs in zip(made.images(), shared.to_memory().images(), strict=True):
+            assert mine.tobytes() == theirs.tobytes()
+    finally:
+        shared.delete()
+
+
+def test_a_generation_says_whether_a_clear_made_it(valkey):
+    shared = BloomFilter("cleared", 500, client=valkey, on_lost="recreate")
+    other = BloomFilter.open("cleared", client=valkey, on_lost="recreate")
+    assert [shared.cleared, other.cleared] == [False, False]
+    shared.clear()
+    other.add("a")
+    assert [shared.cleared, other.cleared] == [True, True]
+    shared.delete()
+    other.add("a")
+    shared.reattach()
+    assert [shared.cleared, other.cleared] == [False, False]
+    shared.delete()

@@ -81,6 +81,8 @@ def in_process() -> None:
     pages.update({"a"})
     pages |= MemoryBloomFilter(1000, seeds=range(4))
     assert_type(pages | pages, MemoryBloomFilter)
+    assert_type(MemoryBloomFilter.like(pages), MemoryBloomFilter)
+    assert_type(BloomFilter("pages", 1000).cleared, bool)
     pages.save("seen")
     assert_type(MemoryBloomFilter.load("seen", mode="r+"), MemoryBloomFilter)
     assert_type(pages.info(), FilterInfo)

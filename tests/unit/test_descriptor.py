@@ -223,3 +223,11 @@ def test_bad_names(name):
 def test_bad_prefixes(prefix):
     with pytest.raises(ConfigurationError, match="prefix must be"):
         FilterKeys("x", prefix)
+
+
+def test_what_began_with_a_clear_is_stored_and_nothing_else_changes() -> None:
+    made = Wanted.check(1000, 0.01).describe().with_generation(7, READY)
+    cleared = made.with_generation(8, READY, cleared=True)
+    assert [decode("x", stored(encode(each))) for each in (made, cleared)] == [made, cleared]
+    assert encode(cleared).items() - encode(made).items() == {("cleared", "1"), ("generation", "8")}
+    assert not cleared.with_generation(9, READY).cleared
