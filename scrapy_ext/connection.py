@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 from scrapy.utils.misc import load_object
 
-from bloomlock import ConfigurationError
+from bloomlock import ConfigurationError, ServerError
 from bloomlock.server import embedded_url
 
 if TYPE_CHECKING:
@@ -31,56 +33,143 @@ _SHARED = {
 }
 # What scrapy-redis passes for patience, which a blocked reactor cannot afford.
 _PATIENCE = ("retry_on_timeout", "retry_on_error", "retry")
+_SENTINEL = "redis+sentinel://"
+_SENTINEL_PORT = 26379
+_ALLOWED = (
+    "redis://[user:password@]host[:port][/db], rediss://..., unix://path, or "
+    f"{_SENTINEL}[user:password@]host[:port][,host[:port]...]/service[/db], "
+    "with special characters of the password percent-encoded"
+)
 
 
 def redis_client(settings: BaseSettings, timeout: float) -> Any:
-    """Make the client for a crawl. Nothing is sent yet, but an embedded server is started.
+    """Make the client for a crawl and ask its server what it is.
 
     The server is that of `BLOOMLOCK_URL`; else the one scrapy-redis would use, where any of its
     settings (`REDIS_URL`, `REDIS_HOST`, `REDIS_PORT`, `REDIS_PARAMS`) is there; else the
-    library's default: the environment's `BLOOMLOCK_URL`, its `REDIS_URL`, the embedded server.
+    library's default: the environment's `BLOOMLOCK_URL`, its `REDIS_URL`, the embedded server,
+    which is started.
 
     Args:
         settings: The crawler's settings.
         timeout: Longest wait for a connection and for a reply, in seconds.
 
     Returns:
-        A redis-py client (of the class in `REDIS_PARAMS["redis_cls"]`, where that is given).
+        A redis-py client: of the class in `REDIS_PARAMS["redis_cls"]`, where that is given; else
+        one for a cluster if the server is part of one.
 
     Raises:
         ConfigurationError: The settings make no client.
-        ServerError: The embedded server could not be started.
+        ServerError: The server cannot be reached, refuses, or is a Sentinel.
     """
-    parameters = _parameters(settings)
+    source, parameters = _parameters(settings)
     parameters.update(socket_timeout=timeout, socket_connect_timeout=timeout)
     parameters.update(retry=Retry(NoBackoff(), 0))
-    url = parameters.pop("url", None)
+    chosen = parameters.pop("redis_cls", None) or redis.Redis
+    client = _make(source, chosen, parameters)
     try:
-        client_class = parameters.pop("redis_cls", None) or redis.Redis
-        if isinstance(client_class, str):
-            client_class = load_object(client_class)
-        return client_class.from_url(url, **parameters) if url else client_class(**parameters)
+        mode = _mode(client) if type(client) is redis.Redis else ""
+        if mode == "cluster":
+            client.close()
+            client = _make(source, redis.RedisCluster, parameters)
+    except (redis.RedisError, OSError) as error:
+        client.close()
+        raise ServerError(
+            f"{source}: no Redis server can be used at {place_of(client)} "
+            f"({type(error).__name__}: {error}), and the crawl does not start without it"
+        ) from None
+    if mode == "sentinel":
+        place = place_of(client)
+        client.close()
+        raise ServerError(
+            f"{source}: the server at {place} is a Sentinel, which holds no filter; allowed is "
+            f"{_SENTINEL}{place}/service"
+        )
+    return client
+
+
+def place_of(client: Any) -> str:
+    """Return where a client's server is, without its password."""
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:
+        return "the nodes of the cluster"
+    if service := getattr(pool, "service_name", None):
+        return f"the master of the Sentinels' service {service!r}"
+    known = pool.connection_kwargs
+    if path := known.get("path"):
+        return str(path)
+    return f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
+
+
+def _make(source: str, chosen: Any, parameters: dict[str, Any]) -> Any:
+    """Return a client of a class or its name."""
+    given = dict(parameters)
+    url = given.pop("url", None)
+    try:
+        if isinstance(chosen, str):
+            chosen = load_object(chosen)
+        if not url:
+            return chosen(**given)
+        if str(url).startswith(_SENTINEL):
+            return _master(str(url), chosen, given)
+        return chosen.from_url(url, **given)
     except (ValueError, TypeError, ImportError, NameError) as error:
-        source = f"the server's URL {_without_password(url)!r}" if url else "REDIS_PARAMS"
+        if url:
+            # The error may quote the URL, and that holds the password.
+            raise ConfigurationError(
+                f"{source} makes no Redis client; allowed is {_ALLOWED}"
+            ) from None
         raise ConfigurationError(f"{source} makes no Redis client: {error}") from error
 
 
-def _parameters(settings: BaseSettings) -> dict[str, Any]:
-    """Return the parameters of the client before the time-outs are put in."""
+def _master(url: str, chosen: Any, given: dict[str, Any]) -> Any:
+    """Return the client of the master that the Sentinels name, whichever it is."""
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError("no service")
+    user, _, password = login.partition(":")
+    options = {
+        **given,
+        "db": int(database or 0),
+        "username": unquote(user) or None,
+        "password": unquote(password) or None,
+        **dict(parse_qsl(parts.query)),
+    }
+    sentinels = [(host or "localhost", int(port or _SENTINEL_PORT)) for host, port in _hosts(hosts)]
+    patience = {name: given[name] for name in ("socket_timeout", "socket_connect_timeout")}
+    found = Sentinel(sentinels, sentinel_kwargs=patience, **options)  # type: ignore[no-untyped-call]
+    return found.master_for(unquote(service), redis_class=chosen)  # type: ignore[no-untyped-call]
+
+
+def _hosts(hosts: str) -> list[tuple[str, str]]:
+    """Return the hosts and ports of a list with commas."""
+    split = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    return [(part.hostname or "", str(part.port or "")) for part in split]
+
+
+def _mode(client: Any) -> str:
+    """Return what a server says it is: `standalone`, `cluster` or `sentinel`."""
+    try:
+        told = client.info("server")
+    except redis.exceptions.NoPermissionError:
+        return ""  # what is allowed will show
+    return str(told.get("server_mode") or told.get("redis_mode", ""))  # Valkey's word, and Redis's
+
+
+def _parameters(settings: BaseSettings) -> tuple[str, dict[str, Any]]:
+    """Return which setting names the server, and the parameters of the client but its time-outs."""
     own = settings.get("BLOOMLOCK_URL")
     if own:
-        return {"url": own}
+        return "BLOOMLOCK_URL", {"url": own}
     shared = {**settings.getdict("REDIS_PARAMS")}
-    shared.update({name: settings.get(key) for key, name in _SHARED.items() if settings.get(key)})
+    given = {key: name for key, name in _SHARED.items() if settings.get(key)}
+    shared.update({name: settings.get(key) for key, name in given.items()})
     if shared:
-        return {name: value for name, value in shared.items() if name not in _PATIENCE}
+        kept = {name: value for name, value in shared.items() if name not in _PATIENCE}
+        return next(iter(given), "REDIS_PARAMS"), kept
     for variable in ("BLOOMLOCK_URL", "REDIS_URL"):
         if os.environ.get(variable):
-            return {"url": os.environ[variable]}
-    return {"url": embedded_url()}
-
-
-def _without_password(url: object) -> str:
-    """Return the URL as it may stand in a log."""
-    scheme, separator, rest = str(url).partition("://")
-    return scheme + separator + rest.rpartition("@")[2]
+            return f"the environment's {variable}", {"url": os.environ[variable]}
+    return "the embedded server", {"url": embedded_url()}

@@ -13,8 +13,8 @@ from scrapy.utils.request import referer_str
 
 from bloomlock import BloomlockError
 from scrapy_ext.connection import redis_client
-from scrapy_ext.guard import GuardedFilter, Verdict
-from scrapy_ext.settings import FilterSettings, warn_of_queue
+from scrapy_ext.guard import GuardedFilter, UnsharedFilter, Verdict
+from scrapy_ext.settings import FilterSettings, warn_of_queue, warn_of_unknown
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -45,7 +45,7 @@ class BloomDupeFilter(BaseDupeFilter):
         """
         self._crawler = crawler
         self._config: FilterSettings | None = None
-        self._guard: GuardedFilter | None = None
+        self._guard: GuardedFilter | UnsharedFilter | None = None
         self._dropped: Request | None = None
         self._told: set[str] = set()
         self._flush_due = False
@@ -74,16 +74,23 @@ class BloomDupeFilter(BaseDupeFilter):
     def open(self) -> None:
         """Read the settings, then create the filter in the server or attach to it.
 
-        A server that cannot be reached is an outage, left to the policy. Everything else that
-        goes wrong here stops the crawl before it starts.
+        Whatever goes wrong here stops the crawl before it starts: it would go unfiltered. Under
+        Scrapy's commands that only look at pages (shell, fetch, view, parse, check) the filter is
+        left alone, and requests are compared within the process.
 
         Raises:
             ConfigurationError: A setting is not usable; the sentence names it.
             FilterMismatchError: Another filter is stored under the name.
-            ServerError: The embedded server could not be started.
+            ServerError: The server cannot be reached or refuses, or the embedded one could not be
+                started.
         """
         crawler = self._crawler
         spider = crawler.spider or crawler.spidercls
+        if only_looks(crawler):
+            self._guard = UnsharedFilter()
+            logger.info("This command records no requests; the filter of the crawls is left alone.")
+            return
+        warn_of_unknown(crawler.settings)
         try:
             config = FilterSettings.read(crawler.settings, str(spider.name))
             guard = GuardedFilter(
@@ -92,11 +99,18 @@ class BloomDupeFilter(BaseDupeFilter):
                 count=self._count,
                 close=self._end_crawl,
             )
-            guard.start()
+            recorded = guard.start()
         except BloomlockError as error:
             logger.critical("%s", error)
+            # Older versions of Scrapy, 2.14 is one, end with exit status 0 if there is a spider.
+            crawler.spider = None
             raise
         self._config, self._guard = config, guard
+        logger.info(
+            "Using the filter %r: about %s requests were recorded in it before.",
+            config.name,
+            f"{recorded:,}",
+        )
         warn_of_queue(crawler.settings, config)
         if config.record_unfiltered:
             crawler.signals.connect(self._scheduled, signal=signals.request_scheduled)
@@ -112,7 +126,7 @@ class BloomDupeFilter(BaseDupeFilter):
             `drop`. Never raises.
         """
         if self._guard is None:
-            return False  # `open` failed, was logged, and stops the crawl
+            return True  # `open` failed, was logged, and stops the crawl
         self._count("checked")
         verdict = self._check(self._guard, request)
         if verdict in {Verdict.ALLOWED, Verdict.DROPPED}:
@@ -121,7 +135,9 @@ class BloomDupeFilter(BaseDupeFilter):
             self._dropped = request
         return verdict in {Verdict.SEEN, Verdict.DROPPED}
 
-    def _check(self, guard: GuardedFilter, request: Request, *, droppable: bool = True) -> Verdict:
+    def _check(
+        self, guard: GuardedFilter | UnsharedFilter, request: Request, *, droppable: bool = True
+    ) -> Verdict:
         """Take the crawler's own fingerprint of the request and check it."""
         try:
             # Read here and not in the constructor, which may run before it is set. The view
@@ -160,7 +176,7 @@ class BloomDupeFilter(BaseDupeFilter):
             redis.exceptions.RedisError: The server could not be reached, or refused.
         """
         if self._guard is not None:
-            self._guard.attached().clear()
+            self._guard.wipe()
 
     def close(self, reason: str = "") -> None:
         """Put the filter's state into the stats, delete it if asked to, close the connection.
@@ -223,8 +239,11 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _spider_opened(self) -> None:
         self._spider_is_open = True
-        if self._guard is None:
-            self.open()  # for a scheduler that does not keep the contract
+        if self._guard is None:  # a scheduler that does not keep the contract
+            try:
+                self.open()
+            except BloomlockError:
+                self._end_crawl("bloomlock_failed")
         elif self._guard.broken and self._guard.closes:
             self._end_crawl("bloomlock_outage")
 
@@ -235,3 +254,13 @@ class BloomDupeFilter(BaseDupeFilter):
     def _scheduled(self, request: Request) -> None:
         if request.dont_filter and self._guard is not None:
             self._check(self._guard, request, droppable=False)
+
+
+def only_looks(crawler: Crawler) -> bool:
+    """Return whether one of Scrapy's commands runs that looks at pages and does not crawl.
+
+    `fetch`, `view`, `parse` and `check` put a `start` of their own into the spider class, which no
+    crawl does; `shell` runs the engine without a crawl.
+    """
+    made_by = str(getattr(crawler.spidercls.start, "__module__", ""))
+    return made_by.startswith("scrapy.commands.") or not crawler.crawling

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
 
-from bloomlock import BloomFilter, CapacityError, OutcomeUnknownError
-from scrapy_ext.outage import CircuitBreaker, LocalMemory
+from bloomlock import (
+    BloomFilter,
+    BloomlockError,
+    CapacityError,
+    OutcomeUnknownError,
+    ServerError,
+)
+from scrapy_ext.connection import place_of
+from scrapy_ext.outage import CircuitBreaker, LastRequests, Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,11 +25,6 @@ if TYPE_CHECKING:
     from scrapy_ext.settings import FilterSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
-
-# At a start these mean that the server is away for now; anything else is a wrong setting.
-_AWAY = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
-_REFUSED = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
-_SETTLED_AT_ONCE = 1_000
 
 
 class Verdict(enum.Enum):
@@ -35,7 +37,11 @@ class Verdict(enum.Enum):
 
 
 class GuardedFilter:
-    """The shared filter behind a circuit breaker and a policy. `check` never raises."""
+    """The shared filter behind a circuit breaker and a policy. `check` never raises.
+
+    What this process was answered is known to it as well. It is what the process goes by while the
+    filter cannot be asked, and what a filter that lost its content gets back.
+    """
 
     def __init__(
         self,
@@ -48,8 +54,8 @@ class GuardedFilter:
 
         Args:
             config: The settings of the filter.
-            connect: Makes the client, when it is first needed.
-            count: Called with `errors`, `outages`, `unknown` or `full` when one happened.
+            connect: Makes the client.
+            count: Called with `errors`, `outages`, `unknown`, `full`, `refills` at each of them.
             close: Called with a reason each time the policy `close` wants the crawl to end.
         """
         self._config = config
@@ -58,8 +64,14 @@ class GuardedFilter:
         self._close = close
         self._client: Any = None
         self._filter: BloomFilter | None = None
+        self._generation = 0
+        self._past: set[int] = set()
         self._breaker = CircuitBreaker(time.monotonic)
-        self._memory = LocalMemory()
+        # What the filter was answered for or is owed; and what was let through but is not for it.
+        self._known: Mirror | LastRequests = LastRequests()
+        self._unrecorded = LastRequests()
+        self._refill_due = False
+        self._refills = CircuitBreaker(time.monotonic)
         self._told_full = False
 
     @property
@@ -68,86 +80,100 @@ class GuardedFilter:
         return self._config.name
 
     @property
-    def broken(self) -> bool:
-        """Whether the last round trip failed."""
-        return self._breaker.broken
-
-    @property
     def closes(self) -> bool:
         """Whether the policy is to end the crawl."""
         return self._config.on_outage == "close"
 
-    def start(self) -> None:
-        """Create or attach to the filter; a server that is away counts as an outage.
+    @property
+    def broken(self) -> bool:
+        """Whether the last round trip failed."""
+        return self._breaker.broken
+
+    def start(self) -> int:
+        """Create the filter or attach to it.
+
+        Returns:
+            About how many requests were recorded before.
 
         Raises:
+            ServerError: The server cannot be reached, or refuses.
             BloomlockError: A setting is not usable, or another filter is stored under the name.
+
+        Cost: some round trips; the server reads the whole filter once.
         """
         self._client = self._connect()
-        started = time.monotonic()
         try:
-            self.attached()
-        except _REFUSED:
+            self._filter = shared = self._attach()
+            recorded = shared.count()
+        except BloomlockError:
             raise
-        except _AWAY as error:
-            self._failed(error, started)
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise ServerError(
+                f"the filter {self.name!r} cannot be used at {place_of(self._client)} "
+                f"({type(error).__name__}: {error}), and the crawl does not start without it"
+            ) from None
+        self._generation = shared.generation
+        if shared.num_bits // 8 <= self._config.mirror_bytes:
+            self._known = Mirror(shared)
+        return recorded
 
-    def attached(self) -> BloomFilter:
-        """Return the filter, attaching to it first where that has not worked yet."""
-        if self._client is None:
-            self._client = self._connect()
+    def _attach(self) -> BloomFilter:
+        return BloomFilter(
+            self._config.name,
+            self._config.capacity,
+            self._config.error_rate,
+            client=self._client,
+            strategy=self._config.strategy,
+            near_cache=self._config.near_cache,
+            max_staleness=self._config.max_staleness,
+            layout=self._config.layout,
+            on_full=self._config.on_full,
+            on_lost="recreate",
+        )
+
+    @property
+    def shared(self) -> BloomFilter:
+        """The filter. `start` has returned."""
         if self._filter is None:
-            self._filter = BloomFilter(
-                self._config.name,
-                self._config.capacity,
-                self._config.error_rate,
-                client=self._client,
-                strategy=self._config.strategy,
-                near_cache=self._config.near_cache,
-                max_staleness=self._config.max_staleness,
-                layout=self._config.layout,
-                on_full=self._config.on_full,
-                on_lost="recreate",
-            )
+            raise RuntimeError("start() first")
         return self._filter
 
     def check(self, key: bytes | str, *, droppable: bool = True) -> Verdict:
-        """Record an item and tell whether it was there. Never raises.
+        """Record an item and return whether it was there. Never raises.
 
-        One round trip, or none for an item that this process knows as seen.
+        Cost: one round trip, or none for an item in the near-cache.
 
         Args:
             key: The item.
             droppable: Whether the policy `drop` may keep it out.
 
         Returns:
-            The server's word, or the policy's.
+            The server's answer; while there is none, that of this process, else the policy's.
         """
-        if key in self._memory:
+        if key in self._unrecorded:
             return Verdict.SEEN
-        if not self._breaker.may_try():
-            return self.decide(key, droppable=droppable)
-        started = time.monotonic()
-        try:
-            new = self.attached().add(key)
-        except OutcomeUnknownError as error:
-            # It may be recorded by now; then dropping it would lose it for every process.
-            self._count("unknown")
-            self._failed(error, started)
-            self._memory.add(key, owed=True)
-            return Verdict.NEW
-        except CapacityError as error:
-            self._full(error)
-            return self.decide(key, owed=False, droppable=droppable)
-        # BLE001: a raise from here loses every link of the page and can hang the crawl.
-        except Exception as error:  # noqa: BLE001
-            self._failed(error, started)
-            return self.decide(key, droppable=droppable)
-        self._answered()
-        return Verdict.NEW if new else Verdict.SEEN
+        if self._breaker.may_try():
+            started = time.monotonic()
+            try:
+                new = self.shared.add(key)
+            except OutcomeUnknownError as error:
+                # It may be recorded by now; then dropping it would lose it for every process.
+                self._count("unknown")
+                self._failed(error, started)
+                return Verdict.NEW if self._known.add(key) else Verdict.SEEN
+            except CapacityError as error:
+                self._full(error)
+                if key not in self._known:
+                    return self.decide(key, owed=False, droppable=droppable)
+            # BLE001: a raise from here loses every link of the page and can hang the crawl.
+            except Exception as error:  # noqa: BLE001
+                self._failed(error, started)
+            else:
+                return self._answered(key, new=new)
+        return Verdict.SEEN if key in self._known else self.decide(key, droppable=droppable)
 
     def decide(self, key: bytes | str, *, owed: bool = True, droppable: bool = True) -> Verdict:
-        """Decide about an item without an answer, by the policy.
+        """Decide about an item that nothing is known of, by the policy.
 
         Args:
             key: The item.
@@ -156,35 +182,96 @@ class GuardedFilter:
         """
         if droppable and self._config.on_outage == "drop":
             return Verdict.DROPPED
-        if key in self._memory:
+        chosen = self._known if owed else self._unrecorded
+        if key in chosen:
             return Verdict.SEEN
-        self._memory.add(key, owed=owed)
+        chosen.add(key)
         return Verdict.ALLOWED
+
+    def wipe(self) -> None:
+        """Clear the filter for every process that uses it, and forget what this one knows.
+
+        Raises:
+            redis.exceptions.RedisError: The server could not be reached, or refused.
+        """
+        self.shared.clear()
+        self._follow(self.shared)
 
     def finish(self, last: Callable[[BloomFilter], None]) -> None:
         """Hand over what is owed, let `last` have the filter, close the client. Never raises."""
-        try:
-            if self._breaker.may_try():
-                shared = self.attached()
-                while owed := self._memory.owed(_SETTLED_AT_ONCE):
-                    shared.update(owed)
-                    self._memory.settle(owed)
-                last(shared)
-        # BLE001: an error here would hide how the crawl ended.
-        except Exception as error:  # noqa: BLE001
-            logger.warning("The filter %r was not closed in order: %s", self.name, error)
         if self._filter is not None:
+            try:
+                if self._breaker.broken or self._refill_due:
+                    self._filter.update(self._known.everything())
+                last(self._filter)
+            # BLE001: an error here would hide how the crawl ended.
+            except Exception as error:  # noqa: BLE001
+                logger.warning("The filter %r was not closed in order: %s", self.name, error)
             self._filter.close()
         if self._client is not None:
             self._client.close()
 
+    def _answered(self, key: bytes | str, *, new: bool) -> Verdict:
+        """Take the server's answer about an item, and see whether the filter lost anything."""
+        lasted = self._breaker.answered()
+        if lasted is not None:
+            logger.warning("The filter %r answers again after %.1f s.", self.name, lasted)
+            # It may have come back with the bits of an earlier moment.
+            self._refill_due = True
+        shared = self.shared
+        if shared.generation != self._generation:
+            self._follow(shared)
+        known = not self._known.add(key)
+        if new and known:
+            self._refill_due = True
+        if self._refill_due and self._refills.may_try():
+            self._refill(shared)
+        return Verdict.NEW if new and not known else Verdict.SEEN
+
+    def _follow(self, shared: BloomFilter) -> None:
+        """Go on with another generation: emptied on purpose, or made because one was lost."""
+        self._past.add(self._generation)
+        self._generation = shared.generation
+        # A generation that returns is one of a server that was set back.
+        if shared.cleared and shared.generation not in self._past:
+            self._known.clear()
+            self._refill_due = False
+        else:
+            self._refill_due = True
+
+    def _refill(self, shared: BloomFilter) -> None:
+        """Give the filter everything that this process knows."""
+        started = time.monotonic()
+        try:
+            shared.update(self._known.everything())
+        except CapacityError as error:
+            self._full(error)
+        # BLE001: the same promise as in `check`; what is owed stays owed.
+        except Exception as error:  # noqa: BLE001
+            self._count("errors")
+            if self._refills.failed(time.monotonic() - started):
+                logger.error(  # noqa: TRY400 - one sentence; the trace says nothing more
+                    "The filter %r may have lost requests and cannot be given them again (%s: %s); "
+                    "it is tried again.",
+                    self.name,
+                    type(error).__name__,
+                    error,
+                )
+            return
+        else:
+            self._count("refills")
+            logger.warning("The filter %r was given all requests this process knows.", self.name)
+        self._refills.answered()
+        self._refill_due = False
+
     def _failed(self, error: Exception, started: float) -> None:
-        """Note a failed round trip, and tell once for each outage."""
+        """Note a failed round trip, and log the first of each outage."""
         self._count("errors")
         if self._breaker.failed(time.monotonic() - started):
             self._count("outages")
             logger.error(
-                "The filter %r cannot be asked (%s: %s); what it should check until then: %s.",
+                "The filter %r cannot be asked (%s: %s); what this process has not seen is decided "
+                "by BLOOMLOCK_ON_OUTAGE until then: %s.",
                 self.name,
                 type(error).__name__,
                 error,
@@ -202,19 +289,32 @@ class GuardedFilter:
         if self.closes:
             self._close("bloomlock_full")
 
-    def _answered(self) -> None:
-        """Note that the server answered; give it what was let through in its absence."""
-        lasted = self._breaker.answered()
-        if lasted is not None:
-            logger.warning("The filter %r answers again after %.1f s.", self.name, lasted)
-        owed = self._memory.owed(_SETTLED_AT_ONCE)
-        if not owed:
-            return
-        started = time.monotonic()
-        try:
-            self.attached().update(owed)
-        # BLE001: the same promise as in `check`; what is owed stays owed.
-        except Exception as error:  # noqa: BLE001
-            self._failed(error, started)
-        else:
-            self._memory.settle(owed)
+
+class UnsharedFilter:
+    """Stands in for the shared filter where a tool looks at pages: known to this process only."""
+
+    broken = closes = False
+
+    def __init__(self) -> None:
+        """Start knowing nothing."""
+        self._known: set[bytes | str] = set()
+
+    def check(self, key: bytes | str, *, droppable: bool = True) -> Verdict:
+        """Record an item and return whether it was there."""
+        del droppable
+        if key in self._known:
+            return Verdict.SEEN
+        self._known.add(key)
+        return Verdict.NEW
+
+    def decide(self, key: bytes | str, *, owed: bool = True, droppable: bool = True) -> Verdict:
+        """Do the same."""
+        del owed
+        return self.check(key, droppable=droppable)
+
+    def wipe(self) -> None:
+        """Forget everything."""
+        self._known.clear()
+
+    def finish(self, last: Callable[[BloomFilter], None]) -> None:
+        """Do nothing: there is nothing to close."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -17,6 +18,41 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock.scrapy")
 
 POLICIES = ("allow", "drop", "close")
+_PREFIX = "BLOOMLOCK_"
+_NAMES = (
+    "URL",
+    "NAME",
+    "CAPACITY",
+    "ERROR_RATE",
+    "STRATEGY",
+    "LAYOUT",
+    "NEAR_CACHE",
+    "MAX_STALENESS",
+    "MIRROR_BYTES",
+    "ON_FULL",
+    "ON_OUTAGE",
+    "TIMEOUT",
+    "CLEAR_ON_CLOSE",
+    "RECORD_UNFILTERED",
+)
+KNOWN = tuple(_PREFIX + name for name in _NAMES)
+
+_OUTLIVES = (
+    "The filter %r outlives this crawl, and a request counts as seen as soon as it is queued. %s "
+    "What is lost counts as seen until the filter is cleared."
+)
+_QUEUE_IS_LOST = (
+    "The queue is only in memory and is lost when the crawl stops before it is empty, in order or "
+    "not."
+)
+_QUEUE_IS_LOST_IN_A_CRASH = (
+    "JOBDIR keeps the queue of a crawl that is stopped in order; if the process is killed or "
+    "crashes, the queue is lost."
+)
+_IN_FLIGHT_IS_LOST = (
+    "scrapy-redis keeps the queue; if a process is killed or crashes, the requests it was fetching "
+    "are lost."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +65,7 @@ class FilterSettings:
         error_rate: Share of new requests taken for seen ones at that fill.
         near_cache: How many requests known as seen are kept in the process.
         max_staleness: For how long they may be after another process cleared the filter, seconds.
+        mirror_bytes: Largest filter of which the process keeps the bits it has met, in bytes.
         strategy: How an update reaches the server.
         layout: Where the bits of a request lie.
         on_full: What the filter does when it is over its capacity.
@@ -44,6 +81,7 @@ class FilterSettings:
     error_rate: float
     near_cache: int
     max_staleness: float
+    mirror_bytes: int
     strategy: str
     layout: Literal["classic", "blocked"]
     on_full: Literal["warn", "raise"]
@@ -75,6 +113,9 @@ class FilterSettings:
                 _number(settings, "BLOOMLOCK_NEAR_CACHE", 100_000, whole=True, or_zero=True)
             ),
             max_staleness=_number(settings, "BLOOMLOCK_MAX_STALENESS", 1.0),
+            mirror_bytes=int(
+                _number(settings, "BLOOMLOCK_MIRROR_BYTES", 2**28, whole=True, or_zero=True)
+            ),
             strategy=str(settings.get("BLOOMLOCK_STRATEGY", "atomic")),
             # The library checks these, and knows best what is allowed.
             layout=cast("Any", settings.get("BLOOMLOCK_LAYOUT", "classic")),
@@ -87,8 +128,23 @@ class FilterSettings:
         )
 
 
+def warn_of_unknown(settings: BaseSettings) -> None:
+    """Warn of settings that look like ours and are none.
+
+    Args:
+        settings: The crawler's settings.
+    """
+    for key in sorted(set(settings) - set(KNOWN)):
+        if key.startswith(_PREFIX):
+            near = difflib.get_close_matches(key.removeprefix(_PREFIX), _NAMES, n=1)
+            meant = (
+                f"Did you mean {_PREFIX}{near[0]}?" if near else f"Known are {', '.join(KNOWN)}."
+            )
+            logger.warning("There is no setting %s; it has no effect. %s", key, meant)
+
+
 def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
-    """Warn where requests count as seen for good while the queue they wait in may be lost.
+    """Say which requests are never fetched if the crawl ends early.
 
     Args:
         settings: The crawler's settings.
@@ -98,13 +154,6 @@ def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
         return
     # Not issubclass: Scrapy's metaclass calls everything with the right methods a subclass.
     bases = load_object(settings["SCHEDULER"]).__mro__
-    if Scheduler in bases and not settings.get("JOBDIR"):
-        logger.warning(
-            "The filter %r outlives this crawl but the scheduler's queue is only in memory: "
-            "requests that are queued when the crawl stops count as seen and are not fetched "
-            "again. Set JOBDIR, or use the scheduler of scrapy-redis.",
-            config.name,
-        )
     of_scrapy_redis = any(base.__module__.startswith("scrapy_redis.") for base in bases)
     if of_scrapy_redis and not settings.getbool("SCHEDULER_PERSIST"):
         logger.warning(
@@ -112,6 +161,11 @@ def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
             "while the filter %r keeps what was queued as seen. Set it to True.",
             config.name,
         )
+    elif of_scrapy_redis:
+        logger.info(_OUTLIVES, config.name, _IN_FLIGHT_IS_LOST)
+    elif Scheduler in bases:
+        consequence = _QUEUE_IS_LOST_IN_A_CRASH if settings.get("JOBDIR") else _QUEUE_IS_LOST
+        logger.warning(_OUTLIVES, config.name, consequence)
 
 
 def _name(template: object, spider_name: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 PAGES = 8
 RUN_SPIDER = Path(__file__).with_name("run_spider.py")
@@ -25,23 +25,28 @@ RUN_SPIDER = Path(__file__).with_name("run_spider.py")
 class Site:
     """Pages /0 to /7 that all link to all of them, twice.
 
-    `on_request` is called with the number of the request, and may hold its answer back.
+    With other `links` a page links to the pages that they return for its number. `on_request` is
+    called with the number of the request, and may hold its answer back.
     """
 
     url: str
     requested: list[str] = field(default_factory=list)
     on_request: Callable[[int], None] | None = None
+    links: Callable[[int], Iterable[int]] = lambda _: [*range(PAGES), *range(PAGES)]
 
     @property
     def paths(self) -> list[str]:
         return [f"/{page}" for page in range(PAGES)]
 
+    def page(self, path: str) -> bytes:
+        targets = self.links(int(path[1:]))
+        links = "".join(f'<a href="/{page}">{page}</a>' for page in targets)
+        return f"<html><body>{links}</body></html>".encode()
+
 
 @pytest.fixture
 def site() -> Iterator[Site]:
     """A site on a loopback port that remembers what was asked for."""
-    links = "".join(f'<a href="/{page}">{page}</a>' for page in [*range(PAGES), *range(PAGES)])
-    body = f"<html><body>{links}</body></html>".encode()
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -51,6 +56,7 @@ def site() -> Iterator[Site]:
                 count = len(made.requested)
             if made.on_request:
                 made.on_request(count)
+            body = made.page(self.path)
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.send_header("Content-Length", str(len(body)))
@@ -87,7 +93,7 @@ class Crawl:
     log: str = ""
 
     def finish(self) -> Crawl:
-        out, self.log = self.process.communicate(timeout=60)
+        out, self.log = self.process.communicate(timeout=300)
         if out:
             answer = json.loads(out)
             self.fetched, self.stats = answer["fetched"], answer["stats"]

@@ -108,11 +108,18 @@ def test_clear_on_close_leaves_nothing(
     assert client.keys() == []
 
 
-def test_warns_where_the_queue_is_only_in_memory(crawl: Callable[..., Any], tmp_path: Any) -> None:
-    sentence = "the scheduler's queue is only in memory"
-    assert sentence in crawl().log
-    assert sentence not in crawl(JOBDIR=str(tmp_path)).log
-    assert sentence not in crawl(**SCRAPY_REDIS).log
+def test_says_which_requests_a_crash_loses(crawl: Callable[..., Any], tmp_path: Any) -> None:
+    """The three sentences; none of them says that a queue protects from a crash."""
+    for settings, level, sentence in (
+        ({}, "WARNING", "is lost when the crawl stops before it is empty, in order or not."),
+        ({"JOBDIR": str(tmp_path)}, "WARNING", "if the process is killed or crashes, the queue"),
+        (SCRAPY_REDIS, "INFO", "if a process is killed or crashes, the requests it was fetching"),
+    ):
+        lines = [line for line in crawl(**settings).log.splitlines() if "outlives this" in line]
+        assert len(lines) == 1
+        assert f"{level}: " in lines[0]
+        assert sentence in lines[0]
+        assert lines[0].endswith("What is lost counts as seen until the filter is cleared.")
 
 
 def test_spiders_share_a_name_without_a_template(crawl: Callable[..., Any]) -> None:

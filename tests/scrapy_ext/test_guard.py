@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +13,14 @@ from redis.retry import Retry
 from scrapy.settings import Settings
 from servers import wait_until
 
-from bloomlock import BloomFilter, ConfigurationError, FilterMismatchError
+from bloomlock import BloomFilter, ConfigurationError, FilterMismatchError, ServerError
 from bloomlock.server import PrivateServer
-from scrapy_ext.connection import redis_client
 from scrapy_ext.guard import GuardedFilter, Verdict
-from scrapy_ext.outage import CircuitBreaker, LocalMemory
+from scrapy_ext.outage import CircuitBreaker, LastRequests
 from scrapy_ext.settings import FilterSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 DEFAULTS = FilterSettings.read(Settings({"BLOOMLOCK_CAPACITY": 1000}), "spider")
 
@@ -44,53 +42,199 @@ def connector(url: str) -> Callable[[], redis.Redis]:
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free: int = taken.getsockname()[1]
-    return free
+def server() -> Iterator[PrivateServer]:
+    """A server that the test may kill, and start again."""
+    with PrivateServer() as private:
+        yield private
 
 
-def test_what_was_let_through_is_recorded_when_the_server_is_back(port: int) -> None:
-    guard = Watched(connector(f"redis://127.0.0.1:{port}/0"))
-    guard.start()
-    assert guard.counted == ["errors", "outages"]
-    assert [guard.check(b"a"), guard.check(b"b"), guard.check(b"a")] == [
-        Verdict.ALLOWED,
-        Verdict.ALLOWED,
-        Verdict.SEEN,
-    ]
-    with PrivateServer(port=port):
-        others = (b"%d" % number for number in itertools.count())
-        wait_until(lambda: guard.check(next(others)) is Verdict.NEW)
-        assert not guard.broken
-        shared = BloomFilter.open(DEFAULTS.name, client=f"redis://127.0.0.1:{port}/0")
-        assert shared.exists_many([b"a", b"b", b"0"]) == [True, True, True]
-        assert guard.check(b"a") is Verdict.SEEN
+@pytest.fixture
+def start(server: PrivateServer) -> Iterator[Callable[..., Watched]]:
+    """Start guards on that server; keyword arguments are settings."""
+    started: list[Watched] = []
+
+    def make(**settings: Any) -> Watched:
+        guard = Watched(connector(server.url), **settings)
+        guard.start()
+        started.append(guard)
+        return guard
+
+    yield make
+    for guard in started:
         guard.finish(lambda _: None)
 
 
-def test_drop_keeps_out_what_cannot_be_checked_but_not_what_must_pass(port: int) -> None:
-    guard = Watched(connector(f"redis://127.0.0.1:{port}/0"), on_outage="drop")
-    guard.start()
-    assert guard.check(b"a") is Verdict.DROPPED
-    assert guard.check(b"a", droppable=False) is Verdict.ALLOWED
+def recorded(server: PrivateServer, *keys: bytes) -> list[bool]:
+    return BloomFilter.open(DEFAULTS.name, client=server.url).exists_many(keys)
 
 
-def test_close_asks_for_the_end(port: int) -> None:
-    guard = Watched(connector(f"redis://127.0.0.1:{port}/0"), on_outage="close")
-    guard.start()
-    assert guard.closed == ["bloomlock_outage"]
+def kill(server: PrivateServer, guard: Watched) -> None:
+    """Kill the server, and let the guard find out: what it sends first may count as new."""
+    server.kill()
+    guard.check(b"unknown")
+
+
+NUMBERS = itertools.count()
+
+
+def until_asked_again(guard: Watched) -> None:
+    """Check new items until the server answers."""
+    wait_until(lambda: guard.check(b"number %d" % next(NUMBERS)) is Verdict.NEW, 60)
+
+
+def test_a_start_without_a_server_fails_with_one_sentence(server: PrivateServer) -> None:
+    server.kill()
+    guard = Watched(connector(server.url))
+    with pytest.raises(ServerError, match=r"cannot be used at .*server\.sock"):
+        guard.start()
+
+
+def test_a_start_returns_how_many_were_recorded(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    BloomFilter(DEFAULTS.name, 1000, client=server.url).update(map(str, range(500)))
+    assert 480 <= Watched(connector(server.url)).start() <= 520
+
+
+# Without room for a mirror the last requests are known as they are.
+MEMORIES = [pytest.param({}, id="mirror"), pytest.param({"mirror_bytes": 0}, id="last requests")]
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_an_outage_hides_nothing_this_process_knows(
+    memory: dict[str, Any], server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    other, guard = start(), start(near_cache=0, **memory)
+    other.check(b"of another")
+    assert [guard.check(b"of another"), guard.check(b"own")] == [Verdict.SEEN, Verdict.NEW]
+    kill(server, guard)
+    asked = [b"own", b"of another", b"let through", b"let through"]
+    assert [guard.check(key) for key in asked] == [
+        Verdict.SEEN,
+        Verdict.SEEN,
+        Verdict.ALLOWED,
+        Verdict.SEEN,
+    ]
+    assert guard.counted.count("outages") == 1
+    server.start()
+    until_asked_again(guard)
+    assert not guard.broken
+    assert recorded(server, b"own", b"of another", b"let through") == [True] * 3
+    assert guard.check(b"let through") is Verdict.SEEN
+    assert guard.counted[-1] == "refills"
+
+
+def test_drop_keeps_out_what_is_not_known_but_not_what_must_pass(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(on_outage="drop")
+    assert guard.check(b"a") is Verdict.NEW
+    kill(server, guard)
+    assert guard.check(b"a") is Verdict.SEEN
+    assert guard.check(b"b") is Verdict.DROPPED
+    assert guard.check(b"b", droppable=False) is Verdict.ALLOWED
+
+
+def test_close_asks_for_the_end(server: PrivateServer, start: Callable[..., Watched]) -> None:
+    guard = start(on_outage="close")
+    kill(server, guard)
+    assert guard.check(b"a") is Verdict.ALLOWED
+    assert set(guard.closed) == {"bloomlock_outage"}
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_filter_that_was_flushed_gets_back_what_each_process_knows(
+    memory: dict[str, Any], server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    one, two = start(near_cache=0, **memory), start(near_cache=0, **memory)
+    assert [one.check(b"one"), two.check(b"two")] == [Verdict.NEW] * 2
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+    assert one.check(b"one") is Verdict.SEEN
+    assert recorded(server, b"one", b"two") == [True, False]
+    # The filter is there again, in a generation that the first one made.
+    assert two.check(b"two") is Verdict.SEEN
+    assert recorded(server, b"one", b"two") == [True, True]
+    assert one.counted == two.counted == ["refills"]
+
+
+def test_a_filter_that_another_process_cleared_is_not_refilled(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(near_cache=0)
+    assert [guard.check(b"a"), guard.check(b"b")] == [Verdict.NEW] * 2
+    BloomFilter.open(DEFAULTS.name, client=server.url).clear()
+    assert guard.check(b"a") is Verdict.NEW
+    assert recorded(server, b"a", b"b") == [True, False]
+    kill(server, guard)
+    assert [guard.check(b"a"), guard.check(b"b")] == [Verdict.SEEN, Verdict.ALLOWED]
+
+
+def test_what_this_process_wipes_it_forgets(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start()
+    guard.check(b"a")
+    guard.wipe()
+    kill(server, guard)
     assert guard.check(b"a") is Verdict.ALLOWED
 
 
-def test_a_lost_filter_is_made_anew(client: redis.Redis, valkey: str) -> None:
-    guard = Watched(connector(valkey), near_cache=0)
-    guard.start()
+def stored(server: PrivateServer) -> dict[bytes, bytes]:
+    with redis.Redis.from_url(server.url) as client:
+        return {key: client.dump(key) for key in client.scan_iter()}
+
+
+def set_back(server: PrivateServer, saved: dict[bytes, bytes]) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        for key, value in saved.items():
+            client.restore(key, 0, value, replace=True)
+
+
+def test_bits_that_are_lost_unnoticed_are_found_missing_and_given_back(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(near_cache=0)
+    guard.check(b"early")
+    saved = stored(server)
+    assert [guard.check(b"late"), guard.check(b"later")] == [Verdict.NEW] * 2
+    set_back(server, saved)
+    assert recorded(server, b"early", b"late", b"later") == [True, False, False]
+    assert guard.check(b"late") is Verdict.SEEN
+    assert recorded(server, b"early", b"late", b"later") == [True, True, True]
+    assert guard.counted == ["refills"]
+
+
+def test_a_server_that_is_set_back_to_an_earlier_clear_is_refilled(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(near_cache=0)
+    guard.wipe()
+    guard.check(b"early")
+    saved = stored(server)
+    guard.wipe()
+    assert guard.check(b"late") is Verdict.NEW
+    set_back(server, saved)
+    assert guard.check(b"late") is Verdict.SEEN
+    assert recorded(server, b"early", b"late") == [True, True]
+
+
+def test_a_refill_that_fails_keeps_nobody_from_asking_and_is_tried_again(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(near_cache=0)
+    empty = stored(server)
     assert guard.check(b"a") is Verdict.NEW
-    client.flushall()
-    assert guard.check(b"a") is Verdict.NEW
-    assert guard.check(b"a") is Verdict.SEEN
-    assert guard.counted == []
+    set_back(server, empty)
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "default", "-bitop", "-eval", "-evalsha")
+        assert guard.check(b"a") is Verdict.SEEN
+        assert guard.check(b"b") is Verdict.NEW
+        assert not guard.broken
+        assert set(guard.counted) == {"errors"}
+        client.execute_command("ACL", "SETUSER", "default", "+@all")
+    wait_until(lambda: guard.check(b"a") is Verdict.SEEN and "refills" in guard.counted, 60)
+    assert recorded(server, b"a", b"b") == [True, True]
 
 
 def test_what_is_known_as_seen_is_not_asked_for(client: redis.Redis, valkey: str) -> None:
@@ -169,14 +313,11 @@ def test_the_breaker_waits_ten_times_what_a_failure_cost() -> None:
     assert breaker.may_try()
 
 
-def test_the_memory_forgets_the_oldest() -> None:
-    memory = LocalMemory(limit=2)
-    for key in (b"a", b"b", b"c"):
-        memory.add(key, owed=True)
+def test_of_the_last_requests_the_oldest_is_forgotten() -> None:
+    memory = LastRequests(limit=2)
+    assert [memory.add(key) for key in (b"a", b"a", b"b", b"c")] == [True, False, True, True]
     assert [key in memory for key in (b"a", b"b", b"c")] == [False, True, True]
-    assert memory.owed(1) == [b"b"]
-    memory.settle([b"b"])
-    assert memory.owed(5) == [b"c"]
+    assert memory.everything() == [b"b", b"c"]
 
 
 @pytest.mark.parametrize(
@@ -214,30 +355,3 @@ def test_settings_from_the_command_line_are_strings() -> None:
     )
     assert (read.name, read.capacity, read.error_rate) == ("s:dupefilter", 5000, 1e-4)
     assert (read.near_cache, read.max_staleness) == (0, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"BLOOMLOCK_URL": "redis://a:1/2", "REDIS_URL": "redis://b"}, ("a", 1, 2)),
-        ({"REDIS_URL": "redis://b:3"}, ("b", 3, 0)),
-        ({"REDIS_HOST": "c", "REDIS_PORT": 4}, ("c", 4, 0)),
-        ({"REDIS_PARAMS": {"host": "d", "db": 5, "retry_on_timeout": True}}, ("d", 6379, 5)),
-        ({"REDIS_PARAMS": {"redis_cls": "redis.Redis"}, "REDIS_HOST": "e"}, ("e", 6379, 0)),
-    ],
-)
-def test_the_server_is_found_where_scrapy_redis_finds_it(
-    settings: dict[str, Any], expected: tuple[str, int, int]
-) -> None:
-    client = redis_client(Settings(settings), timeout=0.5)
-    given = client.connection_pool.connection_kwargs
-    assert (given["host"], given.get("port", 6379), int(given.get("db", 0))) == expected
-    assert given["socket_timeout"] == given["socket_connect_timeout"] == 0.5
-
-
-@pytest.mark.parametrize(
-    "settings", [{"BLOOMLOCK_URL": "http://host"}, {"REDIS_PARAMS": {"redis_cls": "no.such"}}]
-)
-def test_settings_that_make_no_client_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="makes no Redis client"):
-        redis_client(Settings(settings), timeout=0.5)
