@@ -128,9 +128,9 @@ class LockFace:
         It rises with every grant of the lock: give it to whatever the lock protects, and let that
         refuse a smaller number than it has seen. It is the server's time in microseconds, or
         one more than the last fence if that is larger. The last fence is kept for a minute, or
-        two leases if that is longer; so it could repeat only if the server's clock is set back
-        by more than has passed since a grant that is longer ago than that, or if a
-        failover lost the last grant and the new master's clock is behind by more than has
+        two leases if that is longer, after it is behind the server's clock. So it could repeat
+        only if the clock is set back after that, by more than has passed since the last grant, or
+        if a failover lost the last grant and the new master's clock is behind by more than has
         passed since.
         """
         hold = self._core.holdings.of(self._owner())

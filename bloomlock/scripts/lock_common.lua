@@ -52,11 +52,18 @@ local function set_lease(value, token, group, lease_ms)
     redis.call('PEXPIREAT', KEYS[2], last[2])
 end
 
+-- A clock that was set back leaves the last fence ahead of it: it is kept until it is behind.
+local function keep_fence(fence, lease_ms)
+    local ahead_ms = math.max(0, math.floor(fence / 1000) - now_ms)
+    local life_ms = math.max(FENCE_LIFE_MS, 2 * lease_ms) + ahead_ms
+    redis.call('SET', KEYS[5], integer(fence), 'PX', integer(life_ms))
+end
+
 local function hold(value, token, group, lease_ms, waiters)
     set_lease(value, token, group, lease_ms)
-    local fence = integer(math.max((redis.call('GET', KEYS[5]) or 0) + 1, now_us))
-    redis.call('SET', KEYS[5], fence, 'PX', math.max(FENCE_LIFE_MS, 2 * lease_ms))
-    return {1, fence, waiters}
+    local fence = math.max((redis.call('GET', KEYS[5]) or 0) + 1, now_us)
+    keep_fence(fence, lease_ms)
+    return {1, integer(fence), waiters}
 end
 
 local function leave(record)

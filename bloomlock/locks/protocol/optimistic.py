@@ -16,7 +16,6 @@ import redis.exceptions
 from bloomlock.commands import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
 
 from .state import LIVENESS_MS, NEVER_MS, LockState
-from .transitions import fence_life_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +126,7 @@ def _changes(keys: LockKeys, before: LockState, state: LockState, now_ms: int) -
     if state.alive != before.alive and state.queue:
         writes.append(encode_command("PEXPIRE", keys.queue, 2 * LIVENESS_MS))
     if state.fence != before.fence:
-        life_ms = fence_life_ms(lease_ms)
+        life_ms = state.fence_expires_ms - now_ms
         writes.append(encode_command("SET", keys.fence, state.fence, "PX", life_ms))
     return writes
 

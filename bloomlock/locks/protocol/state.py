@@ -23,7 +23,7 @@ LIVENESS_MS = 3 * SLICE_MS
 NEVER_MS = 2**52
 """When a lock that somebody else took without a lease expires."""
 FENCE_LIFE_MS = 60_000
-"""How long the last fence is kept at least; it then goes on from the server's clock."""
+"""How long the last fence is kept at least once it is behind the server's clock."""
 
 
 class Asking(NamedTuple):
@@ -149,7 +149,12 @@ def read_payload(payload: bytes) -> tuple[bytes, Granted]:
 
 @dataclass
 class LockState:
-    """The state of one lock; `expires_ms` is the server time at which `value` expires."""
+    """The state of one lock.
+
+    Attributes:
+        expires_ms: The server time at which `value` expires.
+        fence_expires_ms: The server time at which the last fence is forgotten.
+    """
 
     value: bytes | None = None
     expires_ms: int = 0
@@ -157,6 +162,7 @@ class LockState:
     queue: dict[bytes, int] = field(default_factory=dict)
     alive: dict[bytes, int] = field(default_factory=dict)
     fence: int = 0
+    fence_expires_ms: int = NEVER_MS
 
     def in_order(self) -> list[bytes]:
         """Return the records of the queue, first asked first."""

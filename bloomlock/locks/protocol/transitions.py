@@ -90,14 +90,22 @@ def renew(state: LockState, now_us: int, token: bytes, group: bytes, lease_ms: i
     return held
 
 
-def fence_life_ms(lease_ms: int) -> int:
-    """Return how long the last fence is kept after a grant."""
-    return max(FENCE_LIFE_MS, 2 * lease_ms)
+def fence_life_ms(lease_ms: int, ahead_ms: int) -> int:
+    """Return how long a fence is kept.
+
+    Args:
+        lease_ms: Of the hold it was given to.
+        ahead_ms: By how much it is ahead of the server's clock, which was set back then; such a
+            fence is kept until it is behind.
+    """
+    return max(FENCE_LIFE_MS, 2 * lease_ms) + max(0, ahead_ms)
 
 
 def _forget(state: LockState, now_us: int) -> None:
     """Drop what has expired, and holders whose lock is gone."""
     now_ms = now_us // 1000
+    if state.fence_expires_ms <= now_ms:
+        state.fence = 0
     if state.value is not None and state.expires_ms <= now_ms:
         state.value = None
     shared = state.value is not None and state.value.startswith(b"=")
@@ -135,7 +143,9 @@ def _set_lease(state: LockState, until_ms: int, token: bytes, group: bytes) -> N
 
 def _hold(state: LockState, now_us: int, token: bytes, lease_ms: int, group: bytes) -> Granted:
     _set_lease(state, now_us // 1000 + lease_ms, token, group)
+    now_ms = now_us // 1000
     state.fence = max(state.fence + 1, now_us)
+    state.fence_expires_ms = now_ms + fence_life_ms(lease_ms, state.fence // 1000 - now_ms)
     return Granted(state.fence, bool(state.queue))
 
 

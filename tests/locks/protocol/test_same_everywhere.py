@@ -220,6 +220,10 @@ def test_the_clock_of_a_server_may_have_been_ahead(client, way):
     first = Asking(b"first", LEASE_MS, channel=b"c1")
     granted = operated.acquire(Asking(b"holder", LEASE_MS))
     assert granted == Granted(ahead + 1, waiters=False)
+    # It is kept until it is behind the clock, and a minute, or two leases, longer.
+    assert client.pttl(operated.keys.fence) == pytest.approx(
+        3_600_000 + 2 * LEASE_MS, abs=TOLERANCE_MS
+    )
     client.zadd(operated.keys.queue, {first.record: ahead})
     late = operated.acquire(Asking(b"second", LEASE_MS, channel=b"c2"))
     assert isinstance(late, Busy)
