@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from .failures import warn
+from .failures import Failure, warn
 
 if TYPE_CHECKING:
     from bloomlock import BloomFilter
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 HOME_VARIABLE = "BLOOMLOCK_HOME"
 SECONDS_BETWEEN_WRITES = 1.0
 _FORMAT = 1
+_WRITABLE_BY_OTHERS = 0o022
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,9 @@ class Journal:
         server: Its server, as the user calls it; not written down, for it may hold a password.
         path: The file.
         delimiter: The byte that ends a line.
+
+    Raises:
+        Failure: Others can write into the directory: a mark of theirs would leave out lines.
     """
 
     def __init__(self, bloom: BloomFilter, server: str, path: str, delimiter: bytes) -> None:
@@ -59,7 +64,10 @@ class Journal:
         absolute = os.path.realpath(path)
         known_by = [server, bloom.name, absolute, delimiter.hex()]
         digest = hashlib.sha256(os.fsencode("\0".join(known_by))).hexdigest()
-        self._place = _folder() / f"{digest[:32]}.json"
+        folder = _folder()
+        for each in (folder.parent, folder):
+            _refuse_open(each)
+        self._place = folder / f"{digest[:32]}.json"
         self._bloom = bloom
         self._generation = bloom.generation
         self._next_write = 0.0
@@ -135,6 +143,19 @@ class Journal:
         beside = self._place.with_suffix(f".{os.getpid()}")
         beside.write_text(json.dumps(content), "ascii")
         beside.replace(self._place)
+
+
+def _refuse_open(path: Path) -> None:
+    try:
+        found = path.stat()
+    except OSError:
+        return  # it is made, or the first mark says why it cannot be
+    if found.st_uid != os.geteuid() or found.st_mode & _WRITABLE_BY_OTHERS:
+        raise Failure(
+            f"{path} belongs to another user or can be written by others (mode "
+            f"{stat.S_IMODE(found.st_mode):04o}), so what it says is not believed; chmod it to "
+            f"0700, or set {HOME_VARIABLE} to another directory"
+        )
 
 
 def _folder() -> Path:

@@ -94,6 +94,7 @@ def stop(timeout: float = 10.0) -> bool:
         home.check()
         if not life.is_held(home.life_file):
             return False
+        home.check_files()
         deadline = time.monotonic() + timeout
         with _sole_starter(home, deadline):
             if not life.is_held(home.life_file):

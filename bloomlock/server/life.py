@@ -14,6 +14,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from bloomlock.server.paths import open_own
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -30,7 +32,7 @@ def hold(path: Path) -> Iterator[int | None]:
     """
     import fcntl  # noqa: PLC0415 - does not exist on Windows, where URLs are used all the same
 
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_own(path, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +51,7 @@ def is_held(path: Path) -> bool:
     import fcntl  # noqa: PLC0415 - as above
 
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_own(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -16,6 +17,7 @@ import platformdirs
 from bloomlock.errors import ConfigurationError, ServerError
 
 HOME_VARIABLE = "BLOOMLOCK_HOME"
+_WRITABLE_BY_OTHERS = 0o022
 _SOCKET_NAME = "server.sock"
 _LIFE_NAME = "server.alive"
 # sun_path without its closing zero byte.
@@ -63,19 +65,34 @@ class Home:
     def pid(self) -> int | None:
         """Return the process id the server wrote down; true only while its life lock is held."""
         try:
-            return int(self.pid_file.read_text())
-        except (OSError, ValueError):
+            with os.fdopen(open_own(self.pid_file, os.O_RDONLY)) as file:
+                return int(file.read())
+        except (OSError, ValueError, ServerError):
             return None
 
     def prepare(self) -> None:
         """Create what is missing, closed to all other users.
 
         Raises:
-            ServerError: A directory cannot be created or belongs to somebody else.
+            ServerError: A directory cannot be created, or it or a file in it belongs to somebody
+                else or can be written by others.
         """
         _make_private(self.data_dir)
         if self.socket_path.parent != self.data_dir:
             _make_private(self.socket_path.parent)
+        self.check_files()
+
+    def check_files(self) -> None:
+        """Refuse files that others may have put in the places of those that are written here.
+
+        Raises:
+            ServerError: One is a link, is no file, or belongs to somebody else.
+        """
+        old_log = self.log_file.with_suffix(".log.1")
+        for path in (self.start_lock, self.life_file, self.pid_file, self.log_file, old_log):
+            found = _lstat(path)
+            if found is not None:
+                _refuse_planted(path, found)
 
     def check(self) -> bool:
         """Tell whether there is a socket, and refuse one that others could have put there.
@@ -148,11 +165,35 @@ def short_temp_dir() -> Path:
     )
 
 
+def open_own(path: Path, flags: int) -> int:
+    """Open a file that only this user can have made, and return its descriptor.
+
+    Raises:
+        ServerError: It is a link, no file, or belongs to somebody else; nothing of it is changed.
+        OSError: As os.open.
+    """
+    # A pipe would be waited for.
+    safe = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags | safe, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _planted(path) from error
+        raise
+    try:
+        _refuse_planted(path, os.fstat(fd))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def is_private(path: Path) -> bool:
     """Tell whether a directory exists, and refuse one that others own; close it to others.
 
     Raises:
-        ServerError: It belongs to somebody else, is no directory or cannot be looked at.
+        ServerError: It belongs to somebody else, can be written by others, is no directory or
+            cannot be looked at.
     """
     found = _lstat(path)
     if found is None:
@@ -160,6 +201,12 @@ def is_private(path: Path) -> bool:
     _refuse_foreign(path, found)
     if not stat.S_ISDIR(found.st_mode):
         raise ServerError(f"{path} is not a directory; move it away, or {WAY_OUT}")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & _WRITABLE_BY_OTHERS:
+        raise ServerError(
+            f"{path} can be written by other users (mode {mode:04o}), who may have put files "
+            f"there; look at what it holds and chmod it to 0700, or {WAY_OUT}"
+        )
     if found.st_mode & 0o077:
         _close(path)
     return True
@@ -215,6 +262,20 @@ def _lstat(path: Path) -> os.stat_result | None:
         return None
     except OSError as error:
         raise ServerError(f"{path} cannot be read: {error.strerror}; {WAY_OUT}") from error
+
+
+def _refuse_planted(path: Path, found: os.stat_result) -> None:
+    _refuse_foreign(path, found)
+    # A second name of a file elsewhere is a link, too.
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        raise _planted(path)
+
+
+def _planted(path: Path) -> ServerError:
+    return ServerError(
+        f"{path} is a link or no file, so the embedded server does not write there; remove it, or "
+        f"{WAY_OUT}"
+    )
 
 
 def _refuse_foreign(path: Path, found: os.stat_result) -> None:

@@ -285,6 +285,19 @@ def test_where_no_journal_can_be_kept(run, valkey, name, file, tmp_path):
     assert holds(valkey, name, LINES)
 
 
+@pytest.mark.parametrize("which", ["", "loads"])
+def test_marks_where_others_can_write_are_not_believed(run, valkey, name, file, home, which):
+    with BloomFilter(name, 150_000, client=valkey) as bloom:
+        planted = Journal(bloom, valkey, str(file), b"\n")
+        planted.begin(file.stat())
+        planted.advance(Mark(LINE_BYTES * len(LINES), len(LINES)))
+    (home / which).chmod(0o770)
+    done = run("load", "--name", name, str(file))
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    expected = f"bloomlock: {home / which} belongs to another user or can be written by others"
+    assert done.stderr.decode().startswith(expected)
+
+
 def test_a_mark_of_another_generation_is_never_written(valkey, name, file, home):
     with BloomFilter(name, 1000, client=valkey, on_lost="recreate") as bloom:
         journal = Journal(bloom, valkey, str(file), b"\n")

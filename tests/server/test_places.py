@@ -173,3 +173,55 @@ def test_a_directory_without_the_right_to_write(home):
     home.mkdir(mode=0o500)
     with pytest.raises(ServerError, match="cannot be used: Permission denied"):
         server.embedded_url()
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o775, 0o707, 0o1777])
+@pytest.mark.parametrize("holds", ["", "server.alive"])
+def test_a_directory_that_others_can_write_is_refused(home, mode, holds):
+    home.mkdir()
+    if holds:
+        (home / holds).touch()
+    home.chmod(mode)
+    expected = rf"^{home} can be written by other users \(mode {mode:04o}\), .* chmod it to 0700"
+    for function in (server.embedded_url, server.start, server.stop, server.status):
+        with pytest.raises(ServerError, match=expected):
+            function()
+    assert stat.S_IMODE(home.stat().st_mode) == mode
+    assert [path.name for path in home.iterdir()] == ([holds] if holds else [])
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize(
+    "name", ["server.alive", "start.lock", "server.log", "server.log.1", "server.pid"]
+)
+def test_a_link_in_the_place_of_a_file_is_refused(home, base, name, link):
+    precious = base / "precious"
+    precious.write_text("precious")
+    home.mkdir(mode=0o700)
+    link(precious, home / name)
+    with pytest.raises(ServerError, match=rf"{home / name} is a link or no file"):
+        server.start()
+    if name == "server.alive":
+        for function in (server.stop, server.status):
+            with pytest.raises(ServerError, match=rf"{home / name} is a link or no file"):
+                function()
+    assert precious.read_text() == "precious"
+    assert [path.name for path in home.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["server.alive", "start.lock", "server.pid"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(home, name):
+    home.mkdir(mode=0o700)
+    os.mkfifo(home / name)
+    with pytest.raises(ServerError, match=rf"{home / name} is a link or no file"):
+        server.start()
+
+
+@as_root
+def test_a_file_of_somebody_else_is_refused(home):
+    home.mkdir(mode=0o700)
+    (home / "server.alive").touch()
+    os.chown(home / "server.alive", NOBODY, NOBODY)
+    for function in (server.start, server.status):
+        with pytest.raises(ServerError, match=rf"server.alive belongs to user {NOBODY}"):
+            function()
