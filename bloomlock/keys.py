@@ -150,6 +150,15 @@ def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
     return keys._replace(fence=stripe_fence(bits_key))
 
 
+def copy_key(bits_key: str) -> str:
+    """Return the key at which a copy of the shard at `bits_key` is prepared.
+
+    >>> copy_key(FilterKeys("pages").bits(3))
+    'bloomlock:{pages/3}:bits:copy'
+    """
+    return f"{bits_key}:copy"
+
+
 def merge_keys(bits_key: str) -> tuple[str, str]:
     """Return the keys that exist while a script merges bits into the shard at `bits_key`.
 

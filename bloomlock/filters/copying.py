@@ -1,16 +1,18 @@
 """Copying a filter to another name, chunk by chunk through the client.
 
-The copy's descriptor says "copying" and its shards have no header until all bits are there, so
-nobody can take a half copy for a filter. Bits only ever go from 0 to 1, so a copy made while others
-add holds at least what was added before it began.
+The copy's descriptor says "copying", and its shards are prepared at keys of their own and renamed
+when all bits are there. So no client takes a half copy for a filter, and what an object adds that
+is attached to an earlier filter of that name does not become part of the copy. Bits only ever go
+from 0 to 1, so a copy made while others add holds at least what was added before it began.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.commands import (
     EXEC,
@@ -21,16 +23,18 @@ from bloomlock.commands import (
     Core,
     Request,
     ask,
+    check,
     encode_command,
 )
 from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, header_from_bytes
 from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.keys import copy_key
 from bloomlock.strategies.bits import header_command
 
 from .core import FilterCore, new_generation
 from .maintenance import delete
 from .room import check_room
-from .stored import look, look_and_watch
+from .stored import look, look_and_watch, look_at_shard
 from .writing import Changed, executed, mark_ready, store_command
 
 if TYPE_CHECKING:
@@ -57,11 +61,10 @@ def copy(core: FilterCore, keys: FilterKeys) -> Core[None]:
     yield from _repeated(lambda: _reserve(keys, target))
     try:
         for number, source in enumerate(view.shards):
-            yield from _copy_shard(core, view, source.key, keys.bits(number))
+            prepared = copy_key(keys.bits(number))
+            yield from _copy_shard(core, view, source.key, prepared, target.header)
         for number in range(target.size.shards):
-            key = keys.bits(number)
-            header = target.header.to_bytes(HEADER_BYTES, "big")
-            yield from ask(key, encode_command("SETRANGE", key, 0, header))
+            yield from _repeated(partial(_put_in_place, keys, number, target))
         yield from _repeated(lambda: _open(keys, target))
     except Changed:
         raise FilterLostError(
@@ -100,6 +103,18 @@ def _reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
         raise ConfigurationError(f"name {keys.name!r} was taken by another filter just now")
 
 
+def _put_in_place(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
+    """Give a prepared shard its name, unless a try that was cut off did."""
+    header, _ = yield from look_at_shard(keys, shard)
+    if header == target.header:
+        return
+    key = keys.bits(shard)
+    (reply,) = yield Request(key, [encode_command("RENAME", copy_key(key), key)])
+    if isinstance(reply, ResponseError) and "no such key" in str(reply):
+        raise Changed
+    check([reply])
+
+
 def _open(keys: FilterKeys, target: Descriptor) -> Core[None]:
     found = yield from look(keys)
     if found.descriptor == target.with_generation(target.generation, READY):
@@ -113,8 +128,15 @@ def _give_up(keys: FilterKeys, target: Descriptor) -> Core[None]:
         yield from delete(keys)
 
 
-def _copy_shard(core: FilterCore, view: View, source: str, target: str) -> Core[None]:
-    yield from ask(target, encode_command("UNLINK", target))
+def _copy_shard(
+    core: FilterCore, view: View, source: str, target: str, header_of_target: int
+) -> Core[None]:
+    header_bytes = header_of_target.to_bytes(HEADER_BYTES, "big")
+    yield from ask(
+        target,
+        encode_command("UNLINK", target),
+        encode_command("SETRANGE", target, 0, header_bytes),
+    )
     size = HEADER_BYTES + (view.descriptor.size.shard_bits + 7) // 8
     for start in range(HEADER_BYTES, size, COPIED_BYTES_PER_TRIP):
         end = min(start + COPIED_BYTES_PER_TRIP, size) - 1

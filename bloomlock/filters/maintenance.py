@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bloomlock.commands import Core, ask, encode_command
-from bloomlock.keys import stripe_fence
+from bloomlock.keys import copy_key, stripe_fence
 
 from .attachment import renew
 from .stored import look_for_remains
@@ -39,5 +39,6 @@ def delete(keys: FilterKeys) -> Core[bool]:
     return there
 
 
-def _keys_of_shard(keys: FilterKeys, shard: int) -> tuple[str, str]:
-    return keys.bits(shard), stripe_fence(keys.bits(shard))
+def _keys_of_shard(keys: FilterKeys, shard: int) -> tuple[str, ...]:
+    key = keys.bits(shard)
+    return key, stripe_fence(key), copy_key(key)

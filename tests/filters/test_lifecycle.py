@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import random
 import threading
+from functools import partial
 
 import pytest
 import redis
@@ -22,6 +24,8 @@ from bloomlock import (
     list_filters,
 )
 from bloomlock.descriptor import FIELDS, READY, Wanted, encode
+from bloomlock.filters import copying
+from bloomlock.keys import FilterKeys
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 BITS = "bloomlock:{x}:bits"
@@ -443,3 +447,49 @@ def test_threads_that_share_one_object(client, strategy):
     if strategy != "pipeline":
         assert sorted(won) == sorted(items)
     assert all(made.exists_many(items))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_copy_takes_nothing_of_an_object_attached_to_what_was_there(alone, strategy):
+    client, shards = alone, 2
+    items = [str(number) for number in range(40)]
+    for number in range(60):
+        client.flushall()
+        source = BloomFilter("x", 2000, client=client, shards=shards)
+        source.update(items[:10])
+        late = BloomFilter("y", 2000, client=client, shards=shards, strategy=strategy)
+        late.delete()
+        steps = copying.copy(source._core, FilterKeys("y"))
+        done = source._runtime.run(interrupted(steps, number, partial(add_late, late, items[10:])))
+        copied = BloomFilter.open("y", client=client)
+        assert copied.exists_many(items[:10]) == [True] * 10
+        late.reattach()
+        assert late.add_many(items[10:]) == [True] * 30
+        assert not client.keys("*:copy")
+        if not done:
+            assert number > 5 * shards
+            return
+    pytest.fail("a copy of so many steps?")
+
+
+def add_late(late, items):
+    with pytest.raises(FilterLostError):
+        late.add_many(items)
+
+
+def interrupted(core, number, act):
+    """Carry out a core, and something else before its step of that number; False: it ended."""
+    answer = None
+    acted = False
+    count = 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            step = core.send(answer)
+            if count == number:
+                act()
+                acted = True
+            count += 1
+            answer = yield step
+    if not acted:
+        act()
+    return acted
