@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from . import sizing
 from .errors import ConfigurationError, FilterMismatchError
-from .hashing import Hasher, check_seeds
+from .hashing import (
+    DIGEST_BYTES,
+    MAX_KEY_BYTES,
+    MIN_KEY_BYTES,
+    Hasher,
+    HashKey,
+    check_key,
+    check_seeds,
+    key_difference,
+)
 from .layouts import CLASSIC, LAYOUTS, check_layout
 from .sizing import (
     MAX_CAPACITY,
@@ -31,17 +40,22 @@ if TYPE_CHECKING:
     from .layouts import Formulas
 
 FORMAT = 1
+KEYED_FORMAT = 2
+"""Of a filter with a key: versions that know of none would put items elsewhere, and refuse it."""
+
 GENERATION_BITS = 48
 HEADER_BYTES = 8
 _MAGIC = ord("B") << 56
 _FLAGS = 0xFF << GENERATION_BITS
 _WHOLE = re.compile("[0-9]{1,18}")
+_HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 
 READY = "ready"
 CREATING = "creating"
 COPYING = "copying"
 STATES = (READY, CREATING, COPYING)
 CLEARED = "cleared"
+KEY = "key"
 
 FIELDS = (
     "format",
@@ -55,7 +69,9 @@ FIELDS = (
     "generation",
     "state",
     CLEARED,
+    KEY,
 )
+"""The last only of a filter with a key: "random:" and the key, or "secret:" and its check."""
 
 
 def header_of(generation: int) -> int:
@@ -97,6 +113,7 @@ class Descriptor:
         state: "ready"; "creating" while shards are initialised; "copying" while a copy fills.
         cleared: Whether the generation began with a clear. False: no filter was there, or it had
             lost something.
+        key: What the offsets depend on; None: on the item alone.
     """
 
     capacity: int
@@ -107,6 +124,7 @@ class Descriptor:
     generation: int = 0
     state: str = READY
     cleared: bool = False
+    key: HashKey | None = None
 
     @property
     def header(self) -> int:
@@ -128,9 +146,24 @@ class Descriptor:
         return min(1.0, rate + whole)
 
     def hasher(self) -> Hasher:
-        """Return the hasher that places items in this filter."""
-        size = self.size
-        return Hasher(size.shard_bits, size.num_hashes, size.shards, self.seeds, self.layout)
+        """Return the hasher that places items in this filter; its key has to be known."""
+        size, key = self.size, self.key
+        if key is not None and key.secret is None:
+            raise ConfigurationError("the filter has a key, which was not given")
+        return Hasher(
+            size.shard_bits,
+            size.num_hashes,
+            size.shards,
+            self.seeds,
+            self.layout,
+            key=key.secret if key is not None else None,
+        )
+
+    def with_key(self, given: HashKey | None) -> Descriptor:
+        """Return the same with the secret of the key filled in, which is known to fit."""
+        if self.key is None or self.key.secret is not None:
+            return self
+        return replace(self, key=given)
 
     def with_generation(self, generation: int, state: str, *, cleared: bool = False) -> Descriptor:
         """Return the same parameters for another generation."""
@@ -138,7 +171,8 @@ class Descriptor:
 
     def same_bits(self, other: Descriptor) -> bool:
         """Tell whether an item has the same offsets in both."""
-        return (self.size, self.seeds, self.layout) == (other.size, other.seeds, other.layout)
+        mine = (self.size, self.seeds, self.layout, self.key)
+        return mine == (other.size, other.seeds, other.layout, other.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +184,7 @@ class Wanted:
     seeds: tuple[int, ...] | None
     shards: int | None
     layout: str = CLASSIC
+    key: HashKey | None = None
 
     @classmethod
     def check(
@@ -159,14 +194,22 @@ class Wanted:
         seeds: object = None,
         shards: object = None,
         layout: object = CLASSIC,
+        *,
+        key: object = None,
     ) -> Wanted:
         """Check every parameter; raises ConfigurationError on the first that is not usable."""
+        if key is not None and seeds is not None:
+            raise ConfigurationError(
+                "seeds must be None with a key, which all offsets of an item come from, "
+                f"not {seeds!r:.80}"
+            )
         wanted = cls(
             check_capacity(capacity),
             check_error_rate(error_rate),
             check_seeds(seeds),
             check_shards(shards),
             check_layout(layout, seeds),
+            check_key(key),
         )
         wanted.describe()
         return wanted
@@ -180,6 +223,7 @@ class Wanted:
             descriptor.seeds,
             descriptor.size.shards,
             descriptor.layout,
+            descriptor.key,
         )
 
     def describe(self) -> Descriptor:
@@ -188,7 +232,9 @@ class Wanted:
         size = LAYOUTS[self.layout].size_for(
             self.capacity, self.error_rate, num_hashes=num_hashes, shards=self.shards
         )
-        return Descriptor(self.capacity, self.error_rate, size, self.seeds, self.layout)
+        return Descriptor(
+            self.capacity, self.error_rate, size, self.seeds, self.layout, key=self.key
+        )
 
     def differences(self, stored: Descriptor) -> list[str]:
         """Return "parameter: stored X, asked Y" for each parameter that differs."""
@@ -199,7 +245,9 @@ class Wanted:
             ("seeds", stored.seeds, self.seeds),
             ("shards", stored.size.shards, self.shards or stored.size.shards),
         ]
-        return [f"{what}: stored {old}, asked {new}" for what, old, new in pairs if old != new]
+        found = [f"{what}: stored {old}, asked {new}" for what, old, new in pairs if old != new]
+        other_key = key_difference(stored.key, self.key, opens=False)
+        return found if other_key is None else [*found, other_key]
 
 
 def encode(descriptor: Descriptor) -> dict[str, str]:
@@ -208,8 +256,9 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
     >>> encode(Wanted.check(1000, 0.01).describe().with_generation(7, READY))["capacity"]
     '1000'
     """
+    key = descriptor.key
     values = [
-        FORMAT,
+        FORMAT if key is None else KEYED_FORMAT,
         descriptor.capacity,
         repr(descriptor.error_rate),
         descriptor.size.shard_bits,
@@ -221,7 +270,16 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         descriptor.state,
     ]
     fields = dict(zip(FIELDS, map(str, values), strict=False))
-    return fields | {CLEARED: "1"} if descriptor.cleared else fields
+    if descriptor.cleared:
+        fields[CLEARED] = "1"
+    if key is not None:
+        fields[KEY] = f"{key.kind}:{_written(key)}"
+    return fields
+
+
+def _written(key: HashKey) -> str:
+    """Return what is stored of a key: a secret that users bring never is."""
+    return key.secret.hex() if key.stored and key.secret is not None else key.check
 
 
 def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
@@ -247,10 +305,10 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
 def refuse_newer_format(name: str, values: Sequence[bytes | None]) -> None:
     """Raise FilterMismatchError if the values of FIELDS are of a newer format."""
     written = _texts(values).get("format", "")
-    if _is_whole(written) and int(written) > FORMAT:
+    if _is_whole(written) and int(written) > KEYED_FORMAT:
         raise FilterMismatchError(
             f"filter {name!r} is stored in format {written}, and this version of bloomlock "
-            f"reads formats up to {FORMAT}; upgrade bloomlock"
+            f"reads formats up to {KEYED_FORMAT}; upgrade bloomlock"
         )
 
 
@@ -272,7 +330,9 @@ def _texts(values: Sequence[bytes | None]) -> dict[str, str]:
 
 
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
-    _whole(fields, "format", FORMAT)
+    keyed = _whole(fields, "format", KEYED_FORMAT) == KEYED_FORMAT
+    if keyed != (KEY in fields):
+        raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT} and to no other")
     size = Size(
         _whole(fields, "shard_bits", MAX_SHARD_BITS),
         _whole(fields, "num_hashes", MAX_HASHES),
@@ -296,7 +356,10 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         _whole(fields, "generation", 2**GENERATION_BITS - 1),
         fields["state"],
         fields.get(CLEARED) == "1",
+        _key(fields[KEY]) if keyed else None,
     )
+    if descriptor.key is not None and seeds:
+        raise ConfigurationError("a filter has seeds or a key, not both")
     # Other numbers would send each item to other bits than the writer's, without any error.
     expected = Wanted.of(descriptor).describe().size
     if size not in (expected, _size_by_formula(descriptor)):
@@ -305,6 +368,16 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
             f"capacity and error_rate, {expected.shard_bits} and {expected.num_hashes}"
         )
     return descriptor
+
+
+def _key(text: str) -> HashKey:
+    kind, _, written = text.partition(":")
+    if _HEXADECIMAL.fullmatch(written):
+        if kind == "secret" and len(written) == 2 * DIGEST_BYTES:
+            return HashKey(written, stored=False)
+        if kind == "random" and MIN_KEY_BYTES <= len(written) // 2 <= MAX_KEY_BYTES:
+            return HashKey.of(bytes.fromhex(written), stored=True)
+    raise ConfigurationError(f"key must be random or secret and in hexadecimal, not {kind!r:.20}")
 
 
 def _size_by_formula(descriptor: Descriptor) -> Size | None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.descriptor import Wanted
+from bloomlock.hashing import check_key
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 from bloomlock.runtime.async_tracking import AsyncTracking
 from bloomlock.runtime.clients import async_client
@@ -22,7 +23,7 @@ from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from types import TracebackType
-    from typing import Any, Self
+    from typing import Any, Literal, Self
 
     import redis.asyncio
 
@@ -54,8 +55,8 @@ class AsyncBloomFilter(FilterFace):
     Args:
         client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None, as
             for BloomFilter; used on one event loop at a time.
-        name, capacity, error_rate, strategy, layout, seeds, near_cache, max_staleness, on_full,
-            on_lost, on_unknown, shards, prefix: As for BloomFilter.
+        name, capacity, error_rate, strategy, layout, seeds, key, near_cache, max_staleness,
+            on_full, on_lost, on_unknown, shards, prefix: As for BloomFilter.
 
     >>> import asyncio
     >>> from bloomlock.server import PrivateServer
@@ -78,6 +79,7 @@ class AsyncBloomFilter(FilterFace):
         strategy: str | Strategy = "atomic",
         layout: Layout = "classic",
         seeds: Iterable[int] | None = None,
+        key: str | bytes | Literal[True] | None = None,
         near_cache: int = 0,
         max_staleness: float = MAX_STALENESS_SECONDS,
         on_full: OnFull = "warn",
@@ -89,7 +91,7 @@ class AsyncBloomFilter(FilterFace):
         """Check the parameters; the first awaited use connects."""
         core = FilterCore(
             FilterKeys(name, prefix),
-            Wanted.check(capacity, error_rate, seeds, shards, layout),
+            Wanted.check(capacity, error_rate, seeds, shards, layout, key=key),
             strategy=strategy,
             on_full=on_full,
             on_lost=on_lost,
@@ -105,6 +107,7 @@ class AsyncBloomFilter(FilterFace):
         *,
         client: Client = None,
         strategy: str | Strategy = "atomic",
+        key: str | bytes | Literal[True] | None = None,
         near_cache: int = 0,
         max_staleness: float = MAX_STALENESS_SECONDS,
         on_full: OnFull = "warn",
@@ -121,6 +124,7 @@ class AsyncBloomFilter(FilterFace):
             on_lost=on_lost,
             on_unknown=on_unknown,
             caching=NearCaching.check(near_cache, max_staleness, boot_clock),
+            key=check_key(key),
         )
         made = cls.__new__(cls)
         made._prepare(core, client)  # noqa: SLF001 - a second constructor

@@ -19,6 +19,7 @@ from bloomlock.errors import (
     FilterMismatchError,
     FilterNotFoundError,
 )
+from bloomlock.hashing import key_difference
 
 from .room import check_room
 from .stored import Found, look, look_and_watch, refuse_wrong_length
@@ -27,6 +28,7 @@ from .writing import Changed, complete, write
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bloomlock.hashing import HashKey
     from bloomlock.keys import FilterKeys
 
     Decide = Callable[[Found, set[int]], Descriptor | None]
@@ -35,7 +37,12 @@ ATTEMPTS = 20
 
 
 def attach(
-    keys: FilterKeys, wanted: Wanted | None, generation: int, *, recreate: bool
+    keys: FilterKeys,
+    wanted: Wanted | None,
+    generation: int,
+    *,
+    recreate: bool,
+    key: HashKey | None = None,
 ) -> Core[Descriptor]:
     """Return the descriptor of the filter, creating the filter where it is missing.
 
@@ -44,6 +51,7 @@ def attach(
         wanted: Parameters of the filter; None only attaches to what is there.
         generation: The generation to give a filter that has to be created.
         recreate: Start anew where a filter was but its bitmap or descriptor is gone.
+        key: The key of a filter that is only attached to.
 
     Raises:
         FilterNotFoundError: If `wanted` is None and there is nothing.
@@ -56,7 +64,7 @@ def attach(
 
     def decide(found: Found, broken: set[int]) -> Descriptor | None:
         if found.descriptor is not None:
-            _refuse_other(keys, wanted, found.descriptor)
+            _refuse_other(keys, wanted, key, found.descriptor)
         gone = _what_is_gone(found, broken)
         if gone is None and found.descriptor is not None:
             refuse_wrong_length(keys, 0, found.length, found.descriptor)
@@ -74,16 +82,18 @@ def attach(
     return (yield from _decide_and_write(keys, decide, adds_memory=True))
 
 
-def renew(keys: FilterKeys, generation: int) -> Core[Descriptor]:
+def renew(keys: FilterKeys, generation: int, key: HashKey | None) -> Core[Descriptor]:
     """Empty the filter: the same parameters, a new generation, all bits 0.
 
     Raises:
         FilterNotFoundError: If there is no such filter.
+        FilterMismatchError: If there is one with another key.
     """
 
     def decide(found: Found, broken: set[int]) -> Descriptor | None:  # noqa: ARG001 - all is emptied
         if found.descriptor is None:
             raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
+        _refuse_other_key(keys, key, found.descriptor)
         if found.descriptor.generation == generation:
             return None
         return found.descriptor.with_generation(generation, READY, cleared=True)
@@ -137,14 +147,28 @@ def _what_is_gone(found: Found, broken: set[int]) -> str | None:
     return "its bitmap"
 
 
-def _refuse_other(keys: FilterKeys, wanted: Wanted | None, stored: Descriptor) -> None:
+def _refuse_other(
+    keys: FilterKeys, wanted: Wanted | None, key: HashKey | None, stored: Descriptor
+) -> None:
     if stored.state == COPYING:
         raise FilterMismatchError(
             f"filter {keys.name!r} is still being filled by a copy, or the copy was interrupted; "
             "delete it to start again"
         )
-    differences = wanted.differences(stored) if wanted else []
+    if wanted is None:
+        _refuse_other_key(keys, key, stored)
+        return
+    differences = wanted.differences(stored)
     if differences:
         raise FilterMismatchError(
             f"filter {keys.name!r} exists with other parameters ({'; '.join(differences)})"
+        )
+
+
+def _refuse_other_key(keys: FilterKeys, key: HashKey | None, stored: Descriptor) -> None:
+    difference = key_difference(stored.key, key, opens=True)
+    if difference is not None:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} exists with another key ({difference}); give the one it was "
+            "created with"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import Wanted
+from bloomlock.hashing import check_key
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.clock import boot_clock
@@ -19,7 +20,7 @@ from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
-    from typing import Self
+    from typing import Literal, Self
 
     import redis
 
@@ -50,6 +51,11 @@ class BloomFilter(FilterFace):
             bytes, which scripts and processors reach at once, for more memory (3 % at a rate of
             1e-2, 34 % at 1e-6) and for rates from 1e-9 on; it takes no seeds.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
+        key: A secret of 16 to 64 bytes (or a str of as many in UTF-8) that the bits of an item
+            depend on, for items chosen by strangers who gain if another item counts as seen.
+            Everyone who uses the filter gives the same; the server stores a check of it, never
+            the secret. True: a random one, stored with the filter, which `open` reads there. None:
+            no key, and anyone can make an item with the bits of another one.
         near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
             and given without a round trip; 0 for none.
         max_staleness: Seconds after a clear by another client for which they may be given still.
@@ -97,6 +103,7 @@ class BloomFilter(FilterFace):
         strategy: str | Strategy = "atomic",
         layout: Layout = "classic",
         seeds: Iterable[int] | None = None,
+        key: str | bytes | Literal[True] | None = None,
         near_cache: int = 0,
         max_staleness: float = MAX_STALENESS_SECONDS,
         on_full: OnFull = "warn",
@@ -108,7 +115,7 @@ class BloomFilter(FilterFace):
         """Create the filter or attach to it."""
         core = FilterCore(
             FilterKeys(name, prefix),
-            Wanted.check(capacity, error_rate, seeds, shards, layout),
+            Wanted.check(capacity, error_rate, seeds, shards, layout, key=key),
             strategy=strategy,
             on_full=on_full,
             on_lost=on_lost,
@@ -124,6 +131,7 @@ class BloomFilter(FilterFace):
         *,
         client: Client = None,
         strategy: str | Strategy = "atomic",
+        key: str | bytes | Literal[True] | None = None,
         near_cache: int = 0,
         max_staleness: float = MAX_STALENESS_SECONDS,
         on_full: OnFull = "warn",
@@ -147,6 +155,7 @@ class BloomFilter(FilterFace):
             on_lost=on_lost,
             on_unknown=on_unknown,
             caching=NearCaching.check(near_cache, max_staleness, boot_clock),
+            key=check_key(key),
         )
         made = cls.__new__(cls)
         made._start(core, client)  # noqa: SLF001 - a second constructor

@@ -24,6 +24,7 @@ from .view import View
 
 if TYPE_CHECKING:
     from bloomlock.commands import Core
+    from bloomlock.hashing import HashKey
     from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Strategy
 
@@ -53,6 +54,7 @@ class FilterCore(LockOwner):
 
     Attributes:
         keys: The filter's keys.
+        key: What the offsets depend on, as the caller gave it.
         strategy: How updates reach Redis.
         single_trip: The same, if it takes one request and nothing else for one item.
         script: Another way for batches.
@@ -77,11 +79,13 @@ class FilterCore(LockOwner):
         on_lost: object,
         on_unknown: object,
         caching: NearCaching | None = None,
+        key: HashKey | None = None,
     ) -> None:
         """Check the policies; nothing is sent."""
         super().__init__()
         self.keys = keys
         self.wanted = wanted
+        self.key = wanted.key if wanted is not None else key
         self.strategy: Strategy = make_strategy(strategy)
         self.single_trip = self.strategy if isinstance(self.strategy, SingleTrip) else None
         self.script = WithFallback(LuaStrategy(), self.strategy)
@@ -121,6 +125,7 @@ class FilterCore(LockOwner):
             on_lost=self.on_lost,
             on_unknown=self.on_unknown,
             caching=self.caching,
+            key=self.key,
         )
 
     def attach(self) -> Core[View]:
@@ -128,7 +133,9 @@ class FilterCore(LockOwner):
         recreate = self.on_lost == "recreate"
         generation = self.own_generation()
         try:
-            descriptor = yield from attach(self.keys, self.wanted, generation, recreate=recreate)
+            descriptor = yield from attach(
+                self.keys, self.wanted, generation, recreate=recreate, key=self.key
+            )
         except Exception:
             # The view stays what it was, and what it was may be gone.
             self.forget()
@@ -137,6 +144,7 @@ class FilterCore(LockOwner):
 
     def adopt(self, descriptor: Descriptor) -> Core[View]:
         """Take `descriptor` for the truth from now on."""
+        descriptor = descriptor.with_key(self.key)
         view = View.of(self.keys, descriptor)
         if self.wanted is None:
             self.wanted = Wanted.of(descriptor)

@@ -32,6 +32,7 @@ class FilterInfo:
         seeds: One Murmur3 seed for each hash function; None: default hashing.
         layout: Where the bits of an item lie: "classic", anywhere in its shard, or "blocked", in
             one block of 64 bytes.
+        key_kind: "secret" if users bring the key, "random" if it is stored; None: there is none.
         shards: Redis strings the bits are spread over.
         generation: Changes whenever the filter is cleared or replaced.
         strategy: How this object's updates reach Redis.
@@ -49,6 +50,7 @@ class FilterInfo:
     num_hashes: int
     seeds: tuple[int, ...] | None
     layout: str
+    key_kind: str | None
     shards: int
     generation: int
     strategy: str
@@ -73,6 +75,7 @@ class FilterInfo:
             num_hashes=size.num_hashes,
             seeds=descriptor.seeds,
             layout=descriptor.layout,
+            key_kind=None if descriptor.key is None else descriptor.key.kind,
             shards=size.shards,
             generation=descriptor.generation,
             strategy=strategy,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def clear(core: FilterCore) -> Core[None]:
     """Empty the filter for everybody, keeping its parameters, and attach to the new generation."""
     try:
-        descriptor = yield from renew(core.keys, core.own_generation())
+        descriptor = yield from renew(core.keys, core.own_generation(), core.key)
     finally:
         # Whatever became of it, this object gives no answer from before.
         core.forget()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import HEADER_BYTES, Wanted
+from bloomlock.hashing import check_key
 from bloomlock.items import encode_item
 
 from . import memory_file
@@ -43,6 +44,7 @@ class MemoryBloomFilter(Parameters):
         error_rate: False-positive rate at that fill, 0 < p < 1.
         layout: "classic", or "blocked": all bits of an item in one line of the processor's cache.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
+        key: As for BloomFilter; True: a random one, which `save` writes into the file.
         shards: As the filter in Redis that it is to be merged into; None: as few as hold the bits.
         on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items
             then with CapacityError.
@@ -73,17 +75,25 @@ class MemoryBloomFilter(Parameters):
         *,
         layout: Literal["classic", "blocked"] = "classic",
         seeds: Iterable[int] | None = None,
+        key: str | bytes | Literal[True] | None = None,
         shards: int | None = None,
         on_full: OnFull = "warn",
     ) -> None:
         """Make an empty filter."""
-        wanted = Wanted.check(capacity, error_rate, seeds, shards, layout)
+        wanted = Wanted.check(capacity, error_rate, seeds, shards, layout, key=key)
         refuse = refuses(on_full)
         descriptor = wanted.describe()
         self._core = MemoryCore(descriptor, MemoryBits(descriptor), refuse=refuse)
 
     @classmethod
-    def load(cls, path: FilePath, *, mode: Mode = "c", on_full: OnFull = "warn") -> Self:
+    def load(
+        cls,
+        path: FilePath,
+        *,
+        mode: Mode = "c",
+        key: str | bytes | Literal[True] | None = None,
+        on_full: OnFull = "warn",
+    ) -> Self:
         """Return the filter that `save` wrote, its file mapped into memory.
 
         Args:
@@ -91,6 +101,7 @@ class MemoryBloomFilter(Parameters):
             mode: "c": changes stay in this process. "r": adding is refused. "r+": changes go to
                 the file, which no other object may have open so meanwhile; the system writes them
                 when it likes to, and `flush` at once.
+            key: The secret that the filter was made with; a random key is in the file.
             on_full: As the class.
 
         The file must stay as long as it is: every method raises FilterLostError for one that was
@@ -100,12 +111,13 @@ class MemoryBloomFilter(Parameters):
 
         Raises:
             ConfigurationError: If the file is not whole, no file of a filter, or of a newer format.
+            FilterMismatchError: If the filter has another key.
             OSError: If it cannot be opened.
 
         Cost: some pages; what is touched is read from the file then.
         """
         refuse = refuses(on_full)
-        descriptor, bits = memory_file.load(path, mode)
+        descriptor, bits = memory_file.load(path, mode, check_key(key))
         return cls._with(MemoryCore(descriptor, bits, refuse=refuse))
 
     @classmethod

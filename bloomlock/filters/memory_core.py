@@ -149,8 +149,8 @@ class MemoryCore:
         mine = self.descriptor
         if not mine.same_bits(other):
             raise ConfigurationError(
-                "filters can be merged only if num_bits, num_hashes, shards, seeds and layout are "
-                f"the same: this one has {_shape(mine)}, the other {_shape(other)}"
+                "filters can be merged only if num_bits, num_hashes, shards, seeds, layout and "
+                f"key are the same: this one has {_shape(mine)}, the other {_shape(other)}"
             )
 
     def _refusing(self) -> bool:
@@ -204,6 +204,12 @@ class MemoryCore:
 def _shape(descriptor: Descriptor) -> str:
     size = descriptor.size
     return (
-        f"{size.num_bits}, {size.num_hashes}, {size.shards}, {descriptor.seeds} and "
-        f"{descriptor.layout!r}"
+        f"{size.num_bits}, {size.num_hashes}, {size.shards}, {descriptor.seeds}, "
+        f"{descriptor.layout!r} and {_key_name(descriptor)}"
     )
+
+
+def _key_name(descriptor: Descriptor) -> str:
+    """Return which key it is, without anything of the key itself."""
+    key = descriptor.key
+    return "none" if key is None else f"the {key.kind} one of check {key.check[:8]}"

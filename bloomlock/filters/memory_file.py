@@ -23,13 +23,20 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from bloomlock.descriptor import CLEARED, FIELDS, READY, decode, encode
-from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
+from bloomlock.descriptor import CLEARED, FIELDS, KEY, READY, decode, encode
+from bloomlock.errors import (
+    BloomlockError,
+    ConfigurationError,
+    FilterLostError,
+    FilterMismatchError,
+)
+from bloomlock.hashing import key_difference
 
 from .memory_bits import MemoryBits, image_bytes
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
+    from bloomlock.hashing import HashKey
 
     FilePath = str | os.PathLike[str]
 
@@ -99,12 +106,13 @@ def save(path: FilePath, descriptor: Descriptor, bits: MemoryBits) -> None:
         os.close(folder)
 
 
-def load(path: FilePath, mode: Mode) -> tuple[Descriptor, MemoryBits]:
+def load(path: FilePath, mode: Mode, key: HashKey | None = None) -> tuple[Descriptor, MemoryBits]:
     """Map the file into memory.
 
     Raises:
         ConfigurationError: If `mode` is none, or the file is not a whole file of this format, or
             with mode "r+" another object has it open so.
+        FilterMismatchError: If it holds a filter with another key.
         OSError: If the file cannot be opened.
 
     Cost: the header is read; bits are read by the system when they are touched.
@@ -117,6 +125,13 @@ def load(path: FilePath, mode: Mode) -> tuple[Descriptor, MemoryBits]:
         length = os.fstat(file.fileno()).st_size
         start = file.read(PAGE)
         descriptor = _descriptor(path, start, length)
+        difference = key_difference(descriptor.key, key, opens=True)
+        if difference is not None:
+            raise FilterMismatchError(
+                f"{os.fspath(path)!r} holds a filter with another key ({difference}); give the one "
+                "it was made with"
+            )
+        descriptor = descriptor.with_key(key)
         try:
             mapped = mmap.mmap(file.fileno(), length, access=_ACCESS[mode])
         except ValueError as error:
@@ -176,7 +191,8 @@ def _descriptor(path: FilePath, start: bytes, length: int) -> Descriptor:
     try:
         fields = json.loads(text)
         # Whether its generation began with a clear is of no account in a file, and not written.
-        values = [None if key == CLEARED else fields[key].encode() for key in FIELDS]
+        absent = {CLEARED} if KEY in fields else {CLEARED, KEY}
+        values = [None if name in absent else fields[name].encode() for name in FIELDS]
         descriptor = decode(os.fspath(path), values)
     except (
         BloomlockError,

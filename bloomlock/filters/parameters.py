@@ -46,14 +46,20 @@ class Parameters:
         return self._descriptor.layout
 
     @property
+    def key_kind(self) -> str | None:
+        """Where its key comes from: "secret", from users; "random", stored; None: it has none."""
+        return None if self._descriptor.key is None else self._descriptor.key.kind
+
+    @property
     def shards(self) -> int:
         """Redis strings the bits are spread over."""
         return self._descriptor.size.shards
 
     def _shape(self) -> str:
         layout = "" if self.layout == "classic" else f", {self.layout}"
+        keyed = "" if self.key_kind is None else f", {self.key_kind} key"
         shards = "1 shard" if self.shards == 1 else f"{self.shards} shards"
         return (
             f"{self.capacity} items at {self.error_rate:g}, {self.num_bits} bits, "
-            f"{self.num_hashes} hashes{layout}, {shards}"
+            f"{self.num_hashes} hashes{layout}{keyed}, {shards}"
         )

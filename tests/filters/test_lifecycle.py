@@ -90,8 +90,8 @@ def test_foreign_keys_are_left_alone(client, key, kind):
 
 def test_a_newer_descriptor_is_refused(client):
     BloomFilter("x", 1000, client=client)
-    client.hset(META, "format", 2)
-    with pytest.raises(FilterMismatchError, match="format 2"):
+    client.hset(META, "format", 3)
+    with pytest.raises(FilterMismatchError, match="format 3"):
         BloomFilter("x", 1000, client=client)
 
 

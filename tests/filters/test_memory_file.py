@@ -140,7 +140,7 @@ DAMAGES = {
     "a list": (lambda data: signed([1]) + data[4096:], "no use"),
     "nothing known": (lambda data: signed({}) + data[4096:], "no use"),
     "numbers": (lambda data: changed(data, capacity=1000), "no use"),
-    "newer fields": (lambda data: changed(data, format="2"), "upgrade bloomlock"),
+    "newer fields": (lambda data: changed(data, format="3"), "upgrade bloomlock"),
     "another layout": (lambda data: changed(data, layout="round"), "no use.*layout"),
     "larger": (lambda data: changed(data, shard_bits="99999"), "no use.*shard_bits 99999"),
     "more hashes": (lambda data: changed(data, num_hashes="7"), "no use.*num_hashes 7"),

@@ -1,0 +1,347 @@
+"""Filters with a key: what a stranger cannot make, who is refused, and what is never shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+import redis.asyncio
+from mmh3 import mmh3_x64_128_utupledigest
+from murmur import item_with_digest
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    ConfigurationError,
+    FilterMismatchError,
+    MemoryBloomFilter,
+    delete_filter,
+)
+from bloomlock.hashing import Hasher
+from bloomlock.sizing import HEADER_BITS
+
+SECRET = "correct horse battery staple"  # noqa: S105 - of these tests only
+OTHER = b"\x00\xff another secret \x00"
+VECTORS = json.loads(
+    Path(__file__).parents[1].joinpath("unit", "vectors_keyed.json").read_text("utf-8")
+)
+URL = "https://shop.example/the-page-to-hide"
+SHAPES = [{}, {"layout": "blocked"}, {"shards": 3}]
+
+
+@pytest.fixture
+def client(valkey):
+    with redis.Redis.from_url(valkey) as made:
+        made.flushall()
+        yield made
+
+
+# What a stranger can do without a key, and cannot with one.
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("prefix", [b"", b"https://evil.example/?session=0"])
+def test_an_item_made_from_inverted_murmur3_hides_a_page_only_without_a_key(client, shape, prefix):
+    crafted = item_with_digest(
+        mmh3_x64_128_utupledigest(URL.encode(), 0), prefix.ljust(-(-len(prefix) // 16) * 16, b"x")
+    )
+    assert crafted != URL.encode()
+    for key, hidden in ((None, True), (SECRET, False), (True, False)):
+        shared = BloomFilter(f"x {key}", 1000, client=client, key=key, **shape)
+        memory = MemoryBloomFilter(1000, key=key, **shape)
+        for made in (shared, memory):
+            assert made.add(crafted) is True
+            assert (URL in made) is hidden
+            assert made.exists_many([URL]) == [hidden]
+            assert made.add(URL) is not hidden
+
+
+# The hash.
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["what"])
+def test_written_vectors_still_hold(vector):
+    hasher = Hasher(
+        vector["shard_bits"],
+        vector["num_hashes"],
+        vector["shards"],
+        layout=vector["layout"],
+        key=bytes.fromhex(vector["key_hex"]),
+    )
+    data = bytes.fromhex(vector["item_hex"])
+    offsets = [HEADER_BITS + offset for offset in vector["offsets"]]
+    assert hasher.locate(data) == (vector["shard"], offsets)
+    shards, rows = hasher.place(hasher.digests([data]))
+    assert (shards.tolist(), rows.tolist()) == ([vector["shard"]], [offsets])
+
+
+@pytest.mark.parametrize("layout", ["classic", "blocked"])
+def test_digests_are_those_of_blake2b_and_placed_as_murmurs(layout):
+    items = [b"", b"a", bytes(200), *(b"%d" % number for number in range(5_000))]
+    keyed = Hasher(2**20, 12, 5, layout=layout, key=OTHER)
+    plain = Hasher(2**20, 12, 5, layout=layout)
+    expected = np.array(
+        [np.frombuffer(blake2b(item, key=OTHER, digest_size=16).digest(), "<u8") for item in items]
+    )
+    assert np.array_equal(keyed.digests(items), expected)
+    shards, rows = map(np.ndarray.tolist, keyed.place(expected))
+    assert (shards, rows) == tuple(map(np.ndarray.tolist, plain.place(expected)))
+    assert [keyed.locate(item) for item in items] == list(zip(shards, rows, strict=True))
+
+
+# Who may use it.
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_those_who_bring_the_secret_share_a_filter(client, shape):
+    made = BloomFilter("x", 1000, client=client, key=SECRET, **shape)
+    assert made.add("a") is True
+    assert made.add_many(map(str, range(500)), route="bitmap") == [True] * 500
+    assert made.add_many(map(str, range(400, 600)), route="script") == [False] * 100 + [True] * 100
+    same = BloomFilter("x", 1000, client=client, key=SECRET.encode(), **shape)
+    opened = BloomFilter.open("x", client=client, key=SECRET)
+    for other in (same, opened):
+        assert other.add("a") is False
+        assert all(other.exists_many(map(str, range(600))))
+        assert other.key_kind == other.info().key_kind == "secret"
+    opened.clear()
+    assert same._core.descriptor.key.secret
+    same.reattach()
+    assert same.add("a") is True
+    copied = same.copy("y")
+    assert "a" in copied
+    assert copied.add("b") is True
+    memory = same.to_memory()
+    assert "a" in memory
+    local = MemoryBloomFilter(1000, key=SECRET, **shape)
+    local.update(["c"])
+    same.update(local)
+    local.update(memory)
+    assert "c" in same
+    assert "a" in local
+    made.delete()
+    recreating = BloomFilter("x", 1000, client=client, key=SECRET, on_lost="recreate", **shape)
+    made.reattach()
+    made.delete()
+    assert recreating.add_many(["a", "b"]) == [True, True]
+    assert recreating.add("a") is False
+
+
+def test_asyncio(client, valkey):
+    async def run():
+        shared = redis.asyncio.Redis.from_url(valkey)
+        made = await AsyncBloomFilter("x", 1000, client=shared, key=SECRET)
+        assert await asyncio.gather(*(made.add(item) for item in "aab")) == [True, False, True]
+        opened = await AsyncBloomFilter.open("x", client=shared, key=SECRET)
+        assert await opened.exists("a")
+        for key in (None, OTHER, True):
+            with pytest.raises(FilterMismatchError, match="key: stored"):
+                await AsyncBloomFilter("x", 1000, client=shared, key=key)
+            with pytest.raises(FilterMismatchError, match="key: stored"):
+                await AsyncBloomFilter.open("x", client=shared, key=key)
+        await shared.aclose()
+
+    asyncio.run(run())
+    assert BloomFilter.open("x", client=client, key=SECRET).exists_many(["a", "b"]) == [True] * 2
+
+
+@pytest.mark.parametrize("stored", [None, True, SECRET])
+@pytest.mark.parametrize("given", [None, True, SECRET, OTHER])
+@pytest.mark.parametrize("on_lost", ["raise", "recreate"])
+def test_another_key_is_refused_and_changes_nothing(client, tmp_path, stored, given, on_lost):
+    BloomFilter("x", 1000, client=client, key=stored).add("a")
+    before = {key: client.dump(key) for key in client.keys("*")}
+    memory = MemoryBloomFilter(1000, key=stored)
+    memory.save(tmp_path / "x")
+    if given == stored:
+        assert "a" in BloomFilter("x", 1000, client=client, key=given, on_lost=on_lost)
+    else:
+        with pytest.raises(FilterMismatchError, match="key: stored"):
+            BloomFilter("x", 1000, client=client, key=given, on_lost=on_lost)
+    if given == stored or (stored is True and given is None):
+        assert "a" in BloomFilter.open("x", client=client, key=given, on_lost=on_lost)
+        MemoryBloomFilter.load(tmp_path / "x", key=given)
+    else:
+        with pytest.raises(FilterMismatchError, match="key: stored"):
+            BloomFilter.open("x", client=client, key=given, on_lost=on_lost)
+        with pytest.raises(FilterMismatchError, match="key: stored"):
+            MemoryBloomFilter.load(tmp_path / "x", key=given)
+    assert {key: client.dump(key) for key in client.keys("*")} == before
+    client.delete("bloomlock:{x}:bits")
+    if on_lost == "recreate" and given != stored and not (stored is True and given is None):
+        with pytest.raises(FilterMismatchError, match="key: stored"):
+            BloomFilter.open("x", client=client, key=given, on_lost=on_lost)
+        assert client.exists("bloomlock:{x}:bits") == 0
+
+
+def test_a_filter_that_was_replaced_by_one_with_another_key_is_not_cleared(client):
+    made = BloomFilter("x", 1000, client=client, key=SECRET)
+    made.delete()
+    other = BloomFilter("x", 1000, client=client, key=OTHER)
+    other.add("a")
+    with pytest.raises(FilterMismatchError, match="key: stored"):
+        made.clear()
+    assert "a" in other
+
+
+def test_only_filters_with_the_same_key_are_merged(client):
+    shared = BloomFilter("x", 1000, client=client, key=SECRET)
+    for key in (None, OTHER, True):
+        local = MemoryBloomFilter(1000, key=key)
+        with pytest.raises(ConfigurationError, match="key are the same"):
+            shared.update(local)
+        with pytest.raises(ConfigurationError, match="key are the same"):
+            local.update(MemoryBloomFilter(1000, key=SECRET))
+    first, second = MemoryBloomFilter(1000, key=True), MemoryBloomFilter(1000, key=True)
+    with pytest.raises(ConfigurationError, match="key are the same"):
+        first |= second
+    assert "a" not in first
+
+
+# A random key.
+
+
+def test_a_random_key_is_stored_and_read_by_open(client, tmp_path):
+    made = BloomFilter("x", 1000, client=client, key=True)
+    second = BloomFilter("x", 1000, client=client, key=True)
+    assert made.add("a") is True
+    assert second.add("a") is False
+    opened = BloomFilter.open("x", client=client)
+    assert opened.key_kind == "random"
+    assert opened.add_many(["a", "b"]) == [False, True]
+    copied = opened.copy("y")
+    assert copied.add("a") is False
+    assert BloomFilter.open("y", client=client).add("b") is False
+    opened.clear()
+    made.reattach()
+    assert made.add("a") is True
+    made.to_memory().save(tmp_path / "x")
+    assert "a" in MemoryBloomFilter.load(tmp_path / "x")
+    keys = {BloomFilter(str(n), 10, client=client, key=True)._core.descriptor.key for n in "123"}
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("route", ["items", "bitmap"])
+def test_items_are_hashed_anew_when_the_filter_is_replaced_by_one_with_another_random_key(
+    client, shape, route
+):
+    made = BloomFilter("x", 1000, client=client, key=True, on_lost="recreate", **shape)
+    made.add_many(["before"])
+    made.delete()
+    other = BloomFilter("x", 1000, client=client, key=True, **shape)
+    items = [str(number) for number in range(300)]
+    assert made.add_many(items, route=route) == [True] * 300
+    assert all(other.exists_many(items))
+    assert made.exists_many(items) == [True] * 300
+
+
+# What is not usable, and what is never shown.
+
+
+@pytest.mark.parametrize(
+    "key", [False, 5, "short", b"", b"x" * 15, "é" * 33, "\ud800" * 20, b"x" * 65]
+)
+def test_bad_keys(client, key):
+    makers = [
+        lambda: BloomFilter("x", 1000, client=client, key=key),
+        lambda: BloomFilter.open("x", client=client, key=key),
+        lambda: AsyncBloomFilter("x", 1000, key=key),
+        lambda: MemoryBloomFilter(1000, key=key),
+        lambda: MemoryBloomFilter.load("no file", key=key),
+    ]
+    for make in makers:
+        with pytest.raises(ConfigurationError, match="key must be 16 to 64 bytes") as caught:
+            make()
+        assert "short" not in str(caught.value)
+        assert "xxx" not in str(caught.value)
+    assert client.keys("*") == []
+
+
+def test_seeds_are_refused_with_a_key():
+    with pytest.raises(ConfigurationError, match="seeds must be None with a key"):
+        MemoryBloomFilter(1000, seeds=[1, 2], key=True)
+
+
+def test_a_secret_is_shown_and_stored_nowhere(client, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    made = BloomFilter("x", 20, client=client, key=SECRET, near_cache=10)
+    made.update(map(str, range(40)))
+    memory = made.to_memory()
+    memory.save(tmp_path / "x")
+    shown = [repr(made), repr(made.info()), repr(memory), repr(made._core.descriptor)]
+    shown += [repr(made._core.wanted), repr(made._core.view)]
+    for attempt in (
+        lambda: BloomFilter.open("x", client=client, key=OTHER),
+        lambda: BloomFilter.open("x", client=client),
+        lambda: BloomFilter("x", 1000, client=client, key=SECRET + "!"),
+        lambda: made.update(MemoryBloomFilter(20, key=OTHER)),
+    ):
+        with pytest.raises((FilterMismatchError, ConfigurationError)) as caught:
+            attempt()
+        shown.append(str(caught.value))
+    shown.append(caplog.text)
+    secret, other = SECRET.encode(), OTHER
+    for form in (SECRET, secret.hex(), repr(OTHER)[2:-1], other.hex()):
+        assert not any(form in text for text in shown)
+    stored = b"".join(client.dump(key) for key in client.keys("*"))
+    stored += (tmp_path / "x").read_bytes()
+    assert client.hget("bloomlock:{x}:meta", "key").startswith(b"secret:")
+    assert secret not in stored
+    assert secret.hex().encode() not in stored
+
+
+def test_a_random_key_is_not_shown_either(client):
+    made = BloomFilter("x", 20, client=client, key=True)
+    stored = client.hget("bloomlock:{x}:meta", "key").partition(b":")[2].decode()
+    memory = made.to_memory()
+    for text in (repr(made), repr(made.info()), repr(memory), repr(made._core.descriptor)):
+        assert stored not in text
+
+
+# Other versions.
+
+
+def test_the_format_of_a_filter_with_a_key_is_newer_and_of_one_without_is_not(client):
+    BloomFilter("x", 1000, client=client, key=SECRET)
+    BloomFilter("y", 1000, client=client)
+    assert client.hget("bloomlock:{x}:meta", "format") == b"2"
+    assert client.hget("bloomlock:{y}:meta", "format") == b"1"
+    assert client.hget("bloomlock:{y}:meta", "key") is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": "1"},
+        {"key": ""},
+        {"key": "secret:"},
+        {"key": "secret:zz"},
+        {"key": "secret:" + "0" * 30},
+        {"key": "random:" + "0" * 30},
+        {"key": "random:" + "0" * 130},
+        {"key": "open:" + "0" * 32},
+    ],
+    ids=str,
+)
+def test_a_damaged_key_is_refused(client, changes):
+    BloomFilter("x", 1000, client=client, key=SECRET)
+    client.hset("bloomlock:{x}:meta", mapping=changes)
+    with pytest.raises(FilterMismatchError, match="damaged descriptor"):
+        BloomFilter.open("x", client=client, key=SECRET)
+    client.hdel("bloomlock:{x}:meta", "key")
+    client.hset("bloomlock:{x}:meta", "format", "2")
+    with pytest.raises(FilterMismatchError, match="damaged descriptor"):
+        BloomFilter.open("x", client=client, key=SECRET)
+
+
+def test_it_can_be_deleted_without_the_key(client):
+    BloomFilter("x", 1000, client=client, key=SECRET)
+    assert delete_filter("x", client=client)
+    assert client.keys("*") == []
