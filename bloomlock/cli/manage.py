@@ -12,7 +12,7 @@ import click
 from bloomlock import BloomFilter, BloomlockError, delete_filter, list_filters
 
 from .examples import examples
-from .failures import ERROR, NO, sentence, warn
+from .failures import ERROR, NO, Failure, sentence, warn
 from .options import name_argument, url_option
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _UNIT = 1024
 
 _names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...")
-_yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask, also at a terminal.")
+_yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 @click.command(
@@ -56,22 +56,25 @@ def info_command(name: str, url: str | None, *, as_json: bool) -> None:
     "ls",
     epilog=examples(
         "bloomlock ls -l",
-        "bloomlock ls | grep '^test-' | xargs -d '\\n' bloomlock delete",
+        "bloomlock ls | grep '^test-' | xargs -d '\\n' bloomlock delete --yes",
     ),
 )
 @url_option
-@click.option("-l", "--long", "long", is_flag=True, help="Show also items, fill and memory.")
+@click.option(
+    "-l", "--long", "long", is_flag=True, help="Show also items, fill and memory, as they are now."
+)
 def ls_command(url: str | None, *, long: bool) -> None:
     """List all filters, one name a line.
 
-    The server goes through all its keys; for -l it reads all bitmaps.
+    The server goes through all its keys; for -l it reads all bitmaps. There FILL is the items of
+    the capacity, and ERROR RATE the share of new items taken for seen ones at that fill.
     """
     names = list_filters(client=url)
     if not long:
         for name in names:
             click.echo(_shown(name))
         return
-    head = ("ITEMS", "CAPACITY", "ERROR RATE", "MEMORY", "NAME")
+    head = ("ITEMS", "CAPACITY", "FILL", "ERROR RATE", "MEMORY", "NAME")
     rows = [head, *((*_long(name, url), _shown(name)) for name in names)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *numbers, name in rows:
@@ -89,7 +92,10 @@ def ls_command(url: str | None, *, long: bool) -> None:
 @url_option
 @_yes_option
 def clear_command(names: tuple[str, ...], url: str | None, *, yes: bool) -> int:
-    """Empty filters for everybody, keeping their parameters. Asks first at a terminal."""
+    """Empty filters for everybody, keeping their parameters.
+
+    Asks first, at the terminal; where there is none --yes has to be given.
+    """
 
     def clear(name: str) -> None:
         with BloomFilter.open(name, client=url) as bloom:
@@ -108,7 +114,10 @@ def clear_command(names: tuple[str, ...], url: str | None, *, yes: bool) -> int:
 @url_option
 @_yes_option
 def delete_command(names: tuple[str, ...], url: str | None, *, yes: bool) -> int:
-    """Delete filters, also broken ones. Asks first at a terminal."""
+    """Delete filters, also broken ones.
+
+    Asks first, at the terminal; where there is none --yes has to be given.
+    """
 
     def delete(name: str) -> None:
         if not delete_filter(name, client=url):
@@ -132,8 +141,9 @@ def _for_each(names: Sequence[str], verb: str, act: Callable[[str], None], *, ye
 
 
 def _confirm(question: str) -> bool:
-    if sys.stdin is None or not sys.stdin.isatty():
-        return True
+    # What comes through a pipe is no answer to a question that nobody has read.
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+        raise Failure(f"{question} There is no terminal to ask at; give --yes")
     click.echo(f"{question} [y/N] ", nl=False, err=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
@@ -157,17 +167,18 @@ def _describe(info: FilterInfo) -> list[tuple[str, str]]:
     ]
 
 
-def _long(name: str, url: str | None) -> tuple[str, str, str, str]:
+def _long(name: str, url: str | None) -> tuple[str, ...]:
     try:
         with BloomFilter.open(name, client=url) as bloom:
             info = bloom.info()
     except BloomlockError as error:
         warn(sentence(str(error)))
-        return ("?", "?", "?", "?")
+        return ("?",) * 5
     return (
         f"{info.estimated_count}",
         f"{info.capacity}",
-        f"{info.error_rate:g}",
+        f"{info.estimated_count / info.capacity:.0%}",
+        f"{info.current_error_rate:.2g}",
         _size(info.memory_bytes),
     )
 

@@ -62,7 +62,10 @@ def stop_command(timeout: float) -> None:
 
 @server_group.command("status")
 def status_command() -> None:
-    """Tell how the server is; exit status 0 if it runs, 3 if it does not."""
+    """Tell how the server is.
+
+    Exit status: 0 if it runs, 1 if it runs and refuses writes, 3 if it does not run.
+    """
     with _one_sentence():
         state = server.status()
     if not state.running:
@@ -74,6 +77,8 @@ def status_command() -> None:
         f"{_size(state.memory_bytes or 0)} of memory, {_size(state.aof_bytes or 0)} on disk, "
         f"{state.url}"
     )
+    if state.refuses_writes:
+        raise click.ClickException(f"it refuses all writes: {state.refuses_writes}")
 
 
 @contextmanager

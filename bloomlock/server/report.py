@@ -10,8 +10,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.server import life
 from bloomlock.server.paths import Home, find_home
-from bloomlock.server.probe import Answer, connect
-from bloomlock.server.trouble import explained, refuse_other_host, unreachable
+from bloomlock.server.probe import Answer, connect, last_words
+from bloomlock.server.trouble import explained, is_disk_full, refuse_other_host, unreachable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,7 @@ class ServerStatus:
         memory_bytes: Memory it takes.
         aof_bytes: Size of its append-only file; None also while it is loading.
         keys: Number of keys in all its databases.
+        refuses_writes: Why it refuses writes; None if it takes them.
     """
 
     running: bool
@@ -48,6 +49,7 @@ class ServerStatus:
     memory_bytes: int | None = None
     aof_bytes: int | None = None
     keys: int | None = None
+    refuses_writes: str | None = None
 
 
 def status() -> ServerStatus:
@@ -103,4 +105,15 @@ def _describe(home: Home, info: dict[str, Any]) -> ServerStatus:
         memory_bytes=info["used_memory"],
         aof_bytes=info.get("aof_current_size"),
         keys=sum(value["keys"] for name, value in info.items() if name.startswith("db")),
+        refuses_writes=_why_not_writable(home, info),
     )
+
+
+def _why_not_writable(home: Home, info: dict[str, Any]) -> str | None:
+    if info.get("aof_last_write_status", "ok") != "ok":
+        full = "the disk is full" if is_disk_full(home) else last_words(home.log_file)
+        return f"its append-only file in {home.data_dir} cannot be written: {full}"
+    limit = info.get("maxmemory", 0)
+    if 0 < limit < info["used_memory"]:
+        return f"its memory is above its maxmemory, {limit} bytes"
+    return None

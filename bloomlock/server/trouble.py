@@ -22,13 +22,17 @@ _NEARLY_FULL = 1 << 16
 
 def died(home: Home, words: str) -> ServerError:
     """Make the error of a server that ended before it was ready."""
-    full = ""
-    with suppress(OSError):
-        if shutil.disk_usage(home.data_dir).free < _NEARLY_FULL:
-            full = "the disk is full; "
+    full = "the disk is full; " if is_disk_full(home) else ""
     return ServerError(
         f"the embedded server in {home.data_dir} ended while it was starting; {full}{words}"
     )
+
+
+def is_disk_full(home: Home) -> bool:
+    """Tell whether the disk of the data has no room to speak of."""
+    with suppress(OSError):
+        return shutil.disk_usage(home.data_dir).free < _NEARLY_FULL
+    return False
 
 
 def unreachable(home: Home, answer: Answer) -> ServerError:

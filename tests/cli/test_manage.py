@@ -46,7 +46,7 @@ def test_ls_lists_names(run, name):
 def test_ls_long_tells_more_and_goes_on_where_one_is_broken(run):
     with PrivateServer() as server, redis.Redis.from_url(server.url) as client:
         assert run("ls", "-l", url=server.url).stdout.split() == [
-            b"ITEMS", b"CAPACITY", b"ERROR", b"RATE", b"MEMORY", b"NAME",
+            b"ITEMS", b"CAPACITY", b"FILL", b"ERROR", b"RATE", b"MEMORY", b"NAME",
         ]  # fmt: skip
         for name in ("whole", "a broken one", "100 % {odd}/name"):
             with BloomFilter(name, 1000, client=client) as bloom:
@@ -56,8 +56,8 @@ def test_ls_long_tells_more_and_goes_on_where_one_is_broken(run):
         assert done.returncode == 0
         rows = [re.split(r"  +", line.strip()) for line in done.stdout.decode().splitlines()[1:]]
         assert [row[-1] for row in rows] == ["100 % {odd}/name", "a broken one", "whole"]
-        assert rows[1][:-1] == ["?"] * 4
-        assert rows[2][:2] == ["1", "1000"]
+        assert rows[1][:-1] == ["?"] * 5
+        assert rows[2][:3] == ["1", "1000", "0%"]
         assert done.stderr.startswith(b"bloomlock: filter 'a broken one' has lost its bitmap")
         assert run("ls", url=server.url).stdout == b"100 % {odd}/name\na broken one\nwhole\n"
 
@@ -80,13 +80,13 @@ def test_a_damaged_descriptor_is_one_line_of_ls_and_can_be_deleted(run):
         assert [row[-1] for row in rows] == ["a", "b", "c", "d", "whole"]
         assert [row[0] for row in rows] == ["?", "?", "?", "?", "1"]
         assert done.stderr.count(b"has a damaged descriptor") == done.stderr.count(b"\n") == 4
-        assert run("delete", "--yes", *damages, url=server.url).returncode == 0
+        assert run("delete", "--yes", "--yes", *damages, url=server.url).returncode == 0
         assert run("ls", url=server.url).stdout == b"whole\n"
         assert client.dbsize() == 2
 
 
 def test_clear_empties_for_everybody(run, name, bloom, valkey):
-    done = run("clear", name)
+    done = run("clear", "--yes", name)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     with BloomFilter.open(name, client=valkey) as anew:
         assert (anew.count(), anew.capacity) == (0, 5000)
@@ -99,9 +99,9 @@ def test_delete_also_what_is_broken(run, name, valkey, lost):
     with redis.Redis.from_url(valkey) as client:
         if lost:
             assert client.delete(f"bloomlock:{{{name}}}:{lost}")
-        assert run("delete", name).returncode == 0
+        assert run("delete", "--yes", name).returncode == 0
         assert not client.keys(f"*{name}*")
-    again = run("delete", name)
+    again = run("delete", "--yes", name)
     assert again.returncode == 2
     assert again.stderr == f"bloomlock: there is no filter named '{name}'\n".encode()
 
@@ -109,7 +109,7 @@ def test_delete_also_what_is_broken(run, name, valkey, lost):
 def test_delete_goes_on_after_one_that_is_missing(run, name, valkey):
     for which in "ab":
         BloomFilter(name + which, 1000, client=valkey).close()
-    done = run("delete", name + "a", name, name + "b")
+    done = run("delete", "--yes", name + "a", name, name + "b")
     assert done.returncode == 2
     assert done.stderr.count(b"\n") == 1
     assert not [found for found in list_filters(client=valkey) if found.startswith(name)]
@@ -120,10 +120,37 @@ def test_what_is_no_filter_is_left_alone(run, name, valkey, command):
     with redis.Redis.from_url(valkey) as client:
         key = f"bloomlock:{{{name}}}:bits"
         client.rpush(key, "something else")
-        done = run(command, name)
+        done = run(command, *(["--yes"] if command != "info" else []), name)
         assert (done.returncode, done.stdout) == (2, b"")
         assert re.fullmatch(
             rb"bloomlock: [^\n]+ hold something that is no filter[^\n]+\n", done.stderr
         )
         assert client.lrange(key, 0, -1) == [b"something else"]
         client.delete(key)
+
+
+def test_ls_long_tells_fill_and_rate_as_they_are(run):
+    with PrivateServer() as server:
+        with BloomFilter("half", 1000, 0.01, client=server.url) as bloom:
+            bloom.update(str(number) for number in range(500))
+            info = bloom.info()
+        items, capacity, fill, rate, *_ = (
+            run("ls", "-l", url=server.url).stdout.splitlines()[1].split()
+        )
+    assert (int(items), int(capacity)) == (info.estimated_count, 1000)
+    assert fill.decode() == f"{info.estimated_count / 1000:.0%}"
+    assert float(rate) == pytest.approx(info.current_error_rate, rel=0.05)
+    assert float(rate) < 0.001
+
+
+@pytest.mark.parametrize("given", [b"", b"n\n", b"y\n" * 1000])
+@pytest.mark.parametrize("command", ["clear", "delete"])
+def test_nothing_is_asked_of_a_pipe(run, name, bloom, command, given):
+    bloom.add("a")
+    before = bloom.info()
+    done = run(command, name, given=given)
+    assert (done.returncode, done.stdout) == (2, b"")
+    verb = command.capitalize()
+    expected = f"bloomlock: {verb} '{name}'? There is no terminal to ask at; give --yes\n"
+    assert done.stderr.decode() == expected
+    assert bloom.info() == before

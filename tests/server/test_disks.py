@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -107,6 +108,14 @@ try:
     server.embedded_url()
 except ServerError as error:
     print(error)
+from click.testing import CliRunner
+from bloomlock.cli.server import server_group
+def status():
+    shown = CliRunner().invoke(server_group, ["status"])
+    return shown.exit_code, shown.output
+while status()[0] == 0:
+    time.sleep(0.01)
+print(status())
 (home.parent / "filler").unlink()
 url = ""
 for _ in range(500):
@@ -116,11 +125,20 @@ for _ in range(500):
     except ServerError:
         time.sleep(0.01)
 client.set("after", 1)
+while status()[0] != 0:
+    time.sleep(0.01)
 print(client.mget("before", "after"), server.stop())
 """
-    message, end = in_small_file_system(base, "size=256k,mode=700", code).splitlines()
+    message, shown, end = in_small_file_system(base, "size=256k,mode=700", code).splitlines()
     assert "cannot work: MISCONF" in message
     assert "No space left on device" in message
+    status, output = ast.literal_eval(shown)
+    assert status == 1
+    assert output.startswith("running: pid ")
+    expected = (
+        f"Error: it refuses all writes: its append-only file in {base}/home cannot be written: "
+    )
+    assert output.splitlines()[1] == f"{expected}the disk is full"
     assert end == "[b'1', b'1'] True"
 
 
