@@ -120,7 +120,13 @@ def start_spider(site: Site, valkey: str) -> Iterator[Callable[..., Crawl]]:
         task = {
             "name": name,
             "start": f"{site.url}/0",
-            "settings": {"REDIS_URL": valkey, "BLOOMLOCK_CAPACITY": 1000, **settings},
+            # A slow machine is no outage.
+            "settings": {
+                "REDIS_URL": valkey,
+                "BLOOMLOCK_CAPACITY": 1000,
+                "BLOOMLOCK_TIMEOUT": 60,
+                **settings,
+            },
         }
         assert process.stdin is not None
         process.stdin.write(json.dumps(task))

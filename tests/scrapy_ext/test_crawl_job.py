@@ -49,7 +49,7 @@ def command(folder: Path, url: str, *options: str) -> list[str]:
 
 def test_every_page_once_and_none_missed(folder: Path, valkey: str, client: redis.Redis) -> None:
     done = subprocess.run(
-        command(folder, valkey, "--workers", "2"), capture_output=True, timeout=60, check=False
+        command(folder, valkey, "--workers", "2"), capture_output=True, timeout=300, check=False
     )
     report = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
@@ -69,7 +69,7 @@ def test_every_page_once_and_none_missed(folder: Path, valkey: str, client: redi
 
 def test_the_table(folder: Path, valkey: str) -> None:
     arguments = [each for each in command(folder, valkey, "--workers", "1") if each != "--json"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
     rows = {
         cells[1].strip(): cells[2].strip()
         for line in done.stdout.splitlines()
@@ -146,7 +146,7 @@ def running(
     # A job that is killed cannot remove its journals.
     monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("journals")))
     process = subprocess.Popen(command(folder, valkey, *options), stdout=subprocess.PIPE)
-    wait_until(lambda: client.llen("bloomlock:crawl:kept:queue") > 0)
+    wait_until(lambda: client.llen("bloomlock:crawl:kept:queue") > 0, 120)
     tasks = Path(f"/proc/{process.pid}/task")
     if not tasks.exists():
         pytest.skip("the children of a process cannot be told here")
@@ -163,7 +163,7 @@ def running(
 def test_interrupted_it_says_what_there_is(number: signal.Signals, running: Any) -> None:
     process, children = running
     process.send_signal(number)
-    out, _ = process.communicate(timeout=40)
+    out, _ = process.communicate(timeout=300)
     report = json.loads(out)
     assert process.returncode == 130
     assert report["interrupted"]
@@ -176,7 +176,7 @@ def test_interrupted_it_says_what_there_is(number: signal.Signals, running: Any)
 def test_no_worker_outlives_a_job_that_was_killed(running: Any) -> None:
     process, children = running
     process.kill()
-    wait_until(lambda: not any(exists(child) for child in children), 30)
+    wait_until(lambda: not any(exists(child) for child in children), 120)
 
 
 def test_the_server_dies(folder: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_server_that_is_none(folder: Path) -> None:
 def test_without_scrapy_one_sentence() -> None:
     hide = f"import sys; sys.modules['scrapy'] = None; {COMMAND}"
     done = subprocess.run(
-        [sys.executable, "-c", hide], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", hide], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

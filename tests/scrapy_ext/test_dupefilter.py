@@ -74,9 +74,9 @@ def test_nothing_is_wiped_when_the_first_process_closes(
 ) -> None:
     options = {**scheduler, "BLOOMLOCK_RECORD_UNFILTERED": True, "SCHEDULER_PERSIST": False}
     first_is_closed = threading.Event()
-    site.on_request = lambda count: None if count > 1 else first_is_closed.wait(30)
+    site.on_request = lambda count: None if count > 1 else first_is_closed.wait(300)
     second = start_spider(**options)
-    wait_until(lambda: site.requested == ["/0"])
+    wait_until(lambda: site.requested == ["/0"], 120)
     first = start_spider(**options).finish()
     first_is_closed.set()
     assert sorted(first.fetched) == site.paths

@@ -37,7 +37,7 @@ class Watched(GuardedFilter):
 
 def connector(url: str) -> Callable[[], redis.Redis]:
     return lambda: redis.Redis.from_url(
-        url, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
+        url, socket_timeout=30, socket_connect_timeout=30, retry=Retry(NoBackoff(), 0)
     )
 
 
@@ -247,7 +247,7 @@ def test_what_is_known_as_seen_is_not_asked_for(client: redis.Redis, valkey: str
 
     client.flushall()
     others = told_of_changes()
-    guard = Watched(connector(valkey))
+    guard = Watched(connector(valkey), max_staleness=60.0)
     guard.start()
     assert guard.check(b"a") is Verdict.NEW
     assert told_of_changes() - others
@@ -255,10 +255,10 @@ def test_what_is_known_as_seen_is_not_asked_for(client: redis.Redis, valkey: str
     assert [guard.check(b"a") for _ in range(5)] == [Verdict.SEEN] * 5
     assert asked() == before
     BloomFilter.open(DEFAULTS.name, client=valkey).clear()
-    wait_until(lambda: guard.check(b"a") is Verdict.NEW)
+    wait_until(lambda: guard.check(b"a") is Verdict.NEW, 120)
     assert guard.check(b"a") is Verdict.SEEN
     guard.finish(lambda _: None)
-    wait_until(lambda: told_of_changes() <= others)
+    wait_until(lambda: told_of_changes() <= others, 60)
 
 
 def test_another_type_under_the_filters_key_is_left_to_the_policy(

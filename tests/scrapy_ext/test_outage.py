@@ -59,7 +59,7 @@ def test_a_server_that_hangs_does_not_cost_a_timeout_for_each_link(
     site.links = lambda page: range(1000 + links * page, 1000 + links * (page + 1))
     with PrivateServer() as server:
         site.on_request = lambda count: os.kill(server.pid, signal.SIGSTOP) if count == 1 else None
-        result = crawl(BLOOMLOCK_URL=server.url, BLOOMLOCK_ON_OUTAGE="drop")
+        result = crawl(BLOOMLOCK_URL=server.url, BLOOMLOCK_ON_OUTAGE="drop", BLOOMLOCK_TIMEOUT=3)
     check_stats(result, "drop")
     # The first one had no reply and may be recorded, so it is fetched; its links are dropped too.
     assert len(result.fetched) == 1 + result.own("unknown")
