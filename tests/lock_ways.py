@@ -167,9 +167,9 @@ def _tokens(records: list[bytes]) -> tuple[bytes, ...]:
 
 
 def scripts_only() -> Abilities:
-    """Return what a server without native compare-and-set or -delete can do."""
+    """Return what a server without native compare-and-delete can do."""
     abilities = Abilities()
-    abilities.compare_and_delete, abilities.compare_and_set = None, False
+    abilities.compare_and_delete = None
     return abilities
 
 

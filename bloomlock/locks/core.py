@@ -167,8 +167,7 @@ class LockCore:
         if self.options.max_hold is not None:
             hold.last_renewal = now + self.options.max_hold
         if self.options.renew:
-            # What is left of the lease may be less than the lease: a grant took its time.
-            hold.renew_at = now + min(hold.renewal_seconds, (got.deadline - now) / 3)
+            hold.renew_at = now + hold.seconds_to_first_renewal(now)
         self.holdings.put(owner, hold)
         self._watch(hold)
         if self.options.observer is not None:
@@ -246,7 +245,7 @@ class LockCore:
         lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
         renew_at, hold.renew_at = hold.renew_at, None
         try:
-            # A renewal of the old lease must not come after the new one.
+            # Nothing that was known before is to be noted after the new deadline.
             self._watch(hold)
             while hold.renewing:
                 yield Pause(RENEWAL_PAUSE)

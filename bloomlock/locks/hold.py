@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RENEWALS_PER_LEASE = 3
+MOMENT = 0.01
+"""Seconds; a hold that is shorter pays for no renewal."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +54,17 @@ class Hold:
     def renewal_seconds(self) -> float:
         """After how long it is renewed."""
         return self.lease_ms / 1000 / RENEWALS_PER_LEASE
+
+    def seconds_to_first_renewal(self, now: float) -> float:
+        """Return after how long it is renewed first.
+
+        A grant that was announced comes with a provisional lease; if less than two thirds of the
+        whole lease are left, the hold gets the whole one as soon as it has lasted a moment.
+        """
+        left = self.deadline - now
+        if left < self.lease_ms / 1000 - self.renewal_seconds:
+            return min(MOMENT, left / RENEWALS_PER_LEASE)
+        return left / RENEWALS_PER_LEASE
 
     def schedule_renewal(self, at: float) -> None:
         """Let the next renewal be due then, unless it is not to be renewed any more, or not now."""

@@ -167,6 +167,9 @@ class Lock(LockFace):
     def extend(self, ttl: float | None = None) -> None:
         """Let the lease be `ttl` seconds from now, and at each renewal from now on.
 
+        The server never shortens a lease: with a shorter `ttl` the holder relies on the lock for no
+        longer than that, but others wait until the longer lease is over, or for the release.
+
         Args:
             ttl: Seconds; None: the lease it has.
 

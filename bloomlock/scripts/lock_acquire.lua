@@ -36,7 +36,7 @@ if not value or group ~= '' then
     local granted = promote(value)
     if granted[token] then
         -- Who is answered need not be announced to, and has the whole lease.
-        set_lease(redis.call('GET', KEYS[1]), token, group, lease_ms)
+        set_lease(redis.call('GET', KEYS[1]), token, group, lease_ms, true)
         return granted[token]
     end
     value, waiters = redis.call('GET', KEYS[1]), redis.call('EXISTS', KEYS[3])

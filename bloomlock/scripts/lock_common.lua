@@ -38,15 +38,23 @@ local function holds(value, token, group)
     return value == '=' .. group and redis.call('ZSCORE', KEYS[2], token)
 end
 
-local function set_lease(value, token, group, lease_ms)
+-- Refreshing never shortens a lease: it may be a late copy of an earlier request. A hold that was
+-- granted in this very step has exactly the lease that is given.
+local function set_lease(value, token, group, lease_ms, is_new)
     if group == '' then
-        redis.call('SET', KEYS[1], token, 'PX', lease_ms)
+        if value ~= token then
+            redis.call('SET', KEYS[1], token, 'PX', lease_ms)
+        elseif is_new or redis.call('PTTL', KEYS[1]) < lease_ms then
+            -- Not SET: a server without memory refuses that, and would take the lock from its holder.
+            redis.call('PEXPIRE', KEYS[1], lease_ms)
+        end
         return
     end
     if not value then
         redis.call('DEL', KEYS[2])
     end
-    redis.call('ZADD', KEYS[2], integer(now_ms + lease_ms), token)
+    local before_ms = not is_new and redis.call('ZSCORE', KEYS[2], token) or 0
+    redis.call('ZADD', KEYS[2], integer(math.max(now_ms + lease_ms, before_ms)), token)
     local last = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
     redis.call('SET', KEYS[1], '=' .. group, 'PXAT', last[2])
     redis.call('PEXPIREAT', KEYS[2], last[2])

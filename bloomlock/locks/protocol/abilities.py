@@ -16,13 +16,11 @@ class Abilities:
     Attributes:
         scripts: Whether it runs scripts.
         compare_and_delete: Name of its command, or None.
-        compare_and_set: Whether SET knows IFEQ.
     """
 
     def __init__(self) -> None:
         """Expect the best; see `missing_delete` for how the next is found."""
         self.scripts = True
-        self.compare_and_set = True
         self._deletes: Iterator[str] = iter(("DELEX",))
         self.compare_and_delete: str | None = "DELIFEQ"
 

@@ -118,8 +118,11 @@ def _changes(keys: LockKeys, before: LockState, state: LockState, now_ms: int) -
     if state.value is None:
         if before.value is not None:
             writes.append(encode_command("DEL", keys.lock))
-    elif (state.value, state.expires_ms) != (before.value, before.expires_ms):
+    elif state.value != before.value:
         writes.append(encode_command("SET", keys.lock, state.value, "PX", lease_ms))
+    elif state.expires_ms != before.expires_ms:
+        # Not SET: a server without memory refuses that, and would take the lock from its holder.
+        writes.append(encode_command("PEXPIRE", keys.lock, lease_ms))
     writes += _write_scores(keys.holders, before.holders, state.holders, lease_ms)
     writes += _write_scores(keys.queue, before.queue, state.queue, 2 * LIVENESS_MS)
     writes += _write_scores(keys.alive, before.alive, state.alive, 2 * LIVENESS_MS)

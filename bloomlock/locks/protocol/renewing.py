@@ -1,4 +1,4 @@
-"""Letting holds live on: many at once, by compare-and-set where the server has it."""
+"""Letting holds live on, many at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis.exceptions
 
-from bloomlock.commands import ConnectionLost, Core, Request, collect, encode_command
+from bloomlock.commands import ConnectionLost, Core
 from bloomlock.scripts import Script
 
 from . import transitions
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bloomlock.keys import LockKeys
+    from bloomlock.scripts import Call
 
     from .abilities import Abilities
     from .state import LockState
@@ -36,20 +37,20 @@ class Renewal(NamedTuple):
 def renew_all(renewals: Sequence[Renewal], abilities: Abilities) -> Core[list[bool | Exception]]:
     """Renew holds that lie on one server, in one round trip.
 
+    No native command does it: SET IFEQ sets a shorter lease too, so a late copy of an earlier
+    renewal would shorten what was extended since.
+
     Returns:
         For each whether it was held, or why that is not known.
     """
-    native = abilities.compare_and_set
-    commands = [_command(renewal, abilities) for renewal in renewals]
-    request = Request(renewals[0].keys.lock, [command for command in commands if command])
-    replies = iter((yield from collect(request, repeatable=True)) if request.commands else ())
+    replies: Sequence[Any] = [_FORBIDDEN] * len(renewals)
+    if abilities.scripts:
+        replies = yield from RENEW.call([_call(each) for each in renewals], repeatable=True)
     results: list[bool | Exception] = []
-    for renewal, command in zip(renewals, commands, strict=True):
-        reply: Any = next(replies) if command else _FORBIDDEN
+    for renewal, reply in zip(renewals, replies, strict=True):
         result = reply
         if isinstance(reply, redis.exceptions.ResponseError):
-            if native and not renewal.group and lacks_command(reply):
-                abilities.compare_and_set = False
+            # Alone it also finds its way to another node of a cluster.
             try:
                 result = yield from _renew(renewal, abilities)
             except (ConnectionLost, redis.exceptions.RedisError) as error:
@@ -61,23 +62,19 @@ def renew_all(renewals: Sequence[Renewal], abilities: Abilities) -> Core[list[bo
 _FORBIDDEN = redis.exceptions.NoPermissionError("scripts")
 
 
-def _command(renewal: Renewal, abilities: Abilities) -> bytes:
-    """Return the command that renews a hold; empty: it takes more than one."""
+def _call(renewal: Renewal) -> Call:
     keys, token, group, lease_ms = renewal
-    if abilities.compare_and_set and not group:
-        return encode_command("SET", keys.lock, token, "IFEQ", token, "PX", lease_ms)
-    if abilities.scripts:
-        return RENEW.by_digest(keys, (token, group, lease_ms))
-    return b""
+    return keys, (token, group, lease_ms)
 
 
 def _renew(renewal: Renewal, abilities: Abilities) -> Core[bool]:
-    keys, token, group, lease_ms = renewal
     if abilities.scripts:
-        [reply] = yield from RENEW.call([(keys, (token, group, lease_ms))], repeatable=True)
+        [reply] = yield from RENEW.call([_call(renewal)], repeatable=True)
         if not lacks_command(reply):
             return bool(raise_error(reply))
         abilities.scripts = False
+
+    keys, token, group, lease_ms = renewal
 
     def transition(state: LockState, now_us: int, _: transitions.Announce) -> bool:
         return transitions.renew(state, now_us, token, group, lease_ms)

@@ -3,8 +3,7 @@
     acquire   a script; WATCH where EVAL is forbidden
     release   compare-and-delete where the server has it (DELIFEQ: Valkey 9.0, DELEX: Redis 8.4)
               and nobody is known to wait; else a script; else WATCH
-    renew     compare-and-set where the server has it (SET IFEQ: Valkey 8.1, Redis 8.4); else a
-              script; else WATCH
+    renew     a script; WATCH where EVAL is forbidden
 
 What a server has is found by trying, once for each client. Every step may be repeated.
 """

@@ -3,7 +3,7 @@
     acquire   mine already: refresh. Free (or shared with my group) and nobody before me: take it.
               Else enqueue me in this same step, and hand the lock on if it is free
     release   give up my hold, leave the queue, hand the lock on; what a cancelled acquire runs too
-    renew     extend my hold; never creates one
+    renew     extend my hold; never creates one, never shortens its lease
 
 Every step may be repeated and answers the same. The lock is handed on ("promoted") in the step
 that frees it; a lock freed by nobody (its lease ran out, its key was deleted) is handed on by
@@ -53,7 +53,7 @@ def acquire(state: LockState, now_us: int, asking: Asking, announce: Announce) -
         if asking.token in granted:
             # Who is answered need not be announced to, and has the whole lease.
             until_ms = now_us // 1000 + asking.lease_ms
-            _set_lease(state, until_ms, asking.token, asking.group)
+            _set_lease(state, until_ms, asking.token, asking.group, is_new=True)
             return granted[asking.token]
         if not asking.channel and _available(state, asking):
             return _hold(state, now_us, asking.token, asking.lease_ms, asking.group)
@@ -82,7 +82,7 @@ def release(state: LockState, now_us: int, leaving: Leaving, announce: Announce)
 
 
 def renew(state: LockState, now_us: int, token: bytes, group: bytes, lease_ms: int) -> bool:
-    """Let a hold live for `lease_ms` from now; tell whether it was held."""
+    """Let a hold live for at least `lease_ms` from now; tell whether it was held."""
     _forget(state, now_us)
     held = _holds(state, token, group)
     if held:
@@ -131,12 +131,20 @@ def _available(state: LockState, asking: Asking) -> bool:
     return (joinable or state.value is None) and not state.queue
 
 
-def _set_lease(state: LockState, until_ms: int, token: bytes, group: bytes) -> None:
+def _set_lease(
+    state: LockState, until_ms: int, token: bytes, group: bytes, *, is_new: bool = False
+) -> None:
+    """Let a hold live until then, or as long as it does already.
+
+    Refreshing never shortens a lease: it may be a late copy of an earlier request. A hold that
+    was granted in this very step has exactly the lease that is given.
+    """
     if group:
         state.value = b"=" + group
-        state.holders[token] = until_ms
+        before_ms = 0 if is_new else state.holders.get(token, 0)
+        state.holders[token] = max(until_ms, before_ms)
         state.expires_ms = max(state.holders.values())
-    else:
+    elif is_new or state.value != token or not until_ms < state.expires_ms < NEVER_MS:
         state.value = token
         state.expires_ms = until_ms
 

@@ -278,3 +278,54 @@ def test_asyncio_rides_over_killed_connections(r, valkey):
             await lock.close()
 
     asyncio.run(main())
+
+
+class Listing:
+    """A watcher that renews nothing and lists when it is to, and until when holds live."""
+
+    def __init__(self):
+        self.watches = []
+
+    def add(self, watch):
+        hold = watch.hold
+        self.watches.append((hold.renew_at - hold.since, hold.deadline - hold.since))
+
+    def remove(self, hold):
+        pass
+
+
+def test_a_hold_that_was_waited_for_gets_its_whole_lease_within_a_moment(r):
+    holder, waiter, listing = Lock("job", client=r), Lock("job", client=r, ttl=30), Listing()
+    waiter._core.attach(waiter._runtime, listing)
+    holder.acquire()
+    thread = threading.Thread(target=waiter.acquire)
+    thread.start()
+    wait_until(lambda: queue_of(r, holder) == 1, LONG)
+    holder.release()
+    thread.join(LONG)
+    [(first_renewal, lease)] = listing.watches
+    assert lease < 6
+    assert 0 < first_renewal < 0.02
+    r.delete(waiter.key)
+    waiter.acquire()
+    first_renewal, lease = listing.watches[-1]
+    assert lease > 20, (
+        "who is answered at once has the whole lease, and is renewed at a third of it"
+    )
+    assert 6 < first_renewal <= 10
+
+
+def test_the_whole_lease_comes_with_the_first_renewal(r):
+    events = []
+    holder = Lock("job", client=r)
+    waiter = Lock("job", client=r, ttl=600, observer=events.append, thread_local=False)
+    holder.acquire()
+    thread = threading.Thread(target=waiter.acquire)
+    thread.start()
+    wait_until(lambda: queue_of(r, holder) == 1, LONG)
+    holder.release()
+    thread.join(LONG)
+    wait_until(lambda: [event.kind for event in events] == ["acquired", "renewed"], LONG)
+    assert r.pttl(waiter.key) > 500_000
+    assert waiter.remaining() > 500
+    waiter.release()
