@@ -310,7 +310,7 @@ class BloomFilter(FilterFace):
     def clear(self) -> None:
         """Empty the filter for everybody; other objects attached to it notice.
 
-        Cost: four round trips, two more for each further shard; the server frees the old bitmap
+        Cost: four round trips, three more for each further shard; the server frees the old bitmap
         in the background.
         """
         self._runtime.run(maintenance.clear(self._core))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .stored import Found
 
 WATCHED_TRIES = 100
+CHANGED = -2
 REFUSED = -1
 """What initialise.lua answers where it leaves a shard alone."""
 
@@ -112,8 +113,13 @@ def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
     shards = range(1, descriptor.size.shards)
     if descriptor.state == CREATING:
         for shard in shards:
+            # In this order: the shard is emptied only if it still has the header that it had before
+            # the descriptor said so, and headers never return. A helper that sleeps in between
+            # empties no shard that is in use since.
+            before, _length = yield from look_at_shard(keys, shard)
             _refuse_change((yield from look(keys)), descriptor)
-            yield from _initialise(keys, shard, descriptor)
+            if before != descriptor.header:
+                yield from _initialise(keys, shard, descriptor, before)
         yield from mark_ready(keys, descriptor)
         return replace(descriptor, state=READY)
     for shard in shards:
@@ -137,19 +143,24 @@ def mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
 
 
 def _refuse_change(found: Found, descriptor: Descriptor) -> None:
-    # A helper that slept must not empty a shard that is in use since.
     current = found.descriptor
     known = (descriptor.generation, descriptor.state)
     if current is None or (current.generation, current.state) != known:
         raise Changed
 
 
-def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor) -> Core[None]:
-    """Empty one further shard, unless a helper already did."""
-    arguments: list[str | bytes | int] = [_header(descriptor), _last_byte(descriptor)]
+def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor, before: int) -> Core[None]:
+    """Empty one further shard that has the header `before`, unless a helper already did."""
+    arguments: list[str | bytes | int] = [
+        _header(descriptor),
+        _last_byte(descriptor),
+        before.to_bytes(HEADER_BYTES, "big"),
+    ]
     (reply,) = yield from _SCRIPT.call([([keys.bits(shard)], arguments)], repeatable=True)
     if isinstance(reply, NoPermissionError):
-        yield from _initialise_watched(keys, shard, descriptor)
+        yield from _initialise_watched(keys, shard, descriptor, before)
+    elif reply == CHANGED:
+        raise Changed
     elif reply == REFUSED or (isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply)):
         # This look raises the reason, unless another client has changed the shard since.
         yield from look_at_shard(keys, shard)
@@ -158,7 +169,9 @@ def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor) -> Core[No
         raise reply
 
 
-def _initialise_watched(keys: FilterKeys, shard: int, descriptor: Descriptor) -> Core[None]:
+def _initialise_watched(
+    keys: FilterKeys, shard: int, descriptor: Descriptor, before: int
+) -> Core[None]:
     """Do the same where EVAL is forbidden; adds to the old generation may come between."""
     key = keys.bits(shard)
     for _ in range(WATCHED_TRIES):
@@ -166,6 +179,9 @@ def _initialise_watched(keys: FilterKeys, shard: int, descriptor: Descriptor) ->
         if header == descriptor.header:
             yield Request(key, [UNWATCH])
             return
+        if header != before:
+            yield Request(key, [UNWATCH])
+            raise Changed
         if executed((yield Request(key, [MULTI, *_empty_shard(key, descriptor), EXEC]))):
             return
     raise Changed

@@ -2,8 +2,9 @@
 -- KEYS[1]   the shard
 -- ARGV[1]   the header it shall have, 8 bytes
 -- ARGV[2]   the number of its last byte, counted from 0
--- Reply     1 if it was replaced, 0 if it had that header already, -1 if its header has flags,
---           which a newer version has set, and it was left alone
+-- ARGV[3]   the header it had when it was decided to replace it, 8 bytes; zeros if none
+-- Reply     1 if it was replaced, 0 if it had that header already; and if it was left alone: -1 if
+--           its header has flags, which a newer version has set, -2 if its header is another one
 local header = redis.call('GETRANGE', KEYS[1], 0, 7)
 if header == ARGV[1] then
   return 0
@@ -11,6 +12,12 @@ end
 local magic, flags = string.byte(header, 1, 2)
 if magic == 66 and flags and flags ~= 0 then
   return -1
+end
+if #header < 8 then
+  header = string.rep('\0', 8)
+end
+if header ~= ARGV[3] then
+  return -2
 end
 redis.call('UNLINK', KEYS[1])
 redis.call('SETRANGE', KEYS[1], ARGV[2], '\0')

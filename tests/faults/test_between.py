@@ -14,6 +14,7 @@ from bloomlock import (
     LockStrategy,
     LockTimeoutError,
 )
+from bloomlock.descriptor import header_of
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 
@@ -176,3 +177,34 @@ def test_an_add_into_a_cleared_filter_that_cannot_be_looked_at_is_new(server, pr
                 call()
         proxy.judge = lambda _name, _number: "pass"
         assert made.add_many(["one", "two", "item", "new"]) == [False, False, False, True]
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_helper_that_sleeps_empties_no_shard_of_a_later_generation(server, proxy, scripts):
+    server.acl_setuser("scriptless", enabled=True, nopass=True, keys="*", channels="*",
+                       commands=["+@all", "-eval", "-evalsha"])  # fmt: skip
+    user = {} if scripts else {"username": "scriptless", "password": "any"}
+    items = [str(number) for number in range(60)]
+    for number in range(60):
+        server.flushall()
+        proxy.judge = lambda _name, _number: "pass"
+        BloomFilter("x", 2000, client=server, shards=3).update(items)
+        # A clear that died half-way: whoever opens the filter helps.
+        server.hset("bloomlock:{x}:meta", "state", "creating")
+        server.hset("bloomlock:{x}:meta", "generation", 77)
+        server.setrange("bloomlock:{x}:bits", 0, header_of(77).to_bytes(8, "big"))
+
+        def use_it():
+            other = BloomFilter.open("x", client=server)
+            other.clear()
+            other.update(items)
+
+        state = do_before(proxy, number, use_it)
+        with redis.Redis.from_url(proxy.url, **user) as client:
+            BloomFilter.open("x", client=client, on_lost="recreate")
+        proxy.judge = lambda _name, _number: "pass"
+        if state["left"] >= 0:
+            assert number > 6
+            break
+        assert all(BloomFilter.open("x", client=server).exists_many(items)), number
+    server.acl_deluser("scriptless")
