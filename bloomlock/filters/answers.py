@@ -94,6 +94,68 @@ def add_many(
     return (yield from _in_chunks(core, items, route, write=True))
 
 
+class Stream:
+    """Items of an iterable with their answers, a chunk at a time.
+
+    Args:
+        core: The filter.
+        items: Any iterable; read no further than a chunk at a time.
+        route: The way they are to take.
+        batch_size: Items of a chunk at most; None: as many as are worth while.
+
+    Raises:
+        TypeError: If `items` is one item and not many.
+        ConfigurationError: If the route or the batch size is not possible.
+    """
+
+    def __init__(
+        self,
+        core: FilterCore,
+        items: Iterable[str | bytes],
+        route: Route,
+        batch_size: int | None,
+    ) -> None:
+        """Read nothing yet."""
+        self._core = core
+        self._chunks = Chunks(core, items, route, finish=True, batch_size=batch_size)
+        self._ask = partial(_add_chunk, core, route=route)
+        self._failure: PartialResultError | None = None
+
+    def add_next(self) -> Core[list[tuple[str | bytes, bool]]]:
+        """Add the next items; return each with its answer, none at the end.
+
+        Raises:
+            PartialResultError: After the items that were answered before it stopped; its `results`
+                begin with the first that was not.
+            Exception: What the iterable raises, as it is, after the items before it.
+        """
+        if self._failure is not None:
+            raise self._failure
+        chunks = self._chunks
+        yield from self._core.current()
+        if not chunks.take():
+            return []
+        answers: list[bool]
+        try:
+            chunk = chunks.encode()
+            answers = yield from answer_chunk(
+                self._core, chunks.taken, chunk, self._ask, write=True
+            )
+        except PartialResultError as error:
+            answers = [
+                answer for answer in takewhile(_is_known, error.results) if answer is not None
+            ]
+            if not answers:
+                raise
+            del error.results[: len(answers)]
+            self._failure = error
+        return list(zip(chunks.taken, answers, strict=False))
+
+
+def _is_known(answer: bool | None) -> bool:
+    return answer is not None
+
+
 def exists_many(
     core: FilterCore, items: Iterable[str | bytes], route: Route = "auto"
 ) -> Core[list[bool]]:

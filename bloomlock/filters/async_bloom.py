@@ -21,7 +21,7 @@ from .memory import MemoryBloomFilter
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import AsyncIterator, Generator, Iterable
     from types import TracebackType
     from typing import Any, Literal, Self
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
 
+Item = TypeVar("Item", bound=str | bytes)
 T = TypeVar("T")
 
 ITEMS_PER_CHUNK = 2**14
@@ -185,6 +186,17 @@ class AsyncBloomFilter(FilterFace):
     async def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Add many items, at most 16,384 at once; one answer for each. See BloomFilter.add_many."""
         return await self._run(answers.add_many(self._core, items, route))
+
+    def add_each(
+        self, items: Iterable[Item], *, route: Route = "auto", batch_size: int | None = None
+    ) -> AsyncIterator[tuple[Item, bool]]:
+        """Add items of a stream; yield each with its answer. See BloomFilter.add_each."""
+        return self._each(answers.Stream(self._core, items, route, batch_size))
+
+    async def _each(self, stream: answers.Stream) -> AsyncIterator[tuple[Any, bool]]:
+        while answered := await self._run(stream.add_next()):
+            for one in answered:
+                yield one
 
     async def exists_many(
         self, items: Iterable[str | bytes], *, route: Route = "auto"

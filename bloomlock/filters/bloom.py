@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.descriptor import Wanted
 from bloomlock.hashing import check_key
@@ -18,9 +18,9 @@ from .memory import MemoryBloomFilter
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
-    from typing import Literal, Self
+    from typing import Any, Literal, Self
 
     import redis
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .routing import Route
 
     Client = redis.Redis | redis.RedisCluster | str | None
+
+Item = TypeVar("Item", bound=str | bytes)
 
 
 class BloomFilter(FilterFace):
@@ -238,13 +240,51 @@ class BloomFilter(FilterFace):
             answers are known already, the error is a PartialResultError that has them as
             `results`: a BatchError, which is of the kind of its cause, for what else would be
             redis-py's error, a LockTimeoutError or that TypeError. What `items` raises passes
-            through as it is; then the items read last are not added, and the answers are lost.
+            through as it is; then the items read last are not added, and the answers are lost. Use
+            `add_each` for an iterable that may fail.
 
         Cost: memory for one chunk, at most 262,144 items, and the answers. By "items" with the
         atomic strategy several commands are on their way at once, else one round trip for each
         10,000 / k items. By "bitmap" one round trip for a chunk and shard, its bits there and back.
         """
         return self._runtime.run(answers.add_many(self._core, items, route))
+
+    def add_each(
+        self, items: Iterable[Item], *, route: Route = "auto", batch_size: int | None = None
+    ) -> Iterator[tuple[Item, bool]]:
+        """Add items of a stream; yield each with its answer, in order and in bounded memory.
+
+        Args:
+            items: Any iterable, endless ones too; read a batch at a time. What was read and not
+                yielded when the iteration is given up may have been added.
+            route: As for `add_many`.
+            batch_size: Items that are read before they are added, at most. None: from 10,000 / k
+                to 262,144, twice as many each time.
+
+        Yields:
+            The item and what `add` returns for it.
+
+        Raises:
+            As `add_many`. Everything that was answered is yielded first: the `results` of an error
+            begin with the first item that was not yielded, and what `items` raises comes after the
+            items before it.
+
+        Cost: as `add_many` for each batch; memory for one batch.
+
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     for page, is_new in pages.add_each(["a", "b", "a"]):
+        ...         print(page, is_new)
+        a True
+        b True
+        a False
+        """
+        return self._each(answers.Stream(self._core, items, route, batch_size))
+
+    def _each(self, stream: answers.Stream) -> Iterator[tuple[Any, bool]]:
+        while answered := self._runtime.run(stream.add_next()):
+            yield from answered
 
     def exists_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Test many items; one answer for each, in order, as `exists` gives it.

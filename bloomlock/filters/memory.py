@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.descriptor import HEADER_BYTES, Wanted
 from bloomlock.hashing import check_key
@@ -15,7 +15,7 @@ from .parameters import Parameters
 from .policies import refuses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Literal, Self
 
     import numpy as np
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     Items = Iterable[str | bytes]
     Images = list[npt.NDArray[np.uint8]]
+
+Item = TypeVar("Item", bound=str | bytes)
 
 
 class MemoryBloomFilter(Parameters):
@@ -194,8 +196,26 @@ class MemoryBloomFilter(Parameters):
         Raises:
             As `add`. Where answers are known already, the error is a PartialResultError that has
                 them as `results`. What `items` raises passes through as it is, and they are lost.
+                Use `add_each` for an iterable that may fail.
         """
         return self._core.add_many(items)
+
+    def add_each(
+        self, items: Iterable[Item], *, batch_size: int | None = None
+    ) -> Iterator[tuple[Item, bool]]:
+        """Add items of a stream; yield each with its answer, in order and in bounded memory.
+
+        Args:
+            items: Any iterable, endless ones too; read a batch at a time.
+            batch_size: Items that are read before they are added, at most; None: 16,384.
+
+        Yields:
+            The item and what `add` returns for it, as `add_many` counts it.
+
+        Raises:
+            As `add_many`; everything that was answered is yielded first.
+        """
+        return self._core.add_each(items, batch_size)
 
     def exists_many(self, items: Items) -> list[bool]:
         """Test many items; one answer for each, in order. Raises as `add_many`."""

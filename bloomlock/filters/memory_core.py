@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bloomlock.descriptor import READY
 from bloomlock.errors import (
@@ -16,6 +16,7 @@ from bloomlock.items import encode_items
 
 from .fill import SAMPLE_BYTES, FillWatch
 from .inspection import FilterInfo
+from .routing import check_batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -68,6 +69,25 @@ class MemoryCore:
         self.check_writable()
         return self._in_chunks(items, self.add_chunk)
 
+    def add_each(self, items: Iterable[Any], batch_size: int | None) -> Iterator[tuple[Any, bool]]:
+        """Add many items; yield each with its answer, in order."""
+        self.check_writable()
+        check_batch_size(batch_size)
+        return self._each(self._chunks(items, batch_size, finish=True))
+
+    def _each(self, chunks: Iterator[Sequence[Any]]) -> Iterator[tuple[Any, bool]]:
+        count = 0
+        for taken in chunks:
+            try:
+                answers = self.add_chunk(encode_items(taken, count))
+            except CapacityError as error:
+                # Up to the first new item all are known.
+                yield from zip(taken, map(bool, error.results), strict=False)
+                error.results.clear()
+                raise
+            yield from zip(taken, answers, strict=True)
+            count += len(taken)
+
     def exists_many(self, items: Items) -> list[bool]:
         """Test many items; one answer for each, in order."""
         return self._in_chunks(items, lambda chunk: self.bits.exists_many(chunk).tolist())
@@ -76,7 +96,7 @@ class MemoryCore:
         """Add many items."""
         self.check_writable()
         added = 0
-        for taken in self._chunks(items):
+        for taken in self._chunks(items, finish=True):
             try:
                 chunk = encode_items(taken, added)
                 if self._refusing():
@@ -186,14 +206,33 @@ class MemoryCore:
                 raise batch_error(error, results) from error
         return results
 
-    def _chunks(self, items: Items) -> Iterator[Sequence[str | bytes]]:
+    def _chunks(
+        self, items: Items, batch_size: int | None = None, *, finish: bool = False
+    ) -> Iterator[Sequence[str | bytes]]:
+        """Yield the items in chunks; with `finish` also those read before the iterable raised."""
         if isinstance(items, (str, bytes)):
             raise TypeError(
                 f"items must be an iterable of str or bytes, not one {type(items).__name__}"
             )
-        stream = iter(items)
-        while taken := list(islice(stream, self._chunk_size())):
+        return self._read(iter(items), batch_size or ITEMS_PER_CHUNK, finish=finish)
+
+    def _read(
+        self, stream: Iterator[str | bytes], most: int, *, finish: bool
+    ) -> Iterator[Sequence[str | bytes]]:
+        failure: Exception | None = None
+        while failure is None:
+            taken: list[str | bytes] = []
+            try:
+                taken.extend(islice(stream, min(most, self._chunk_size())))
+            except Exception as error:
+                if not finish:
+                    raise
+                failure = error
+            if not taken:
+                break
             yield taken
+        if failure is not None:
+            raise failure
 
     def _chunk_size(self) -> int:
         if not self.fill.refuse or self.fill.refusing:

@@ -46,6 +46,16 @@ def check_route(core: FilterCore, route: object) -> None:
         )
 
 
+def check_batch_size(batch_size: object) -> None:
+    """Raise ConfigurationError if it is no number of items."""
+    if batch_size is None:
+        return
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ConfigurationError(
+            f"batch_size must be a whole number of items from 1 on or None, not {batch_size!r:.80}"
+        )
+
+
 def choose(
     core: FilterCore, view: View, count: int, route: Route, *, write: bool, answers: bool = True
 ) -> Strategy:
@@ -80,17 +90,24 @@ class Chunks:
         route: The way they are to take.
         finish: Whether the items before the place where the iterable raises are returned first;
             else those not returned by then are dropped.
+        batch_size: Items of a chunk at most; None: as many as are worth while.
 
     Attributes:
         taken: The items of the last chunk as they were given.
 
     Raises:
         TypeError: If `items` is one item and not many.
-        ConfigurationError: If the route is not possible.
+        ConfigurationError: If the route or the batch size is not possible.
     """
 
     def __init__(
-        self, core: FilterCore, items: Iterable[str | bytes], route: Route, *, finish: bool
+        self,
+        core: FilterCore,
+        items: Iterable[str | bytes],
+        route: Route,
+        *,
+        finish: bool,
+        batch_size: int | None = None,
     ) -> None:
         """Read nothing yet."""
         if isinstance(items, (str, bytes)):
@@ -98,7 +115,9 @@ class Chunks:
                 f"items must be an iterable of str or bytes, not one {type(items).__name__}"
             )
         check_route(core, route)
+        check_batch_size(batch_size)
         self._core = core
+        self._batch_size = batch_size
         self._stream = iter(items)
         self._route = route
         self._finish = finish
@@ -117,7 +136,10 @@ class Chunks:
             raise self._failure
         self.taken = []
         try:
-            self.taken.extend(islice(self._stream, self._size()))
+            size = self._size()
+            if self._batch_size is not None:
+                size = min(size, self._batch_size)
+            self.taken.extend(islice(self._stream, size))
         except Exception as error:
             if not (self.taken and self._finish):
                 raise

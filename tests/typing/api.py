@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import assert_type
 
 import redis
@@ -48,6 +49,7 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     assert_type(pages.exists(b"a"), bool)
     assert_type("a" in pages, bool)
     assert_type(pages.add_many(["a", b"b"]), list[bool])
+    assert_type(pages.add_each(["a"]), Iterator[tuple[str, bool]])
     assert_type(pages.exists_many(x for x in "ab"), list[bool])
     assert_type(pages.update({"a"}), None)
     assert_type(len(pages), int)
@@ -101,6 +103,7 @@ async def tasks(client: redis.asyncio.Redis) -> None:
     assert_type(await pages.add("a"), bool)
     assert_type(await pages.exists("a"), bool)
     assert_type(await pages.add_many(["a"]), list[bool])
+    assert_type(pages.add_each([b"a"], batch_size=10), AsyncIterator[tuple[bytes, bool]])
     assert_type(await pages.update(["a"]), None)
     assert_type(await bloomlock.async_list_filters(client="redis://x"), list[str])
     assert_type(await bloomlock.async_delete_filter("x"), bool)
