@@ -81,10 +81,12 @@ class Listen(NamedTuple):
     Attributes:
         key: Any key of the commands; tells which server of a cluster.
         connect: Whether to connect for it; else only what is connected already is used.
+        seconds: How long connecting may take; None: as long as the client allows.
     """
 
     key: str
     connect: bool
+    seconds: float | None = None
 
 
 class Wait(NamedTuple):
@@ -117,6 +119,34 @@ class Clock(NamedTuple):
     """Answered by the clock that leases are counted by, a function that returns seconds."""
 
 
+class Limit(NamedTuple):
+    """Wait for the answers to the requests of this core no longer than until some time.
+
+    A request that has no answer by then is a ConnectionLost by a time-out, though it goes on.
+
+    Attributes:
+        until: By the clock of Clock; None: as long as the client waits.
+        line: A list of one element, None at first: what goes on, for the runtime to keep its order.
+    """
+
+    until: float | None
+    line: list[Any]
+
+
+class Behind(NamedTuple):
+    """Carry out another core after what goes on in a line, to its end, however long that takes.
+
+    Attributes:
+        core: What is carried out; it must not raise.
+        line: See Limit.
+        seconds: How long to wait for its end.
+    """
+
+    core: Generator[Any, Any, None]
+    line: list[Any]
+    seconds: float
+
+
 class FreeMemory(NamedTuple):
     """Answered by the bytes of memory that are free on the machine of a server.
 
@@ -142,9 +172,10 @@ class Leave(NamedTuple):
     """Leave the context manager entered last; answered as Enter."""
 
 
-Aside: TypeAlias = Pause | Listen | Wait | Track | Clock | FreeMemory | Enter | Leave
+NO_LIMIT = Limit(None, [])
+Aside: TypeAlias = Pause | Listen | Wait | Track | Clock | Behind | FreeMemory | Enter | Leave
 """A step without commands."""
-Step: TypeAlias = Request | Flight | Aside
+Step: TypeAlias = Request | Flight | Limit | Aside
 Core: TypeAlias = Generator[Step, Any, T]
 
 

@@ -6,8 +6,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
 from bloomlock.errors import LockNotOwnedError
 from bloomlock.runtime.clients import async_client
+from bloomlock.runtime.finishing import GRACE_SECONDS as FINISH_SECONDS
 from bloomlock.runtime.finishing import finish
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
@@ -89,6 +92,16 @@ class AsyncLock(LockFace):
             self._core.attach(self._runtime, watchdog_of_loop())
         return self._runtime
 
+    async def _attached_within(self, seconds: float | None) -> Tasks:
+        """Connect within the caller's time limit."""
+        if self._runtime is not None or seconds is None:
+            return await self._attached()
+        try:
+            async with asyncio.timeout(seconds + FINISH_SECONDS):
+                return await self._attached()
+        except TimeoutError:
+            raise RedisTimeoutError("the server did not answer within the time limit") from None
+
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
         outcome = self._tell(on_lost)
         if asyncio.iscoroutine(outcome):
@@ -129,7 +142,7 @@ class AsyncLock(LockFace):
         return self._acquire(self._owner(), seconds, check_token(token))
 
     async def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
-        runtime = await self._attached()
+        runtime = await self._attached_within(seconds)
         owner = self._owner()
         attempt = self._core.begin(owner, seconds, token)
         if isinstance(attempt, bool):
@@ -137,7 +150,7 @@ class AsyncLock(LockFace):
         try:
             got = await runtime.run(self._core.acquire(attempt, owner))
         except BaseException:
-            await finish(runtime.run(self._core.undo(attempt, owner)))
+            await finish(runtime.run(self._core.undo(attempt, owner)), FINISH_SECONDS)
             raise
         if got and caller is not owner:
             self._core.holdings.bequeath(owner, caller)
@@ -150,7 +163,8 @@ class AsyncLock(LockFace):
     async def _release(self, caller: object) -> None:
         if self._runtime is None:
             raise LockNotOwnedError(f"lock {self.name!r} is not held by this thread or task")
-        await finish(self._runtime.run(self._core.release(self._or_this_task(caller))))
+        core = self._core.release(self._or_this_task(caller))
+        await finish(self._runtime.run(core), FINISH_SECONDS)
 
     def _or_this_task(self, caller: object) -> object:
         """Return who called, or this task if it was called where no task was running."""

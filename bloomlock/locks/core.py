@@ -7,13 +7,13 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bloomlock.commands import ConnectionLost, Core, Pause
+from bloomlock.commands import ConnectionLost, Core, Limit, Pause
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
 from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.renewing import Renewal, renew_all
 from bloomlock.locks.protocol.state import LIVENESS_MS, Asking, Leaving
 from bloomlock.locks.protocol.steps import LockSteps
-from bloomlock.locks.protocol.waiting import Attempt, deadline_of
+from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
 from .events import Events, LockEvent
@@ -187,6 +187,7 @@ class LockCore:
     def _confirm(self, attempt: Attempt) -> Core[None]:
         wanted = self.options.replicas
         wait_ms = milliseconds(CONFIRM_SECONDS)
+        yield Limit(boot_clock() + CONFIRM_SECONDS + GRACE_SECONDS, [None])
         try:
             _, count = yield from self.steps.confirm(attempt.asking, wanted, wait_ms)
         except ConnectionLost as lost:
@@ -205,7 +206,7 @@ class LockCore:
             self._watcher.remove(hold)
             self.holdings.drop(hold)
         if attempt.begun:
-            yield from attempt.leave()
+            yield from attempt.leave_behind()
 
     def release(self, owner: object) -> Core[None]:
         """Give the lock back, or, re-entrant, one of its holds.

@@ -122,8 +122,9 @@ class Lock(LockFace):
             ConfigurationError: If the arguments contradict each other.
             LockError: If this thread holds the lock already and would wait for itself.
             QuorumError: If too few replicas acknowledged it.
-            redis.exceptions.RedisError: If the server cannot be asked. There is neither a hold
-                nor a place in the queue then, as after KeyboardInterrupt.
+            redis.exceptions.RedisError: If the server cannot be asked; at most a second after the
+                time limit. There is neither a hold nor a place in the queue then, as after
+                KeyboardInterrupt; from a server that is silent they are taken back when it answers.
 
         Cost: one round trip if the lock is free (two more with `replicas`), else one or two, and
         one each two seconds of waiting.

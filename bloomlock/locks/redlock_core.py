@@ -96,6 +96,10 @@ class MajorityAttempt(Attempt):
                 raise self._majority.no_quorum(votes, ballot, then)
             yield Pause(max(0.0, min(self._pause(), self._until - now)))
 
+    def leave_behind(self) -> Core[None]:
+        """Leave; no server is waited for longer than it has to answer, what is late goes on."""
+        yield from self.leave()
+
     def leave(self) -> Core[None]:
         """Give back whatever the last poll took; never raises.
 

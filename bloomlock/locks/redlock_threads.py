@@ -1,22 +1,18 @@
 """Drives what is asked of several servers at once, each in a thread.
 
 A server that does not answer keeps its thread as long as its client waits for a reply, never the
-caller. Threads are daemons and end when they had nothing to do for a second, so they hold up
-neither the end of the process nor stay behind a lock object.
+caller.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
-import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bloomlock.commands import Core, Pause
 from bloomlock.runtime.clock import boot_clock
+from bloomlock.runtime.workers import Line
 
 from .redlock_asking import AskEach, end_of_grace
 
@@ -24,93 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.runtime.threads import Threads
-
-    Job = Callable[[], None]
+    from bloomlock.runtime.workers import Job
 
 T = TypeVar("T")
-
-IDLE_SECONDS = 1.0
-
-
-class Workers:
-    """Threads that run what they are given, as many as there is to do at once.
-
-    What is used here is C through and through, so that a KeyboardInterrupt leaves it whole.
-    """
-
-    def __init__(self) -> None:
-        """Start without threads."""
-        self.start_over()
-
-    def start_over(self) -> None:
-        """Forget everything: a child of fork has no threads."""
-        self._lock = threading.RLock()
-        self._idle = 0
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-
-    def start(self, job: Job) -> None:
-        """Run a job in a thread that has nothing to do, or in a new one."""
-        with self._lock:
-            if self._idle > 0:
-                self._idle -= 1
-                self._jobs.put(job)
-                return
-        try:
-            threading.Thread(
-                target=self._work, args=(job,), name="bloomlock-redlock", daemon=True
-            ).start()
-        except RuntimeError:  # there are too many threads, or the process is ending
-            job()
-
-    def _work(self, job: Job | None) -> None:
-        while job is not None:
-            job()
-            job = None  # what it refers to is not to live on here
-            with self._lock:
-                self._idle += 1
-            job = self._next()
-
-    def _next(self) -> Job | None:
-        try:
-            return self._jobs.get(timeout=IDLE_SECONDS)
-        except queue.Empty:
-            with self._lock:
-                # Whoever gave a job since counts on a thread that was idle then.
-                with contextlib.suppress(queue.Empty):
-                    return self._jobs.get_nowait()
-                self._idle -= 1
-                return None
-
-
-class Line:
-    """What is asked of one server for one token, one after the other."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._lock = threading.RLock()
-        self._jobs: deque[Job] = deque()
-        self._runs = False
-
-    def append(self, job: Job) -> None:
-        """Run a job after all that were appended before."""
-        with self._lock:
-            self._jobs.append(job)
-            runs = self._runs
-        if not runs:
-            WORKERS.start(self._run)
-
-    def _run(self) -> None:
-        with self._lock:
-            if self._runs:
-                return
-            self._runs = True
-        while True:
-            with self._lock:
-                if not self._jobs:
-                    self._runs = False
-                    return
-                job = self._jobs.popleft()
-            job()
 
 
 class Crew:
@@ -170,7 +82,3 @@ class Crew:
                 arrived.put((server, error))
 
         return job
-
-
-WORKERS = Workers()
-os.register_at_fork(after_in_child=WORKERS.start_over)

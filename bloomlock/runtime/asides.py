@@ -6,16 +6,20 @@ import re
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.commands import Aside, Clock, Enter, FreeMemory, Leave, Listen, Pause, Track
+from bloomlock.commands import Aside, Behind, Clock, Enter, FreeMemory, Leave, Listen, Pause, Track
 from bloomlock.errors import ConfigurationError
 
 from .clock import boot_clock
+from .workers import run_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from bloomlock.commands import Core
 
     from .listening import Listener
     from .tracking import Tracking, Unreachable
@@ -32,6 +36,7 @@ class Asides:
         find_listener: Gives a listener, or None.
         track: Gives news of a key, or None.
         connects_by: Gives the parameters of the connections to the server of a key.
+        run: Runs another core.
     """
 
     def __init__(
@@ -39,8 +44,10 @@ class Asides:
         find_listener: Callable[[Listen], Listener | None],
         track: Callable[[Track], Tracking | Unreachable | None],
         connects_by: Callable[[str], Mapping[str, Any]],
+        run: Callable[[Core[None]], None],
     ) -> None:
         """Start with nothing."""
+        self._run = run
         self._find_listener = find_listener
         self._track = track
         self._connects_by = connects_by
@@ -49,8 +56,11 @@ class Asides:
 
     def carry_out(self, step: Aside) -> Any:
         """Carry out a step and return its answer."""
-        if isinstance(step, Pause):
-            time.sleep(step.seconds)
+        if isinstance(step, (Pause, Behind)):
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+            else:
+                run_behind(step.line, partial(self._run, step.core), step.seconds)
         elif isinstance(step, Listen):
             self._listener = self._listener or self._find_listener(step)
             return self._listener.channel if self._listener else b""

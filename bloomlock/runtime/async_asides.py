@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.commands import Aside, Clock, Enter, FreeMemory, Leave, Listen, Pause, Track
+from bloomlock.commands import Aside, Behind, Clock, Enter, FreeMemory, Leave, Listen, Pause, Track
 
 from .asides import free_memory, not_a_manager
 from .clock import boot_clock
@@ -26,6 +26,7 @@ class AsyncAsides:
         find_hub: Gives the client's hub, joined, or None.
         track: Gives news of a key, or None.
         connects_by: Gives the parameters of the connections to the server of a key.
+        run_behind: Carries out a Behind.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class AsyncAsides:
         find_hub: Callable[[Listen], Awaitable[Hub | None]],
         track: Callable[[Track], Awaitable[AsyncTracking | Unreachable | None]],
         connects_by: Callable[[str], Awaitable[Mapping[str, Any]]],
+        run_behind: Callable[[Behind], Awaitable[None]],
     ) -> None:
         """Start with nothing."""
+        self._run_behind = run_behind
         self._find_hub = find_hub
         self._track = track
         self._connects_by = connects_by
@@ -43,8 +46,11 @@ class AsyncAsides:
 
     async def carry_out(self, step: Aside) -> Any:
         """Carry out a step and return its answer."""
-        if isinstance(step, Pause):
-            await asyncio.sleep(step.seconds)
+        if isinstance(step, (Pause, Behind)):
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+            else:
+                await self._run_behind(step)
         elif isinstance(step, Listen):
             self._hub = self._hub or await self._find_hub(step)
             return self._hub.channel if self._hub else b""

@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 T = TypeVar("T")
+logger = logging.getLogger("bloomlock.runtime")
 
 
-async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Await something to its end, however often the caller is cancelled meanwhile."""
+GRACE_SECONDS = 1.0
+"""How long a caller that is cancelled waits at most for what must not stop half-way."""
+
+_GO_ON: set[asyncio.Task[Any]] = set()
+
+
+async def finish(work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+    """Await something to its end, however often the caller is cancelled meanwhile.
+
+    Args:
+        work: What is awaited.
+        seconds: How long the caller waits after it was cancelled first; then the work goes on
+            without it. None: to the end.
+    """
+    loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
+    until = float("inf")
     while not task.done():
+        left = until - loop.time()
+        if left <= 0 and cancelled is not None:
+            _GO_ON.add(task)
+            task.add_done_callback(_forget)
+            raise cancelled
         try:
-            await asyncio.shield(task)
+            await asyncio.wait((task,), timeout=left if left < float("inf") else None)
         except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
+            if cancelled is None and seconds is not None:
+                until = loop.time() + seconds
             cancelled = error
-        except BaseException:  # noqa: S110, BLE001 - it is the task's, and raised below
-            pass
+    if task.cancelled():
+        raise asyncio.CancelledError
     if cancelled is not None and task.exception() is None:
         raise cancelled
     return task.result()
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _GO_ON.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.warning("what went on after its caller was cancelled failed: %s", error)

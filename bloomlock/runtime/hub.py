@@ -52,15 +52,17 @@ class Hub:
         """Whether it is connected, as far as is known."""
         return self._connection is not None
 
-    async def join(self, source: Any) -> bool:
+    async def join(self, source: Any, seconds: float | None = None) -> bool:
         """Begin to listen; tell whether the server allows it. Each `join` needs a `part`.
 
         Args:
             source: A pool or a node of a cluster, whose settings a connection is made with.
+            seconds: How long connecting may take; None: as long as the client allows.
         """
         self._source = source
         try:
-            await self._connect()
+            async with asyncio.timeout(seconds):
+                await self._connect()
         except ResponseError as error:
             logger.info("no announcements of released locks for this client: %s", error)
             return False
@@ -111,7 +113,8 @@ class Hub:
 
     async def _connect_again(self, seconds: float) -> None:
         try:
-            await self._connect()
+            async with asyncio.timeout(seconds):
+                await self._connect()
         except (*_BROKEN, RedisError):
             await asyncio.sleep(min(RECONNECT_PAUSE, seconds))
 

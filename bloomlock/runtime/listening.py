@@ -13,9 +13,11 @@ import secrets
 import time
 from typing import Any
 
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
 
 from bloomlock.commands import encode_command
 
@@ -47,8 +49,11 @@ class Listener:
         self._timeout: float | None = None
         self._pid = os.getpid()
 
-    def connect(self) -> None:
+    def connect(self, seconds: float | None = None) -> None:
         """Connect and subscribe.
+
+        Args:
+            seconds: How long the server may be silent; None: as long as the client allows.
 
         Raises:
             ResponseError: If the server does not allow it.
@@ -56,6 +61,13 @@ class Listener:
         """
         # RESP2: redis-py writes each message of RESP3 to a log before it gives it away.
         settings = {**self._pool.connection_kwargs, "protocol": 2}
+        if seconds is not None:
+            for name in ("socket_connect_timeout", "socket_timeout"):
+                allowed = settings.get(name)
+                settings[name] = max(
+                    SHORTEST_READ, seconds if allowed is None else min(seconds, allowed)
+                )
+            settings["retry"] = Retry(NoBackoff(), 0)
         connection = self._pool.connection_class(**settings)
         connection.connect()
         try:
@@ -75,7 +87,7 @@ class Listener:
         until = time.monotonic() + seconds
         try:
             if self._connection is None:
-                self.connect()
+                self.connect(seconds)
                 return None
             while message := self._read(seconds):
                 if message[0] == b"message" and message[2].split(b" ", 1)[0] == addressee:
@@ -111,11 +123,16 @@ class Listener:
             self._connection = None
 
 
-def connect_listener(pool: Any) -> Listener | None:
-    """Return a listener, or None if the server does not let this client listen now."""
+def connect_listener(pool: Any, seconds: float | None = None) -> Listener | None:
+    """Return a listener, or None if the server does not let this client listen now.
+
+    Args:
+        pool: Whose settings a connection is made with.
+        seconds: See Listener.connect.
+    """
     listener = Listener(pool)
     try:
-        listener.connect()
+        listener.connect(seconds)
     except ResponseError as error:
         logger.info("no announcements of released locks for this client: %s", error)
     except _BROKEN as error:

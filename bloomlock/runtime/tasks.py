@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,10 +17,13 @@ from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 
 from bloomlock.commands import (
     EXEC,
+    NO_LIMIT,
     UNANSWERED,
+    Behind,
     ConnectionLost,
     Core,
     Flight,
+    Limit,
     Listen,
     Replies,
     Request,
@@ -31,20 +35,24 @@ from bloomlock.commands import (
 
 from .async_asides import AsyncAsides
 from .async_tracking import start_async_tracking
+from .clock import boot_clock
 from .finishing import finish
 from .hub import Hub
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 from .slots import Slots
+from .workers import out_of_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from .async_tracking import AsyncTracking
     from .tracking import Unreachable
 
 T = TypeVar("T")
 
-CANCELLED_SECONDS = 1.0
+logger = logging.getLogger("bloomlock.runtime")
+
+CANCELLED_SECONDS = 0.5
 """How long a cancelled request waits for its reply at most."""
 
 
@@ -61,11 +69,14 @@ class Tasks:
         self._slots = Slots()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moving: asyncio.Task[None] | None = None
+        # What goes on though nobody awaits it: a loop keeps its tasks by weak references.
+        self._behind: set[asyncio.Task[Any]] = set()
 
     async def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
         held: _Lease | None = None
         asides: AsyncAsides | None = None
+        limit = NO_LIMIT
         replies: Any
         task = asyncio.current_task()
         cancelled = task.cancelling() if task else 0
@@ -73,16 +84,17 @@ class Tasks:
             step = next(core)
             while True:
                 try:
-                    if isinstance(step, Request) and (held is not None or step.hold):
+                    if isinstance(step, (Request, Flight)):
                         lease, held = held, None
-                        replies, held = await self._request_on(lease, step)
-                    elif isinstance(step, Request):
-                        replies = await self._carry(step.key, (step.commands,), step.commands)
-                    elif isinstance(step, Flight):
-                        replies = await self._carry(step.key, step.writes)
+                        if limit.until is None:
+                            replies, held = await self._carry_out(step, lease)
+                        else:
+                            replies, held = await self._within(limit, step, lease)
+                    elif isinstance(step, Limit):
+                        limit, replies = step, None
                     else:
                         asides = asides or AsyncAsides(
-                            self._find_hub, self._track, self._connects_by
+                            self._find_hub, self._track, self._connects_by, self._run_behind
                         )
                         replies = await asides.carry_out(step)
                     _look_for_cancellation(task, cancelled)
@@ -98,6 +110,64 @@ class Tasks:
                 await held.drop()
             if asides is not None:
                 await asides.close()
+
+    async def _carry_out(
+        self, step: Request | Flight, lease: _Lease | None
+    ) -> tuple[Replies, _Lease | None]:
+        """Carry out what a server is asked; return a connection too that is to be held on."""
+        if isinstance(step, Flight):
+            return await self._carry(step.key, step.writes), lease
+        if lease is not None or step.hold:
+            return await self._request_on(lease, step)
+        return await self._carry(step.key, (step.commands,), step.commands), None
+
+    async def _within(
+        self, limit: Limit, step: Request | Flight, lease: _Lease | None
+    ) -> tuple[Replies, _Lease | None]:
+        """Carry out a step; ConnectionLost at the end of the limit, while it goes on.
+
+        It goes on also if the caller is cancelled: what is to be given back is given back after it.
+        """
+        seconds = (limit.until or 0.0) - boot_clock()
+        if seconds <= 0:
+            if lease is not None:
+                await lease.drop()
+            raise out_of_time(sent=False)
+        task = asyncio.create_task(self._carry_out(step, lease), name="bloomlock-request")
+        limit.line[0] = task
+        try:
+            await asyncio.wait((task,), timeout=seconds)
+        finally:
+            if not task.done():
+                self._behind.add(task)
+                task.add_done_callback(self._drop_late)
+        if not task.done():
+            raise out_of_time(sent=True)
+        return task.result()
+
+    def _drop_late(self, task: asyncio.Task[tuple[Replies, _Lease | None]]) -> None:
+        self._behind.discard(task)
+        if not task.cancelled() and task.exception() is None and (lease := task.result()[1]):
+            self._keep(lease.drop())
+
+    async def _run_behind(self, step: Behind) -> None:
+        task = self._keep(self._run_after(step.line[0], step.core))
+        step.line[0] = task
+        await asyncio.wait((task,), timeout=max(0.0, step.seconds))
+
+    async def _run_after(self, before: asyncio.Task[Any] | None, core: Core[None]) -> None:
+        if before is not None:
+            await asyncio.wait((before,))
+        try:
+            await self.run(core)
+        except Exception:
+            logger.exception("what was to be given back is left to expire")
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name="bloomlock-behind")
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
+        return task
 
     def server_of(self, key: str) -> str:
         """Return which server of a cluster has a key; empty if there is only one, or none."""
@@ -166,7 +236,7 @@ class Tasks:
         if hub.is_open:
             hub.rejoin()
             return hub
-        if step.connect and await hub.join(await self._source(step.key)):
+        if step.connect and await hub.join(await self._source(step.key), step.seconds):
             return hub
         return None
 

@@ -23,10 +23,12 @@ from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from bloomlock.commands import (
     EXEC,
+    NO_LIMIT,
     UNANSWERED,
     ConnectionLost,
     Core,
     Flight,
+    Limit,
     Listen,
     Replies,
     Request,
@@ -37,9 +39,11 @@ from bloomlock.commands import (
 )
 
 from .asides import Asides
+from .clock import boot_clock
 from .listening import Listener, connect_listener
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
 from .tracking import start_tracking
+from .workers import out_of_time, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,22 +90,23 @@ class Threads:
         """Carry out the steps of a core and return its result."""
         held: Lease | None = None
         asides: Asides | None = None
+        limit = NO_LIMIT
         replies: Any
         try:
             step = next(core)
             while True:
                 try:
                     # What nearly all steps are comes first: a call is one of them and little else.
-                    if type(step) is Request and held is None and not step.hold:
+                    if type(step) is Request and limit is NO_LIMIT and not (held or step.hold):
                         replies = self._request(step)
-                    elif isinstance(step, Request):
+                    elif isinstance(step, (Request, Flight)):
                         lease, held = held, None
-                        replies, held = self._request_on(lease, step)
-                    elif isinstance(step, Flight):
-                        replies = self._fly(step)
+                        replies, held = self._within(limit, step, lease)
+                    elif isinstance(step, Limit):
+                        limit, replies = step, None
                     else:
                         asides = asides or Asides(
-                            self._find_listener, self._track, self._connects_by
+                            self._find_listener, self._track, self._connects_by, self.run
                         )
                         replies = asides.carry_out(step)
                 except ConnectionLost as lost:
@@ -116,6 +121,30 @@ class Threads:
                 self._drop(held)
             if asides is not None and (listener := asides.close()) is not None:
                 self._stop_listening(listener)
+
+    def _within(
+        self, limit: Limit, step: Request | Flight, lease: Lease | None
+    ) -> tuple[Replies, Lease | None]:
+        """Carry out a step; ConnectionLost at the end of the limit, while it goes on."""
+        if limit.until is None:
+            return self._carry_out(step, lease)
+        if (seconds := limit.until - boot_clock()) <= 0:
+            self._drop_late(([], lease))
+            raise out_of_time(sent=False)
+        work = partial(self._carry_out, step, lease)
+        return within(seconds, limit.line, work, self._drop_late)
+
+    def _carry_out(
+        self, step: Request | Flight, lease: Lease | None
+    ) -> tuple[Replies, Lease | None]:
+        """Carry out what a server is asked; return a connection too that is to be held on."""
+        if isinstance(step, Flight):
+            return self._fly(step), lease
+        return self._request_on(lease, step) if lease or step.hold else (self._request(step), None)
+
+    def _drop_late(self, answer: tuple[Replies, Lease | None]) -> None:
+        if answer[1] is not None:
+            self._drop(answer[1])
 
     def server_of(self, key: str) -> str:
         """Return which server of a cluster has a key; empty if there is only one, or none."""
@@ -147,7 +176,7 @@ class Threads:
                 if listener.is_open():
                     return listener
                 listener.close()
-        return connect_listener(self._pool(step.key)) if step.connect else None
+        return connect_listener(self._pool(step.key), step.seconds) if step.connect else None
 
     def _track(self, step: Track) -> Tracking | Unreachable | None:
         return start_tracking(self._pool(step.key), step.key)

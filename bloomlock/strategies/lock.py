@@ -18,14 +18,31 @@ from typing import TYPE_CHECKING, Any
 import redis.exceptions
 from redis.exceptions import RedisError, WatchError
 
-from bloomlock.commands import Clock, ConnectionLost, Core, Enter, Leave, Pause, Request, collect
+from bloomlock.commands import (
+    NO_LIMIT,
+    Behind,
+    Clock,
+    ConnectionLost,
+    Core,
+    Enter,
+    Leave,
+    Limit,
+    Pause,
+    Request,
+    collect,
+)
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.keys import LockKeys, stripe_keys
 from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.state import Asking
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.stripes import release_all, take_and_watch, watch
-from bloomlock.locks.protocol.waiting import OUTAGE_PAUSE, Attempt
+from bloomlock.locks.protocol.waiting import (
+    CLEANUP_SECONDS,
+    GRACE_SECONDS,
+    OUTAGE_PAUSE,
+    Attempt,
+)
 
 from .base import Segment, Strategy
 from .transaction import TransactionStrategy, decode_transaction, encode_transaction
@@ -132,10 +149,13 @@ class LockStrategy(Strategy):
         while wanted := sorted(update.waiting):
             asking = Asking(self._new_token(), LEASE_MS)
             taken = wanted
+            line: list[Any] = [None]
             try:
+                yield Limit(until + GRACE_SECONDS, line)
                 taken = yield from take_and_watch(wanted, asking, self._abilities)
                 if not taken:
                     taken = yield from self._wait_for(wanted[0], asking, until, clock)
+                yield NO_LIMIT
                 # One that was lost as soon as it was got is asked for again.
                 if not taken and clock() >= until:
                     error = LockTimeoutError(f"no lock for an item within {self._timeout:g} s")
@@ -150,6 +170,10 @@ class LockStrategy(Strategy):
             except ConnectionLost as lost:
                 # Nothing but locks was asked for so far.
                 update.fail(wanted, lost.cause)
+                seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
+                yield Behind(release_all(taken, asking.token, self._abilities), line, seconds)
+                return
+            yield NO_LIMIT
             yield from release_all(taken, asking.token, self._abilities)
 
     def _wait_for(
@@ -161,7 +185,7 @@ class LockStrategy(Strategy):
         try:
             got = yield from attempt.run()
         except RedisError:
-            yield from attempt.leave()
+            yield from attempt.leave_behind()
             raise
         return (yield from watch([keys], asking.token)) if got else []
 

@@ -9,11 +9,11 @@ the rest of the holder's lease, whichever is shorter, because then the waiter as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
 
-from bloomlock.commands import ConnectionLost, Core, Listen, Pause, Wait
+from bloomlock.commands import Behind, ConnectionLost, Core, Limit, Listen, Pause, Wait
 
 from .state import SLICE_MS, Asking, Busy, Granted, Leaving, read_payload
 
@@ -30,6 +30,10 @@ STAGGER_SECONDS = 0.002
 SHORTEST_LOOK, LONGEST_LOOK = 0.05, 0.25
 """Seconds between looks where the server announces nothing to this client."""
 OUTAGE_PAUSE = 0.2
+GRACE_SECONDS = 1.0
+"""How long after the caller's time limit an answer is still waited for."""
+CLEANUP_SECONDS = 0.5
+"""How long a caller that gives up waits until what it may have got is given back."""
 NOBODY = b"-"
 """The channel of waiters to whom nothing can be announced."""
 
@@ -93,8 +97,10 @@ class Attempt:
         self._steps = steps
         self._until = float("inf") if until is None else until
         self._clock = clock
+        self._began = clock()
         self._answered: float | None = None
         self._look = SHORTEST_LOOK
+        self._line: list[Any] = [None]
 
     def run(self) -> Core[Obtained | None]:
         """Get the lock, standing in its queue while somebody has it.
@@ -108,6 +114,8 @@ class Attempt:
                 any other exception.
         """
         self.begun = True
+        if (limit := self._limit()) < float("inf"):
+            yield Limit(limit, self._line)
         if self._crowded and self._clock() < self._until:
             yield from self._listen(connect=False)
         while True:
@@ -122,8 +130,17 @@ class Attempt:
             elif answer is not None and (got := (yield from self._wait(answer, sent))):
                 return got
         if self.asking.channel:
-            yield from self.leave()
+            yield from self.leave_behind()
         return None
+
+    def _limit(self) -> float:
+        """Return until when an answer is waited for."""
+        return max(self._until, self._began) + GRACE_SECONDS
+
+    def leave_behind(self) -> Core[None]:
+        """Leave after what was sent, but hold up the caller not much beyond its time limit."""
+        seconds = min(CLEANUP_SECONDS, max(0.0, self._limit() - self._clock()))
+        yield Behind(self.leave(), self._line, seconds)
 
     def leave(self) -> Core[None]:
         """Leave the queue, and pass on the lock if it was granted meanwhile; never raises.
@@ -138,7 +155,9 @@ class Attempt:
             return
 
     def _listen(self, *, connect: bool) -> Core[None]:
-        channel = yield Listen(self._steps.keys.lock, connect)
+        left = self._limit() - self._clock()
+        seconds = max(0.0, left) if left < float("inf") else None
+        channel = yield Listen(self._steps.keys.lock, connect, seconds)
         self.asking = self.asking._replace(channel=channel or (NOBODY if connect else b""))
 
     def _ask(self, asking: Asking) -> Core[Granted | Busy | None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import lock_ways
 import pytest
 import redis
 
-from bloomlock.commands import ConnectionLost, Listen, Pause, Request, Wait
+from bloomlock.commands import Behind, ConnectionLost, Limit, Listen, Pause, Request, Wait
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.state import SLICE_MS, Announcement, Asking, Granted, Leaving
 from bloomlock.locks.protocol.steps import LockSteps
@@ -34,11 +36,11 @@ class Waiter:
         self.is_down = False
 
     def go(self, answer=None):
-        """Answer the last step; return the next one that is no request, or None at the end."""
+        """Answer the last step; return the next one to wait for, or None at the end."""
         try:
-            if not isinstance(self._step, (Request, Listen)):
+            if not isinstance(self._step, (Request, Listen, Limit, Behind)):
                 self._step = self._core.send(answer)
-            while isinstance(self._step, (Request, Listen)):
+            while isinstance(self._step, (Request, Listen, Limit, Behind)):
                 if self.is_down and isinstance(self._step, Request):
                     self._step = self._core.throw(lost())
                 else:
@@ -52,7 +54,20 @@ class Waiter:
         step = self._step
         if isinstance(step, Listen):
             return self.channel if step.connect else b""
+        if isinstance(step, Limit):
+            return None
+        if isinstance(step, Behind):
+            return self._carry_out(step.core)
         self.asks += 1
+        return self._exchange(step)
+
+    def _carry_out(self, core):
+        with contextlib.suppress(StopIteration):
+            step = next(core)
+            while True:
+                step = core.send(self._exchange(step))
+
+    def _exchange(self, step):
         replies = []
         for command in step.commands:
             self._connection.send_packed_command((command,))

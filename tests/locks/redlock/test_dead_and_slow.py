@@ -16,15 +16,15 @@ from redis.retry import Retry
 from servers import wait_until
 
 from bloomlock import LockLostError, QuorumError, Redlock
-from bloomlock.locks import redlock_threads
+from bloomlock.runtime import workers
 
-WORKERS = ("bloomlock-redlock", "bloomlock-renewal")
+WORKERS = ("bloomlock-worker", "bloomlock-renewal")
 
 
 @pytest.fixture
 def hasty(monkeypatch):
     """Threads that have nothing to do end sooner, so that the test has less to wait for."""
-    monkeypatch.setattr(redlock_threads, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(workers, "IDLE_SECONDS", 0.05)
 
 
 def threads():

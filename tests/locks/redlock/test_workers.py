@@ -11,8 +11,8 @@ import pytest
 from locks.redlock.several import LONG
 from servers import wait_until
 
-from bloomlock.locks import redlock_threads
-from bloomlock.locks.redlock_threads import Line, Workers
+from bloomlock.runtime import workers as workers_module
+from bloomlock.runtime.workers import Line, Workers
 
 CALLERS = 4
 JOBS = 1500
@@ -21,9 +21,9 @@ JOBS = 1500
 @pytest.fixture
 def workers(monkeypatch):
     """Workers of their own, which end about as often as they find something to do."""
-    monkeypatch.setattr(redlock_threads, "IDLE_SECONDS", 0.0005)
+    monkeypatch.setattr(workers_module, "IDLE_SECONDS", 0.0005)
     made = Workers()
-    monkeypatch.setattr(redlock_threads, "WORKERS", made)
+    monkeypatch.setattr(workers_module, "WORKERS", made)
     return made
 
 

@@ -1,0 +1,210 @@
+"""Threads for what must not hold up the caller: a server that is silent, a step with a time limit.
+
+They are daemons and end when they had nothing to do for a second, so they do not hold up the end of
+the process, and none stays behind an object that is no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from bloomlock.commands import ConnectionLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Job = Callable[[], None]
+
+T = TypeVar("T")
+logger = logging.getLogger("bloomlock.runtime")
+
+IDLE_SECONDS = 1.0
+
+
+class Workers:
+    """Threads that run what they are given, as many as there is to do at once.
+
+    What is used here is C through and through, so that a KeyboardInterrupt leaves it whole.
+    """
+
+    def __init__(self) -> None:
+        """Start without threads."""
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget everything: a child of fork has no threads."""
+        self._lock = threading.RLock()
+        self._idle = 0
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+
+    def start(self, job: Job) -> None:
+        """Run a job in a thread that has nothing to do, or in a new one."""
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+                self._jobs.put(job)
+                return
+        try:
+            threading.Thread(
+                target=self._work, args=(job,), name="bloomlock-worker", daemon=True
+            ).start()
+        except RuntimeError:  # there are too many threads, or the process is ending
+            job()
+
+    def _work(self, job: Job | None) -> None:
+        while job is not None:
+            job()
+            job = None  # what it refers to is not to live on here
+            with self._lock:
+                self._idle += 1
+            job = self._next()
+
+    def _next(self) -> Job | None:
+        try:
+            return self._jobs.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            with self._lock:
+                # Whoever gave a job since counts on a thread that was idle then.
+                with contextlib.suppress(queue.Empty):
+                    return self._jobs.get_nowait()
+                self._idle -= 1
+                return None
+
+
+class Line:
+    """What is asked of one server for one token, one after the other."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._lock = threading.RLock()
+        self._jobs: deque[Job] = deque()
+        self._runs = False
+
+    def append(self, job: Job) -> None:
+        """Run a job after all that were appended before."""
+        with self._lock:
+            self._jobs.append(job)
+            runs = self._runs
+        if not runs:
+            WORKERS.start(self._run)
+
+    def _run(self) -> None:
+        with self._lock:
+            if self._runs:
+                return
+            self._runs = True
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._runs = False
+                    return
+                job = self._jobs.popleft()
+            job()
+
+    @classmethod
+    def of(cls, line: list[Any]) -> Line:
+        """Return the line that a Limit or Behind names."""
+        if line[0] is None:
+            line[0] = cls()
+        made: Line = line[0]
+        return made
+
+
+def within(seconds: float, line: list[Any], work: Callable[[], T], late: Callable[[T], None]) -> T:
+    """Return what `work` returns; ConnectionLost when time is up, while it goes on.
+
+    Args:
+        seconds: How long it is awaited.
+        line: See Limit; the work comes after what goes on there.
+        work: Run in another thread, or in this one if there can be no other.
+        late: Gets the result if that came too late.
+    """
+    awaited = _Awaited(work, late)
+    Line.of(line).append(awaited.run)
+    return awaited.result(seconds)
+
+
+class _Awaited(Generic[T]):
+    """Work whose result is awaited for a while."""
+
+    def __init__(self, work: Callable[[], T], late: Callable[[T], None]) -> None:
+        self._work = work
+        self._late = late
+        self._answer: T
+        self._failed: BaseException | None = None
+        self._is_over: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # Who takes its element first decides whether the result is awaited.
+        self._awaited: list[None] = [None]
+
+    def run(self) -> None:
+        try:
+            self._answer = self._work()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            self._failed = error
+        if _take(self._awaited):
+            self._is_over.put(None)
+        else:
+            self._give_late()
+
+    def result(self, seconds: float) -> T:
+        try:
+            self._is_over.get(timeout=seconds)
+        except BaseException as error:
+            is_over = not _take(self._awaited)
+            if not isinstance(error, queue.Empty):
+                # A KeyboardInterrupt, which may come just when the result is there.
+                if is_over:
+                    self._give_late()
+                raise
+            if not is_over:
+                raise out_of_time(sent=True) from None
+        if self._failed is not None:
+            raise self._failed
+        return self._answer
+
+    def _give_late(self) -> None:
+        if self._failed is None:
+            self._late(self._answer)
+
+
+def out_of_time(*, sent: bool) -> ConnectionLost:
+    """Return what a core is told of a request for which there was no time left."""
+    cause = RedisTimeoutError("the server did not answer within the time limit")
+    return ConnectionLost(cause, sent=sent, replies=[])
+
+
+def run_behind(line: list[Any], work: Job, seconds: float) -> None:
+    """Run what must not raise after what goes on in a line; wait for its end, but not for long."""
+    done: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def job() -> None:
+        try:
+            work()
+        except Exception:
+            logger.exception("what was to be given back is left to expire")
+        finally:
+            done.put(None)
+
+    Line.of(line).append(job)
+    with contextlib.suppress(queue.Empty):
+        done.get(timeout=max(0.0, seconds))
+
+
+def _take(element: list[None]) -> bool:
+    try:
+        element.pop()
+    except IndexError:
+        return False
+    return True
+
+
+WORKERS = Workers()
+os.register_at_fork(after_in_child=WORKERS.start_over)
