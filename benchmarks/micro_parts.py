@@ -22,6 +22,7 @@ from bloomlock.hashing import Hasher
 hasher = Hasher(28_755_176, 20)
 rows = hasher.place(hasher.digests(encoded))[1]
 """
+_KEYED = _HASHER.replace("28_755_176, 20", "28_755_176, 20, key=bytes(32)")
 _ATOMIC = f"""{_HASHER}
 from bloomlock.strategies.atomic import AtomicStrategy, Bitfields
 from bloomlock.strategies.base import Shard
@@ -83,12 +84,26 @@ PARTS = (
         "digest(item)",
         f"import mmh3; digest = mmh3.mmh3_x64_128_digest; {_ENCODED}",
     ),
+    Part(
+        "digest-keyed",
+        "blake2b with a key: digest of an item",
+        "digest(item)",
+        f"{_KEYED}digest = hasher._digest",
+    ),
     Part("locate", "hashing: 20 offsets of an item", "hasher.locate(item)", _HASHER),
+    Part("locate-keyed", "hashing: 20 offsets, with a key", "hasher.locate(item)", _KEYED),
     Part(
         "place",
         "hashing: offsets of 1,000 items",
         "hasher.place(hasher.digests(encoded))",
         _HASHER,
+        MANY,
+    ),
+    Part(
+        "place-keyed",
+        "hashing: offsets of 1,000 items, with a key",
+        "hasher.place(hasher.digests(encoded))",
+        _KEYED,
         MANY,
     ),
     Part(

@@ -127,6 +127,7 @@ class GuardedFilter:
             near_cache=self._config.near_cache,
             max_staleness=self._config.max_staleness,
             layout=self._config.layout,
+            key=self._config.key,
             on_full=self._config.on_full,
             on_lost="recreate",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from scrapy.core.scheduler import Scheduler
@@ -26,6 +26,7 @@ _NAMES = (
     "ERROR_RATE",
     "STRATEGY",
     "LAYOUT",
+    "KEY",
     "NEAR_CACHE",
     "MAX_STALENESS",
     "MIRROR_BYTES",
@@ -68,6 +69,7 @@ class FilterSettings:
         mirror_bytes: Largest filter of which the process keeps the bits it has met, in bytes.
         strategy: How an update reaches the server.
         layout: Where the bits of a request lie.
+        key: The filter's secret; True: a random one, stored with it; None: it has none.
         on_full: What the filter does when it is over its capacity.
         on_outage: What becomes of a request that cannot be checked: one of `POLICIES`.
         timeout: Longest wait for the server in one check, in seconds.
@@ -84,6 +86,7 @@ class FilterSettings:
     mirror_bytes: int
     strategy: str
     layout: Literal["classic", "blocked"]
+    key: str | bytes | Literal[True] | None = field(repr=False)
     on_full: Literal["warn", "raise"]
     on_outage: str
     timeout: float
@@ -119,6 +122,7 @@ class FilterSettings:
             strategy=str(settings.get("BLOOMLOCK_STRATEGY", "atomic")),
             # The library checks these, and knows best what is allowed.
             layout=cast("Any", settings.get("BLOOMLOCK_LAYOUT", "classic")),
+            key=_key(settings.get("BLOOMLOCK_KEY")),
             on_full=cast("Any", settings.get("BLOOMLOCK_ON_FULL", "warn")),
             on_outage=_policy(settings.get("BLOOMLOCK_ON_OUTAGE", "allow")),
             timeout=_number(settings, "BLOOMLOCK_TIMEOUT", 1.0),
@@ -205,6 +209,11 @@ def _number(
     if not (0 < number < below or (or_zero and number == 0)) or (whole and not number.is_integer()):
         raise ConfigurationError(sentence)
     return number
+
+
+def _key(value: Any) -> Any:
+    """Read the key; the command line's `-s` hands True over as a string. The library checks it."""
+    return True if value in ("True", "true") else value
 
 
 def _policy(value: object) -> str:

@@ -129,6 +129,7 @@ def _in_process(asked: FilterOptions) -> Iterator[MemoryBloomFilter]:
                 capacity,
                 asked.new_error_rate(),
                 layout=asked.new_layout(),
+                key=asked.new_key(),
                 on_full="raise" if asked.on_full is None else asked.on_full,
             )
         except MemoryError:

@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bloomlock import BloomFilter
-
 from .answers import add_lines, test_lines
 from .examples import examples
 from .failures import NO
 from .files import STDIN, check_files, most_lines
-from .options import FilterOptions, filter_options, name_argument, url_option
+from .options import (
+    FilterOptions,
+    filter_options,
+    key_option,
+    name_argument,
+    open_as_it_is,
+    url_option,
+)
 from .pace import pace_on_server
 from .work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from bloomlock import BloomFilter
 
 _items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
 
@@ -69,9 +76,12 @@ def add_command(name: str, items: tuple[str, ...], *, quiet: bool, **options: An
 @name_argument
 @_items_argument
 @url_option
+@key_option
 @click.option("--seen", "write", flag_value="seen", help="Write the items that were seen before.")
 @click.option("--new", "write", flag_value="new", help="Write the items that were not.")
-def exists_command(name: str, items: tuple[str, ...], url: str | None, write: str | None) -> int:
+def exists_command(
+    name: str, items: tuple[str, ...], *, url: str | None, key: bytes | None, write: str | None
+) -> int:
     """Tell whether ITEMs were added to the filter NAME; adds nothing.
 
     Without ITEMs each line of standard input is one. A yes is wrong at the filter's error rate,
@@ -81,7 +91,7 @@ def exists_command(name: str, items: tuple[str, ...], url: str | None, write: st
     """
     check_files(() if items else (STDIN,))
     work = Work(test_lines, write=None if write is None else write == "new")
-    with BloomFilter.open(name, client=url) as bloom:
+    with open_as_it_is(name, url, key) as bloom:
         _do(work, bloom, items)
     return NO if work.new else 0
 

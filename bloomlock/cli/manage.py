@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bloomlock import BloomFilter, BloomlockError, delete_filter, list_filters
+from bloomlock import BloomlockError, delete_filter, list_filters
 
 from .examples import examples
 from .failures import ERROR, NO, Failure, sentence, warn
-from .options import name_argument, url_option
+from .options import key_option, name_argument, open_as_it_is, url_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bloomlock import FilterInfo
 
 _UNIT = 1024
+_KEYS = {None: "none", "secret": "secret", "random": "random, stored with the filter"}
 
 _names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -35,13 +36,14 @@ _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 )
 @name_argument
 @url_option
+@key_option
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-def info_command(name: str, url: str | None, *, as_json: bool) -> None:
+def info_command(name: str, *, url: str | None, key: bytes | None, as_json: bool) -> None:
     """Show a filter's parameters, how full it is, its error rate now and its memory.
 
     The server reads the whole bitmap for it, about 1 s for 10 GiB.
     """
-    with BloomFilter.open(name, client=url) as bloom:
+    with open_as_it_is(name, url, key) as bloom:
         info = bloom.info()
     if as_json:
         click.echo(json.dumps(asdict(info), indent=2))
@@ -60,10 +62,11 @@ def info_command(name: str, url: str | None, *, as_json: bool) -> None:
     ),
 )
 @url_option
+@key_option
 @click.option(
     "-l", "--long", "long", is_flag=True, help="Show also items, fill and memory, as they are now."
 )
-def ls_command(url: str | None, *, long: bool) -> None:
+def ls_command(*, url: str | None, key: bytes | None, long: bool) -> None:
     """List all filters, one name a line.
 
     The server goes through all its keys; for -l it reads all bitmaps. There FILL is the items of
@@ -75,7 +78,7 @@ def ls_command(url: str | None, *, long: bool) -> None:
             click.echo(_shown(name))
         return
     head = ("ITEMS", "CAPACITY", "FILL", "ERROR RATE", "MEMORY", "NAME")
-    rows = [head, *((*_long(name, url), _shown(name)) for name in names)]
+    rows = [head, *((*_long(name, url, key), _shown(name)) for name in names)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *numbers, name in rows:
         padded = (number.rjust(width) for number, width in zip(numbers, widths, strict=False))
@@ -90,15 +93,16 @@ def ls_command(url: str | None, *, long: bool) -> None:
 )
 @_names_argument
 @url_option
+@key_option
 @_yes_option
-def clear_command(names: tuple[str, ...], url: str | None, *, yes: bool) -> int:
+def clear_command(names: tuple[str, ...], *, url: str | None, key: bytes | None, yes: bool) -> int:
     """Empty filters for everybody, keeping their parameters.
 
     Asks first, at the terminal; where there is none --yes has to be given.
     """
 
     def clear(name: str) -> None:
-        with BloomFilter.open(name, client=url) as bloom:
+        with open_as_it_is(name, url, key) as bloom:
             bloom.clear()
 
     return _for_each(names, "Clear", clear, yes=yes)
@@ -160,6 +164,7 @@ def _describe(info: FilterInfo) -> list[tuple[str, str]]:
         ("bits set", f"{info.bits_set} ({info.fill_ratio:.2%})"),
         ("hash functions", f"{info.num_hashes}"),
         ("seeds", seeds),
+        ("key", _KEYS[info.key_kind]),
         ("layout", info.layout),
         ("shards", f"{info.shards}"),
         ("generation", f"{info.generation}"),
@@ -167,9 +172,9 @@ def _describe(info: FilterInfo) -> list[tuple[str, str]]:
     ]
 
 
-def _long(name: str, url: str | None) -> tuple[str, ...]:
+def _long(name: str, url: str | None, key: bytes | None) -> tuple[str, ...]:
     try:
-        with BloomFilter.open(name, client=url) as bloom:
+        with open_as_it_is(name, url, key) as bloom:
             info = bloom.info()
     except BloomlockError as error:
         warn(sentence(str(error)))

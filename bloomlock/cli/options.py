@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
 from bloomlock import BloomFilter, FilterMismatchError
+
+from .failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +57,28 @@ url_option = click.option(
     help="Redis server.  [default: BLOOMLOCK_URL, REDIS_URL, a server of bloomlock's own]",
 )
 
+
+def _read_key(_context: click.Context, _option: click.Parameter, path: str | None) -> bytes | None:
+    """Return the secret in a file, without the newline that editors put at its end."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes().removesuffix(b"\n")
+    except OSError as error:
+        raise Failure(f"cannot read the key file {path}: {error.strerror}") from error
+
+
+key_option = click.option(
+    "--key-file",
+    "key",
+    envvar="BLOOMLOCK_KEY_FILE",
+    show_envvar=True,
+    callback=_read_key,
+    metavar="FILE",
+    help="File with the filter's secret key, 16 to 64 bytes; for items from strangers, who can "
+    "else make one item look like another.",
+)
+
 name_argument = click.argument("name")
 
 _FILTER_OPTIONS = (
@@ -79,6 +104,12 @@ _FILTER_OPTIONS = (
         help="Where the bits of an item lie: anywhere, or in one block of 64 bytes.  "
         f"[default: that of the existing one, or {DEFAULT_LAYOUT}]",
     ),
+    key_option,
+    click.option(
+        "--random-key",
+        is_flag=True,
+        help="Give a new filter a random key, stored with it, in place of a --key-file.",
+    ),
     click.option(
         "--strategy",
         default="atomic",
@@ -103,6 +134,16 @@ def filter_options(command: F) -> F:
     return command
 
 
+def open_as_it_is(name: str, url: str | None, key: bytes | None) -> BloomFilter:
+    """Open a filter, with the key only where it needs one: of several some may have none."""
+    try:
+        return BloomFilter.open(name, client=url)
+    except FilterMismatchError:
+        if key is None:
+            raise
+    return BloomFilter.open(name, client=url, key=key)
+
+
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
     """What a user said about a filter; None: nothing.
@@ -120,6 +161,20 @@ class FilterOptions:
     on_lost: Any = "raise"
     on_full: Any = "warn"
     lines: int | None = None
+    key: bytes | None = field(default=None, repr=False)
+    random_key: bool = False
+
+    def new_key(self) -> bytes | Literal[True] | None:
+        """Return the key of a filter that is created.
+
+        Raises:
+            Failure: If two are asked for.
+        """
+        if not self.random_key:
+            return self.key
+        if self.key is not None:
+            raise Failure("--random-key and a key file exclude each other")
+        return True
 
     def new_capacity(self) -> Any:
         """Return the capacity of a filter that is created."""
@@ -151,13 +206,14 @@ class FilterOptions:
                 client=self.url,
                 layout=self.new_layout(),
                 shards=self._new_shards(),
+                key=self.new_key(),
                 **self._policies(),
             )
         except FilterMismatchError:
             return self._open_as_it_is(name)
 
     def _open_as_it_is(self, name: str) -> BloomFilter:
-        found = BloomFilter.open(name, client=self.url, **self._policies())
+        found = BloomFilter.open(name, client=self.url, key=self.new_key(), **self._policies())
         pairs = (
             ("capacity", found.capacity, self.capacity),
             ("error_rate", found.error_rate, self.error_rate),

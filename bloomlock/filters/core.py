@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bloomlock.commands import Track
@@ -148,6 +149,9 @@ class FilterCore(LockOwner):
         view = View.of(self.keys, descriptor)
         if self.wanted is None:
             self.wanted = Wanted.of(descriptor)
+        elif descriptor.key is not None and descriptor.key.stored:
+            # Made anew by this object it keeps its key, and bits placed with that stay of use.
+            self.wanted = replace(self.wanted, key=descriptor.key)
         with self._lock:
             self.view, self.lost = view, None
         self.untold.attached(view.header)

@@ -339,23 +339,18 @@ def test_an_update_asks_the_server_about_what_is_kept(alone, on_lost):
     assert all(other.exists_many(items))
 
 
-def test_an_update_that_failed_ends_the_answers_until_the_server_is_heard(alone):
+@pytest.mark.parametrize(
+    "start",
+    [lambda core: inspection.count(core), lambda core: answers.update(core, ["b"], "items")],
+    ids=["count", "update"],
+)
+def test_what_failed_ends_the_answers_until_the_server_is_heard(alone, start):
     made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
     made.add("a")
-    with pytest.raises(OutcomeUnknownError):
-        lose_reply(answers.update(made._core, ["b"], "items"))
-    before = trips(alone)
-    assert made.add("a") is False
-    assert trips(alone) == before + 1
-
-
-def test_a_count_that_failed_ends_them_too(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
-    made.add("a")
-    count = inspection.count(made._core)
-    until_request(count)
+    under_way = start(made._core)
+    until_request(under_way)
     with pytest.raises(redis.ConnectionError):
-        count.throw(redis.ConnectionError("gone"))
+        under_way.throw(redis.ConnectionError("gone"))
     before = trips(alone)
     assert made.exists("a") is True
     assert trips(alone) == before + 1

@@ -173,3 +173,17 @@ def test_a_bad_setting_stops_the_crawl_before_it_starts(
     assert result.fetched == []
     assert "CRITICAL" in next(line for line in result.log.splitlines() if sentence in line)
     assert sentence in result.log.splitlines()[-1]
+
+
+@pytest.mark.parametrize("key", ["sixteen bytes or more", "True"])
+def test_a_crawl_with_a_key(crawl, client, site, key):
+    first = crawl(BLOOMLOCK_KEY=key)
+    assert sorted(set(site.requested)) == site.paths
+    assert first.own("errors") == 0
+    assert client.hget("bloomlock:{spider:dupefilter}:meta", "format") == b"2"
+    assert "sixteen bytes" not in first.log
+    again = crawl(BLOOMLOCK_KEY=key)
+    assert len(again.fetched) <= 1
+    refused = crawl()
+    assert "key: stored" in refused.log
+    assert refused.fetched == []
