@@ -341,7 +341,7 @@ def test_an_update_asks_the_server_about_what_is_kept(alone, on_lost):
 
 @pytest.mark.parametrize(
     "start",
-    [lambda core: inspection.count(core), lambda core: answers.update(core, ["b"], "items")],
+    [inspection.count, lambda core: answers.update(core, ["b"], "items")],
     ids=["count", "update"],
 )
 def test_what_failed_ends_the_answers_until_the_server_is_heard(alone, start):
