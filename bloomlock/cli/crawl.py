@@ -13,9 +13,10 @@ import click
 import redis.exceptions
 from rich.console import Console
 
-from bloomlock import BloomlockError
+from bloomlock import BloomlockError, ConfigurationError
 
 from .examples import examples
+from .failures import Failure, sentence, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from scrapy_ext.crawl.report import Report
 
 _INTERRUPTED = 130
+_WIDE = 10_000
+"""Columns of what is no terminal: nothing is cut there, and no line is broken."""
 _STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")
 
 
@@ -94,7 +97,8 @@ def crawl_command(context: click.Context, /, *, as_json: bool, **options: Any) -
     host are fetched.
 
     The exit status is 0 if no page was fetched twice, none was missed beyond the error rate, and
-    no worker failed; else 1; 130 after Ctrl-C.
+    no worker failed; 1 if not, or if the site or the server cannot be reached; 2 if an argument is
+    not usable; 130 after Ctrl-C.
     """
     _need_scrapy()
     with _terminated_like_interrupted():
@@ -102,6 +106,8 @@ def crawl_command(context: click.Context, /, *, as_json: bool, **options: Any) -
             report = _run(options)
         except KeyboardInterrupt:
             context.exit(_INTERRUPTED)
+        except ConfigurationError as error:
+            raise Failure(sentence(str(error))) from error
         except (BloomlockError, redis.exceptions.RedisError, OSError, RuntimeError) as error:
             raise click.ClickException(str(error)) from error
     if as_json:
@@ -109,7 +115,7 @@ def crawl_command(context: click.Context, /, *, as_json: bool, **options: Any) -
     else:
         _print(report)
     for failure in report.failures:
-        click.echo(f"Error: {failure}", err=True)
+        warn(failure)
     if report.interrupted:
         context.exit(_INTERRUPTED)
     context.exit(0 if report.ok else 1)
@@ -137,7 +143,10 @@ def _print(report: Report) -> None:
     """Print the table to standard output."""
     from scrapy_ext.crawl.show import table  # noqa: PLC0415 - as above
 
-    Console().print(table(report))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
+    console.print(table(report))
 
 
 @contextmanager

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import redis.exceptions
+from scrapy import Request
+from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter, FilterNotFoundError
 from scrapy_ext.crawl.board import Board
 from scrapy_ext.crawl.config import CrawlConfig
-from scrapy_ext.crawl.report import Progress, Report
+from scrapy_ext.crawl.report import Progress, Rendering, Report
 from scrapy_ext.crawl.tally import JournalReader, Tally, tolerated
 from scrapy_ext.crawl.target import Target, open_target
 from scrapy_ext.crawl.team import Team
@@ -62,7 +64,9 @@ class JobOptions:
     patience: float = 120.0
 
 
-def run(options: JobOptions, on_progress: Callable[[Progress], None] | None = None) -> Report:
+def run(
+    options: JobOptions, on_progress: Callable[[Progress | Rendering], None] | None = None
+) -> Report:
     """Crawl a site with several processes that share one filter and one queue.
 
     Blocks until every page is fetched, the page limit is reached, the workers have failed, or
@@ -80,8 +84,12 @@ def run(options: JobOptions, on_progress: Callable[[Progress], None] | None = No
         ConfigurationError: An option is not usable.
         ServerError: The Redis server does not answer, or the embedded one cannot be started.
     """
-    with open_target(options.source) as target, Board.connect(options.url) as board:
-        return _Job(options, target, board, on_progress or (lambda _: None)).run()
+    show = on_progress or (lambda _: None)
+    with (
+        Board.connect(options.url) as board,
+        open_target(options.source, lambda done, total: show(Rendering(done, total))) as target,
+    ):
+        return _Job(options, target, board, show).run()
 
 
 class _Job:
@@ -225,6 +233,14 @@ class _Job:
         links, duplicates = sum(tally.links.values()), sum(tally.duplicates.values())
         return Progress(len(tally.fetched), links, duplicates, queued, running, team.pids)
 
+    def _look_at_start(self) -> None:
+        """Report a start page that was not to be had, if nothing else was either."""
+        start, tally = self._target.start, self._tally
+        key = fingerprint(Request(start)).hex()
+        why = tally.failed.get(key) or tally.refused.get(key)
+        if why and not tally.fetched:
+            self._report.failures.append(f"the start page {start} could not be fetched: {why}")
+
     def _add_up(self, shared: BloomFilter, *, fresh: bool) -> None:
         """Fill in the report."""
         tally, report = self._tally, self._report
@@ -249,6 +265,7 @@ class _Job:
         lost, never_new = tally.lost(queued), tally.never_new(queued)
         missed = lost | never_new if fresh else lost
         report.queued = len(queued)
+        self._look_at_start()
         report.missed = sorted(tally.found[key] for key in missed)
         report.lost = len(lost)
         report.earlier = 0 if fresh else len(never_new)

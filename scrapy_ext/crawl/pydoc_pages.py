@@ -20,12 +20,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _FORMAT = 1
 _RENDER_SECONDS = 180.0
+_LOOK_SECONDS = 0.2
 _HREF = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
 
 # Importing these does nothing but define names. Not here: what opens a window or a browser
@@ -49,10 +55,13 @@ _HARMLESS = """
 """
 
 
-def pydoc_site() -> Path:
+def pydoc_site(on_render: Callable[[int, int], None] = lambda _done, _total: None) -> Path:
     """Return the folder of rendered pages, rendering it first where the cache has none.
 
     Two processes that render at the same time do the work twice and keep one result.
+
+    Args:
+        on_render: Called with the pages rendered and their number, several times a second.
 
     Returns:
         A folder with `index.html` and one page for each module; every link between them resolves.
@@ -69,7 +78,7 @@ def pydoc_site() -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         fresh = Path(scratch) / "pages"
         fresh.mkdir(mode=0o700)
-        _render_all(fresh)
+        _render_all(fresh, on_render)
         _finish(fresh)
         try:
             fresh.rename(folder)
@@ -107,34 +116,41 @@ def _inside(package: str, where: list[str]) -> list[str]:
     return names
 
 
-def _render_all(folder: Path) -> None:
+def _render_all(folder: Path, on_render: Callable[[int, int], None]) -> None:
     """Render every module into the folder, in as many processes as there are processors."""
     names = module_names()
     share = min(os.cpu_count() or 1, 8)
     environment = {"HOME": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the children
     children = [
         # S603: this very interpreter and this very module.
         subprocess.Popen(  # noqa: S603
             [sys.executable, "-W", "ignore", "-m", __name__, str(folder), *names[part::share]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             env=environment,
             cwd=folder,
         )
         for part in range(share)
     ]
     try:
-        for child in children:
-            _, errors = child.communicate(timeout=_RENDER_SECONDS)
-            if child.returncode:
-                raise RuntimeError(f"rendering the pydoc pages failed: {errors.decode()[-300:]}")
-    except subprocess.TimeoutExpired as late:
-        raise RuntimeError(f"rendering the pydoc pages took over {_RENDER_SECONDS} s") from late
+        deadline = time.monotonic() + _RENDER_SECONDS
+        while any(child.poll() is None for child in children):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"rendering the pydoc pages took over {_RENDER_SECONDS} s")
+            on_render(sum(1 for _ in folder.glob("*.html")), len(names))
+            time.sleep(_LOOK_SECONDS)
+        if any(child.returncode for child in children):
+            errors.seek(0)
+            why = errors.read().decode(errors="replace")[-300:]
+            raise RuntimeError(f"rendering the pydoc pages failed: {why}")
+        on_render(len(names), len(names))
     finally:
         for child in children:
             child.kill()
             child.wait()
+        errors.close()
 
 
 def _finish(folder: Path) -> None:

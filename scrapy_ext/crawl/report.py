@@ -27,6 +27,19 @@ class Progress:
 
 
 @dataclass(slots=True)
+class Rendering:
+    """How far the pages are that are made before the crawl.
+
+    Attributes:
+        done: Pages rendered.
+        total: Pages there will be at most.
+    """
+
+    done: int
+    total: int
+
+
+@dataclass(slots=True)
 class Report:
     """The end of a job.
 

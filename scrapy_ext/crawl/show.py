@@ -6,9 +6,11 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from scrapy_ext.crawl.report import Rendering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,8 +24,10 @@ _KIB = 1024
 
 
 @contextmanager
-def live(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """Show a line that tells how far the job is, where the console is a terminal.
+def live(console: Console) -> Iterator[Callable[[Progress | Rendering], None]]:
+    """Show a line that says how far the job is, where the console is a terminal.
+
+    Elsewhere only what takes long before the crawl begins is announced, in a line of text.
 
     Args:
         console: Where to; standard error, so that the table can be piped.
@@ -32,23 +36,52 @@ def live(console: Console) -> Iterator[Callable[[Progress], None]]:
         What takes the progress.
     """
     if not console.is_terminal:
-        yield lambda _: None
+        yield _announce(console)
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+    )
     started = time.monotonic()
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
-        def show(progress: Progress) -> None:
+        def show(progress: Progress | Rendering) -> None:
+            if isinstance(progress, Rendering):
+                bar.update(
+                    task,
+                    description=f"rendering {progress.total:,} pages of documentation",
+                    completed=progress.done,
+                    total=progress.total,
+                )
+                return
             rate = progress.pages / max(time.monotonic() - started, 0.1)
             text = (
                 f"{progress.pages:,} pages ({rate:.0f}/s) · {progress.queued:,} queued · "
                 f"{progress.links:,} links, {progress.duplicates:,} duplicates · "
                 f"{progress.workers} workers"
             )
-            bar.update(task, description=text)
+            bar.update(task, description=text, total=None)
 
         yield show
+
+
+def _announce(console: Console) -> Callable[[Progress | Rendering], None]:
+    announced = False
+
+    def show(progress: Progress | Rendering) -> None:
+        nonlocal announced
+        if isinstance(progress, Rendering) and not announced:
+            announced = True
+            console.file.write(
+                f"rendering {progress.total} pages of documentation, once for this Python; it "
+                "takes about half a minute\n"
+            )
+            console.file.flush()
+
+    return show
 
 
 def table(report: Report) -> Table:
@@ -56,7 +89,7 @@ def table(report: Report) -> Table:
     rows = Table(title=f"Crawl of {report.title}", show_header=False, title_justify="left")
     rows.add_column()
     rows.add_column(justify="right")
-    rows.add_column(style="dim")
+    rows.add_column(style="dim", overflow="fold")
     for row in _rows(report):
         rows.add_row(*row)
     return rows

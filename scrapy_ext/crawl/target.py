@@ -13,7 +13,7 @@ from scrapy_ext.crawl.pydoc_pages import pydoc_site
 from scrapy_ext.crawl.serve import FolderServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _CAPACITY_OF_A_SITE = 100_000
 _PAGES_OF_A_SITE = 10_000
@@ -43,11 +43,14 @@ class Target:
 
 
 @contextmanager
-def open_target(source: str | None) -> Iterator[Target]:
+def open_target(
+    source: str | None, on_render: Callable[[int, int], None] = lambda _done, _total: None
+) -> Iterator[Target]:
     """Make a site of what the user named, for the length of a `with` block.
 
     Args:
         source: An http or https URL, a folder of HTML, or None for the pydoc pages.
+        on_render: Called with the pages rendered and their number while there are pages to render.
 
     Raises:
         ConfigurationError: The source is neither.
@@ -58,7 +61,7 @@ def open_target(source: str | None) -> Iterator[Target]:
             raise ConfigurationError(f"SOURCE is {source!r}; a URL needs a host.")
         yield Target(source, source, True, _CAPACITY_OF_A_SITE, _PAGES_OF_A_SITE)
         return
-    folder = pydoc_site() if source is None else Path(source)
+    folder = pydoc_site(on_render) if source is None else Path(source)
     if not folder.is_dir():
         raise ConfigurationError(
             f"SOURCE is {source!r}; allowed are an http or https URL and an existing folder."

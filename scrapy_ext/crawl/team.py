@@ -81,12 +81,13 @@ class Team:
         ]
 
     def _end(self, number: int, code: int) -> str:
-        """Say how a worker ended, and its last words, which one that was killed has not."""
+        """Say how a worker ended, and its last words."""
         if number in self._put_down:
             return "still ran at the end and was killed"
         if code < 0:
-            return f"was killed by signal {-code}"
-        return f"ended with status {code}{self._last_words(number)}"
+            # What it logged last is no reason.
+            return f"was killed by signal {-code}{self._last_words(number, '.err')}"
+        return f"ended with status {code}{self._last_words(number, '.err', '.log')}"
 
     def stop(self) -> None:
         """Let the workers finish the pages they have in hand, and wait for their end."""
@@ -112,10 +113,10 @@ class Team:
             if process.stdin is not None:
                 process.stdin.close()
 
-    def _last_words(self, number: int) -> str:
-        """Return the last line a failed worker wrote."""
+    def _last_words(self, number: int, *endings: str) -> str:
+        """Return the last line a failed worker wrote into the first of its files that has one."""
         journal = self.journals[number]
-        for source in (journal.with_suffix(".err"), journal.with_suffix(".log")):
+        for source in map(journal.with_suffix, endings):
             if source.exists():
                 lines = source.read_text("utf-8", errors="replace").strip().splitlines()
                 if lines:

@@ -19,6 +19,7 @@ from scrapy.crawler import CrawlerProcess
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
 
+from bloomlock import BloomlockError
 from scrapy_ext.crawl.config import CrawlConfig
 from scrapy_ext.crawl.journal import Journal
 from scrapy_ext.crawl.serve import TOKEN_HEADER
@@ -26,6 +27,7 @@ from scrapy_ext.crawl.spider import SiteSpider
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from twisted.python.failure import Failure
 
 _STOPPED = "stopped"
 
@@ -84,23 +86,46 @@ def main(arguments: list[str]) -> int:
     process = CrawlerProcess(scrapy_settings(config, journal_path.with_suffix(".log")))
     crawler = process.create_crawler(SiteSpider)
     journal = Journal(journal_path)
-    process.crawl(crawler, config=config, journal=journal, worker=int(arguments[2]))
+    errors: list[BaseException] = []
+    crawling = process.crawl(crawler, config=config, journal=journal, worker=int(arguments[2]))
+
+    def note(failure: Failure) -> None:
+        errors.append(_root(failure.value))
+
+    crawling.addErrback(note)
     end = threading.Thread(target=_await_end, args=(crawler, config.last_pages), daemon=True)
     end.start()
     process.start()
     journal.count()
     reason = crawler.stats.get_value("finish_reason")
     if process.bootstrap_failed or reason != _STOPPED:
-        sys.stderr.write(f"the spider ended by itself: {reason or 'it did not start'}\n")
+        causes = [f"{type(error).__name__}: {error}" for error in errors]
+        why = next(iter(causes), None) or reason or "it did not start"
+        sys.stderr.write(f"the spider ended by itself: {why}\n")
         return 1
     return 0
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return what an error began with, or the last one of ours on the way from there.
+
+    Scrapy fails again when it closes an engine that has not started.
+    """
+    while not isinstance(error, BloomlockError):
+        earlier = error.__cause__ or error.__context__
+        if earlier is None:
+            break
+        error = earlier
+    return error
 
 
 def _await_end(crawler: Crawler, last_pages: float) -> None:
     """Wait in a thread for the end of standard input, then stop the spider, at last by force."""
     from twisted.internet import reactor  # noqa: PLC0415 - Scrapy has to install it first
 
-    sys.stdin.buffer.read()
+    # Not through sys.stdin, whose lock this thread would hold when the interpreter ends: it aborts.
+    while os.read(0, 1):
+        pass
     reactor.callFromThread(_stop, crawler)
     threading.Event().wait(last_pages)
     os._exit(3)

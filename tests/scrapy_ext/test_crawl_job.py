@@ -252,3 +252,110 @@ def test_without_scrapy_one_sentence() -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "pip install 'bloomlock[scrapy]'" in done.stderr
+
+
+def crawl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bloomlock.cli", "crawl", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | environment,
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        ("http://127.0.0.1:1/", "Connection was refused"),
+        ("http://no-such-host.invalid/", "DNS lookup failed"),
+        ("{}/gone", "status 404"),
+        ("{}/2.html", "redirects to https://www.example.org/2.html"),
+    ],
+)
+def test_a_start_page_that_is_not_to_be_had(
+    tmp_path: Path, valkey: str, client: redis.Redis, start: str, why: str
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Elsewhere, directory=tmp_path)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = start.format(f"http://127.0.0.1:{server.server_port}")
+        done = crawl(url, "--url", valkey, "--workers", "1", "--no-robots")
+        server.shutdown()
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"bloomlock: the start page {url} could not be fetched: {why}")
+    assert done.stderr.count("\n") == 1
+    assert client.keys() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (["no such folder"], 2, "SOURCE is 'no such folder'"),
+        ([".", "--workers", "0"], 2, "Invalid value for '--workers'"),
+        (["--url", "http://host"], 2, "--url must be a URL that starts with"),
+        ([".", "--capacity", "1", "--error-rate", "1e-300"], 2, "error_rate must be"),
+        (
+            [".", "--url", "redis://:secret@127.0.0.1:1"],
+            1,
+            "no Redis server answers at redis://***@",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    valkey: str, arguments: list[str], status: int, sentence: str
+) -> None:
+    done = crawl(*arguments, BLOOMLOCK_URL=valkey)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(f"bloomlock: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_worker_that_fails_at_start_says_why(
+    folder: Path, valkey: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    broken = tmp_path_factory.mktemp("path")
+    broken.joinpath("sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'scrapy_ext.crawl.worker' in ' '.join(sys.orig_argv):\n"
+        "    from scrapy_redis import connection\n"
+        "    def fail(*_):\n"
+        "        raise RuntimeError('nothing to connect to')\n"
+        "    connection.from_settings = fail\n"
+    )
+    done = crawl(str(folder), "--url", valkey, "--workers", "1", PYTHONPATH=str(broken))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(
+        "ended with status 1: the spider ended by itself: RuntimeError: nothing to connect to"
+    )
+
+
+def test_missed_pages_are_not_cut_in_a_pipe() -> None:
+    urls = [f"http://127.0.0.1/{letter * 300}.html" for letter in "abc"]
+    code = (
+        "from bloomlock.cli.crawl import _print; from scrapy_ext.crawl.report import Report; "
+        f"_print(Report('x', 1, missed={urls!r}, twice={urls!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    rows = [line for line in done.stdout.splitlines() if "pages" in line]
+    assert [sum(url in row for url in urls) for row in rows[1:3]] == [3, 3]
+
+
+def test_the_pages_are_rendered_with_a_word(valkey: str, tmp_path: Path) -> None:
+    few = tmp_path / "sitecustomize.py"
+    few.write_text(
+        "import importlib.util\n"
+        "real = importlib.util.find_spec\n"
+        "import scrapy_ext.crawl.pydoc_pages as pages\n"
+        "pages._HARMLESS = 'abc array'\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    arguments = ("--url", valkey, "--workers", "1", "--json")
+    first, second = crawl(*arguments, **environment), crawl(*arguments, **environment)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert json.loads(first.stdout)["pages"] == 3
+    assert first.stderr == (
+        "rendering 2 pages of documentation, once for this Python; it takes about half a minute\n"
+    )
+    assert second.stderr == ""
