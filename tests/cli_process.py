@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 COMMAND = (sys.executable, "-m", "bloomlock.cli")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Done(NamedTuple):

@@ -90,7 +90,8 @@ def main(arguments: list[str]) -> int:
     crawling = process.crawl(crawler, config=config, journal=journal, worker=int(arguments[2]))
 
     def note(failure: Failure) -> None:
-        errors.append(_root(failure.value))
+        if failure.value is not None:
+            errors.append(_root(failure.value))
 
     crawling.addErrback(note)
     end = threading.Thread(target=_await_end, args=(crawler, config.last_pages), daemon=True)

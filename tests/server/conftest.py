@@ -52,6 +52,14 @@ def home(base: Path, use_home: Callable[[Path], Path]) -> Path:
     return use_home(base / "home")
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for a server that is well than a busy machine keeps it waiting."""
+    monkeypatch.setattr("bloomlock.server.report._TIMEOUT", 30.0)
+    monkeypatch.setattr("bloomlock.server.embedded._PING_TIMEOUT", 10.0)
+    monkeypatch.setattr("bloomlock.server.embedded._PATIENCE", 60.0)
+
+
 def end_by_force() -> None:
     # By the pid the server wrote down, not by the code under test.
     at = find_home()

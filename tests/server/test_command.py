@@ -61,9 +61,10 @@ def test_an_error_is_one_sentence(base, use_home, command):
 
 
 @pytest.mark.usefixtures("home")
-def test_a_hung_server_is_an_error_and_can_be_stopped(pid):
+def test_a_hung_server_is_an_error_and_can_be_stopped(monkeypatch, pid):
     run("start")
     os.kill(pid(), signal.SIGSTOP)
+    monkeypatch.setattr("bloomlock.server.report._TIMEOUT", 0.2)
     result = run("status")
     assert result.exit_code == 1
     assert result.output.startswith("Error: the embedded server in ")
