@@ -36,7 +36,7 @@ def refuse(done, *parts: str) -> None:
         ("--capacity", "-5", "capacity must be a whole number of items, at least 1, not -5"),
         ("--capacity", "1.5", "capacity must be a whole number of items, at least 1, not '1.5'"),
         ("--capacity", "many", "capacity must be a whole number of items, at least 1, not 'many'"),
-        ("--capacity", "9" * 30, "capacity 9999999"),
+        ("--capacity", "9" * 30, "capacity must be at most"),
         ("--error-rate", "0", "error_rate must be a number from 1e-15"),
         ("--error-rate", "1", "error_rate must be a number from 1e-15"),
         ("--error-rate", "-0.1", "error_rate must be a number from 1e-15"),

@@ -39,6 +39,8 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     pages = BloomFilter("pages", capacity=1000)
     BloomFilter("pages", 1000, 0.01, client=client, strategy="lua", seeds=[1, 2], on_full="raise")
     BloomFilter("pages", 1000, layout="blocked")
+    BloomFilter("pages", 1000, key=True)
+    BloomFilter.open("pages", key="a secret of 16 bytes or more")
     BloomFilter("pages", 1000, near_cache=1000, max_staleness=0.5)
     BloomFilter("pages", 1000, near_cache="all")  # type: ignore[arg-type]
     BloomFilter.open("pages", near_cache=1000, max_staleness=2)
@@ -75,6 +77,7 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
 
 def in_process() -> None:
     pages = MemoryBloomFilter(1000, 0.01, layout="blocked", shards=2, on_full="raise")
+    MemoryBloomFilter.load("file", key=b"a secret of 16 bytes or more")
     assert_type(pages.add(b"a"), bool)
     assert_type("a" in pages, bool)
     assert_type(pages.add_many(["a", b"b"]), list[bool])
