@@ -230,7 +230,7 @@ def estimate_count(bits_set: float, num_bits: int, num_hashes: int) -> float:
     return sizing.estimate_count(bits_set, num_bits, BLOCK_BITS * _hit(num_hashes))
 
 
-def estimate_deviation(capacity: int, num_bits: int, num_hashes: int, sampled_bits: int) -> float:
+def estimate_deviation(capacity: float, num_bits: int, num_hashes: int, sampled_bits: int) -> float:
     """Return the standard deviation of `estimate_count` for a filter at its capacity.
 
     The set bits of a block with a Poisson number L of items have the variance

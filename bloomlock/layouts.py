@@ -40,7 +40,7 @@ class Formulas(Protocol):
         """Return the number of distinct items from the number of set bits."""
 
     def estimate_deviation(
-        self, capacity: int, num_bits: int, num_hashes: int, sampled_bits: int
+        self, capacity: float, num_bits: int, num_hashes: int, sampled_bits: int
     ) -> float:
         """Return the standard deviation of `estimate_count` at capacity."""
 

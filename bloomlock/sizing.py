@@ -306,17 +306,17 @@ def estimate_count(bits_set: float, num_bits: int, num_hashes: float) -> float:
     return -(num_bits / num_hashes) * math.log(clear / num_bits)
 
 
-def estimate_deviation(capacity: int, num_bits: int, num_hashes: int, sampled_bits: int) -> float:
+def estimate_deviation(capacity: float, num_bits: int, num_hashes: int, sampled_bits: int) -> float:
     """Return the standard deviation of `estimate_count` for a filter at its capacity.
 
-    Var(X) = m e^-c (1 - (1 + c) e^-c) with c = kn/m for the set bits, times (dn/dX)^2, and
-    m/s times as much when only s of the m bits were counted.
+    Var(X) = s e^-c (1 - (1 + c s/m) e^-c) with c = kn/m for the set ones of s of the m bits, times
+    (m/s dn/dX)^2.
 
     >>> round(estimate_deviation(1_000_000, 9592955, 7, 9592955))
     260
     """
     c = num_hashes * capacity / num_bits
     clear = math.exp(-c)
-    variance = num_bits * clear * (1 - (1 + c) * clear)
+    variance = num_bits * clear * (1 - (1 + c * sampled_bits / num_bits) * clear)
     slope = 1 / (num_hashes * clear)
     return slope * math.sqrt(max(variance, 0.0) * num_bits / sampled_bits)

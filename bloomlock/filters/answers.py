@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from redis.exceptions import RedisError
 
 from bloomlock.commands import ConnectionLost, Core, Request, collect
 from bloomlock.errors import CapacityError, PartialResultError, batch_error
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from .view import View
 
 A = TypeVar("A")
+
+ASKED_FIRST = 512
+"""Items of a batch that are asked about at once before a nearly full filter is added to."""
 
 
 def add(core: FilterCore, item: str | bytes) -> Core[bool]:
@@ -213,11 +217,52 @@ def update(core: FilterCore, items: Iterable[str | bytes], route: Route = "auto"
 def _add_chunk(
     core: FilterCore, items: Sequence[bytes], route: Route = "items", *, answers: bool = True
 ) -> Core[list[bool]]:
+    if core.fill.refuse:
+        yield from core.current()
+        if core.fill.refusing or len(items) > core.fill.until_look:
+            return (yield from _add_in_shares(core, items, route, answers=answers))
+    return (yield from _add_now(core, items, route, answers=answers))
+
+
+def _add_in_shares(
+    core: FilterCore, items: Sequence[bytes], route: Route, *, answers: bool
+) -> Core[list[bool]]:
+    """Add a chunk in parts with no more new items than this client may add before it looks again.
+
+    Near the capacity, where shares are small, it is asked first which items are new, so that
+    seen ones do not take part.
+    """
+    results: list[bool] = []
+    seen: list[bool] = []
+    try:
+        while (start := len(results)) < len(items):
+            if core.fill.refusing or not core.fill.until_look:
+                yield from core.fill.look((yield from core.current()))
+            if core.fill.refusing:
+                results += yield from _refuse_new(core, items[start:])
+                continue
+            stop = start + max(1, core.fill.until_look)
+            if stop < min(len(items), start + ASKED_FIRST):
+                if start >= len(seen):
+                    seen += [True] * (start - len(seen))
+                    seen += yield from _exists_chunk(core, items[start : start + ASKED_FIRST])
+                new = (index for index in range(start, len(seen)) if not seen[index])
+                stop = next(islice(new, stop - start, None), len(seen))
+            results += yield from _add_now(core, items[start:stop], route, answers=answers)
+    except PartialResultError as error:
+        error.results[:0] = results
+        raise
+    except RedisError as error:
+        if not results:
+            raise
+        raise batch_error(error, results) from error
+    return results
+
+
+def _add_now(
+    core: FilterCore, items: Sequence[bytes], route: Route, *, answers: bool
+) -> Core[list[bool]]:
     view = yield from core.current()
-    if core.fill.refusing:
-        yield from core.fill.look(view)
-        if core.fill.refusing:
-            return (yield from _refuse_new(core, items))
     way = choose(core, view, len(items), route, write=True, answers=answers)
     results = yield from _ask_once(core, view, items, way, write=True, answers=answers)
     # What is not counted may be new.

@@ -62,7 +62,9 @@ class BloomFilter(FilterFace):
             and given without a round trip; 0 for none.
         max_staleness: Seconds after a clear by another client for which they may be given still.
         on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items
-            then with CapacityError.
+            then with CapacityError. Up to 64 clients that add at once pass the capacity by a few
+            percent at most: each looks again when it has added a 64th of what was free, or after
+            a second. Of many more clients each may add a 64th of the capacity beyond it.
         on_lost: What to do when the filter turns out to be missing, cleared or replaced:
             "raise" FilterLostError, or "recreate" and go on.
         on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
@@ -192,7 +194,9 @@ class BloomFilter(FilterFace):
             CapacityError: If the filter is full and `on_full="raise"`.
 
         Cost: one round trip (three with the lock strategy); O(k) on the server. None for an item
-        in the near-cache.
+        in the near-cache. With `on_full="raise"` one more to look at the fill, after a second and
+        after each 64th of what is free, so after each new item in the end; with explicit shards of
+        fewer than ten thousand items, one for each shard counted.
         """
         if (near := self._core.near) is not None and near.knows(item):
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,7 @@ class FilterCore(LockOwner):
         self.items_per_chunk = ITEMS_PER_CHUNK
         self.on_lost = choice("on_lost", on_lost, OnLost)
         self.on_unknown = choice("on_unknown", on_unknown, OnUnknown)
-        self.fill = FillWatch(keys.name, refuse=refuses(on_full))
+        self.fill = FillWatch(keys.name, refuse=refuses(on_full), clock=time.monotonic)
         self.view: View | None = None
         self.lost: str | None = None
         self.untold = Untold()

@@ -6,8 +6,10 @@ whole: 64 KiB are counted in some microseconds and give the number of items with
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -17,6 +19,8 @@ from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies.bits import header_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
     from bloomlock.descriptor import Descriptor
 
     from .view import View
@@ -30,20 +34,33 @@ COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
 COMMANDS_PER_TRIP = 8
 NEARLY_FULL = 0.9
 FEWEST_BETWEEN_LOOKS = 8
+SHARES = 64
+"""Clients that may add to one filter with `on_full="raise"` and keep its capacity together."""
+
+FRESH_SECONDS = 1.0
+"""How long a client goes by one look; others may have filled the filter since."""
+
+MOST_DEVIATION = 0.01
+"""Part of the capacity by which an estimate near the capacity may be wrong, if more shards would
+make it better."""
 
 
 class FillWatch(LockOwner):
     """Knows when to look at the fill, and what to say about it.
 
-    Looks after attaching, and then whenever this process has added a sixteenth of what was
-    still free, so that up to sixteen processes together cannot pass the capacity unseen.
+    Where full filters refuse items, each client may add a share of what was free when it looked
+    last, and looks again then. While no more clients add than there are shares, they do not pass
+    the capacity together, apart from what is added between the looks of two clients.
 
     Args:
         name: The filter's name, for messages.
         refuse: Whether adds are refused once the filter is full.
+        clock: Seconds; None: no other client adds, so what was seen once stays true.
     """
 
-    def __init__(self, name: str, *, refuse: bool) -> None:
+    def __init__(
+        self, name: str, *, refuse: bool, clock: Callable[[], float] | None = None
+    ) -> None:
         """Start knowing nothing."""
         super().__init__()
         self.refuse = refuse
@@ -51,14 +68,16 @@ class FillWatch(LockOwner):
         # Whether an add must be refused as things were when last looked at.
         self.refusing = False
         self._name = name
+        self._clock = clock if refuse else None
         self._until_look = 0
+        self._stale_at = math.inf
         self._samples = 0
         self._said = 0.0
 
     @property
     def until_look(self) -> int:
-        """New items after which this process looks again."""
-        return self._until_look
+        """New items after which this process looks again; 0: it should look now."""
+        return 0 if self._is_stale() else max(0, self._until_look)
 
     def start(self, view: View) -> Core[None]:
         """Forget what was known and look once."""
@@ -69,52 +88,74 @@ class FillWatch(LockOwner):
         """Note that this process added `count` new items; tell whether it is time to look."""
         with self._lock:
             self._until_look -= count
-            if self._until_look > 0:
+            if self._until_look > 0 and not self._is_stale():
                 return False
             # One look tells all threads; the next is not far, should this one come to nothing.
-            self._until_look = FEWEST_BETWEEN_LOOKS
+            self._until_look = 1 if self.refuse else FEWEST_BETWEEN_LOOKS
             return True
+
+    def _is_stale(self) -> bool:
+        return self._clock is not None and self._clock() >= self._stale_at
 
     def look_after_add(self, view: View) -> Core[None]:
         """Look; a look that fails is no failure of the add, and the next one comes soon."""
         try:
             yield from self.look(view)
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             self._until_look = 1
             logger.debug("looking at the fill of %r failed: %s", self._name, error)
 
     def look(self, view: View) -> Core[None]:
-        """Estimate the fill from one slice of one shard. Cost: one round trip."""
-        shard, first, sampled = self.next_sample(view.descriptor)
-        key = view.shards[shard].key
-        bits, start = yield from ask(
-            key,
-            encode_command("BITCOUNT", key, first, first + SAMPLE_BYTES - 1),
-            header_command(key),
-        )
-        if header_from_bytes(start) != view.header:
-            self._until_look = 1
-            return
-        self.judge(view.descriptor, bits, sampled)
+        """Estimate the fill from slices of the bitmap. Cost: one round trip for each shard counted.
 
-    def next_sample(self, descriptor: Descriptor) -> tuple[int, int, int]:
-        """Return the slice to count next: shard, first byte in its string, bits."""
-        size = descriptor.size
+        One shard is enough where it holds ten thousand items, all are counted where each holds a
+        few; see `counting`.
+        """
+        now = self._clock() if self._clock is not None else 0.0
+        counting = self.counting(view.descriptor)
+        part = next(counting)
+        with contextlib.suppress(StopIteration):
+            while True:
+                key = view.shards[part.shard].key
+                bits, start = yield from ask(
+                    key,
+                    encode_command("BITCOUNT", key, part.first, part.first + SAMPLE_BYTES - 1),
+                    header_command(key),
+                )
+                if header_from_bytes(start) != view.header:
+                    self._until_look = 1
+                    return
+                part = counting.send(bits)
+        self._stale_at = now + FRESH_SECONDS
+
+    def counting(self, descriptor: Descriptor) -> Generator[Slice, int, None]:
+        """Yield slices to be counted, get the bits set in each, and draw the conclusions."""
+        size, formulas = descriptor.size, descriptor.formulas
         slices = max(1, (size.shard_bits + 7) // 8 // SAMPLE_BYTES)
-        self._samples += 1
-        first = HEADER_BYTES + (self._samples * 7919 % slices) * SAMPLE_BYTES
-        return self._samples % size.shards, first, min(SAMPLE_BYTES * 8, size.shard_bits)
+        sampled = min(SAMPLE_BYTES * 8, size.shard_bits)
+        items = 0.0
+        for counted in range(1, size.shards + 1):
+            self._samples += 1
+            first = HEADER_BYTES + (self._samples * 7919 % slices) * SAMPLE_BYTES
+            bits = yield Slice(self._samples % size.shards, first)
+            filled = bits / sampled * size.shard_bits
+            items += formulas.estimate_count(filled, size.shard_bits, size.num_hashes)
+            count = items * size.shards / counted
+            deviation = _deviation(descriptor, counted, sampled)
+            exact_enough = deviation <= MOST_DEVIATION * descriptor.capacity
+            if exact_enough or count + 4 * deviation < descriptor.capacity / 2:
+                break
+        self._judge(descriptor.capacity, count, deviation)
 
-    def judge(self, descriptor: Descriptor, bits: int, sampled: int) -> None:
-        """Draw the conclusions from `bits` set among `sampled` of a filter with that descriptor."""
-        size, capacity, formulas = descriptor.size, descriptor.capacity, descriptor.formulas
-        filled = bits / sampled * size.num_bits
-        count = formulas.estimate_count(filled, size.num_bits, size.num_hashes)
-        deviation = formulas.estimate_deviation(capacity, size.num_bits, size.num_hashes, sampled)
+    def _judge(self, capacity: int, count: float, deviation: float) -> None:
         # Four deviations, so that the last items of a filter filled exactly to capacity still fit.
-        self.full = count > capacity + 4 * deviation
+        free = capacity + 4 * deviation - count
+        self.full = free < 0
         self.refusing = self.full and self.refuse
-        self._until_look = max(FEWEST_BETWEEN_LOOKS, int(capacity - count) // 16)
+        if self.refuse:
+            self._until_look = max(1, int(free) // SHARES)
+        else:
+            self._until_look = max(FEWEST_BETWEEN_LOOKS, int(capacity - count) // 16)
         self._say(count / capacity, capacity)
 
     def _say(self, ratio: float, capacity: int) -> None:
@@ -131,6 +172,32 @@ class FillWatch(LockOwner):
                 round(100 * ratio),
                 capacity,
             )
+
+
+class Slice(NamedTuple):
+    """A part of the bitmap, SAMPLE_BYTES long or as long as the shard.
+
+    Attributes:
+        shard: Which shard.
+        first: Its first byte in the shard's string.
+    """
+
+    shard: int
+    first: int
+
+
+def _deviation(descriptor: Descriptor, counted: int, sampled: int) -> float:
+    """Return the deviation of an estimate from `sampled` bits of each of `counted` shards.
+
+    Two independent parts: how the items of these shards set bits, and how many of all items the
+    hash sends to these shards, which is binomial.
+    """
+    size, shards = descriptor.size, descriptor.size.shards
+    capacity = descriptor.capacity
+    within = descriptor.formulas.estimate_deviation(
+        capacity * counted / shards, size.shard_bits * counted, size.num_hashes, sampled * counted
+    )
+    return math.hypot(within * shards / counted, math.sqrt(capacity * (shards / counted - 1)))
 
 
 def count_bits(view: View) -> Core[int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,11 @@ class MemoryCore:
 
     def look(self) -> None:
         """Count a sample of the bits and say so if there are many."""
-        shard, first, sampled = self.fill.next_sample(self.descriptor)
-        self.fill.judge(self.descriptor, self.bits.count(shard, first, SAMPLE_BYTES), sampled)
+        counting = self.fill.counting(self.descriptor)
+        part = next(counting)
+        with contextlib.suppress(StopIteration):
+            while True:
+                part = counting.send(self.bits.count(part.shard, part.first, SAMPLE_BYTES))
 
     def add(self, data: bytes) -> bool:
         """Add one encoded item; True if it is new."""

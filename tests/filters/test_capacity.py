@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
+import redis
+from loss_proxy import LossProxy
 
 from bloomlock import BloomFilter, CapacityError, ConfigurationError
 
@@ -18,6 +21,89 @@ def test_exactly_the_capacity_fits(client):
         made = BloomFilter(f"u {capacity}", capacity, 1e-6, client=client, on_full="raise")
         made.update(str(number) for number in range(capacity))
         assert len(made) == pytest.approx(capacity, rel=0.02, abs=2)
+
+
+@pytest.mark.parametrize("batch", [5000, 100])
+def test_sixteen_that_add_together_keep_the_capacity(valkey, batch):
+    capacity, adders = 10_000, 16
+    with redis.Redis.from_url(valkey) as client:
+        client.flushall()
+        shared = BloomFilter("x", capacity, 1e-6, client=client)
+        barrier = threading.Barrier(adders)
+        counts = []
+
+        def work(number):
+            with redis.Redis.from_url(valkey) as own:
+                mine = BloomFilter("x", capacity, 1e-6, client=own, on_full="raise")
+                barrier.wait(60)
+                added = 0
+                try:
+                    for start in range(0, capacity, batch):
+                        items = (f"{number} {start + index}" for index in range(batch))
+                        added += sum(mine.add_many(items))
+                except CapacityError as error:
+                    added += sum(map(bool, error.results))
+                counts.append(added)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(adders)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert len(counts) == adders
+        # Without shares they add 18,000 and more.
+        assert capacity <= sum(counts) <= 1.1 * capacity
+        assert shared.count() == pytest.approx(sum(counts), rel=0.02)
+
+
+@pytest.mark.parametrize("layout", ["classic", "blocked"])
+def test_few_items_over_many_shards_fit(alone, layout):
+    for shards, capacity in ((32, 40), (4, 400)):
+        made = BloomFilter(f"{shards}", capacity, 1e-6, client=alone, shards=shards, layout=layout,
+                           on_full="raise")  # fmt: skip
+        with pytest.raises(CapacityError) as caught:
+            made.add_many(str(number) for number in range(3 * capacity))
+        assert caught.value.results == [True] * len(caught.value.results)
+        assert capacity <= len(caught.value.results) <= 1.05 * capacity + 2
+        made.clear()
+        assert made.add_many(map(str, range(capacity))) == [True] * capacity
+
+
+def test_a_batch_is_no_larger_than_what_is_free(client):
+    for capacity in (100, 2000):
+        made = BloomFilter(f"{capacity}", capacity, 1e-6, client=client, on_full="raise")
+        items = [str(number) for number in range(20_000)]
+        with pytest.raises(CapacityError) as caught:
+            made.add_many(items)
+        added = len(caught.value.results)
+        assert capacity <= added <= 1.05 * capacity
+        assert caught.value.results == [True] * added
+        there = made.exists_many(items)
+        assert there == [True] * added + [False] * (20_000 - added)
+        made.clear()
+        with pytest.raises(CapacityError) as caught:
+            made.update(items)
+        assert caught.value.added <= len(made) <= 1.05 * capacity
+
+
+def test_what_it_costs_to_keep_the_capacity(valkey):
+    with LossProxy(valkey, lambda _name, _number: "pass") as proxy:
+        redis.Redis.from_url(valkey).flushall()
+        made = BloomFilter("x", 2000, 1e-6, client=proxy.url, on_full="raise")
+        items = [str(number) for number in range(2000)]
+
+        def commands(act):
+            before = len(proxy.seen)
+            act()
+            return len(proxy.seen) - before
+
+        # Far from full a single add is one command, but for a look each second and each 64th part.
+        assert commands(lambda: [made.add(item) for item in items[:30]]) < 45
+        made.update(items)
+        # Seen items need no share, however full the filter is.
+        assert commands(lambda: made.add_many(items)) < 200
+        assert commands(lambda: made.add_many([*items, "new"])) < 200
+        assert len(made) == pytest.approx(2001, abs=20)
 
 
 def test_a_full_filter_refuses_new_items_and_loses_none(client):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from bloomlock.sizing import (
     bits_needed,
     error_rate_at_fill,
     estimate_count,
+    estimate_deviation,
     expected_error_rate,
     shard_capacity,
     size_for,
@@ -96,3 +98,18 @@ def test_a_full_bitmap_has_a_finite_count_and_rate_one():
 def test_size_counts_all_shards():
     assert Size(100, 3, 4).num_bits == 400
     assert MAX_SHARD_BITS == 2**32 - 64
+
+
+@pytest.mark.parametrize("sampled", [1_000, 10_000, 20_000])
+def test_estimates_from_a_sample_deviate_as_said(sampled):
+    items, bits, hashes = 2_000, 20_000, 7
+    rng = np.random.default_rng(7)
+    found = []
+    for _ in range(300):
+        bitmap = np.zeros(bits, np.bool_)
+        bitmap[rng.integers(0, bits, items * hashes)] = True
+        share = bitmap[:sampled].mean()
+        found.append(estimate_count(share * bits, bits, hashes))
+    deviation = estimate_deviation(items, bits, hashes, sampled)
+    assert np.std(found) == pytest.approx(deviation, rel=0.2)
+    assert np.mean(found) == pytest.approx(items, abs=5 * deviation / math.sqrt(300) + 2)
