@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+from bloomlock.runtime.clients import not_portable
 
 from .parameters import Parameters
 
@@ -43,6 +45,10 @@ class FilterFace(Parameters):
     def strategy(self) -> str:
         """How updates reach Redis."""
         return self._core.strategy.name
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: its connections are of this process."""
+        raise TypeError(not_portable(self))
 
     def __repr__(self) -> str:
         """Tell name and parameters; asks nothing of the server."""

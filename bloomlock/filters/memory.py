@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from bloomlock.descriptor import HEADER_BYTES, Wanted
 from bloomlock.hashing import check_key
@@ -321,6 +321,13 @@ class MemoryBloomFilter(Parameters):
             OSError: If they cannot be written.
         """
         self._core.bits.flush()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: a file serves that, and may be mapped by several processes."""
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled; write it by save(path) and read it by "
+            f"load(path), or take copy() within the process"
+        )
 
     def __repr__(self) -> str:
         """Tell the parameters."""

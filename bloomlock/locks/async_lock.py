@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.errors import LockNotOwnedError
-from bloomlock.runtime.clients import async_client
+from bloomlock.runtime.clients import async_client, not_portable
 from bloomlock.runtime.finishing import GRACE_SECONDS as FINISH_SECONDS
 from bloomlock.runtime.finishing import finish
 from bloomlock.runtime.tasks import Tasks, tasks_for
@@ -129,7 +129,7 @@ class AsyncLock(LockFace):
     def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float = -1,
+        timeout: float | None = -1,
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,
@@ -183,15 +183,17 @@ class AsyncLock(LockFace):
         owner, runtime = self._or_this_task(caller), await self._attached()
         return await runtime.run(self._core.owned(owner))
 
-    def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, None]:
+    def extend(
+        self, ttl: float | None = None, *, replace_ttl: bool = True
+    ) -> Coroutine[Any, Any, bool]:
         """Let the lease be `ttl` seconds from now, and at each renewal; see Lock.extend."""
-        return self._extend(self._owner(), ttl)
+        return self._extend(self._owner(), ttl, replace_ttl)
 
-    async def _extend(self, caller: object, ttl: float | None) -> None:
+    async def _extend(self, caller: object, ttl: float | None, replace_ttl: bool) -> bool:
         owner, runtime = self._or_this_task(caller), await self._attached()
-        await runtime.run(self._core.extend(owner, ttl))
+        return await runtime.run(self._core.extend(owner, ttl, add=not replace_ttl))
 
-    def reacquire(self) -> Coroutine[Any, Any, None]:
+    def reacquire(self) -> Coroutine[Any, Any, bool]:
         """Let the lease begin anew; redis-py's name for `extend()`."""
         return self.extend()
 
@@ -270,6 +272,10 @@ class AsyncReadWriteLock:
         self.read = AsyncReadLock(name, client, ttl, **options)
         self.write = AsyncLock(name, client, ttl, **options)
         know_each_other(self.read, self.write)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied; see Lock."""
+        raise TypeError(not_portable(self))
 
     @property
     def name(self) -> str:

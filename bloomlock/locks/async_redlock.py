@@ -99,7 +99,7 @@ class AsyncRedlock(AsyncLock):
     def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float = -1,
+        timeout: float | None = -1,
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,

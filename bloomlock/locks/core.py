@@ -235,15 +235,21 @@ class LockCore:
         if self.options.observer is not None:
             self.events.report(LockEvent("released", self.name, hold.fence, now - hold.since))
 
-    def extend(self, owner: object, ttl: float | None) -> Core[None]:
-        """Let the lease be `ttl` seconds from now, and that long at each renewal.
+    def extend(self, owner: object, ttl: float | None, *, add: bool = False) -> Core[bool]:
+        """Let the lease be `ttl` seconds from now, and that long at each renewal; True.
+
+        Args:
+            owner: Who holds it.
+            ttl: Seconds; None: the lease it has.
+            add: Whether they are added to what is left.
 
         Raises:
+            ConfigurationError: If `ttl` is not usable.
             LockNotOwnedError, LockLostError: If it is not held.
         """
         hold = self._require(owner)
         self._check_alive(hold)
-        lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
+        usual_ms = self._lease_to_extend_to(hold, ttl, add=add)
         renew_at, hold.renew_at = hold.renew_at, None
         try:
             # Nothing that was known before is to be noted after the new deadline.
@@ -251,16 +257,25 @@ class LockCore:
             while hold.renewing:
                 yield Pause(RENEWAL_PAUSE)
             sent = boot_clock()
+            lease_ms = hold.limit_lease_ms(usual_ms, sent)
             # If the answer does not come, either lease may be in force.
             hold.deadline = min(hold.deadline, deadline_of(sent, lease_ms))
             yield from self._extend(hold, lease_ms)
-            hold.lease_ms = lease_ms
+            hold.lease_ms = hold.limit_lease_ms(usual_ms, sent)
             hold.deadline = deadline_of(sent, lease_ms)
             renew_at = sent + hold.renewal_seconds
         finally:
             if self.options.renew and not hold.lost:
                 hold.renew_at = renew_at
                 self._watch(hold)
+        return True
+
+    def _lease_to_extend_to(self, hold: Hold, ttl: float | None, *, add: bool) -> int:
+        """Return a lease in milliseconds."""
+        seconds = hold.lease_ms / 1000 if ttl is None else check_lease(ttl)
+        if add:
+            seconds = check_lease(seconds + max(0.0, hold.deadline - boot_clock()))
+        return milliseconds(seconds)
 
     def _extend(self, hold: Hold, lease_ms: int) -> Core[None]:
         renewal = Renewal(self.keys, hold.token, hold.group, lease_ms)

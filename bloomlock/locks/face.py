@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from redis.exceptions import RedisError
 
 from bloomlock.errors import ConfigurationError, LockError, LockTimeoutError
 from bloomlock.keys import DEFAULT_PREFIX, LockKeys
+from bloomlock.runtime.clients import CLIENTS, not_portable
 from bloomlock.runtime.clock import boot_clock
 
 from .core import LockCore
@@ -54,6 +55,9 @@ class LockFace:
         raise_on_release_error: bool = True,
     ) -> None:
         """Check the parameters before anything is sent."""
+        if isinstance(name, CLIENTS):
+            # The order of redis-py's own locks, by which `r.lock(name, lock_class=Lock)` calls.
+            name, client = client, name
         keys = LockKeys.of(name, prefix)
         options = check_options(
             ttl=ttl,
@@ -122,6 +126,31 @@ class LockFace:
         return self._core.options.ttl
 
     @property
+    def timeout(self) -> float | None:
+        """The lease in seconds if it is not renewed, else None; redis-py's name."""
+        return None if self._core.options.renew else self._core.options.ttl
+
+    @property
+    def blocking(self) -> bool:
+        """Whether `acquire` waits unless told otherwise."""
+        return self._core.options.blocking
+
+    @property
+    def blocking_timeout(self) -> float | None:
+        """How many seconds `acquire` waits unless told otherwise; None: for ever."""
+        return self._core.options.blocking_timeout
+
+    @property
+    def thread_local(self) -> bool:
+        """Whether a hold belongs to the thread or task that acquired it."""
+        return self._core.options.thread_local
+
+    @property
+    def raise_on_release_error(self) -> bool:
+        """Whether leaving a `with` raises LockLostError."""
+        return self._core.options.raise_on_release_error
+
+    @property
     def fence(self) -> int | None:
         """The number of this grant, None if the lock is not held.
 
@@ -172,6 +201,10 @@ class LockFace:
             LockNotOwnedError: If it is not held.
         """
         self._core.check(self._owner())
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: a hold is of this process, and so is a connection."""
+        raise TypeError(not_portable(self))
 
     def __repr__(self) -> str:
         """Tell the name and whether it is held here; asks nothing of the server."""

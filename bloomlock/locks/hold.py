@@ -71,6 +71,10 @@ class Hold:
         if self.renew_at is not None:
             self.renew_at = at
 
+    def limit_lease_ms(self, lease_ms: int, now: float) -> int:
+        """Return the part of a lease that begins now and does not go beyond `last_renewal`."""
+        return int(min(lease_ms, max(1.0, (self.last_renewal - now) * 1000)))
+
     def lease_to_ask_ms(self, now: float) -> int:
         """Return the lease a renewal may ask for now; 0: it may not be renewed any more.
 

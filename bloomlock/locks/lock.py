@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from bloomlock.runtime.clients import sync_client
+from bloomlock.runtime.clients import not_portable, sync_client
 from bloomlock.runtime.threads import threads_for
 
 from .face import READERS, LockFace, check_token, know_each_other, owner_group
@@ -100,7 +100,7 @@ class Lock(LockFace):
     def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float = -1,
+        timeout: float | None = -1,
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,
@@ -110,7 +110,7 @@ class Lock(LockFace):
 
         Args:
             blocking: Whether to wait; None: as the object was told.
-            timeout: Seconds to wait at most; -1: as the object was told, else for ever.
+            timeout: Seconds to wait at most; None or -1: as the object was told, else for ever.
             blocking_timeout: redis-py's name for it.
             sleep: redis-py's; accepted, but nobody sleeps here.
             token: One to use instead of a fresh one; it must be nobody else's.
@@ -120,7 +120,8 @@ class Lock(LockFace):
 
         Raises:
             ConfigurationError: If the arguments contradict each other.
-            LockError: If this thread holds the lock already and would wait for itself.
+            LockError: If this thread holds the lock already and would wait for itself, with a
+                `timeout` too (threading.Lock waits for that time and returns False).
             QuorumError: If too few replicas acknowledged it.
             redis.exceptions.RedisError: If the server cannot be asked; at most a second after the
                 time limit. There is neither a hold nor a place in the queue then, as after
@@ -165,26 +166,28 @@ class Lock(LockFace):
         """
         return self._runtime.run(self._core.owned(self._owner()))
 
-    def extend(self, ttl: float | None = None) -> None:
+    def extend(self, ttl: float | None = None, *, replace_ttl: bool = True) -> bool:
         """Let the lease be `ttl` seconds from now, and at each renewal from now on.
 
-        The server never shortens a lease: with a shorter `ttl` the holder relies on the lock for no
-        longer than that, but others wait until the longer lease is over, or for the release.
-
         Args:
-            ttl: Seconds; None: the lease it has.
+            ttl: Seconds; None: the lease it has. The lease does not go beyond `max_hold`.
+            replace_ttl: False: `ttl` is added to what is left of the lease, as redis-py does it.
+
+        Returns:
+            True.
 
         Raises:
+            ConfigurationError: If an argument is not usable.
             LockNotOwnedError: If this thread does not hold it.
             LockLostError: If it was lost.
 
         Cost: one round trip.
         """
-        self._runtime.run(self._core.extend(self._owner(), ttl))
+        return self._runtime.run(self._core.extend(self._owner(), ttl, add=not replace_ttl))
 
-    def reacquire(self) -> None:
+    def reacquire(self) -> bool:
         """Let the lease begin anew; redis-py's name for `extend()`."""
-        self.extend()
+        return self.extend()
 
     def close(self) -> None:
         """Give back the connections; closes the client only if this object made it."""
@@ -295,6 +298,10 @@ class ReadWriteLock:
         self.read = ReadLock(name, client, ttl, **options)
         self.write = Lock(name, self.read._runtime.client, ttl, **options)  # noqa: SLF001 - our own class
         know_each_other(self.read, self.write)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied; see Lock."""
+        raise TypeError(not_portable(self))
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from bloomlock.errors import ConfigurationError
@@ -88,7 +89,7 @@ def check_options(
         check_seconds("max_hold", max_hold, least=SHORTEST_TTL)
     if blocking_timeout is not None:
         check_seconds("blocking_timeout", blocking_timeout, least=0.0)
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+    if not isinstance(replicas, Integral) or isinstance(replicas, bool) or replicas < 0:
         raise ConfigurationError(f"replicas must be a whole number from 0 on, not {replicas!r:.80}")
     for name, flag in (
         ("blocking", blocking),
@@ -105,12 +106,12 @@ def check_options(
         ttl=check_lease(timeout, "timeout") if timeout is not None else check_lease(ttl),
         # redis-py's timeout is the longest a lock is held, so it is not renewed.
         renew=timeout is None if renew is None else renew,
-        max_hold=max_hold,
+        max_hold=None if max_hold is None else float(max_hold),
         on_lost=on_lost,
-        blocking=blocking,
-        blocking_timeout=blocking_timeout,
-        thread_local=thread_local,
-        replicas=replicas,
+        blocking=bool(blocking),
+        blocking_timeout=None if blocking_timeout is None else float(blocking_timeout),
+        thread_local=bool(thread_local),
+        replicas=int(replicas),
         observer=observer,
         raise_on_release_error=raise_on_release_error,
     )
@@ -125,7 +126,8 @@ def check_lease(ttl: float | None, name: str = "ttl") -> float:
 
 def check_seconds(name: str, value: object, *, least: float, most: float = math.inf) -> float:
     """Return `value`, or raise ConfigurationError if it is no number of seconds from `least` on."""
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # NumPy's numbers too.
+    usable = isinstance(value, Real) and not isinstance(value, bool)
     if not usable or math.isnan(value) or not least <= value <= most:  # type: ignore[arg-type,operator]  # narrowed above
         limits = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " on")
         raise ConfigurationError(f"{name} must be a number of seconds {limits}, not {value!r:.80}")
@@ -134,13 +136,17 @@ def check_seconds(name: str, value: object, *, least: float, most: float = math.
 
 def check_flag(name: str, value: object) -> None:
     """Raise ConfigurationError if `value` is not True or False."""
-    # threading.Lock is often asked by acquire(0).
-    if not isinstance(value, int) or value not in (0, 1):
+    # threading.Lock is often asked by acquire(0); NumPy's True and False are no numbers.
+    is_flag = isinstance(value, Integral) or str(getattr(value, "dtype", "")) == "bool"
+    if not is_flag or value not in (0, 1):
         raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
 
 
 def seconds_to_wait(
-    options: LockOptions, blocking: bool | None, timeout: float, blocking_timeout: float | None
+    options: LockOptions,
+    blocking: bool | None,
+    timeout: float | None,
+    blocking_timeout: float | None,
 ) -> float | None:
     """Return how long `acquire` waits: seconds, 0 for not at all, None for ever.
 
@@ -148,7 +154,9 @@ def seconds_to_wait(
         ConfigurationError: If the arguments contradict each other, as threading.Lock raises then.
     """
     if blocking_timeout is not None:
-        check_seconds("blocking_timeout", blocking_timeout, least=0.0)
+        blocking_timeout = check_seconds("blocking_timeout", blocking_timeout, least=0.0)
+    if timeout is None:
+        timeout = -1
     if blocking_timeout is not None and timeout != -1:
         raise ConfigurationError("timeout and blocking_timeout mean the same; give one of them")
     if timeout == -1:

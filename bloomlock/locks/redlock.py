@@ -134,7 +134,7 @@ class Redlock(Lock):
     def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float = -1,
+        timeout: float | None = -1,
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,
@@ -144,7 +144,7 @@ class Redlock(Lock):
 
         Args:
             blocking: Whether to wait; None: as the object was told.
-            timeout: Seconds to wait at most; -1: as the object was told, else for ever.
+            timeout: Seconds to wait at most; None or -1: as the object was told, else for ever.
             blocking_timeout: redis-py's name for it.
             sleep: redis-py's; accepted, but see `pauses`.
             token: Must be None: each try has a fresh one.
@@ -200,11 +200,15 @@ class Redlock(Lock):
         """
         return super().owned()
 
-    def extend(self, ttl: float | None = None) -> None:
+    def extend(self, ttl: float | None = None, *, replace_ttl: bool = True) -> bool:
         """Let the lease be `ttl` seconds from now, and at each renewal from now on.
 
         Args:
             ttl: Seconds, at most `longest_ttl`; None: the lease it has.
+            replace_ttl: See Lock.extend.
+
+        Returns:
+            True.
 
         Raises:
             ConfigurationError: If it is longer than `longest_ttl`.
@@ -214,7 +218,7 @@ class Redlock(Lock):
 
         Cost: one round trip to each server at once; `server_timeout` if no majority answers.
         """
-        super().extend(ttl)
+        return super().extend(ttl, replace_ttl=replace_ttl)
 
     def close(self) -> None:
         """Close the clients that this object made."""

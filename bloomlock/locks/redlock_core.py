@@ -13,6 +13,7 @@ from bloomlock.locks.protocol.waiting import Attempt, Obtained, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
 from .core import LockCore, Watcher, abilities_of
+from .options import milliseconds
 from .redlock_steps import Limits, MajoritySteps
 from .tokens import TOKENS
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from bloomlock.keys import LockKeys
     from bloomlock.locks.protocol.renewing import Renewal
 
+    from .hold import Hold
     from .options import LockOptions
 
 NO_FENCE = 0
@@ -155,18 +157,13 @@ class RedlockCore(LockCore):
         abilities = [abilities_of(each) for each in runtime.runtimes]
         self.steps = MajoritySteps(self.name, self.keys, abilities, self.limits, boot_clock)
 
-    def extend(self, owner: object, ttl: float | None) -> Core[None]:
-        """Let the lease be `ttl` seconds from now, on a majority.
-
-        Raises:
-            LockNotOwnedError, LockLostError: If it is not held.
-            QuorumError: If no majority answered; it is held until `remaining` says 0.
-            ConfigurationError: If a restarted server would not abstain for as long as that.
-        """
+    def _lease_to_extend_to(self, hold: Hold, ttl: float | None, *, add: bool) -> int:
+        """Return a lease in milliseconds, that a restarted server abstains for."""
+        lease_ms = super()._lease_to_extend_to(hold, ttl, add=add)
         longest = self.limits.longest_ttl
-        if longest and isinstance(ttl, (int, float)) and ttl > longest:
+        if longest and ttl is not None and lease_ms > milliseconds(longest):
             raise ConfigurationError(f"ttl must be at most longest_ttl = {longest:g}, not {ttl!r}")
-        yield from super().extend(owner, ttl)
+        return lease_ms
 
     def renew_all(self, renewals: Sequence[Renewal]) -> Core[list[bool | Exception]]:
         """Renew one hold, as each is asked of every server."""

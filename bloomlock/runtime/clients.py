@@ -12,6 +12,13 @@ from redis.retry import Retry
 from bloomlock.errors import ConfigurationError
 from bloomlock.server.urls import checked_address, explained, find_address, find_url, shown
 
+CLIENTS = (
+    redis.Redis,
+    redis.RedisCluster,
+    redis.asyncio.Redis,
+    redis.asyncio.RedisCluster,
+)
+
 # With these a URL that does not answer is known within 3 seconds. What the URL says wins.
 CONNECT_TIMEOUT = 1.0
 REPLY_TIMEOUT = 2.0
@@ -152,3 +159,12 @@ def _options(*, asyncio_client: bool = False) -> dict[str, Any]:
         # The cores know what may be repeated; a client that retries by itself must not.
         "retry": retry(NoBackoff(), 0),
     }
+
+
+def not_portable(made: Any) -> str:
+    """Return the sentence for an object that is to be pickled or copied."""
+    kind = type(made).__name__
+    return (
+        f"{kind} {made.name!r} cannot be pickled or copied, because its connections are of this "
+        f"process; make another {kind} of the same name where it is needed"
+    )

@@ -13,6 +13,7 @@ it is one transaction; that nobody comes in between is as true as that lock make
 from __future__ import annotations
 
 import secrets
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
@@ -100,16 +101,16 @@ class LockStrategy(Strategy):
         """Check the parameters."""
         if factory is not None and not callable(factory):
             raise ConfigurationError(f"factory must be a function or None, not {factory!r:.80}")
-        if not isinstance(timeout, (int, float)) or not timeout >= 0:
+        if not isinstance(timeout, (float, Real)) or not timeout >= 0:
             raise ConfigurationError(
                 f"timeout must be a number of seconds from 0 on, not {timeout!r:.80}"
             )
-        if not isinstance(stripes, int) or stripes < 1:
+        if not isinstance(stripes, (int, Integral)) or stripes < 1:
             raise ConfigurationError(f"stripes must be a whole number from 1 on, not {stripes!r}")
         self.foreign = factory is not None
         self._factory = factory
-        self._timeout = timeout
-        self._stripes = stripes
+        self._timeout = float(timeout)
+        self._stripes = int(stripes)
         self._new_token = new_token
         self._abilities = Abilities()
         self._transaction = TransactionStrategy()

@@ -44,7 +44,6 @@ ACQUIRE = [
     ({"blocking": False, "timeout": 1}, "timeout must be -1 if blocking is False, not 1"),
     ({"blocking": False, "timeout": -2}, "timeout .* not -2"),
     ({"timeout": -2}, "timeout .* not -2"),
-    ({"timeout": None}, "timeout .* not None"),
     ({"timeout": math.nan}, "timeout .* not nan"),
     ({"timeout": "5"}, "timeout .* not '5'"),
     ({"timeout": 1, "blocking_timeout": 2}, "timeout and blocking_timeout mean the same"),
