@@ -180,7 +180,7 @@ def test_the_settings_that_are_read_are_those_known_and_those_in_the_readme() ->
     }
     assert read == set(KNOWN)
     listed = re.findall(
-        r"^\| `(BLOOMLOCK_[A-Z_]+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^\| `(BLOOMLOCK_[A-Z_]+)` \|", (ROOT / "docs" / "scrapy.md").read_text(), re.MULTILINE
     )
     assert sorted(listed) == sorted(KNOWN)
 
