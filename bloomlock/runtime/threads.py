@@ -57,6 +57,8 @@ Lease: TypeAlias = tuple[Any, Any]
 FEW_CONNECTIONS = 16
 IDLE_LISTENERS = 4
 """Connections kept for the next waits; each waiting thread has one of its own meanwhile."""
+KEPT_SECONDS = 5.0
+"""How long a connection in use is kept out of the pool, whose release has hooks."""
 FRESH_SECONDS = 0.05
 """A connection used so recently is not asked whether it is still open."""
 
@@ -65,9 +67,11 @@ class Threads:
     """Runs cores; safe to use from many threads. Get one by `threads_for`.
 
     One idle connection is kept out of the client's pool between requests, because taking one from
-    the pool costs as much as a quarter of a round trip. Pools that hold few connections, or
-    make callers wait for one, are left alone, and so are Sentinel's, which look at each
-    connection that comes back whether its server is still the master.
+    the pool costs as much as a quarter of a round trip. It goes back by the pool's own release
+    after some seconds of use, in a child of fork, and before it is used when redis-py has marked
+    it: for another server after a maintenance hand-off, or for a new credential. Pools that hold
+    few connections, or make callers wait for one, are left alone, and so are Sentinel's, which look
+    at each connection that comes back whether its server is still the master.
     """
 
     def __init__(self, client: redis.Redis | redis.RedisCluster) -> None:
@@ -78,6 +82,7 @@ class Threads:
         self._idle: list[tuple[Lease, float]] = []
         # The pool counts the idle connection as used; it must not do so for ever.
         weakref.finalize(self, _release_all, self._idle).atexit = False
+        self._release_at = time.monotonic() + KEPT_SECONDS
         self._listeners: list[Listener] = []
         pool = getattr(client, "connection_pool", None)
         self._keeps_idle = (
@@ -283,7 +288,8 @@ class Threads:
         except IndexError:
             return None
         kept_pool, connection = lease
-        if connection.pid != os.getpid():
+        if connection.pid != os.getpid() or _is_called_back(connection):
+            kept_pool.release(connection)
             return None
         try:
             # Readable means closed by the server, or replies that nobody asked for.
@@ -321,11 +327,14 @@ class Threads:
             self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> None:
+        pool, connection = lease
         if self._keeps_idle and not self._idle:
-            self._idle.append((lease, time.monotonic()))
-        else:
-            pool, connection = lease
-            pool.release(connection)
+            now = time.monotonic()
+            if now < self._release_at and not _is_called_back(connection):
+                self._idle.append((lease, now))
+                return
+            self._release_at = now + KEPT_SECONDS
+        pool.release(connection)
 
     @staticmethod
     def _drop(lease: Lease) -> None:
@@ -423,6 +432,12 @@ def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:
 
 
 _SHARED: weakref.WeakValueDictionary[int, Threads] = weakref.WeakValueDictionary()
+
+
+def _is_called_back(connection: Any) -> bool:
+    """Return whether redis-py waits for the release of a connection, to do something about it."""
+    # There is no public way to see that a token waits.
+    return connection.should_reconnect() or getattr(connection, "_re_auth_token", None) is not None
 
 
 def _release_all(idle: list[tuple[Lease, float]]) -> None:

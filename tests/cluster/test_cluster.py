@@ -21,6 +21,7 @@ from bloomlock import (
     BloomFilter,
     ConfigurationError,
     FilterLostError,
+    Lock,
     LockStrategy,
 )
 from bloomlock.commands import EXEC, Request
@@ -353,3 +354,44 @@ def test_each_server_of_a_cluster_needs_room_for_its_shards(cluster, nodes):
     finally:
         for node in nodes:
             node.config_set("maxmemory", 0)
+
+
+def test_a_server_that_is_gone_is_looked_for_elsewhere():
+    """Its slots have gone to another one, which the client has to find out by asking."""
+    binary = servers.require_server("valkey")
+    config = {"cluster-enabled": "yes", "cluster-node-timeout": "60000"}
+    with ExitStack() as stack:
+        kept, lost = (
+            stack.enter_context(
+                PrivateServer(binary=binary, port=servers.low_port(), config=config)
+            )
+            for _ in range(2)
+        )
+        one, two = (redis.Redis(port=node.port, decode_responses=True) for node in (kept, lost))
+        lock = Lock("a", client=stack.enter_context(two_servers(one, two, kept, lost)))
+        slot = one.execute_command("CLUSTER", "KEYSLOT", lock.key)
+        assert slot >= SLOTS // 2
+        with lock:
+            pass
+        lost.kill()
+        one.execute_command("CLUSTER", "SETSLOT", slot, "NODE", one.execute_command("CLUSTER MYID"))
+        with lock:
+            assert one.exists(lock.key)
+
+
+def two_servers(one, two, kept, lost):
+    """Make a cluster of two servers with half of the slots each; return a client."""
+    half = SLOTS // 2
+    one.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, half - 1)
+    two.execute_command("CLUSTER", "ADDSLOTSRANGE", half, SLOTS - 1)
+    two.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
+    two.execute_command("CLUSTER", "MEET", "127.0.0.1", kept.port)
+    servers.wait_until(
+        lambda: all(
+            c.cluster("info").get("cluster_state") == "ok" and len(c.cluster("nodes")) == 2
+            for c in (one, two)
+        )
+    )
+    return RedisCluster(
+        startup_nodes=[ClusterNode("127.0.0.1", node.port) for node in (kept, lost)]
+    )
