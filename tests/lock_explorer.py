@@ -96,7 +96,7 @@ def check_next_look(world: World, who: int) -> None:
     """If the lock is free, a look of anybody who waits gives it to the first live waiter."""
     if world.state().value is not None:
         return
-    first = next(other for other in world.order if world.is_waiter_alive(other))
+    first = next(other for other in world.order if world.is_in_line(other))
     after, answer = model.ask(world, who)
     assert after.holds(first), f"the look of {who} left the lock free"
     assert isinstance(answer, Granted) == after.holds(who)

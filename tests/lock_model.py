@@ -140,12 +140,20 @@ class World(NamedTuple):
     def is_waiter_alive(self, who: int) -> bool:
         return self.now_ms < self.clients[who].contact + LIVENESS_MS
 
+    def hears(self, channel: bytes) -> bool:
+        """Tell whether a message gets there: the connection of a crashed client is closed."""
+        return self.clients[int(channel[1:])].phase != "crashed"
+
+    def is_in_line(self, who: int) -> bool:
+        """Tell whether a waiter is to be given the lock when it is its turn."""
+        return self.is_waiter_alive(who) and self.hears(b"c%d" % who)
+
 
 def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
     """Let the server carry out an acquire; the answer is still under way."""
     asking, held = world.asking(who), world.holds(who)
     state, told = world.server.thaw(), list[Announcement]()
-    answer = transitions.acquire(state, world.now_ms * 1000, asking, told.append)
+    answer = transitions.acquire(state, world.now_ms * 1000, asking, told.append, world.hears)
     was_queued = any(record == asking.record for record, _ in world.server.queue)
     handed = any(announcement.token == asking.token for announcement in told)
     after = world.with_client(who, contact=world.now_ms)
@@ -162,7 +170,9 @@ def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
 def give_up(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a release."""
     state, told = world.server.thaw(), list[Announcement]()
-    held = transitions.release(state, world.now_ms * 1000, world.leaving(who), told.append)
+    held = transitions.release(
+        state, world.now_ms * 1000, world.leaving(who), told.append, world.hears
+    )
     after = world._replace(order=tuple(client for client in world.order if client != who))
     return _settle(after, state, told), held
 
@@ -210,7 +220,7 @@ def _check_nobody_passed(world: World, who: int) -> None:
     """Whoever is given the lock by asking passes no live waiter, unless he must."""
     kind = world.kinds[who]
     joined = kind.joins and world.state().value == b"=" + kind.group
-    others = [other for other in world.order if other != who and world.is_waiter_alive(other)]
+    others = [other for other in world.order if other != who and world.is_in_line(other)]
     assert joined or not others, f"{who} passed {others}"
 
 
@@ -235,6 +245,6 @@ def _settle(world: World, state: LockState, told: list[Announcement]) -> World:
 
 def _next_in_order(world: World) -> list[int]:
     """Return who is to be given the lock now: the first live waiter and all of its group."""
-    alive = [who for who in world.order if world.is_waiter_alive(who)]
-    group = world.kinds[alive[0]].group
-    return [who for who in alive if who == alive[0] or (group and world.kinds[who].group == group)]
+    line = [who for who in world.order if world.is_in_line(who)]
+    group = world.kinds[line[0]].group
+    return [who for who in line if who == line[0] or (group and world.kinds[who].group == group)]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bloomlock.locks.protocol.state import Announcement
 
 LONG_AGO_MS = 1000
+AGE_US = 60_000_000
 
 
 class Picture(NamedTuple):
@@ -54,6 +55,9 @@ class Way(Protocol):
     def kill_waiter(self, token: bytes) -> None:
         """Let a waiter not have been heard of for too long."""
 
+    def age_waiters(self) -> None:
+        """Let all who wait have asked long ago: who has not come back since counts as dead."""
+
     def forget_fence(self) -> None:
         """Let the last fence be forgotten."""
 
@@ -65,12 +69,20 @@ class PureWay:
         self.state = LockState()
         self.now_us = 0
         self.announced: list[Announcement] = []
+        self.silent: set[bytes] = set()
 
     def acquire(self, asking: Asking) -> Granted | Busy:
-        return transitions.acquire(self.state, self.now_us, asking, self.announced.append)
+        return transitions.acquire(
+            self.state, self.now_us, asking, self.announced.append, self.hears
+        )
 
     def release(self, leaving: Leaving) -> bool | None:
-        return transitions.release(self.state, self.now_us, leaving, self.announced.append)
+        return transitions.release(
+            self.state, self.now_us, leaving, self.announced.append, self.hears
+        )
+
+    def hears(self, channel: bytes) -> bool:
+        return channel not in self.silent
 
     def renew(self, token: bytes, group: bytes, lease_ms: int) -> bool:
         return transitions.renew(self.state, self.now_us, token, group, lease_ms)
@@ -99,6 +111,10 @@ class PureWay:
         for record in self.state.queue:
             if read_record(record).token == token:
                 self.state.alive[record] = self.now_us // 1000 - LONG_AGO_MS
+
+    def age_waiters(self) -> None:
+        for record in self.state.queue:
+            self.state.queue[record] -= AGE_US
 
     def forget_fence(self) -> None:
         self.state.fence = 0
@@ -153,6 +169,10 @@ class ServerWay:
         for record in self.client.zrange(self.keys.queue, 0, -1):
             if read_record(record).token == token:
                 self.client.zadd(self.keys.alive, {record: self._now_ms() - LONG_AGO_MS})
+
+    def age_waiters(self) -> None:
+        for record in self.client.zrange(self.keys.queue, 0, -1):
+            self.client.zincrby(self.keys.queue, -AGE_US, record)
 
     def forget_fence(self) -> None:
         self.client.delete(self.keys.fence)

@@ -218,7 +218,7 @@ class Lock(LockFace):
 class FairLock(Lock):
     """A lock that is granted in the order of asking.
 
-    A waiter that died is passed over when it was not heard of for six seconds. Lock hands over in
+    A waiter that died, or whose connection broke, is passed over. Lock hands over in
     the same order today, because that is also the quickest; here it is a promise.
 
     Arguments and methods are those of Lock.

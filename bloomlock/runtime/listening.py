@@ -39,12 +39,13 @@ class Listener:
 
     Attributes:
         channel: Where it listens.
+        pool: The pool whose settings the connection is made with.
     """
 
     def __init__(self, pool: Any) -> None:
         """Keep the pool, whose settings a connection is made with."""
         self.channel = new_channel()
-        self._pool = pool
+        self.pool = pool
         self._connection: Any = None
         self._timeout: float | None = None
         self._pid = os.getpid()
@@ -60,7 +61,7 @@ class Listener:
             redis.exceptions.RedisError, OSError: If it cannot be reached.
         """
         # RESP2: redis-py writes each message of RESP3 to a log before it gives it away.
-        settings = {**self._pool.connection_kwargs, "protocol": 2}
+        settings = {**self.pool.connection_kwargs, "protocol": 2}
         if seconds is not None:
             for name in ("socket_connect_timeout", "socket_timeout"):
                 allowed = settings.get(name)
@@ -68,7 +69,7 @@ class Listener:
                     SHORTEST_READ, seconds if allowed is None else min(seconds, allowed)
                 )
             settings["retry"] = Retry(NoBackoff(), 0)
-        connection = self._pool.connection_class(**settings)
+        connection = self.pool.connection_class(**settings)
         connection.connect()
         try:
             connection.send_packed_command((encode_command("SUBSCRIBE", self.channel),))

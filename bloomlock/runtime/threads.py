@@ -175,13 +175,15 @@ class Threads:
                 self._listeners.pop().close()
 
     def _find_listener(self, step: Listen) -> Listener | None:
-        with contextlib.suppress(IndexError):
-            while True:
-                listener = self._listeners.pop()
+        pool = self._pool(step.key)
+        # Of a cluster's nodes only the one that hands the lock on knows who listens there.
+        for listener in [listener for listener in self._listeners if listener.pool is pool]:
+            with contextlib.suppress(ValueError):
+                self._listeners.remove(listener)
                 if listener.is_open():
                     return listener
                 listener.close()
-        return connect_listener(self._pool(step.key), step.seconds) if step.connect else None
+        return connect_listener(pool, step.seconds) if step.connect else None
 
     def _track(self, step: Track) -> Tracking | Unreachable | None:
         return start_tracking(self._pool(step.key), step.key)

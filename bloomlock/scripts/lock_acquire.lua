@@ -9,15 +9,15 @@ local token, group, lease_ms, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV
 local value = forget()
 local waiters = redis.call('EXISTS', KEYS[3])
 
-local function is_available()
+local function is_available(is_behind)
     local joinable = group ~= '' and value == '=' .. group
     if joinable and ARGV[4] == '1' then
         return true
     end
-    return (joinable or not value) and waiters == 0
+    return (joinable or not value) and not is_behind
 end
 
-if is_available() or holds(value, token, group) then
+if is_available(waiters == 1) or holds(value, token, group) then
     return hold(value, token, group, lease_ms, waiters)
 end
 local position = -1
@@ -30,17 +30,23 @@ if record ~= '' then
         local last = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')
         redis.call('ZADD', KEYS[3], integer(math.max(now_us, (last[2] or 0) + 1)), record)
     end
+    if hears(string.match(record, '(%S+)$')) then
+        redis.call('ZREM', KEYS[4], deaf(record))
+    else
+        redis.call('ZADD', KEYS[4], integer(now_ms + LIVENESS_MS), deaf(record))
+        redis.call('PEXPIRE', KEYS[4], 2 * LIVENESS_MS)
+    end
     redis.call('PEXPIRE', KEYS[3], 2 * LIVENESS_MS)
 end
 if not value or group ~= '' then
-    local granted = promote(value)
+    local granted, is_behind = promote(value, record)
     if granted[token] then
         -- Who is answered need not be announced to, and has the whole lease.
         set_lease(redis.call('GET', KEYS[1]), token, group, lease_ms, true)
         return granted[token]
     end
     value, waiters = redis.call('GET', KEYS[1]), redis.call('EXISTS', KEYS[3])
-    if record == '' and is_available() then
+    if record == '' and is_available(is_behind) then
         return hold(value, token, group, lease_ms, waiters)
     end
 end

@@ -74,9 +74,22 @@ local function hold(value, token, group, lease_ms, waiters)
     return {1, integer(fence), waiters}
 end
 
+-- Whether a message on a channel reaches anybody: '-' is the channel of those who look by themselves.
+local function hears(channel)
+    if channel == '-' then
+        return true
+    end
+    local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
+    return reply.err ~= nil or reply[2] ~= 0
+end
+
+local function deaf(record)
+    return 'deaf ' .. record
+end
+
 local function leave(record)
     redis.call('ZREM', KEYS[3], record)
-    redis.call('ZREM', KEYS[4], record)
+    redis.call('ZREM', KEYS[4], record, deaf(record))
 end
 
 local function is_alive(record, ticket)
@@ -87,16 +100,23 @@ local function is_alive(record, ticket)
     return math.floor(ticket / 1000) + LIVENESS_MS > now_ms
 end
 
--- Grants by token, of those the lock was handed to.
-local function promote(value)
+-- Whether a waiter gets to know of a grant, by the message or by looking. One who was reached when
+-- it last asked and is not any more keeps its place; it is dead, or comes back by itself.
+local function is_reached(record, channel, asker)
+    return record == asker or hears(channel) or redis.call('ZSCORE', KEYS[4], deaf(record))
+end
+
+-- Grants by token, of those the lock was handed to; and whether any waiter goes before a newcomer.
+local function promote(value, asker)
     local granted = {}
     local chosen = nil
     local start = 0
+    local is_behind = false
     while true do
         local head = redis.call('ZRANGE', KEYS[3], start, start, 'WITHSCORES')
         local record = head[1]
         if not record then
-            return granted
+            return granted, is_behind
         end
         local token, lease_ms, group, channel =
             string.match(record, '^(%S+) (%S+) (%S+) (%S+)$')
@@ -105,10 +125,13 @@ local function promote(value)
         end
         if chosen and group ~= chosen then
             start = start + 1
+            is_behind = true
         elseif not is_alive(record, tonumber(head[2])) then
             leave(record)
+        elseif not is_reached(record, channel, asker) then
+            start = start + 1
         elseif value and (group == '' or value ~= '=' .. group) then
-            return granted
+            return granted, true
         else
             leave(record)
             local waiters = redis.call('EXISTS', KEYS[3])
@@ -117,7 +140,7 @@ local function promote(value)
             -- A server may forbid announcements; the waiter then finds its grant by looking.
             redis.pcall('PUBLISH', channel, token .. ' ' .. grant[2] .. ' ' .. grant[3])
             if group == '' then
-                return granted
+                return granted, true
             end
             chosen = group
             value = '=' .. group

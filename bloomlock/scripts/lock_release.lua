@@ -15,5 +15,5 @@ end
 if record ~= '' then
     leave(record)
 end
-promote(value)
+promote(value, '')
 return held and 1 or 0

@@ -15,7 +15,7 @@ import redis.exceptions
 
 from bloomlock.commands import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
 
-from .state import LIVENESS_MS, NEVER_MS, LockState
+from .state import LIVENESS_MS, NEVER_MS, NOBODY, LockState, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from bloomlock.keys import LockKeys
 
     from .state import Announcement
-    from .transitions import Announce
+    from .transitions import Announce, Hears
 
-    Transition = Callable[[LockState, int, Announce], "T"]
+    Transition = Callable[[LockState, int, Announce, Hears], "T"]
 
 T = TypeVar("T")
 
@@ -38,14 +38,19 @@ def run_optimistically(
     keys: LockKeys,
     transition: Transition[T],
     *,
+    channel: bytes | None = b"",
     after: bytes | None = None,
     repeatable: bool = True,
 ) -> Core[tuple[T, Any]]:
     """Carry out a transition on the server; two round trips, more when others are as quick.
 
+    One more where there are waiters: whom a message reaches is asked before a grant is made.
+
     Args:
         keys: Of the lock.
-        transition: Changes the state, given the server's time and where to announce grants.
+        transition: Changes the state, given the server's time, where to announce grants, and
+            which channels are heard.
+        channel: Where the asker listens, empty: nowhere; None: no grant is made in any case.
         after: A command to send behind EXEC on the same connection.
         repeatable: Whether to do all again when the reply to EXEC is lost.
 
@@ -61,7 +66,13 @@ def run_optimistically(
         now_us, state = yield from _read(keys)
         announcements: list[Announcement] = []
         before = deepcopy(state)
-        result = transition(state, now_us, announcements.append)
+        try:
+            hears = yield from _listeners(keys, state, channel)
+        except ConnectionLost:
+            # What was read is watched no more.
+            yield Pause(pause)
+            continue
+        result = transition(state, now_us, announcements.append, hears)
         writes = _changes(keys, before, state, now_us // 1000)
         commands = [encode_command("MULTI"), *writes, encode_command("EXEC")]
         if after:
@@ -102,6 +113,23 @@ def _read(keys: LockKeys) -> Core[tuple[int, LockState]]:
         value, expires_ms, _scores(holders), _scores(queue), _scores(alive), int(fence or 0)
     )
     return now_us, state
+
+
+def _listeners(keys: LockKeys, state: LockState, asker: bytes | None) -> Core[Hears]:
+    """Ask which waiters a message reaches; all, if the server does not tell."""
+    channels = {read_record(record).channel for record in state.queue} | {asker or b""}
+    channels -= {b"", NOBODY}
+    if asker is None or not channels:
+        return lambda _: True
+    command = encode_command("PUBSUB", "NUMSUB", *channels)
+    request = Request(keys.lock, (command,), hold=True)
+    [reply] = yield request
+    if isinstance(reply, Exception):
+        return lambda _: True
+    counts = dict(
+        reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    )
+    return lambda channel: counts.get(channel, 1) != 0
 
 
 def _scores(reply: list[Any]) -> dict[bytes, int]:

@@ -76,8 +76,8 @@ def _renew(renewal: Renewal, abilities: Abilities) -> Core[bool]:
 
     keys, token, group, lease_ms = renewal
 
-    def transition(state: LockState, now_us: int, _: transitions.Announce) -> bool:
+    def transition(state: LockState, now_us: int, *_: object) -> bool:
         return transitions.renew(state, now_us, token, group, lease_ms)
 
-    held, _ = yield from run_optimistically(keys, transition)
+    held, _ = yield from run_optimistically(keys, transition, channel=None)
     return held

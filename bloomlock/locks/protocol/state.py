@@ -4,7 +4,8 @@
     holders   of a shared lock: token -> server time at which its lease ends
     queue     waiters in the order of asking: record -> ticket
     alive     record -> server time until which a waiter counts as alive, written when it
-              comes back; before that its ticket says how long ago it asked
+              comes back; before that its ticket says how long ago it asked. Under `deaf(record)`
+              the same for a waiter that no message reached when it last asked
     fence     the last fence given out
 
 A hold belongs to a group or, with the empty group, excludes all others. Holds of one group share
@@ -24,6 +25,9 @@ NEVER_MS = 2**52
 """When a lock that somebody else took without a lease expires."""
 FENCE_LIFE_MS = 60_000
 """How long the last fence is kept at least once it is behind the server's clock."""
+
+NOBODY = b"-"
+"""The channel of waiters to whom nothing can be announced."""
 
 
 class Asking(NamedTuple):
@@ -89,6 +93,11 @@ def read_record(record: bytes) -> Waiter:
     """
     token, lease_ms, group, channel = record.split(b" ")
     return Waiter(token, int(lease_ms), b"" if group == b"-" else group, channel)
+
+
+def deaf(record: bytes) -> bytes:
+    """Return the member of `alive` that says that no message reaches a waiter."""
+    return b"deaf " + record
 
 
 class Granted(NamedTuple):

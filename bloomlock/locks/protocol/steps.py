@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from bloomlock.keys import LockKeys
 
     from .abilities import Abilities
+    from .optimistic import Transition
 
 ACQUIRE = Script("lock_common", "lock_acquire")
 RELEASE = Script("lock_common", "lock_release")
@@ -110,7 +111,8 @@ class LockSteps:
         else:
             answer, count = yield from run_optimistically(
                 self.keys,
-                lambda state, now_us, tell: transitions.acquire(state, now_us, asking, tell),
+                transition_to_acquire(asking),
+                channel=asking.channel,
                 after=wait,
             )
         if isinstance(answer, Busy):
@@ -192,8 +194,10 @@ class LockSteps:
                 return bool(raise_error(reply))
             self._abilities.scripts = False
 
-        def transition(state: LockState, now_us: int, tell: transitions.Announce) -> bool:
-            return transitions.release(state, now_us, leaving, tell)
+        def transition(
+            state: LockState, now_us: int, tell: transitions.Announce, hears: transitions.Hears
+        ) -> bool:
+            return transitions.release(state, now_us, leaving, tell, hears)
 
         held, _ = yield from run_optimistically(self.keys, transition, repeatable=repeatable)
         return held
@@ -211,15 +215,21 @@ def acquire_all(
         abilities.scripts = False
     answers = []
     for keys, asking in wanted:
-
-        def transition(
-            state: LockState, now_us: int, tell: transitions.Announce, asking: Asking = asking
-        ) -> Granted | Busy:
-            return transitions.acquire(state, now_us, asking, tell)
-
-        answer, _ = yield from run_optimistically(keys, transition)
+        transition = transition_to_acquire(asking)
+        answer, _ = yield from run_optimistically(keys, transition, channel=asking.channel)
         answers.append(answer)
     return answers
+
+
+def transition_to_acquire(asking: Asking) -> Transition[Granted | Busy]:
+    """Return the transition of `acquire`, for `run_optimistically`."""
+
+    def transition(
+        state: LockState, now_us: int, tell: transitions.Announce, hears: transitions.Hears
+    ) -> Granted | Busy:
+        return transitions.acquire(state, now_us, asking, tell, hears)
+
+    return transition
 
 
 def arguments(asking: Asking) -> tuple[bytes | int, ...]:

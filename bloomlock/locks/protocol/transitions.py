@@ -19,6 +19,7 @@ from .state import (
     FENCE_LIFE_MS,
     LIVENESS_MS,
     NEVER_MS,
+    NOBODY,
     Announcement,
     Asking,
     Busy,
@@ -26,6 +27,7 @@ from .state import (
     Leaving,
     LockState,
     Waiter,
+    deaf,
     read_record,
 )
 
@@ -33,29 +35,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Announce = Callable[[Announcement], None]
+    Hears = Callable[[bytes], bool]
 
 
-def acquire(state: LockState, now_us: int, asking: Asking, announce: Announce) -> Granted | Busy:
-    """Take the lock, or stand in its queue if `asking.channel` is given."""
+def acquire(
+    state: LockState,
+    now_us: int,
+    asking: Asking,
+    announce: Announce,
+    hears: Hears = lambda _: True,
+) -> Granted | Busy:
+    """Take the lock, or stand in its queue if `asking.channel` is given.
+
+    Args:
+        state: Is changed.
+        now_us: The server's time.
+        asking: Who asks.
+        announce: Is given each grant that is made to a waiter.
+        hears: Tells whether a message on a channel reaches anybody.
+    """
     _forget(state, now_us)
     granted: dict[bytes, Granted] = {}
-    if _holds(state, asking.token, asking.group) or _available(state, asking):
+    is_behind = bool(state.queue)
+    if _holds(state, asking.token, asking.group) or _available(state, asking, is_behind=is_behind):
         return _hold(state, now_us, asking.token, asking.lease_ms, asking.group)
     if asking.channel:
-        _enqueue(state, now_us, asking.record)
+        _enqueue(state, now_us, asking.record, is_heard=_is_heard(asking.channel, hears))
 
     def note(announcement: Announcement) -> None:
         granted[announcement.token] = announcement.grant
         announce(announcement)
 
     if state.value is None or asking.group:
-        _promote(state, now_us, note)
+        is_behind = _promote(state, now_us, note, hears, asking.record)
         if asking.token in granted:
             # Who is answered need not be announced to, and has the whole lease.
             until_ms = now_us // 1000 + asking.lease_ms
             _set_lease(state, until_ms, asking.token, asking.group, is_new=True)
             return granted[asking.token]
-        if not asking.channel and _available(state, asking):
+        if not asking.channel and _available(state, asking, is_behind=is_behind):
             return _hold(state, now_us, asking.token, asking.lease_ms, asking.group)
     order = state.in_order()
     position = order.index(asking.record) if asking.record in order else -1
@@ -65,8 +83,17 @@ def acquire(state: LockState, now_us: int, asking: Asking, announce: Announce) -
     return Busy(remaining_ms, position, max(state.fence, now_us - 1))
 
 
-def release(state: LockState, now_us: int, leaving: Leaving, announce: Announce) -> bool:
-    """Give up a hold and a place in the queue; tell whether the lock was held."""
+def release(
+    state: LockState,
+    now_us: int,
+    leaving: Leaving,
+    announce: Announce,
+    hears: Hears = lambda _: True,
+) -> bool:
+    """Give up a hold and a place in the queue; tell whether the lock was held.
+
+    The arguments are those of `acquire`.
+    """
     token, group, record = leaving
     _forget(state, now_us)
     held = _holds(state, token, group)
@@ -75,9 +102,8 @@ def release(state: LockState, now_us: int, leaving: Leaving, announce: Announce)
         _forget(state, now_us)
     elif held:
         state.value = None
-    state.queue.pop(record, None)
-    state.alive.pop(record, None)
-    _promote(state, now_us, announce)
+    _leave(state, record)
+    _promote(state, now_us, announce, hears)
     return held
 
 
@@ -124,11 +150,11 @@ def _holds(state: LockState, token: bytes, group: bytes) -> bool:
     return state.value == token
 
 
-def _available(state: LockState, asking: Asking) -> bool:
+def _available(state: LockState, asking: Asking, *, is_behind: bool) -> bool:
     joinable = bool(asking.group) and state.value == b"=" + asking.group
     if joinable and asking.joins:
         return True
-    return (joinable or state.value is None) and not state.queue
+    return (joinable or state.value is None) and not is_behind
 
 
 def _set_lease(
@@ -157,12 +183,17 @@ def _hold(state: LockState, now_us: int, token: bytes, lease_ms: int, group: byt
     return Granted(state.fence, bool(state.queue))
 
 
-def _enqueue(state: LockState, now_us: int, record: bytes) -> None:
+def _enqueue(state: LockState, now_us: int, record: bytes, *, is_heard: bool) -> None:
+    until_ms = now_us // 1000 + LIVENESS_MS
     if record in state.queue:
-        state.alive[record] = now_us // 1000 + LIVENESS_MS
+        state.alive[record] = until_ms
     else:
         # A clock that was set back must not put a newcomer before those who wait.
         state.queue[record] = max([now_us, *(ticket + 1 for ticket in state.queue.values())])
+    if is_heard:
+        state.alive.pop(deaf(record), None)
+    else:
+        state.alive[deaf(record)] = until_ms
 
 
 def _is_alive(state: LockState, now_us: int, record: bytes) -> bool:
@@ -170,29 +201,60 @@ def _is_alive(state: LockState, now_us: int, record: bytes) -> bool:
     return until_ms > now_us // 1000
 
 
-def _promote(state: LockState, now_us: int, announce: Announce) -> None:
-    """Hand a lock that is free to the first waiter alive, and to all of its group."""
+def _is_heard(channel: bytes, hears: Hears) -> bool:
+    # Who listens nowhere looks by itself, and often.
+    return channel == NOBODY or hears(channel)
+
+
+def _is_reached(state: LockState, waiter: Waiter, record: bytes, hears: Hears) -> bool:
+    """Tell whether a waiter gets to know of a grant, by the message or by looking.
+
+    One who was reached when it last asked and is not any more keeps its place; it is dead, or
+    comes back by itself.
+    """
+    return _is_heard(waiter.channel, hears) or deaf(record) in state.alive
+
+
+def _promote(
+    state: LockState, now_us: int, announce: Announce, hears: Hears, asker: bytes = b""
+) -> bool:
+    """Hand a lock that is free to the first waiter alive, and to all of its group.
+
+    Args:
+        state: Is changed.
+        now_us: The server's time.
+        announce: Is given the grants.
+        hears: Tells whether a message on a channel reaches anybody.
+        asker: The record of who is answered in this step, so that no message is needed.
+
+    Returns:
+        Whether any waiter goes before a newcomer.
+    """
     chosen: bytes | None = None
+    is_behind = False
     for record in state.in_order():
         waiter = read_record(record)
-        if chosen is None or waiter.group == chosen:
-            if not _is_alive(state, now_us, record):
-                _leave(state, record)
-                continue
+        if chosen is not None and waiter.group != chosen:
+            is_behind = True
+        elif not _is_alive(state, now_us, record):
+            _leave(state, record)
+        elif record == asker or _is_reached(state, waiter, record, hears):
             if state.value is not None and not (
                 waiter.group and state.value == b"=" + waiter.group
             ):
-                return
+                return True
             chosen = waiter.group
             _leave(state, record)
             _grant(state, now_us, waiter, announce)
             if not waiter.group:
-                return
+                return True
+    return is_behind
 
 
 def _leave(state: LockState, record: bytes) -> None:
-    del state.queue[record]
+    state.queue.pop(record, None)
     state.alive.pop(record, None)
+    state.alive.pop(deaf(record), None)
 
 
 def _grant(state: LockState, now_us: int, waiter: Waiter, announce: Announce) -> None:

@@ -9,10 +9,9 @@ from redis.exceptions import NoScriptError
 
 from bloomlock.commands import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
 
-from . import transitions
 from .abilities import lacks_command
 from .optimistic import run_optimistically
-from .steps import ACQUIRE, arguments, read_answer
+from .steps import ACQUIRE, arguments, read_answer, transition_to_acquire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from bloomlock.keys import LockKeys
 
     from .abilities import Abilities
-    from .state import Asking, Busy, Granted, LockState
+    from .state import Asking, Busy, Granted
 
     T = TypeVar("T")
 
@@ -66,9 +65,7 @@ def ask_with_age(keys: LockKeys, asking: Asking, abilities: Abilities) -> Core[A
             return _read(read_answer(reply), info)
         abilities.scripts = False
 
-    def transition(state: LockState, now_us: int, tell: transitions.Announce) -> Granted | Busy:
-        return transitions.acquire(state, now_us, asking, tell)
-
+    transition = transition_to_acquire(asking)
     answer, info = yield from run_optimistically(keys, transition, after=INFO)
     return _read(answer, info)
 

@@ -15,7 +15,7 @@ import redis.exceptions
 
 from bloomlock.commands import Behind, ConnectionLost, Core, Limit, Listen, Pause, Wait
 
-from .state import SLICE_MS, Asking, Busy, Granted, Leaving, read_payload
+from .state import NOBODY, SLICE_MS, Asking, Busy, Granted, Leaving, read_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +34,6 @@ GRACE_SECONDS = 1.0
 """How long after the caller's time limit an answer is still waited for."""
 CLEANUP_SECONDS = 0.5
 """How long a caller that gives up waits until what it may have got is given back."""
-NOBODY = b"-"
-"""The channel of waiters to whom nothing can be announced."""
 
 # Errors of a server that is just starting, failing over or moving slots.
 TEMPORARY = (

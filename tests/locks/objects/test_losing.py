@@ -14,6 +14,7 @@ import redis.asyncio
 import redis.asyncio.retry
 import servers
 from locks.objects.tools import LONG, OvertakingProxy, happened
+from loss_proxy import LossProxy
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import wait_until
@@ -264,3 +265,34 @@ def test_others_are_not_held_up_by_a_silent_server(server, r):
         assert {event.kind for event in events} == {"acquired", "renewed"}
     with pytest.raises(LockLostError):
         silent.release()
+
+
+class Blind:
+    """A watcher that watches nothing: what is lost is found by the release alone."""
+
+    def add(self, watch):
+        pass
+
+    def remove(self, hold):
+        pass
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_release_that_may_have_come_too_late(r, valkey, is_over):
+    """Its first reply is lost, and the second says that the lock was not held."""
+    with LossProxy(valkey, lambda _name, _number: "pass") as proxy:
+        lock = Lock("job", client=proxy.url, ttl=0.05 if is_over else LONG, renew=False)
+        lock._core.attach(lock._runtime, Blind())
+        lock.acquire()
+        if is_over:
+            wait_until(lambda: lock.remaining() == 0.0, LONG)
+        proxy.judge = lambda _name, _number: "pass" if proxy.lost else "after"
+        if is_over:
+            # Whether it was released in time is not known: the lease may have been over by then.
+            with pytest.raises(LockLostError, match="its key was gone when it was released"):
+                lock.release()
+        else:
+            lock.release()
+        assert proxy.lost == 1
+        assert r.get(lock.key) is None
+        lock.close()

@@ -20,19 +20,19 @@ ALL = Budget(crashes=1, losses=1, naps=1, renewals=1, mutes=1)
 
 WORLDS = [
     ((ONE, ONE), Budget(), Explored(117, 272, 3)),
-    ((ONE, ONE), ALL, Explored(21_925, 66_019, 842)),
-    ((ON_TRIAL, ON_TRIAL), ALL, Explored(20_961, 63_239, 686)),
-    ((TWICE, TWICE), Budget(crashes=1, losses=1), Explored(9_143, 29_267, 289)),
-    ((READER, ONE), ALL._replace(mutes=0), Explored(14_429, 43_105, 434)),
-    ((ONE, ONE, ONE), Budget(crashes=1), Explored(8_095, 26_175, 113)),
-    ((ONE, ONE, ONE), Budget(losses=1), Explored(13_293, 47_115, 11)),
-    ((ONE, ONE, ONE), Budget(naps=1), Explored(27_937, 94_817, 10)),
-    ((READER, READER, ONE), Budget(crashes=1), Explored(3_805, 12_122, 105)),
-    ((READER_ON_TRIAL, READER, ONE), Budget(renewals=1), Explored(3_787, 12_477, 10)),
-    ((READER, READER, ONE), Budget(losses=1), Explored(6_892, 23_197, 11)),
-    ((READER, ONE, ONE), Budget(crashes=1), Explored(6_527, 20_893, 105)),
-    ((OWNER, OWNER, ONE), Budget(crashes=1), Explored(3_402, 10_784, 104)),
-    ((OWNER, READER, ONE), Budget(crashes=1), Explored(5_209, 16_470, 97)),
+    ((ONE, ONE), ALL, Explored(22_411, 67_085, 1_054)),
+    ((ON_TRIAL, ON_TRIAL), ALL, Explored(21_219, 63_513, 926)),
+    ((TWICE, TWICE), Budget(crashes=1, losses=1), Explored(9_915, 30_807, 481)),
+    ((READER, ONE), ALL._replace(mutes=0), Explored(14_852, 43_856, 622)),
+    ((ONE, ONE, ONE), Budget(crashes=1), Explored(8_284, 26_400, 173)),
+    ((ONE, ONE, ONE), Budget(losses=1), Explored(13_350, 47_208, 11)),
+    ((ONE, ONE, ONE), Budget(naps=1), Explored(28_390, 96_272, 10)),
+    ((READER, READER, ONE), Budget(crashes=1), Explored(4_279, 13_018, 160)),
+    ((READER_ON_TRIAL, READER, ONE), Budget(renewals=1), Explored(3_827, 12_607, 10)),
+    ((READER, READER, ONE), Budget(losses=1), Explored(7_043, 23_660, 11)),
+    ((READER, ONE, ONE), Budget(crashes=1), Explored(6_706, 21_126, 165)),
+    ((OWNER, OWNER, ONE), Budget(crashes=1), Explored(3_727, 11_420, 151)),
+    ((OWNER, READER, ONE), Budget(crashes=1), Explored(5_378, 16_705, 157)),
 ]
 
 

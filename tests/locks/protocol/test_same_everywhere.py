@@ -8,9 +8,10 @@ import lock_ways
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from servers import wait_until
 
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving, read_payload
+from bloomlock.locks.protocol.state import NOBODY, Asking, Busy, Granted, Leaving, read_payload
 
 LEASE_MS = 600_000
 TOLERANCE_MS = 60_000
@@ -32,7 +33,8 @@ OPERATIONS = st.builds(
     st.sampled_from(
         ["acquire"] * 8
         + ["release"] * 5
-        + ["renew", "expire", "expire holder", "kill waiter", "forget fence"]
+        + ["renew", "expire", "expire holder", "kill waiter", "age waiters", "forget fence"]
+        + ["deafen", "deafen", "listen"]
     ),
     st.integers(0, CLIENTS - 1),
     st.integers(0, 1),
@@ -42,14 +44,18 @@ OPERATIONS = st.builds(
 
 
 def story(*steps):
-    """Operations as text: what, and the number of the client; with its round after a dot."""
+    """Operations as text: what, and the number of the client; with its round after a dot.
+
+    Each is carried out twice, but for what is to be done once.
+    """
     told = []
     for step in steps:
         what, _, who = step.rpartition(" ")
         client, _, turn = who.partition(".")
+        is_repeated, what = not what.startswith("once "), what.removeprefix("once ")
         waits = what in ("queue", "release")
         what = "acquire" if what == "queue" else what
-        told.append((Operation(what, int(client), int(turn or 0), waits, LEASE_MS), True))
+        told.append((Operation(what, int(client), int(turn or 0), waits, LEASE_MS), is_repeated))
     return told
 
 
@@ -74,14 +80,30 @@ STORIES = {
     "handed on when asking": ("acquire 0", "queue 1", "expire 0", "queue 1", "queue 3", "queue 2",
                               "expire 0", "queue 3"),
     "stranger": ("acquire 0", "queue 1", "release 2", "release 0.1", "renew 1", "renew 2"),
+    "never came back": ("acquire 0", "once queue 1", "queue 2", "age waiters 0", "release 0"),
+    "only deaf": ("acquire 0", "queue 1", "deafen 1", "release 0", "acquire 2"),
+    "deaf first": ("acquire 0", "queue 1", "queue 2", "deafen 1", "release 0", "release 2",
+                   "acquire 0.1"),
+    "deaf and back": ("acquire 0", "queue 1", "queue 2", "deafen 1", "queue 1", "release 0"),
+    "deaf and heard again": ("acquire 0", "queue 1", "deafen 1", "queue 1", "listen 1", "queue 1",
+                             "queue 2", "deafen 1", "release 0"),
+    "deaf from the first": ("deafen 1", "acquire 0", "queue 1", "queue 2", "release 0"),
+    "deaf writer": ("acquire 2", "queue 1", "deafen 1", "queue 3", "acquire 2.1", "release 2",
+                    "release 3", "queue 1"),
+    "deaf reader": ("acquire 0", "queue 2", "queue 3", "queue 1", "deafen 2", "release 0"),
+    "deaf first, who asks is last": ("acquire 0", "queue 1", "deafen 1", "expire 0", "queue 2"),
     "fence forgotten": ("acquire 0", "forget fence 0", "acquire 0", "queue 1", "release 0"),
 }  # fmt: skip
+
+
+def channel_of(way, client):
+    return b"%b.%d" % (way.encode(), client)
 
 
 def asking_of(operation, way):
     group, joins = KINDS[operation.client]
     token = b"t%d.%d" % (operation.client, operation.round)
-    channel = b"%b.%d" % (way.encode(), operation.client) if operation.waits else b""
+    channel = channel_of(way, operation.client) if operation.waits else b""
     # The lease is part of the record, which stays the same while somebody waits.
     lease_ms = LEASE_MS if operation.waits else operation.lease_ms
     # Every second one is on trial.
@@ -96,6 +118,9 @@ def carry_out(way, name, operation):
         "renew": lambda: way.renew(asking.token, asking.group, operation.lease_ms),
         "expire": way.expire,
         "expire holder": lambda: way.expire_holder(asking.token),
+        "age waiters": way.age_waiters,
+        "deafen": lambda: None,
+        "listen": lambda: None,
         "kill waiter": lambda: way.kill_waiter(asking.token),
         "forget fence": way.forget_fence,
     }
@@ -128,12 +153,37 @@ class Comparison:
             for name, abilities in lock_ways.WAYS.items()
         }
         self.fences = dict.fromkeys(self.ways, 0)
+        # What follows all channels counts as nobody who listens on one of them.
         self.heard = client.pubsub(ignore_subscribe_messages=True)
         self.heard.psubscribe("*")
         while self.heard.get_message(timeout=1) is not None:
             pass
+        self.ears = client.pubsub()
+        for number in range(CLIENTS):
+            self.listen(number)
+
+    def listen(self, number):
+        channels = [channel_of(name, number) for name in self.ways]
+        self.ears.subscribe(*channels)
+        self.pure.silent.discard(channel_of("pure", number))
+        self.wait_for_ears(channels, 1)
+
+    def deafen(self, number):
+        channels = [channel_of(name, number) for name in self.ways]
+        self.ears.unsubscribe(*channels)
+        self.pure.silent.add(channel_of("pure", number))
+        self.wait_for_ears(channels, 0)
+
+    def wait_for_ears(self, channels, count):
+        wait_until(
+            lambda: all(found == count for _, found in self.client.pubsub_numsub(*channels)), 60
+        )
 
     def step(self, operation):
+        if operation.what == "listen":
+            self.listen(operation.client)
+        elif operation.what == "deafen":
+            self.deafen(operation.client)
         self.pure.now_us = now_us(self.client)
         self.pure.announced.clear()
         expected = without_clock(carry_out(self.pure, "pure", operation))
@@ -174,6 +224,7 @@ class Comparison:
     def finish(self):
         assert self.heard.get_message() is None
         self.heard.close()
+        self.ears.close()
 
 
 @settings(
@@ -217,7 +268,7 @@ def test_the_clock_of_a_server_may_have_been_ahead(client, way):
     operated = lock_ways.ServerWay(client, LockKeys.of(way), lock_ways.WAYS[way]())
     ahead = now_us(client) + 3_600_000_000
     client.set(operated.keys.fence, ahead, px=LEASE_MS)
-    first = Asking(b"first", LEASE_MS, channel=b"c1")
+    first = Asking(b"first", LEASE_MS, channel=NOBODY)
     granted = operated.acquire(Asking(b"holder", LEASE_MS))
     assert granted == Granted(ahead + 1, waiters=False)
     # It is kept until it is behind the clock, and a minute, or two leases, longer.

@@ -194,7 +194,7 @@ def test_it_gives_up_when_others_are_quicker_every_time(client):
     def disturb(_number):
         client.set(KEYS.lock, time.monotonic_ns())
 
-    def ask(state, now_us, tell):
+    def ask(state, now_us, tell, _hears):
         return transitions.acquire(state, now_us, NEWCOMER, tell)
 
     with pytest.raises(redis.WatchError, match="changes too often"):
