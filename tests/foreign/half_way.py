@@ -34,7 +34,7 @@ class _LockStrategyInPieces(LockStrategy):
 
 
 class _UpdateInPieces(_Update):
-    def carry_out(self, locks: list[LockKeys]) -> Core[bool]:
+    def carry_out(self, locks: list[LockKeys]) -> Core[None]:
         for keys in locks:
             for index in self._places[keys]:
                 row = self._rows[index : index + 1]
@@ -42,7 +42,6 @@ class _UpdateInPieces(_Update):
                     self._shard, row, write=True
                 )
         self.waiting.difference_update(locks)
-        return True
 
 
 class HalfWay:

@@ -14,7 +14,7 @@ import redis
 from foreign.half_way import HalfWay, lock_strategy
 from loss_proxy import LossProxy
 
-from bloomlock import BloomFilter, ConfigurationError, LockStrategy, OutcomeUnknownError
+from bloomlock import BatchError, BloomFilter, ConfigurationError, LockStrategy, OutcomeUnknownError
 
 ITEMS = [f"https://example.org/{number}" for number in range(40)]
 
@@ -139,8 +139,11 @@ def test_a_batch_stops_at_the_first_lock_it_does_not_get_and_keeps_its_answers(
         return factory(name)
 
     other = BloomFilter.open("x", client=server, strategy=LockStrategy(third_fails))
-    with pytest.raises(Boom, match="the third") as caught:
+    with pytest.raises(BatchError, match="the third") as caught:
         other.add_many(ITEMS)
+    # The caller's own exception is the cause, and left as it is.
+    assert isinstance(caught.value.__cause__, Boom)
+    assert not vars(caught.value.__cause__)
     assert len(asked) == 3
     assert factory.events == ["in", "out"] * 2
     answered = [new for new in caught.value.results if new is not None]
