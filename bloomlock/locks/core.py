@@ -261,7 +261,7 @@ class LockCore:
             # If the answer does not come, either lease may be in force.
             hold.deadline = min(hold.deadline, deadline_of(sent, lease_ms))
             yield from self._extend(hold, lease_ms)
-            hold.lease_ms = hold.limit_lease_ms(usual_ms, sent)
+            hold.lease_ms = usual_ms
             hold.deadline = deadline_of(sent, lease_ms)
             renew_at = sent + hold.renewal_seconds
         finally:

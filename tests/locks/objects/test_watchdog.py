@@ -89,7 +89,7 @@ def test_without_renewal_the_hold_ends_and_says_so(r, options):
         lock.check()
     with pytest.raises(LockLostError, match="its lease ran out"):
         lock.release()
-    assert seen.kinds.count("lost") == 1
+    wait_until(lambda: seen.kinds.count("lost") == 1)
     if "renew" in options:
         assert not seen.renewals()
 

@@ -88,7 +88,7 @@ def test_the_holder_is_told_when_a_majority_is_gone(three, renew):
         lock.check()
     with pytest.raises(LockLostError):
         lock.release()
-    assert events.count("lost") == 1
+    wait_until(lambda: events.count("lost") == 1, LONG)
     assert three.held(lock.key) == 0
 
 
