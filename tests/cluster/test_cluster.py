@@ -85,7 +85,8 @@ def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards):
         more = [f"{route} {number}" for number in range(500)]
         assert made.add_many([*more, *items, *more], route=route) == [True] * 500 + [False] * 2000
     made.update(opened.to_memory())
-    assert opened.count() == pytest.approx(1501 + 500 * len(routes(strategy)), abs=5)
+    # The estimate has a standard deviation of 4 items.
+    assert opened.count() == pytest.approx(1501 + 500 * len(routes(strategy)), abs=20)
     if shards > 1:
         assert sum(bool(node.dbsize()) for node in nodes) > 1
     copied = made.copy("elsewhere")
