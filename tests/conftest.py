@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 
 _HOME = pytest.StashKey[str]()
 
+QUICK = (
+    "bloomlock",
+    "tests/unit",
+    "tests/cli/test_items.py",
+    "tests/cli/test_lines.py",
+    "tests/filters/test_crossing.py",
+    "tests/filters/test_repeats.py",
+    "tests/locks/objects/test_redis_py_habits.py",
+    "tests/locks/objects/test_reentrant.py",
+    "tests/locks/objects/test_threading_habits.py",
+    "tests/locks/redlock/test_attempt.py",
+    "tests/locks/redlock/test_steps.py",
+    "tests/server/test_command.py",
+    "tests/server/test_places.py",
+)
+"""What `-m quick` runs: the pure parts, and something of each area on a real server."""
+
 # No test asserts a time, these neither.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
@@ -36,6 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.skip(reason="takes many minutes; --long runs it"))
+    quick = [config.rootpath / path for path in QUICK]
+    if gone := [str(path) for path in quick if not path.exists()]:
+        raise pytest.UsageError(f"QUICK in tests/conftest.py names what is not there: {gone}")
+    for item in items:
+        slow = item.get_closest_marker("long") or item.get_closest_marker("measures")
+        if not slow and any(item.path.is_relative_to(path) for path in quick):
+            item.add_marker("quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:

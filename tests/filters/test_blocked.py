@@ -114,7 +114,7 @@ def test_whoever_takes_it_for_classic_is_refused(client):
 
 def test_of_all_who_add_an_item_at_once_one_is_told_new(client, valkey):
     BloomFilter("x", 10_000, client=client, layout="blocked")
-    together = Barrier(4, timeout=30)
+    together = Barrier(4, timeout=300)
 
     def work(strategy: str) -> list[str]:
         won = []

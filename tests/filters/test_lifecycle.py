@@ -412,7 +412,7 @@ def test_processes_that_create_at_once_agree(valkey):
         worker.start()
     answers = [results.get(timeout=60) for _ in range(80)]
     for worker in workers:
-        worker.join(30)
+        worker.join(300)
         assert worker.exitcode == 0
     for number in range(20):
         mine = [answer[1:] for answer in answers if answer[0] == number]

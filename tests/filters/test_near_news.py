@@ -177,7 +177,7 @@ def test_a_child_of_fork_leaves_the_parents_news_alone(valkey):
             clear(other)
         child = multiprocessing.get_context("fork").Process(target=_child, args=(made,))
         child.start()
-        child.join(30)
+        child.join(300)
         assert child.exitcode == 0
         servers.wait_until(lambda: was_told(made))
         made.close()

@@ -87,6 +87,7 @@ def test_the_rate_is_the_mean_over_blocks(num_hashes, items):
     assert blocked.block_rate(num_hashes, items) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.measures
 @given(st.integers(1, 10**9), st.floats(1e-9, 0.5))
 def test_the_rate_is_kept_at_capacity_and_one_block_less_would_break_it(capacity, error_rate):
     size = blocked.size_for(capacity, error_rate)
@@ -101,6 +102,7 @@ def test_the_rate_is_kept_at_capacity_and_one_block_less_would_break_it(capacity
         assert rate > error_rate
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize("error_rate", [0.5, 0.01, 1e-3, 1e-6, 1e-9])
 def test_no_other_number_of_hashes_needs_two_percent_less(error_rate):
     _, items = blocked.best_shape(error_rate)
@@ -117,6 +119,7 @@ def filled(size: sizing.Size, count: int, seed: int) -> np.ndarray:
 
 # Sixty million draws at 1e-6: that patterns of one digest are as good as independent ones shows
 # only in the count of items that are seen by chance.
+@pytest.mark.measures
 @pytest.mark.parametrize(
     ("error_rate", "blocks", "probes"), [(1e-2, 5_000, 2), (1e-3, 5_000, 4), (1e-6, 20_000, 60)]
 )
