@@ -134,6 +134,7 @@ class FilterCore(LockOwner):
         """Create the filter or attach to it as it is now, whatever was known before."""
         recreate = self.on_lost == "recreate"
         generation = self.own_generation()
+        since = self.untold.moment()
         try:
             descriptor = yield from attach(
                 self.keys, self.wanted, generation, recreate=recreate, key=self.key
@@ -142,10 +143,10 @@ class FilterCore(LockOwner):
             # The view stays what it was, and what it was may be gone.
             self.forget()
             raise
-        return (yield from self.adopt(descriptor))
+        return (yield from self.adopt(descriptor, since))
 
-    def adopt(self, descriptor: Descriptor) -> Core[View]:
-        """Take `descriptor` for the truth from now on."""
+    def adopt(self, descriptor: Descriptor, since: int) -> Core[View]:
+        """Take `descriptor`, which was read or written after the moment `since`, for the truth."""
         descriptor = descriptor.with_key(self.key)
         view = View.of(self.keys, descriptor)
         if self.wanted is None:
@@ -155,7 +156,7 @@ class FilterCore(LockOwner):
             self.wanted = replace(self.wanted, key=descriptor.key)
         with self._lock:
             self.view, self.lost = view, None
-        self.untold.attached(view.header)
+        self.untold.attached(view.header, since)
         if self.caching is not None:
             self._near_of(view, self.caching)
         yield from self.fill.start(view)

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 def clear(core: FilterCore) -> Core[None]:
     """Empty the filter for everybody, keeping its parameters, and attach to the new generation."""
+    since = core.untold.moment()
     try:
         descriptor = yield from renew(core.keys, core.own_generation(), core.key)
     finally:
         # Whatever became of it, this object gives no answer from before.
         core.forget()
-    yield from core.adopt(descriptor)
+    yield from core.adopt(descriptor, since)
 
 
 def delete(keys: FilterKeys) -> Core[bool]:

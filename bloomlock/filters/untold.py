@@ -9,16 +9,13 @@ leaves items here nor takes them.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-ATTACHMENTS = 3
-"""How often another generation is attached to before one is taken for gone. That is not certain
-after the first time: a thread that was slow may attach to what another one found to be old."""
 
 
 class Untold(LockOwner):
@@ -28,7 +25,9 @@ class Untold(LockOwner):
         """Start without any."""
         super().__init__()
         self._items: dict[int, set[bytes]] = {}
-        self._passed_over: dict[int, int] = {}
+        # When something was noted for a generation last, in the order of `moment`.
+        self._noted: dict[int, int] = {}
+        self._moments = count()
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -42,9 +41,9 @@ class Untold(LockOwner):
     def remember(self, header: int, items: Iterable[bytes]) -> None:
         """Note items that were added as new to the generation of a header."""
         with self._lock:
-            self._items.setdefault(header, set()).update(items)
-            if not self._items[header]:
-                del self._items[header]
+            if noted := set(items):
+                self._items.setdefault(header, set()).update(noted)
+                self._noted[header] = next(self._moments)
 
     def take(self, header: int, item: bytes) -> bool:
         """Tell whether the item is noted for that generation, to one caller only."""
@@ -54,19 +53,27 @@ class Untold(LockOwner):
                 return False
             items.remove(item)
             if not items:
-                del self._items[header]
+                del self._items[header], self._noted[header]
             return True
 
-    def attached(self, header: int) -> None:
-        """Forget generations that have been passed over several times."""
+    def moment(self) -> int:
+        """Return a number for now, larger than that of any moment before."""
+        return next(self._moments)
+
+    def attached(self, header: int, since: int) -> None:
+        """Forget the generations that are over, as another one was found.
+
+        A generation that was met before the other was looked for is over, and none returns. One
+        that was met later may have followed the other: a thread that is slow attaches to what is
+        old by then.
+
+        Args:
+            header: That of the generation attached to.
+            since: The moment before it was looked for.
+        """
         if not self._items:
             return
         with self._lock:
-            times = {
-                other: self._passed_over.get(other, 0) + 1
-                for other in self._items
-                if other != header
-            }
-            self._passed_over = times
-            for other in [one for one, count in times.items() if count >= ATTACHMENTS]:
-                del self._items[other], times[other]
+            for other in [one for one in self._items if one != header]:
+                if self._noted[other] < since:
+                    del self._items[other], self._noted[other]
