@@ -116,10 +116,8 @@ def test_a_server_that_is_silent_is_given_up(run):
     [
         ("http://localhost", "--url must be a URL that starts with redis://"),
         ("localhost:6379", "--url must be a URL that starts with redis://"),
-        (
-            "redis://localhost:port",
-            "must be the URL of a Redis server, not 'redis://localhost:port'",
-        ),
+        # What stands in the place of the port may be a password that is cut by its own slash.
+        ("redis://localhost:port", "must be the URL of a Redis server, not 'redis://***'"),
     ],
 )
 def test_urls_that_are_none(run, url, part):
