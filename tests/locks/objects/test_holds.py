@@ -27,6 +27,7 @@ from bloomlock import (
     LockNotOwnedError,
     ReadWriteLock,
 )
+from bloomlock.commands import Request
 
 WORKERS, STEPS = 3, 60
 TTL = 60.0
@@ -347,12 +348,15 @@ def test_a_hold_that_is_put_in_late_is_the_one_that_is_lost(r):
     core.attach(lock._runtime, core._watcher)
     attempt = core.begin(owner, 0.0, None)
     slow = core.acquire(attempt, owner)
-    request = next(slow)
-    replies = lock._runtime.run(_one(request))
+    step = next(slow)
+    while not isinstance(step, Request):
+        step = slow.send(None)
+    replies = lock._runtime.run(_one(step))
     r.delete(lock.key)
     assert in_thread(lock.acquire) is True
+    assert not isinstance(slow.send(replies), Request)
     with pytest.raises(StopIteration):
-        slow.send(replies)
+        slow.send(None)
     with pytest.raises(LockLostError, match="granted anew"):
         lock.check()
     assert in_thread(lock.check) is None
