@@ -6,6 +6,7 @@ A timer, and a task only while a renewal is under way: an idle loop has nothing 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import weakref
 from functools import partial
@@ -13,10 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.runtime.clock import boot_clock
 
-from .schedule import LONGEST_SLEEP, Schedule, Watch, give_up, key_of, renew
+from .schedule import (
+    AT_END_SECONDS,
+    LONGEST_SLEEP,
+    Schedule,
+    Watch,
+    give_back,
+    give_up,
+    key_of,
+    renew,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from .hold import Hold
 
@@ -33,11 +43,34 @@ class AsyncWatchdog:
         self._schedule = Schedule()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._at_end: AsyncGenerator[None, None] | None = None
 
     def add(self, watch: Watch) -> None:
         """Begin to watch a hold."""
         self._schedule.add(watch)
         self._set_timer()
+        if self._at_end is None:
+            # A loop that ends closes its asynchronous generators while it still runs.
+            self._at_end = self._give_back_at_end()
+            with contextlib.suppress(StopIteration):
+                self._at_end.__anext__().send(None)
+
+    async def _give_back_at_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            self._at_end = None
+            until = boot_clock() + AT_END_SECONDS
+            abandoned = self._schedule.take_abandoned(_is_at_its_end)
+            before = asyncio.all_tasks()
+            await asyncio.gather(
+                *(watch.runtime.run(give_back(watch, until)) for watch in abandoned),
+                return_exceptions=True,
+            )
+            # The loop has cancelled its tasks already; what a silent server keeps is of later.
+            for task in (late := asyncio.all_tasks() - before):
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def remove(self, hold: Hold) -> None:
         """Stop watching a hold."""
@@ -93,11 +126,19 @@ class AsyncWatchdog:
             core.lose_behind(watch.hold, reason)
 
 
+def _is_at_its_end(owner: object) -> bool:
+    return not isinstance(owner, asyncio.Future) or owner.done()
+
+
 def watchdog_of_loop() -> AsyncWatchdog:
     """Return the watchdog of the running loop."""
     loop = asyncio.get_running_loop()
     watchdog = _WATCHDOGS.get(loop)
     if watchdog is None:
+        for other in list(_WATCHDOGS):
+            # Its generator keeps a loop that was closed without being shut down.
+            if other.is_closed():
+                del _WATCHDOGS[other]
         watchdog = _WATCHDOGS[loop] = AsyncWatchdog(loop)
     return watchdog
 

@@ -294,7 +294,7 @@ class LockCore:
 
     def _watch(self, hold: Hold) -> None:
         """Watch a hold, or look anew at when it is due."""
-        self._watcher.add(Watch(hold, self._runtime, weakref.ref(self)))
+        self._watcher.add(Watch(hold, self._runtime, weakref.ref(self), self.steps))
 
     def owned(self, owner: object) -> Core[bool]:
         """Ask the server whether the owner's hold is in force."""

@@ -123,6 +123,10 @@ class Holdings:
         """Tell whether a hold was not given back yet."""
         return hold in self._owners
 
+    def owner_of(self, hold: Hold) -> object:
+        """Return who acquired a hold, None if it was given back."""
+        return self._owners.get(hold)
+
     def bequeath(self, owner: object, heir: object) -> None:
         """Let an owner's hold be another's once the owner has ended."""
         if (hold := self.own(owner)) is not None:

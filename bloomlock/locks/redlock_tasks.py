@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bloomlock.commands import Core, Pause
+from bloomlock.commands import Core, Limit, Pause
 from bloomlock.runtime.clock import boot_clock
 
 from .redlock_asking import AskEach, end_of_grace
@@ -38,6 +38,9 @@ class AsyncCrew:
             while True:
                 if isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
+                    step = core.send(None)
+                elif isinstance(step, Limit):
+                    # Each server has a time limit of its own here.
                     step = core.send(None)
                 else:
                     step = core.send(await self._ask(step))

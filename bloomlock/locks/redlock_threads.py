@@ -10,7 +10,7 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bloomlock.commands import Core, Pause
+from bloomlock.commands import Core, Limit, Pause
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.workers import Line
 
@@ -40,6 +40,9 @@ class Crew:
             while True:
                 if isinstance(step, Pause):
                     time.sleep(step.seconds)
+                    step = core.send(None)
+                elif isinstance(step, Limit):
+                    # Each server has a time limit of its own here.
                     step = core.send(None)
                 else:
                     step = core.send(self._ask(step))

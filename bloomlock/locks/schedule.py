@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import RedisError
+
+from bloomlock.commands import ConnectionLost, Limit
 from bloomlock.locks.protocol.renewing import Renewal
+from bloomlock.locks.protocol.state import Leaving
 from bloomlock.locks.protocol.waiting import deadline_of
 
 from .events import LockEvent
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bloomlock.commands import Core
+    from bloomlock.locks.protocol.steps import LockSteps
 
     from .core import LockCore
     from .hold import Hold
@@ -27,6 +33,8 @@ LONGEST_SLEEP = 1.0
 """Seconds between looks: what a watchdog sleeps by does not count suspend, the leases do."""
 GOES_ALONG = 0.25
 """By which part of the time between two renewals one may be early."""
+AT_END_SECONDS = 1.0
+"""How long what is held is given back when the process or the loop ends."""
 GONE = "its key was gone when it was to be renewed"
 OUT_OF_LEASE = "its lease ran out before it could be renewed"
 ENDED = "the thread or task that held it has ended"
@@ -39,13 +47,15 @@ class Watch:
     Attributes:
         hold: The hold.
         runtime: Through what it is renewed.
-        core: The lock object. If that is no more, nobody can release the hold, and it is left to
-            expire.
+        core: The lock object. If that is no more, no caller can release the hold: it is renewed no
+            more, and expires unless the process ends before.
+        steps: Those of the lock.
     """
 
     hold: Hold
     runtime: Any
     core: weakref.ref[LockCore]
+    steps: LockSteps
 
     def next_time(self) -> float:
         """Return when something is to be done about it."""
@@ -115,6 +125,21 @@ class Schedule:
             self.remove(watch.hold)
         return over
 
+    def take_abandoned(self, has_ended: Callable[[object], bool]) -> list[Watch]:
+        """Take out and return the holds of owners that can give nothing back any more.
+
+        Args:
+            has_ended: Whether an owner can do nothing more.
+        """
+        abandoned = []
+        for watch in list(self._watches.values()):
+            core = watch.core()
+            owner = core.holdings.owner_of(watch.hold) if core is not None else None
+            if watch.hold.pid == os.getpid() and (owner is None or has_ended(owner)):
+                abandoned.append(watch)
+                self.remove(watch.hold)
+        return abandoned
+
     def due(self, now: float) -> dict[tuple[Any, str], list[Watch]]:
         """Return the holds to renew now, by runtime and server; each once until it is answered.
 
@@ -133,7 +158,7 @@ class Schedule:
             core = watch.core()
             if core is None:
                 logger.warning("a lock was dropped while held; it is left to expire")
-                self.remove(watch.hold)
+                watch.hold.renew_at = None
             elif (place := place_of(watch)) in busy:
                 watch.hold.renew_at = now + retry_seconds(watch.hold)
             else:
@@ -147,6 +172,17 @@ class Schedule:
 def retry_seconds(hold: Hold) -> float:
     """Return how long to wait before a renewal is tried again."""
     return min(LONGEST_RETRY, hold.lease_ms / 10_000)
+
+
+def give_back(watch: Watch, until: float) -> Core[None]:
+    """Release a hold that its owner did not, if the server answers in time; never raises."""
+    yield Limit(until, [None])
+    try:
+        yield from watch.steps.release(
+            Leaving(watch.hold.token, watch.hold.group), waiters=watch.hold.waiters
+        )
+    except (ConnectionLost, RedisError) as error:
+        logger.warning("a lock was not released at the end and is left to expire: %s", error)
 
 
 def give_up(watches: Iterable[Watch], now: float) -> None:

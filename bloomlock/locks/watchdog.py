@@ -7,6 +7,7 @@ a lock is lost. A child of fork starts with nothing to watch.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -17,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.runtime.clock import boot_clock
 
-from .schedule import LONGEST_SLEEP, Schedule, Watch, give_up, key_of, renew
+from .schedule import (
+    AT_END_SECONDS,
+    LONGEST_SLEEP,
+    Schedule,
+    Watch,
+    give_back,
+    give_up,
+    key_of,
+    renew,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +72,20 @@ class Watchdog:
         """Stop watching a hold."""
         with self._lock:
             self._schedule.remove(hold)
+
+    def give_back_all(self) -> None:
+        """Release what is held when the process ends, but for what a running thread holds.
+
+        The main thread is at its end then. A daemon thread may still work under its locks.
+        """
+        with self._lock:
+            abandoned = self._schedule.take_abandoned(_is_at_its_end)
+        until = boot_clock() + AT_END_SECONDS
+        for watch in abandoned:
+            try:
+                watch.runtime.run(give_back(watch, until))
+            except Exception:
+                logger.exception("a lock was not released at the end and is left to expire")
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function in a thread of its own, as soon as there may be one more."""
@@ -144,5 +168,12 @@ def start_thread(name: str, target: Any, *arguments: Any) -> None:
     threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
 
 
+def _is_at_its_end(owner: object) -> bool:
+    return not isinstance(owner, threading.Thread) or (
+        owner is threading.main_thread() or not owner.is_alive()
+    )
+
+
 WATCHDOG = Watchdog()
+atexit.register(WATCHDOG.give_back_all)
 os.register_at_fork(after_in_child=WATCHDOG.start_over)

@@ -25,7 +25,7 @@ def watched(schedule, runtime, name, locks):
     core = lock._core
     hold = Hold(b"token", b"", LEASE_MS, 1, False, NOW, NOW + 30, 0, renew_at=NOW)
     core.holdings.put(lock._owner(), hold)
-    schedule.add(Watch(hold, runtime, weakref.ref(core)))
+    schedule.add(Watch(hold, runtime, weakref.ref(core), core.steps))
     return hold
 
 
