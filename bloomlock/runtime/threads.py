@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import weakref
 from functools import partial
@@ -434,6 +435,20 @@ def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:
 
 
 _SHARED: weakref.WeakValueDictionary[int, Threads] = weakref.WeakValueDictionary()
+
+
+def _renew_pool_locks() -> None:
+    """Let a child of fork find the pools' locks free, whichever thread had them in the parent.
+
+    redis-py takes that lock before it notices that its process is another one.
+    """
+    for runtime in list(_SHARED.values()):
+        pool: Any = getattr(runtime.client, "connection_pool", None)
+        if hasattr(pool, "_lock"):
+            pool._lock = threading.RLock()  # noqa: SLF001 - there is no other way
+
+
+os.register_at_fork(after_in_child=_renew_pool_locks)
 
 
 def _is_called_back(connection: Any) -> bool:

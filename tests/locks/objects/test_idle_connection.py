@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 
 import pytest
@@ -119,3 +121,32 @@ def test_a_child_of_fork_uses_none_of_its_parents(r, lock):
     assert status == 0
     assert idle(r) is connection
     use(lock)
+
+
+def test_a_fork_while_another_thread_has_the_lock_of_the_pool(r, lock):
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with r.connection_pool._lock:
+            held.set()
+            over.wait(LONG)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        try:
+            use(lock)
+        finally:
+            os._exit(0)
+    over.set()
+    thread.join()
+    ended = 0
+    try:
+        wait_until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
+        ended = child
+    finally:
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
