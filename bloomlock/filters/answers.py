@@ -7,7 +7,6 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from redis.exceptions import RedisError
 
 from bloomlock.commands import ConnectionLost, Core, Request, collect
 from bloomlock.errors import CapacityError, PartialResultError, batch_error
@@ -252,7 +251,7 @@ def _add_in_shares(
     except PartialResultError as error:
         error.results[:0] = results
         raise
-    except RedisError as error:
+    except Exception as error:
         if not results:
             raise
         raise batch_error(error, results) from error

@@ -68,12 +68,12 @@ def test_two_troubles_in_a_row(server, proxy, strategy, trouble):
         results = getattr(caught.value, "results", [])
         assert False not in results
         known = results.count(True)
-        assert strategy != "atomic" or 0 < known < len(there)
+        assert known < len(there)
+        # (Where a write fails, replies that had come may be lost with it.)
+        assert known or strategy != "atomic" or trouble == "lost"
         left = [item for index, item in enumerate(there) if results[index : index + 1] != [True]]
         # What the lost commands did is not known; nobody else has offered any of these.
-        again = made.add_many(left)
-        assert all(again) or trouble == "lost"
-        assert again[len(results) :] == [True] * len(again[len(results) :])
+        assert made.add_many(left) == [True] * len(left)
         assert not any(made.add_many(there))
 
 
@@ -100,11 +100,10 @@ def test_a_loss_and_a_clear_in_one_batch(server, proxy):
 
 def test_a_full_filter_reports_them_too(server):
     made = BloomFilter("x", 40, 1e-6, client=server, on_full="raise")
-    BloomFilter.open("x", client=server).clear()
-    with pytest.raises(FilterLostError):
-        made.add_many(["a", "b", "c"])
-    made.reattach()
-    BloomFilter.open("x", client=server).update(f"more {number}" for number in range(400))
+    # A nearly full filter is asked before it is added to, so this is not easily come by.
+    items = ["a", "b", "c", *(f"more {number}" for number in range(400))]
+    BloomFilter.open("x", client=server).update(items)
+    made._core.untold.remember(made._core.view.header, [b"a", b"b", b"c"])
     made._core.fill.refusing = True
     with pytest.raises(CapacityError) as caught:
         made.add_many(["a", "more 1", "new", "b"])
