@@ -108,7 +108,7 @@ def test_whoever_takes_it_for_classic_is_refused(client):
     assert BloomFilter.open("x", client=client).layout == "blocked"
     # What this version does with a layout it does not know is what one without blocks does here.
     client.hset("bloomlock:{x}:meta", "layout", "spiral")
-    with pytest.raises(FilterMismatchError, match="cannot be read .*not 'spiral'"):
+    with pytest.raises(FilterMismatchError, match="damaged descriptor .*not 'spiral'"):
         BloomFilter.open("x", client=client)
 
 
