@@ -21,7 +21,7 @@ from .failures import Failure
 from .files import STDIN, check_files, most_lines
 from .options import FilterOptions, bytes_for, filter_options
 from .pace import pace_in_memory, pace_on_server
-from .work import Work
+from .work import LineFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,14 +95,14 @@ def dedup_command(
     write = None if count else not seen
     lines = most_lines(files, delimiter) if options["capacity"] is None else None
     asked = FilterOptions(**options, lines=lines)
-    work: Work[BloomFilter] | Work[MemoryBloomFilter]
+    work: LineFilter[BloomFilter] | LineFilter[MemoryBloomFilter]
     if name is None and asked.url is None:
         _refuse_options_of_servers(context)
-        work = Work(add_lines_in_memory, write=write, delimiter=delimiter)
+        work = LineFilter(add_lines_in_memory, write=write, delimiter=delimiter)
         with _in_process(asked) as memory:
             work.do_files(memory, files, pace_in_memory(), total)
     else:
-        work = Work(add_lines, write=write, delimiter=delimiter)
+        work = LineFilter(add_lines, write=write, delimiter=delimiter)
         with _throw_away(asked) if name is None else _shared(name, asked) as bloom:
             work.do_files(bloom, files, pace_on_server(bloom), total)
     if count:

@@ -20,7 +20,7 @@ from .options import (
     url_option,
 )
 from .pace import pace_on_server
-from .work import Work
+from .work import LineFilter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def add_command(name: str, items: tuple[str, ...], *, quiet: bool, **options: An
     """
     check_files(() if items else (STDIN,))
     lines = None if items else most_lines((STDIN,))
-    work = Work(add_lines, write=None)
+    work = LineFilter(add_lines, write=None)
     with FilterOptions(**options, lines=lines).create_or_open(name) as bloom:
         _do(work, bloom, items)
     if not quiet:
@@ -90,13 +90,13 @@ def exists_command(
     Exit status: 0 if all were seen, 1 if some were not, 2 after an error.
     """
     check_files(() if items else (STDIN,))
-    work = Work(test_lines, write=None if write is None else write == "new")
+    work = LineFilter(test_lines, write=None if write is None else write == "new")
     with open_as_it_is(name, url, key) as bloom:
         _do(work, bloom, items)
     return NO if work.new else 0
 
 
-def _do(work: Work[BloomFilter], bloom: BloomFilter, items: Sequence[str]) -> None:
+def _do(work: LineFilter[BloomFilter], bloom: BloomFilter, items: Sequence[str]) -> None:
     if items:
         work.do_items(bloom, [os.fsencode(item) for item in items])
     else:

@@ -11,8 +11,8 @@ from .files import called, opened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from .pace import Pace
-    from .signals import Patience
+    from .pace import BatchSizer
+    from .signals import SignalGuard
 
 BLOCK_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 256 * 1024 * 1024
@@ -20,8 +20,8 @@ MAX_LINE_BYTES = 256 * 1024 * 1024
 
 def read_lines(
     names: Iterable[str],
-    pace: Pace,
-    patience: Patience,
+    pace: BatchSizer,
+    patience: SignalGuard,
     *,
     delimiter: bytes = b"\n",
     on_read: Callable[[int], None] = lambda _: None,
@@ -51,8 +51,8 @@ def read_lines(
 def read_file(
     descriptor: int,
     name: str,
-    pace: Pace,
-    patience: Patience,
+    pace: BatchSizer,
+    patience: SignalGuard,
     *,
     delimiter: bytes,
     on_read: Callable[[int], None],
@@ -105,7 +105,7 @@ def split(
         yield [bytes(rest)]
 
 
-def batches(parts: Iterable[list[bytes]], pace: Pace) -> Iterator[list[bytes]]:
+def batches(parts: Iterable[list[bytes]], pace: BatchSizer) -> Iterator[list[bytes]]:
     """Put lines that come in parts together, or apart, to batches of the size that the pace says.
 
     Lines are held back only while more are there at once: an empty part lets them go.
@@ -132,7 +132,9 @@ def batches(parts: Iterable[list[bytes]], pace: Pace) -> Iterator[list[bytes]]:
         yield held
 
 
-def _blocks(descriptor: int, patience: Patience, on_read: Callable[[int], None]) -> Iterator[bytes]:
+def _blocks(
+    descriptor: int, patience: SignalGuard, on_read: Callable[[int], None]
+) -> Iterator[bytes]:
     """Yield what can be read; nothing, where that has to be waited for."""
     while True:
         if not patience.is_readable(descriptor):

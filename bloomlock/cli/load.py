@@ -16,7 +16,7 @@ from .journal import Journal
 from .loading import Loading
 from .options import FilterOptions, filter_options
 from .progress import show_progress
-from .signals import Patience
+from .signals import SignalGuard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def load_command(
     lines = most_lines(files, delimiter) if options["capacity"] is None else None
     with (
         FilterOptions(**options, lines=lines).create_or_open(name) as bloom,
-        Patience() as patience,
+        SignalGuard() as patience,
         show_progress(total, writes=False) as progress,
     ):
         server = _server(options["url"])

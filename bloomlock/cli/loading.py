@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .journal import Journal
     from .progress import Progress
-    from .signals import Patience
+    from .signals import SignalGuard
 
 
 class Loading:
@@ -38,7 +38,7 @@ class Loading:
     """
 
     def __init__(
-        self, bloom: BloomFilter, patience: Patience, progress: Progress, delimiter: bytes
+        self, bloom: BloomFilter, patience: SignalGuard, progress: Progress, delimiter: bytes
     ) -> None:
         """Read nothing yet."""
         self.lines = 0

@@ -24,7 +24,7 @@ SLOW_SECONDS = 2.0
 """A signal is heard between two batches."""
 
 
-class Pace:
+class BatchSizer:
     """The size of the batches, now.
 
     Args:
@@ -62,19 +62,19 @@ class Pace:
             self.lines = min(2 * self.lines, self.most)
 
 
-def pace_in_memory() -> Pace:
+def pace_in_memory() -> BatchSizer:
     """Return the pace of a filter in this process, where nothing is at stake."""
-    return Pace(LINES_IN_MEMORY, LINES_IN_MEMORY)
+    return BatchSizer(LINES_IN_MEMORY, LINES_IN_MEMORY)
 
 
-def pace_on_server(bloom: BloomFilter) -> Pace:
+def pace_on_server(bloom: BloomFilter) -> BatchSizer:
     """Return the pace of a filter on a server, where a batch is at stake at any moment."""
-    return Pace(max(1, FIRST_BITS // bloom.num_hashes), most_lines_at_once(bloom))
+    return BatchSizer(max(1, FIRST_BITS // bloom.num_hashes), most_lines_at_once(bloom))
 
 
-def pace_of_load(bloom: BloomFilter) -> Pace:
+def pace_of_load(bloom: BloomFilter) -> BatchSizer:
     """Return the pace where nothing is at stake and a bitmap goes one way only."""
-    return Pace(FEWEST_LINES, min(2 * most_lines_at_once(bloom), MOST_LINES))
+    return BatchSizer(FEWEST_LINES, min(2 * most_lines_at_once(bloom), MOST_LINES))
 
 
 def most_lines_at_once(bloom: BloomFilter) -> int:

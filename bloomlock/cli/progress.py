@@ -20,7 +20,7 @@ class Progress(Protocol):
         """So many lines were answered in all, so many of them new if that was asked."""
 
 
-class Silence:
+class NullProgress:
     """Shows nothing."""
 
     def read(self, count: int) -> None:
@@ -41,7 +41,7 @@ def show_progress(total: int | None, *, writes: bool = True) -> Iterator[Progres
     typing = total is None and _is_terminal(sys.stdin)
     among_lines = writes and _is_terminal(sys.stdout)
     if typing or among_lines or not _is_terminal(sys.stderr):
-        yield Silence()
+        yield NullProgress()
         return
     from .bar import Bar  # noqa: PLC0415 - rich takes a quarter of the time a short command has
 

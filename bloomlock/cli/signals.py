@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Patience:
+class SignalGuard:
     """Notes the first signal that asks for the end; the second one ends the process at once.
 
     A context manager for the main thread.

@@ -10,20 +10,20 @@ from bloomlock import BloomFilter, MemoryBloomFilter
 
 from .lines import read_lines
 from .output import Output
-from .progress import Silence, show_progress
-from .signals import Patience
+from .progress import NullProgress, show_progress
+from .signals import SignalGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .answers import Answers
-    from .pace import Pace
+    from .pace import BatchSizer
     from .progress import Progress
 
 Filter = TypeVar("Filter", BloomFilter, MemoryBloomFilter)
 
 
-class Work(Generic[Filter]):
+class LineFilter(Generic[Filter]):
     """Lines on their way through a filter.
 
     Args:
@@ -52,10 +52,10 @@ class Work(Generic[Filter]):
         self._output = None if write is None else Output(delimiter)
 
     def do_files(
-        self, bloom: Filter, files: Sequence[str], pace: Pace, total: int | None = None
+        self, bloom: Filter, files: Sequence[str], pace: BatchSizer, total: int | None = None
     ) -> None:
         """Work through the lines of files, of `total` bytes; "-" is standard input."""
-        with Patience() as patience, show_progress(total) as progress:
+        with SignalGuard() as patience, show_progress(total) as progress:
             batches = read_lines(
                 files, pace, patience, delimiter=self._delimiter, on_read=progress.read
             )
@@ -67,12 +67,12 @@ class Work(Generic[Filter]):
 
     def do_items(self, bloom: Filter, items: Sequence[bytes]) -> None:
         """Work through items that are at hand."""
-        with Patience() as patience:
-            self._do(bloom, items, patience, Silence())
+        with SignalGuard() as patience:
+            self._do(bloom, items, patience, NullProgress())
             patience.check()
 
     def _do(
-        self, bloom: Filter, batch: Sequence[bytes], patience: Patience, progress: Progress
+        self, bloom: Filter, batch: Sequence[bytes], patience: SignalGuard, progress: Progress
     ) -> None:
         # Who wants this to end is heard before anything of a batch is sent, or after all of
         # it is written.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from bloomlock.commands import ConnectionLost, Core, Request, collect
+from bloomlock.effects import ConnectionLost, Core, Request, collect
 from bloomlock.errors import CapacityError, PartialResultError, batch_error
 from bloomlock.items import encode_item
 
@@ -78,10 +78,10 @@ def _answer_one(
     if error is None and missing is not None and header == view.header:
         if asked is not None:
             asked.confirm()
-            if (write or not missing[0]) and not (core.untold and data in core.untold):
+            if (write or not missing[0]) and not (core.unreported and data in core.unreported):
                 asked.near.keep(item)
         if write:
-            return bool(missing[0]) or core.untold.take(header, data)
+            return bool(missing[0]) or core.unreported.take(header, data)
         return not missing[0]
     if asked is not None:
         asked.near.doubt()
@@ -322,7 +322,7 @@ def _refuse_new(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
 
 def take_unreported(core: FilterCore, item: bytes) -> bool:
     """Tell whether an item that is there was added as new without a caller having learnt so."""
-    return core.view is not None and core.untold.take(core.view.header, item)
+    return core.view is not None and core.unreported.take(core.view.header, item)
 
 
 def _exists_chunk(

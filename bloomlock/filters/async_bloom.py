@@ -14,9 +14,9 @@ from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from . import answers, copying, inspection, maintenance, transfer
+from .base import FilterBase
 from .coalescing import Coalescer
 from .core import FilterCore
-from .face import FilterFace
 from .memory import MemoryBloomFilter
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import redis.asyncio
 
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
     from bloomlock.layouts import Layout
     from bloomlock.strategies import Strategy
 
@@ -44,7 +44,7 @@ ITEMS_PER_CHUNK = 2**14
 """Items of a batch are hashed and placed on the loop, so many in some milliseconds."""
 
 
-class AsyncBloomFilter(FilterFace):
+class AsyncBloomFilter(FilterBase):
     """BloomFilter for asyncio: the same parameters, the same methods, awaited.
 
     The filter is created or attached to at the first use, or by `await`ing the object itself.

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import RETRY_PAUSES, UNWATCH, ConnectionLost, Core, Pause, Request
 from bloomlock.descriptor import COPYING, READY, Descriptor, Wanted
+from bloomlock.effects import RETRY_PAUSES, UNWATCH, ConnectionLost, Core, Pause, Request
 from bloomlock.errors import (
     BloomlockError,
     FilterLostError,

@@ -12,8 +12,8 @@ from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.threads import threads_for
 
 from . import answers, copying, inspection, maintenance, transfer
+from .base import FilterBase
 from .core import FilterCore
-from .face import FilterFace
 from .memory import MemoryBloomFilter
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item", bound=str | bytes)
 
 
-class BloomFilter(FilterFace):
+class BloomFilter(FilterBase):
     """A Bloom filter in Redis, shared by every process that uses its name.
 
     Creates the filter, or attaches to it and checks that it has the same parameters; two

@@ -29,7 +29,7 @@ from . import answers
 from .gathered import Call, Gathered
 
 if TYPE_CHECKING:
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
 
     from .core import FilterCore
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError, ResponseError
 
-from bloomlock.commands import (
+from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, header_from_bytes
+from bloomlock.effects import (
     EXEC,
     MULTI,
     RETRY_PAUSES,
@@ -26,7 +27,6 @@ from bloomlock.commands import (
     check,
     encode_command,
 )
-from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, header_from_bytes
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.keys import copy_key
 from bloomlock.strategies.bits import header_command

@@ -8,8 +8,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import Track
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted, header_of
+from bloomlock.effects import Track
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies import SingleTrip, make_strategy
@@ -21,11 +21,11 @@ from .attachment import attach
 from .fill import FillWatch
 from .near_cache import Asked
 from .policies import OnLost, OnUnknown, choice, refuses
-from .untold import Untold
+from .unreported import Unreported
 from .view import View
 
 if TYPE_CHECKING:
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
     from bloomlock.hashing import HashKey
     from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Strategy
@@ -65,8 +65,8 @@ class FilterCore(LockOwner):
         items_per_chunk: Items of a batch that are worked on at once, at most.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
-        untold: Items added as new of which nobody was told; the next `add` of one is told "new".
-            Whoever puts items there calls `forget` after it.
+        unreported: Items added as new without a report; the next `add` of one returns "new". What
+            puts items there calls `forget` after it.
         near: The positive answers kept for the view; None if none are, or none yet.
         news: Where to look for changes of the descriptor.
     """
@@ -99,7 +99,7 @@ class FilterCore(LockOwner):
         self.fill = FillWatch(keys.name, refuse=refuses(on_full), clock=time.monotonic)
         self.view: View | None = None
         self.lost: str | None = None
-        self.untold = Untold()
+        self.unreported = Unreported()
         self._own_headers: tuple[int, ...] = ()
         self.caching = caching
         self.near: NearCache | None = None
@@ -134,7 +134,7 @@ class FilterCore(LockOwner):
         """Create the filter or attach to it as it is now, whatever was known before."""
         recreate = self.on_lost == "recreate"
         generation = self.own_generation()
-        since = self.untold.moment()
+        since = self.unreported.moment()
         try:
             descriptor = yield from attach(
                 self.keys, self.wanted, generation, recreate=recreate, key=self.key
@@ -156,7 +156,7 @@ class FilterCore(LockOwner):
             self.wanted = replace(self.wanted, key=descriptor.key)
         with self._lock:
             self.view, self.lost = view, None
-        self.untold.attached(view.header, since)
+        self.unreported.attached(view.header, since)
         if self.caching is not None:
             self._near_of(view, self.caching)
         yield from self.fill.start(view)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
-from bloomlock.commands import Core, ask, encode_command
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.effects import Core, ask, encode_command
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies.bits import header_command
 

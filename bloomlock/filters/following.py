@@ -11,7 +11,7 @@ from .stored import look_at_shard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
 
     from .core import FilterCore
     from .view import View

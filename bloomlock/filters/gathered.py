@@ -28,7 +28,7 @@ from .operation import outcome_unknown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
 
     from .core import FilterCore
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import Core, ask, encode_command
+from bloomlock.effects import Core, ask, encode_command
 
 from .fill import count_bits
 from .following import in_one_generation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import Core, ask, encode_command
+from bloomlock.effects import Core, ask, encode_command
 from bloomlock.keys import copy_key, stripe_fence
 
 from .attachment import renew
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def clear(core: FilterCore) -> Core[None]:
     """Empty the filter for everybody, keeping its parameters, and attach to the new generation."""
-    since = core.untold.moment()
+    since = core.unreported.moment()
     try:
         descriptor = yield from renew(core.keys, core.own_generation(), core.key)
     finally:

@@ -16,7 +16,7 @@ from bloomlock.items import encode_item
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
 
     from .core import FilterCore
     from .near_cache import Asked, NearCache
@@ -92,8 +92,8 @@ class _Chunk(NamedTuple):
                 seen = list(compress(items, answers))
             elif self.core.on_unknown == "new":
                 seen = [item for item, new in zip(items, answers, strict=True) if not new]
-            if self.core.untold:
-                seen = [item for item in seen if encode_item(item) not in self.core.untold]
+            if self.core.unreported:
+                seen = [item for item in seen if encode_item(item) not in self.core.unreported]
             self.asked.near.keep_many(seen)
         return answers
 

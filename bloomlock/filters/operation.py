@@ -17,8 +17,8 @@ import numpy as np
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import RETRY_PAUSES, ConnectionLost, Core, Pause
 from bloomlock.descriptor import has_unknown_flags, is_header
+from bloomlock.effects import RETRY_PAUSES, ConnectionLost, Core, Pause
 from bloomlock.errors import (
     BloomlockError,
     FilterLostError,
@@ -212,10 +212,10 @@ class Operation:
             # New to a generation that is over is new: there it was reported to no caller.
             self._results[indices] |= added[indices]
             added[indices] = False
-        untold = self._core.untold
-        if untold and self._write and not self._update:
+        unreported = self._core.unreported
+        if unreported and self._write and not self._update:
             for index in indices[self._results[indices] == 0].tolist():
-                self._results[index] = untold.take(segment.header, self._items[index])
+                self._results[index] = unreported.take(segment.header, self._items[index])
 
     def _known(self) -> Results:
         """Return what is known: None without an answer, nothing for the last that were not done."""
@@ -335,7 +335,7 @@ class Operation:
         for header, added in self._added.items():
             if added.any():
                 items = [self._items[index] for index in np.flatnonzero(added).tolist()]
-                self._core.untold.remember(header, items)
+                self._core.unreported.remember(header, items)
                 self._core.forget()
 
 

@@ -12,8 +12,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import ConnectionLost, Core, FreeMemory, Request, deliver, encode_command
 from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.effects import ConnectionLost, Core, FreeMemory, Request, deliver, encode_command
 from bloomlock.errors import ConfigurationError
 from bloomlock.sizing import bytes_text
 

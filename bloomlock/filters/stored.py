@@ -7,15 +7,6 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from bloomlock.commands import (
-    ConnectionLost,
-    Core,
-    Replies,
-    Request,
-    check,
-    deliver,
-    encode_command,
-)
 from bloomlock.descriptor import (
     FIELDS,
     HEADER_BYTES,
@@ -25,6 +16,15 @@ from bloomlock.descriptor import (
     is_header,
     refuse_newer_format,
     refuse_unknown_flags,
+)
+from bloomlock.effects import (
+    ConnectionLost,
+    Core,
+    Replies,
+    Request,
+    check,
+    deliver,
+    encode_command,
 )
 from bloomlock.errors import FilterMismatchError
 from bloomlock.sizing import HEADER_BITS, MAX_SHARDS

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bloomlock.commands import ConnectionLost, Core, ask, encode_command
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.effects import ConnectionLost, Core, ask, encode_command
 from bloomlock.strategies.bitmap import image_bytes, merge_image
 from bloomlock.strategies.bits import header_command
 

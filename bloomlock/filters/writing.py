@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from bloomlock.commands import EXEC, MULTI, UNWATCH, Core, Replies, Request, check, encode_command
 from bloomlock.descriptor import (
     CREATING,
     HEADER_BYTES,
@@ -19,6 +18,7 @@ from bloomlock.descriptor import (
     Descriptor,
     encode,
 )
+from bloomlock.effects import EXEC, MULTI, UNWATCH, Core, Replies, Request, check, encode_command
 from bloomlock.scripts import Script
 
 from .stored import (

@@ -15,7 +15,7 @@ from bloomlock.runtime.finishing import finish
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from .async_watchdog import watchdog_of_loop
-from .face import READERS, LockFace, check_token, know_each_other, owner_group
+from .base import READERS, LockBase, check_token, know_each_other, owner_group
 from .options import check_seconds, seconds_to_wait
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock.locks")
 
 
-class AsyncLock(LockFace):
+class AsyncLock(LockBase):
     """Lock for asyncio: the same arguments, the same methods, awaited; a hold is a task's own.
 
     A hold belongs to the task that carries out `acquire()`. If that task has ended, it belongs to

@@ -7,11 +7,11 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bloomlock.commands import ConnectionLost, Core, Limit, Pause
+from bloomlock.effects import ConnectionLost, Core, Limit, Pause
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
 from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import LIVENESS_MS, Asking, Leaving
+from bloomlock.locks.protocol.state import LIVENESS_MS, AcquireRequest, ReleaseRequest
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
@@ -65,7 +65,7 @@ class LockCore:
         options: LockOptions,
         *,
         group: bytes = b"",
-        joins: bool = False,
+        may_join: bool = False,
         reentrant: bool = False,
     ) -> None:
         """Keep the parameters; `attach` follows when there is a client."""
@@ -80,7 +80,7 @@ class LockCore:
         self.events = Events(options.observer)
         self.holdings = Holdings(shared=not options.thread_local)
         self._group = group
-        self._joins = joins
+        self._joins = may_join
         self._reentrant = reentrant
         self._watcher: Watcher
         self._runtime: Any = None
@@ -120,9 +120,13 @@ class LockCore:
                 # The server would let a reader in a second time.
                 self.events.report(LockEvent("timeout", self.name, None, 0.0))
                 return False
-        trial_ms = LIVENESS_MS if self.options.renew else 0
-        asking = Asking(
-            token or TOKENS.new(), self._lease_ms, self._group, self._joins, trial_ms=trial_ms
+        provisional_lease_ms = LIVENESS_MS if self.options.renew else 0
+        asking = AcquireRequest(
+            token or TOKENS.new(),
+            self._lease_ms,
+            self._group,
+            self._joins,
+            provisional_lease_ms=provisional_lease_ms,
         )
         return self._attempt(asking, None if seconds is None else now + seconds)
 
@@ -139,7 +143,7 @@ class LockCore:
                 f"which would wait for itself"
             )
 
-    def _attempt(self, asking: Asking, until: float | None) -> Attempt:
+    def _attempt(self, asking: AcquireRequest, until: float | None) -> Attempt:
         return Attempt(self.steps, asking, until, boot_clock, crowded=self._crowded)
 
     def acquire(self, attempt: Attempt, owner: object) -> Core[bool]:
@@ -222,7 +226,7 @@ class LockCore:
         if left:
             return
         now = boot_clock()
-        leaving = Leaving(hold.token, hold.group)
+        leaving = ReleaseRequest(hold.token, hold.group)
         try:
             held = yield from self.steps.release(leaving, waiters=hold.waiters)
         except ConnectionLost as lost:
@@ -324,7 +328,7 @@ class LockCore:
         hold.lost = hold.lost or reason
         try:
             # One of several threads that find out at once.
-            hold.untold.pop()
+            hold.unreported.pop()
         except IndexError:
             return False
         if hold.event is not None:

@@ -29,7 +29,7 @@ class Hold:
         count: How often a re-entrant lock was acquired.
         renewing: Whether a renewal is on its way.
         lost: Why it is lost; empty: it is not.
-        untold: Emptied by the one who tells that it is lost.
+        unreported: Emptied by the one who tells that it is lost.
         event: Set when it is lost, once somebody asked for it.
     """
 
@@ -47,7 +47,7 @@ class Hold:
     count: int = 1
     renewing: bool = False
     lost: str = ""
-    untold: list[None] = field(default_factory=lambda: [None])
+    unreported: list[None] = field(default_factory=lambda: [None])
     event: Any = field(default=None)
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from bloomlock.runtime.clients import not_portable, sync_client
 from bloomlock.runtime.threads import threads_for
 
-from .face import READERS, LockFace, check_token, know_each_other, owner_group
+from .base import READERS, LockBase, check_token, know_each_other, owner_group
 from .options import check_seconds, seconds_to_wait
 from .watchdog import WATCHDOG
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Client = redis.Redis | redis.RedisCluster | str | None
 
 
-class Lock(LockFace):
+class Lock(LockBase):
     """A lock that one thread of all processes holds at a time.
 
     It is renewed while it is held, handed to the waiter that asked first when it is released, and

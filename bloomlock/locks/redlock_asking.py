@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
 
 GRACE_SECONDS = 0.002
 

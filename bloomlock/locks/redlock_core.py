@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.commands import Core, Pause
+from bloomlock.effects import Core, Pause
 from bloomlock.errors import ConfigurationError
 from bloomlock.locks.protocol.quorum import Ballot, Vote, has_majority, majority_of, voters
-from bloomlock.locks.protocol.state import Asking, Granted
+from bloomlock.locks.protocol.state import AcquireRequest, Granted
 from bloomlock.locks.protocol.waiting import Attempt, Obtained, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
@@ -48,7 +48,7 @@ class MajorityAttempt(Attempt):
     def __init__(
         self,
         steps: MajoritySteps,
-        asking: Asking,
+        asking: AcquireRequest,
         until: float | None,
         clock: Callable[[], float],
         pause: Callable[[], float],
@@ -170,7 +170,7 @@ class RedlockCore(LockCore):
         [renewal] = renewals
         return [(yield from self.steps.renew(renewal))]
 
-    def _attempt(self, asking: Asking, until: float | None) -> Attempt:
+    def _attempt(self, asking: AcquireRequest, until: float | None) -> Attempt:
         self._forget_ballots()
         pauses = self.limits.pauses
         return MajorityAttempt(self.steps, asking, until, boot_clock, lambda: self._jitter(*pauses))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import ConnectionLost, Core, Pause
+from bloomlock.effects import ConnectionLost, Core, Pause
 from bloomlock.locks.protocol.quorum import Ballot, Vote, seconds_without_vote
 from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import Busy, Leaving
+from bloomlock.locks.protocol.state import Busy, ReleaseRequest
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.voting import Answer, ask_with_age, note_sending
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bloomlock.keys import LockKeys
     from bloomlock.locks.protocol.abilities import Abilities
-    from bloomlock.locks.protocol.state import Asking
+    from bloomlock.locks.protocol.state import AcquireRequest
 
 SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
 LINGER_SECONDS = 10.0
@@ -57,7 +57,7 @@ class VotingServer:
         self._longest_ttl = longest_ttl
         self._clock = clock
 
-    def vote(self, ballot: Ballot, asking: Asking, until: float) -> Core[Vote]:
+    def vote(self, ballot: Ballot, asking: AcquireRequest, until: float) -> Core[Vote]:
         """Ask for the lock, unless it is too late for that by now."""
         if ballot.closed or self._clock() >= until:
             return Vote.SILENT
@@ -82,7 +82,7 @@ class VotingServer:
             ballot.counts_from[self.index] = now + seconds
         return ballot.say_yes(self.index, now)
 
-    def _take(self, asking: Asking) -> Core[Answer]:
+    def _take(self, asking: AcquireRequest) -> Core[Answer]:
         if self._longest_ttl:
             return (yield from ask_with_age(self.steps.keys, asking, self._abilities))
         return Answer((yield from self.steps.acquire(asking)), None, None)
@@ -103,7 +103,7 @@ class VotingServer:
         """Give back at one server, again and again if it is there but does not answer."""
         until, pause = self._clock() + LINGER_SECONDS, SHORTEST_RETRY
         while ballot.there[self.index]:
-            leaving = Leaving(ballot.token)
+            leaving = ReleaseRequest(ballot.token)
             try:
                 held = yield from self.steps.release(leaving, waiters=False)
             except ConnectionLost as lost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bloomlock.commands import ConnectionLost, Core
+from bloomlock.effects import ConnectionLost, Core
 from bloomlock.errors import QuorumError
 from bloomlock.locks.protocol.quorum import Ballot, Vote, agreement, is_decided, majority_of
 from bloomlock.locks.protocol.steps import LockSteps
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bloomlock.keys import LockKeys
     from bloomlock.locks.protocol.abilities import Abilities
     from bloomlock.locks.protocol.renewing import Renewal
-    from bloomlock.locks.protocol.state import Asking, Leaving
+    from bloomlock.locks.protocol.state import AcquireRequest, ReleaseRequest
 
 
 class Limits(NamedTuple):
@@ -64,7 +64,7 @@ class MajoritySteps(LockSteps):
         """Return the ballot of a token that nobody was asked for yet."""
         return Ballot(token, len(self._servers))
 
-    def ask_for(self, ballot: Ballot, asking: Asking) -> Core[list[Vote | None]]:
+    def ask_for(self, ballot: Ballot, asking: AcquireRequest) -> Core[list[Vote | None]]:
         """Ask every server for the lock, until the outcome is certain or time is up."""
         until = self._clock() + self._limits.server_timeout
         votes = yield from self._ask_each(
@@ -100,7 +100,7 @@ class MajoritySteps(LockSteps):
             )
         )
 
-    def release(self, leaving: Leaving, *, waiters: bool) -> Core[bool | None]:  # noqa: ARG002 - nobody queues across servers
+    def release(self, leaving: ReleaseRequest, *, waiters: bool) -> Core[bool | None]:  # noqa: ARG002 - nobody queues across servers
         """Release everywhere; True: a majority had it, False: none can have had it.
 
         Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bloomlock.commands import Core, Limit, Pause
+from bloomlock.effects import Core, Limit, Pause
 from bloomlock.runtime.clock import boot_clock
 
 from .redlock_asking import AskEach, end_of_grace

@@ -10,7 +10,7 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bloomlock.commands import Core, Limit, Pause
+from bloomlock.effects import Core, Limit, Pause
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.workers import Line
 

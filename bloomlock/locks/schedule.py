@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from bloomlock.commands import ConnectionLost, Limit
+from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.locks.protocol.renewing import Renewal
-from bloomlock.locks.protocol.state import Leaving
+from bloomlock.locks.protocol.state import ReleaseRequest
 from bloomlock.locks.protocol.waiting import deadline_of
 
 from .events import LockEvent
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable, Iterable
 
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
     from bloomlock.locks.protocol.steps import LockSteps
 
     from .core import LockCore
@@ -179,7 +179,7 @@ def give_back(watch: Watch, until: float) -> Core[None]:
     yield Limit(until, [None])
     try:
         yield from watch.steps.release(
-            Leaving(watch.hold.token, watch.hold.group), waiters=watch.hold.waiters
+            ReleaseRequest(watch.hold.token, watch.hold.group), waiters=watch.hold.waiters
         )
     except (ConnectionLost, RedisError) as error:
         logger.warning("a lock was not released at the end and is left to expire: %s", error)

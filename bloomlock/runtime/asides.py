@@ -10,7 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.commands import Aside, Behind, Clock, Enter, FreeMemory, Leave, Listen, Pause, Track
+from bloomlock.effects import (
+    Behind,
+    Clock,
+    Effect,
+    EnterContext,
+    ExitContext,
+    FreeMemory,
+    Pause,
+    Subscribe,
+    Track,
+)
 from bloomlock.errors import ConfigurationError
 
 from .clock import boot_clock
@@ -19,7 +29,7 @@ from .workers import run_behind
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
 
     from .listening import Listener
     from .tracking import Tracking, Unreachable
@@ -41,7 +51,7 @@ class Asides:
 
     def __init__(
         self,
-        find_listener: Callable[[Listen], Listener | None],
+        find_listener: Callable[[Subscribe], Listener | None],
         track: Callable[[Track], Tracking | Unreachable | None],
         connects_by: Callable[[str], Mapping[str, Any]],
         run: Callable[[Core[None]], None],
@@ -54,14 +64,14 @@ class Asides:
         self._listener: Listener | None = None
         self._entered: list[Any] = []
 
-    def carry_out(self, step: Aside) -> Any:
+    def carry_out(self, step: Effect) -> Any:
         """Carry out a step and return its answer."""
         if isinstance(step, (Pause, Behind)):
             if isinstance(step, Pause):
                 time.sleep(step.seconds)
             else:
                 run_behind(step.line, partial(self._run, step.core), step.seconds)
-        elif isinstance(step, Listen):
+        elif isinstance(step, Subscribe):
             self._listener = self._listener or self._find_listener(step)
             return self._listener.channel if self._listener else b""
         elif isinstance(step, Track):
@@ -72,8 +82,8 @@ class Asides:
             else:
                 answer = boot_clock
             return answer
-        elif isinstance(step, (Enter, Leave)):
-            return self._enter(step.manager) if isinstance(step, Enter) else self._leave()
+        elif isinstance(step, (EnterContext, ExitContext)):
+            return self._enter(step.manager) if isinstance(step, EnterContext) else self._leave()
         elif self._listener is not None:
             return self._listener.wait(step.addressee, step.seconds)
         return None

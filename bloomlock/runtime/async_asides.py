@@ -6,7 +6,17 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.commands import Aside, Behind, Clock, Enter, FreeMemory, Leave, Listen, Pause, Track
+from bloomlock.effects import (
+    Behind,
+    Clock,
+    Effect,
+    EnterContext,
+    ExitContext,
+    FreeMemory,
+    Pause,
+    Subscribe,
+    Track,
+)
 
 from .asides import free_memory, not_a_manager
 from .clock import boot_clock
@@ -31,7 +41,7 @@ class AsyncAsides:
 
     def __init__(
         self,
-        find_hub: Callable[[Listen], Awaitable[Hub | None]],
+        find_hub: Callable[[Subscribe], Awaitable[Hub | None]],
         track: Callable[[Track], Awaitable[AsyncTracking | Unreachable | None]],
         connects_by: Callable[[str], Awaitable[Mapping[str, Any]]],
         run_behind: Callable[[Behind], Awaitable[None]],
@@ -44,14 +54,14 @@ class AsyncAsides:
         self._hub: Hub | None = None
         self._entered: list[Any] = []
 
-    async def carry_out(self, step: Aside) -> Any:
+    async def carry_out(self, step: Effect) -> Any:
         """Carry out a step and return its answer."""
         if isinstance(step, (Pause, Behind)):
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
             else:
                 await self._run_behind(step)
-        elif isinstance(step, Listen):
+        elif isinstance(step, Subscribe):
             self._hub = self._hub or await self._find_hub(step)
             return self._hub.channel if self._hub else b""
         elif isinstance(step, Track):
@@ -62,8 +72,10 @@ class AsyncAsides:
             else:
                 answer = boot_clock
             return answer
-        elif isinstance(step, (Enter, Leave)):
-            return await (self._enter(step.manager) if isinstance(step, Enter) else self._leave())
+        elif isinstance(step, (EnterContext, ExitContext)):
+            return await (
+                self._enter(step.manager) if isinstance(step, EnterContext) else self._leave()
+            )
         elif self._hub is not None:
             return await self._hub.wait(step.addressee, step.seconds)
         return None

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import encode_command
+from bloomlock.effects import encode_command
 
 from .listening import RECONNECT_PAUSE, new_channel
 

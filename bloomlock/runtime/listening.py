@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from bloomlock.commands import encode_command
+from bloomlock.effects import encode_command
 
 logger = logging.getLogger("bloomlock.runtime")
 

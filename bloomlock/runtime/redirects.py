@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import AskError, MovedError
 
-from bloomlock.commands import MULTI, encode_command
+from bloomlock.effects import MULTI, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bloomlock.commands import ConnectionLost, Replies
+    from bloomlock.effects import ConnectionLost, Replies
 
 MAX_REDIRECTS = 5
 _ASKING = encode_command("ASKING")

@@ -15,18 +15,18 @@ from redis.asyncio.sentinel import SentinelManagedConnection
 from redis.crc import key_slot
 from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 
-from bloomlock.commands import (
+from bloomlock.effects import (
     EXEC,
     NO_LIMIT,
     UNANSWERED,
     Behind,
     ConnectionLost,
     Core,
-    Flight,
     Limit,
-    Listen,
+    Pipeline,
     Replies,
     Request,
+    Subscribe,
     Track,
     ends_connection,
     ends_transaction,
@@ -84,7 +84,7 @@ class Tasks:
             step = next(core)
             while True:
                 try:
-                    if isinstance(step, (Request, Flight)):
+                    if isinstance(step, (Request, Pipeline)):
                         lease, held = held, None
                         if limit.until is None:
                             replies, held = await self._carry_out(step, lease)
@@ -112,17 +112,17 @@ class Tasks:
                 await asides.close()
 
     async def _carry_out(
-        self, step: Request | Flight, lease: _Lease | None
+        self, step: Request | Pipeline, lease: _Lease | None
     ) -> tuple[Replies, _Lease | None]:
         """Carry out what a server is asked; return a connection too that is to be held on."""
-        if isinstance(step, Flight):
+        if isinstance(step, Pipeline):
             return await self._carry(step.key, step.writes), lease
         if lease is not None or step.hold:
             return await self._request_on(lease, step)
         return await self._carry(step.key, (step.commands,), step.commands), None
 
     async def _within(
-        self, limit: Limit, step: Request | Flight, lease: _Lease | None
+        self, limit: Limit, step: Request | Pipeline, lease: _Lease | None
     ) -> tuple[Replies, _Lease | None]:
         """Carry out a step; ConnectionLost at the end of the limit, while it goes on.
 
@@ -229,7 +229,7 @@ class Tasks:
         parameters: Mapping[str, Any] = (await self._source(key)).connection_kwargs
         return parameters
 
-    async def _find_hub(self, step: Listen) -> Hub | None:
+    async def _find_hub(self, step: Subscribe) -> Hub | None:
         hub = self._hub
         if hub is None or hub.loop is not asyncio.get_running_loop():
             hub = self._hub = Hub()

@@ -22,17 +22,17 @@ from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
-from bloomlock.commands import (
+from bloomlock.effects import (
     EXEC,
     NO_LIMIT,
     UNANSWERED,
     ConnectionLost,
     Core,
-    Flight,
     Limit,
-    Listen,
+    Pipeline,
     Replies,
     Request,
+    Subscribe,
     Track,
     ends_connection,
     ends_transaction,
@@ -105,7 +105,7 @@ class Threads:
                     # What nearly all steps are comes first: a call is one of them and little else.
                     if type(step) is Request and limit is NO_LIMIT and not (held or step.hold):
                         replies = self._request(step)
-                    elif isinstance(step, (Request, Flight)):
+                    elif isinstance(step, (Request, Pipeline)):
                         lease, held = held, None
                         replies, held = self._within(limit, step, lease)
                     elif isinstance(step, Limit):
@@ -129,7 +129,7 @@ class Threads:
                 self._stop_listening(listener)
 
     def _within(
-        self, limit: Limit, step: Request | Flight, lease: Lease | None
+        self, limit: Limit, step: Request | Pipeline, lease: Lease | None
     ) -> tuple[Replies, Lease | None]:
         """Carry out a step; ConnectionLost at the end of the limit, while it goes on."""
         if limit.until is None:
@@ -141,10 +141,10 @@ class Threads:
         return within(seconds, limit.line, work, self._drop_late)
 
     def _carry_out(
-        self, step: Request | Flight, lease: Lease | None
+        self, step: Request | Pipeline, lease: Lease | None
     ) -> tuple[Replies, Lease | None]:
         """Carry out what a server is asked; return a connection too that is to be held on."""
-        if isinstance(step, Flight):
+        if isinstance(step, Pipeline):
             return self._fly(step), lease
         return self._request_on(lease, step) if lease or step.hold else (self._request(step), None)
 
@@ -175,7 +175,7 @@ class Threads:
             while True:
                 self._listeners.pop().close()
 
-    def _find_listener(self, step: Listen) -> Listener | None:
+    def _find_listener(self, step: Subscribe) -> Listener | None:
         pool = self._pool(step.key)
         # Of a cluster's nodes only the one that hands the lock on knows who listens there.
         for listener in [listener for listener in self._listeners if listener.pool is pool]:
@@ -217,7 +217,7 @@ class Threads:
         self._end(lease, request.commands, replies, watches=watches)
         return replies, None
 
-    def _fly(self, flight: Flight) -> Replies:
+    def _fly(self, flight: Pipeline) -> Replies:
         lease = self._take(self._pool(flight.key))
         if self._cluster is None:
             replies = self._exchange_many(lease, flight.writes)

@@ -22,7 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import encode_command
+from bloomlock.effects import encode_command
 
 logger = logging.getLogger("bloomlock.runtime")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import ConnectionLost
+from bloomlock.effects import ConnectionLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable

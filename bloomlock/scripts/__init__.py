@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.commands import Core, Replies, Request, collect, encode_arguments, encode_command
+from bloomlock.effects import Core, Replies, Request, collect, encode_arguments, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.server import life, process
 from bloomlock.server.paths import Home, find_home
-from bloomlock.server.probe import Answer, ask, connect, last_words
+from bloomlock.server.probe import Answer, ask, connect, log_tail
 from bloomlock.server.trouble import died, explained, refuse_other_host, unreachable
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _bring_up(home: Home, timeout: float) -> bool:
             heard = now
         if not life.is_held(home.life_file):
             if log_start is not None:
-                raise died(home, last_words(home.log_file, log_start))
+                raise died(home, log_tail(home.log_file, log_start))
             log_start = _start_once(home, deadline)
             heard = time.monotonic()
         elif now >= deadline:
@@ -186,7 +186,7 @@ def _ask_to_end(home: Home, timeout: float) -> bool:
         except ResponseError as error:
             raise ServerError(
                 f"the embedded server in {home.data_dir} refuses to stop: {error}; "
-                f"{last_words(home.log_file)}"
+                f"{log_tail(home.log_file)}"
             ) from error
         except RedisError:
             logger.warning("the embedded server in %s does not answer", home.data_dir)

@@ -16,7 +16,7 @@ from bloomlock.server import directives
 from bloomlock.server.binary import valkey_binary
 from bloomlock.server.child import Child
 from bloomlock.server.paths import fits_socket, short_temp_dir, socket_url
-from bloomlock.server.probe import ask, last_words, log_size
+from bloomlock.server.probe import ask, log_size, log_tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -219,10 +219,10 @@ class PrivateServer:
             if answer.ready or (answer.text and not answer.busy):
                 return
             if not self.running:
-                words = last_words(log_file, log_start)
+                words = log_tail(log_file, log_start)
                 raise ServerError(f"{self._binary} ended while it was starting; {words}")
             if time.monotonic() >= deadline:
-                words = last_words(log_file, log_start)
+                words = log_tail(log_file, log_start)
                 raise ServerError(
                     f"{self._binary} is not ready after {_START_TIMEOUT:.0f} s; {words}"
                 )

@@ -70,7 +70,7 @@ def log_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def last_words(path: Path, since: int = 0, lines: int = 3) -> str:
+def log_tail(path: Path, since: int = 0, lines: int = 3) -> str:
     """Return the last lines a server wrote to its log, joined to one.
 
     Args:

@@ -13,7 +13,7 @@ from bloomlock.errors import ServerError
 from bloomlock.server import life
 from bloomlock.server.binary import valkey_binary
 from bloomlock.server.paths import WAY_OUT
-from bloomlock.server.probe import last_words, log_size, quote_lines
+from bloomlock.server.probe import log_size, log_tail, quote_lines
 from bloomlock.server.trouble import died
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def spawn(home: Home, life_fd: int, deadline: float) -> int:
         raise ServerError(f"{binary} cannot be run: {error.strerror}; {WAY_OUT}") from error
     if done.returncode != 0:
         said = quote_lines(done.stdout.decode(errors="replace"))
-        raise died(home, said or last_words(home.log_file, log_start))
+        raise died(home, said or log_tail(home.log_file, log_start))
     return log_start
 
 

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.server import life
 from bloomlock.server.paths import Home, find_home
-from bloomlock.server.probe import Answer, connect, last_words
+from bloomlock.server.probe import Answer, connect, log_tail
 from bloomlock.server.trouble import explained, is_disk_full, refuse_other_host, unreachable
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _describe(home: Home, info: dict[str, Any]) -> ServerStatus:
 
 def _why_not_writable(home: Home, info: dict[str, Any]) -> str | None:
     if info.get("aof_last_write_status", "ok") != "ok":
-        full = "the disk is full" if is_disk_full(home) else last_words(home.log_file)
+        full = "the disk is full" if is_disk_full(home) else log_tail(home.log_file)
         return f"its append-only file in {home.data_dir} cannot be written: {full}"
     limit = info.get("maxmemory", 0)
     if 0 < limit < info["used_memory"]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bloomlock.errors import ServerError
 from bloomlock.server import life
 from bloomlock.server.paths import WAY_OUT
-from bloomlock.server.probe import last_words
+from bloomlock.server.probe import log_tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def unreachable(home: Home, answer: Answer) -> ServerError:
     if answer.busy:
         return ServerError(f"{who} is not ready in time: {answer.text}; try again later")
     if answer.text:
-        return ServerError(f"{who} cannot work: {answer.text}; {last_words(home.log_file)}")
+        return ServerError(f"{who} cannot work: {answer.text}; {log_tail(home.log_file)}")
     return ServerError(
         f"{who} runs but does not answer; end it with `bloomlock server stop`, or {WAY_OUT}"
     )
@@ -69,5 +69,5 @@ def explained(home: Home) -> Iterator[None]:
     except OSError as error:
         raise ServerError(
             f"the embedded server's directory {home.data_dir} cannot be used: {error.strerror} "
-            f"({error.filename or home.life_file}); {last_words(home.log_file)}; {WAY_OUT}"
+            f"({error.filename or home.life_file}); {log_tail(home.log_file)}; {WAY_OUT}"
         ) from error

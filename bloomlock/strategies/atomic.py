@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bloomlock.commands import Core, Flight, Replies, Request, collect, encode_command
+from bloomlock.effects import Core, Pipeline, Replies, Request, collect, encode_command
 
 from .base import Segment, SingleTrip, any_missing, rows_per_command
 from .encoding import encode_offsets, unfilled
@@ -83,7 +83,7 @@ class AtomicStrategy(SingleTrip):
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange; several commands are on their way at once."""
         writes = Bitfields(shard, rows, write)
-        replies = yield from collect(Flight(shard.key, writes), repeatable=not write)
+        replies = yield from collect(Pipeline(shard.key, writes), repeatable=not write)
         return writes.decode(replies)
 
 

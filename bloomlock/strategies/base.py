@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bloomlock.commands import Core, Replies, Request, collect
+from bloomlock.effects import Core, Replies, Request, collect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

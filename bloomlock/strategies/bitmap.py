@@ -20,7 +20,8 @@ import numpy as np
 from redis.exceptions import NoScriptError
 
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
-from bloomlock.commands import (
+from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.effects import (
     EXEC,
     MULTI,
     ConnectionLost,
@@ -30,7 +31,6 @@ from bloomlock.commands import (
     collect,
     encode_command,
 )
-from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
 from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS

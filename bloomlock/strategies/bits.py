@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bloomlock.commands import Replies, encode_arguments, encode_command
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.effects import Replies, encode_arguments, encode_command
 
 from .base import Segment, any_missing
 from .encoding import encode_each

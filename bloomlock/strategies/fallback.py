@@ -9,7 +9,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from .base import Segment, Strategy
 
 if TYPE_CHECKING:
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
 
     from .base import Rows, Shard
 

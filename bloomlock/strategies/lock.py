@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import redis.exceptions
 from redis.exceptions import RedisError, WatchError
 
-from bloomlock.commands import (
+from bloomlock.effects import (
     NO_LIMIT,
     Behind,
     Clock,
     ConnectionLost,
     Core,
-    Enter,
-    Leave,
+    EnterContext,
+    ExitContext,
     Limit,
     Pause,
     Request,
@@ -35,7 +35,7 @@ from bloomlock.commands import (
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.keys import LockKeys, stripe_keys
 from bloomlock.locks.protocol.abilities import Abilities
-from bloomlock.locks.protocol.state import Asking
+from bloomlock.locks.protocol.state import AcquireRequest
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.stripes import release_all, take_and_watch, watch
 from bloomlock.locks.protocol.waiting import (
@@ -139,7 +139,7 @@ class LockStrategy(Strategy):
             aborted = yield from update.carry_out([keys])
             if aborted is not None:
                 update.fail([keys], aborted)
-            failed = yield Leave()
+            failed = yield ExitContext()
             if failed is not None and aborted is None:
                 # Whether it kept others out until the bits were set nobody can say now.
                 update.fail([keys], ConnectionLost(failed, sent=True, replies=[]))
@@ -148,7 +148,7 @@ class LockStrategy(Strategy):
         clock = yield Clock()
         until = clock() + self._timeout
         while wanted := sorted(update.waiting):
-            asking = Asking(self._new_token(), LEASE_MS)
+            asking = AcquireRequest(self._new_token(), LEASE_MS)
             taken = wanted
             line: list[Any] = [None]
             try:
@@ -178,7 +178,7 @@ class LockStrategy(Strategy):
             yield from release_all(taken, asking.token, self._abilities)
 
     def _wait_for(
-        self, keys: LockKeys, asking: Asking, until: float, clock: Callable[[], float]
+        self, keys: LockKeys, asking: AcquireRequest, until: float, clock: Callable[[], float]
     ) -> Core[list[LockKeys]]:
         """Stand in the queue of one lock; nothing is held meanwhile."""
         steps = LockSteps(keys, self._abilities)
@@ -202,7 +202,7 @@ def _enter(factory: Callable[[str], Any], name: str) -> Core[Exception | None]:
         manager = factory(name)
     except Exception as error:  # noqa: BLE001 - whatever it is, answers may be known already
         return error
-    failed: Exception | None = yield Enter(manager)
+    failed: Exception | None = yield EnterContext(manager)
     return failed
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from redis.exceptions import NoScriptError
 
-from bloomlock.commands import Core, Flight, Replies, Request, collect
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.effects import Core, Pipeline, Replies, Request, collect
 from bloomlock.scripts import Script
 
 from .base import Segment, Strategy
@@ -43,7 +43,7 @@ class LuaStrategy(Strategy):
     def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.exchange; several calls are on their way at once."""
         calls = Calls(_script_for(shard), shard, rows, write)
-        replies = yield from collect(Flight(shard.key, calls), repeatable=not write)
+        replies = yield from collect(Pipeline(shard.key, calls), repeatable=not write)
         yield from calls.repeat_unknown(replies)
         return calls.decode(replies)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.commands import ConnectionLost, Core, Replies, Request, collect
+from bloomlock.effects import ConnectionLost, Core, Replies, Request, collect
 
 from .base import Segment, Strategy
 from .bits import bit_commands, bits_then_header, header_command

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import WatchError
 
-from bloomlock.commands import EXEC, MULTI, ConnectionLost, Core, Replies, Request, collect
+from bloomlock.effects import EXEC, MULTI, ConnectionLost, Core, Replies, Request, collect
 
 from .base import Segment, Strategy
 from .bits import bit_commands, bits_then_header, header_command

@@ -14,12 +14,12 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter, FilterNotFoundError
-from scrapy_ext.crawl.board import Board
 from scrapy_ext.crawl.config import CrawlConfig
+from scrapy_ext.crawl.frontier import Frontier
 from scrapy_ext.crawl.report import Progress, Rendering, Report
-from scrapy_ext.crawl.tally import JournalReader, Tally, tolerated
+from scrapy_ext.crawl.stats import CrawlStats, JournalReader, tolerated
 from scrapy_ext.crawl.target import Target, open_target
-from scrapy_ext.crawl.team import Team
+from scrapy_ext.crawl.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ def run(
     """
     show = on_progress or (lambda _: None)
     with (
-        Board.connect(options.url) as board,
+        Frontier.connect(options.url) as board,
         open_target(options.source, lambda done, total: show(Rendering(done, total))) as target,
     ):
         return _Job(options, target, board, show).run()
@@ -99,14 +99,14 @@ class _Job:
         self,
         options: JobOptions,
         target: Target,
-        board: Board,
+        board: Frontier,
         on_progress: Callable[[Progress], None],
     ) -> None:
         self._options = options
         self._target = target
         self._board = board
         self._on_progress = on_progress
-        self._tally = Tally()
+        self._tally = CrawlStats()
         self._report = Report(target.title, options.workers)
         self._name = options.name or f"crawl:{uuid.uuid4().hex[:12]}"
         self._keep = options.keep if options.keep is not None else options.name is not None
@@ -178,7 +178,7 @@ class _Job:
         with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
             config.save(Path(folder, "config.json"))
             started = time.monotonic()
-            team = Team(Path(folder), self._options.workers, config.last_pages)
+            team = Workers(Path(folder), self._options.workers, config.last_pages)
             reader = JournalReader(team.journals)
             with team:
                 try:
@@ -193,11 +193,11 @@ class _Job:
                 team.kill()
             if self._report.interrupted:
                 # Ctrl-C can strike between reading a line and adding it.
-                self._tally, reader = Tally(), JournalReader(team.journals)
+                self._tally, reader = CrawlStats(), JournalReader(team.journals)
             reader.read_into(self._tally)
             self._report.failures += team.failures()
 
-    def _stop(self, team: Team) -> None:
+    def _stop(self, team: Workers) -> None:
         """Let the workers finish their pages; Ctrl-C (again) ends them at once."""
         try:
             team.stop()
@@ -205,7 +205,7 @@ class _Job:
             self._report.interrupted = True
             team.kill()
 
-    def _watch(self, team: Team, reader: JournalReader) -> None:
+    def _watch(self, team: Workers, reader: JournalReader) -> None:
         """Return when the crawl is over, for whatever reason."""
         limit = self._options.max_pages
         limit = self._target.max_pages if limit is None else limit
@@ -228,7 +228,7 @@ class _Job:
                 return
             time.sleep(_LOOK_SECONDS)
 
-    def _progress(self, team: Team, queued: int, running: int) -> Progress:
+    def _progress(self, team: Workers, queued: int, running: int) -> Progress:
         tally = self._tally
         links, duplicates = sum(tally.links.values()), sum(tally.duplicates.values())
         return Progress(len(tally.fetched), links, duplicates, queued, running, team.pids)

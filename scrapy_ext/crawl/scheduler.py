@@ -56,14 +56,14 @@ class SharedQueue(FifoQueue):  # type: ignore[misc] # scrapy_redis ships no type
         """
         del timeout
         with self.server.pipeline(transaction=True) as transaction:
-            transaction.hset(*self.spider.in_hand, 1)
+            transaction.hset(*self.spider.in_flight, 1)
             transaction.rpop(self.key)
             stored = transaction.execute()[1]
         return self._decode_request(stored) if stored else None
 
     def rest(self) -> None:
         """Say that this worker has no page in hand."""
-        self.server.hset(*self.spider.in_hand, 0)
+        self.server.hset(*self.spider.in_flight, 0)
 
 
 class CrawlScheduler(Scheduler):  # type: ignore[misc] # as above

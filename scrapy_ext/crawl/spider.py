@@ -48,7 +48,7 @@ class SiteSpider(Spider):
         super().__init__(**kwargs)
         self.config = config
         self.journal = journal
-        self.in_hand = (config.busy, worker)
+        self.in_flight = (config.busy, worker)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> SiteSpider:

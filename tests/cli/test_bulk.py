@@ -12,7 +12,7 @@ from cli_process import COMMAND, PATIENCE, answer, environment, send
 from bloomlock.cli.files import most_lines
 from bloomlock.cli.lines import BLOCK_BYTES, batches, split
 from bloomlock.cli.options import FilterOptions
-from bloomlock.cli.pace import Pace
+from bloomlock.cli.pace import BatchSizer
 
 LINES = [
     b"https://example.org/%s/%d" % (b"x" * (number % 40), number)
@@ -90,7 +90,7 @@ def test_what_has_come_is_answered_before_more_is_waited_for(start, name, shared
 def test_batches_are_all_lines_in_order(size):
     rng = random.Random(size)
     parts = [[b"%d" % rng.randrange(99) for _ in range(rng.randrange(9))] for _ in range(200)]
-    pace = Pace(size, size)
+    pace = BatchSizer(size, size)
     lines = [line for part in parts for line in part]
     found = list(batches(iter([list(part) for part in parts]), pace))
     assert [line for batch in found for line in batch] == lines
@@ -99,14 +99,14 @@ def test_batches_are_all_lines_in_order(size):
 
 
 def test_lines_are_held_back_only_while_more_are_there():
-    pace = Pace(100, 100)
+    pace = BatchSizer(100, 100)
     coming = batches(iter([[b"a"], [b"b"], [], [b"c"], []]), pace)
     assert next(coming) == [b"a", b"b"]
     assert next(coming) == [b"c"]
 
 
 def test_long_lines_are_not_held_back_in_numbers():
-    pace = Pace(1000, 1000, most_bytes=3 * BLOCK_BYTES)
+    pace = BatchSizer(1000, 1000, most_bytes=3 * BLOCK_BYTES)
     read = 0
 
     def blocks():
@@ -122,7 +122,7 @@ def test_long_lines_are_not_held_back_in_numbers():
 
 
 def test_batches_grow_while_answers_come_quickly():
-    pace = Pace(600, 5000)
+    pace = BatchSizer(600, 5000)
     sizes = []
     for seconds in (0.1, 0.1, 1.5, 0.1, 0.1, 3.0, 0.1):
         sizes.append(pace.lines)

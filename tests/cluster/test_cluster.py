@@ -24,7 +24,7 @@ from bloomlock import (
     Lock,
     LockStrategy,
 )
-from bloomlock.commands import EXEC, Request
+from bloomlock.effects import EXEC, Request
 from bloomlock.server import PrivateServer
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")

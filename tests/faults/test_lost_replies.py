@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter, OutcomeUnknownError
-from bloomlock.commands import ConnectionLost
+from bloomlock.effects import ConnectionLost
 from bloomlock.filters.operation import Repeats
 from bloomlock.server import PrivateServer
 

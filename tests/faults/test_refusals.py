@@ -19,7 +19,7 @@ from bloomlock import (
     BloomlockError,
     OutcomeUnknownError,
 )
-from bloomlock.commands import is_refusal
+from bloomlock.effects import is_refusal
 from bloomlock.server import PrivateServer
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from bloomlock import BloomFilter
-from bloomlock.commands import Flight, Request
+from bloomlock.effects import Pipeline, Request
 from bloomlock.filters import answers
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
@@ -111,7 +111,7 @@ def trips(made, core):
     try:
         step = next(core)
         while True:
-            count += isinstance(step, (Request, Flight))
+            count += isinstance(step, (Request, Pipeline))
             step = core.send(made._runtime.run(one(step)))
     except StopIteration:
         return count

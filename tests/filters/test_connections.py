@@ -13,7 +13,7 @@ import redis.asyncio
 from servers import wait_until
 
 from bloomlock import AsyncBloomFilter, BloomFilter
-from bloomlock.commands import ConnectionLost, Pause, Request, encode_command
+from bloomlock.effects import ConnectionLost, Pause, Request, encode_command
 from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
 

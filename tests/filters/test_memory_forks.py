@@ -13,7 +13,7 @@ from bloomlock.descriptor import Wanted
 from bloomlock.filters.core import FilterCore
 from bloomlock.filters.fill import FillWatch
 from bloomlock.filters.memory_bits import MemoryBits
-from bloomlock.filters.untold import Untold
+from bloomlock.filters.unreported import Unreported
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 
 FORKS = 40
@@ -76,7 +76,7 @@ KEYS = FilterKeys("x", DEFAULT_PREFIX)
 OWNERS = {
     "bits": lambda: MemoryBits(Wanted.check(100, 0.01).describe()),
     "fill": lambda: FillWatch("x", refuse=False),
-    "untold": Untold,
+    "unreported": Unreported,
     "core": lambda: FilterCore(
         KEYS, None, strategy="atomic", on_full="warn", on_lost="raise", on_unknown="raise"
     ),

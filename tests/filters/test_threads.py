@@ -13,7 +13,7 @@ import redis
 
 from bloomlock import BloomFilter, CapacityError, FilterLostError
 from bloomlock.filters.fill import FillWatch
-from bloomlock.filters.untold import Untold
+from bloomlock.filters.unreported import Unreported
 
 EXACT = ("atomic", "lua", "transaction", "lock")
 THREADS = 8
@@ -181,27 +181,27 @@ def test_one_of_many_threads_looks():
 
 
 def test_one_of_many_threads_is_told_of_an_untold_item():
-    untold = Untold()
+    unreported = Unreported()
     for number in range(50):
-        untold.remember(7, [b"%d" % number, b"other"])
-        assert sum(in_threads(*[lambda n=number: untold.take(7, b"%d" % n)] * 4)) == 1
-        assert not untold.take(8, b"other")
-        assert untold.take(7, b"other")
-    assert not untold
+        unreported.remember(7, [b"%d" % number, b"other"])
+        assert sum(in_threads(*[lambda n=number: unreported.take(7, b"%d" % n)] * 4)) == 1
+        assert not unreported.take(8, b"other")
+        assert unreported.take(7, b"other")
+    assert not unreported
 
 
 def test_untold_items_of_generations_long_gone_are_forgotten():
-    untold = Untold()
-    before = untold.moment()
-    untold.remember(7, [b"a"])
-    untold.attached(7, untold.moment())
-    assert b"a" in untold
+    unreported = Unreported()
+    before = unreported.moment()
+    unreported.remember(7, [b"a"])
+    unreported.attached(7, unreported.moment())
+    assert b"a" in unreported
     # However many threads attach late to what was there before.
     for header in range(100, 120):
-        untold.attached(header, before)
-    assert b"a" in untold
-    untold.attached(8, untold.moment())
-    assert not untold
+        unreported.attached(header, before)
+    assert b"a" in unreported
+    unreported.attached(8, unreported.moment())
+    assert not unreported
 
 
 def test_slow_threads_that_attach_to_an_old_generation_forget_no_untold_item(valkey):

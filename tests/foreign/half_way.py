@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from loss_proxy import Verdict
 
-    from bloomlock.commands import Core
+    from bloomlock.effects import Core
     from bloomlock.keys import LockKeys
 
 

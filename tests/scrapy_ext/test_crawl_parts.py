@@ -15,7 +15,7 @@ from scrapy_ext.crawl.journal import Journal
 from scrapy_ext.crawl.pydoc_pages import module_names, pydoc_site
 from scrapy_ext.crawl.scheduler import dumps, loads
 from scrapy_ext.crawl.serve import TOKEN_HEADER, FolderServer
-from scrapy_ext.crawl.tally import JournalReader, Tally, tolerated
+from scrapy_ext.crawl.stats import CrawlStats, JournalReader, tolerated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def test_the_sums_of_two_journals(tmp_path: Path) -> None:
     paths = [tmp_path / "0", tmp_path / "1"]
-    reader, tally = JournalReader(paths), Tally()
+    reader, tally = JournalReader(paths), CrawlStats()
     assert not reader.read_into(tally)
     one, two = Journal(paths[0]), Journal(paths[1])
     one.won(b"a", "/a")
@@ -51,7 +51,7 @@ def test_the_sums_of_two_journals(tmp_path: Path) -> None:
 def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
     path = tmp_path / "0"
     path.write_bytes(b'{"kind": "refused", "key": "61", "url": "/a", ')
-    reader, tally = JournalReader([path]), Tally()
+    reader, tally = JournalReader([path]), CrawlStats()
     assert not reader.read_into(tally)
     with path.open("ab") as file:
         file.write(b'"why": "no"}\n')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis.exceptions
 
-from bloomlock.commands import ConnectionLost, Pause, Request, collect, deliver
+from bloomlock.effects import ConnectionLost, Pause, Request, collect, deliver
 
 REQUEST = Request("key", [b"one", b"two"])
 BROKEN = redis.exceptions.ConnectionError("broken")

@@ -17,7 +17,7 @@ LAYERS = [
     {"layouts"},
     {"hashing", "bitmaps"},
     {"descriptor"},
-    {"commands"},
+    {"effects"},
     {"scripts"},
     {"locks.protocol"},
     {"strategies"},
@@ -39,7 +39,7 @@ PURE = {
     "items",
     "bitmaps",
     "descriptor",
-    "commands",
+    "effects",
     "locks.protocol",
     "strategies",
 }

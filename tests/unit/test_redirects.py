@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError
 
-from bloomlock.commands import ConnectionLost, encode_command
+from bloomlock.effects import ConnectionLost, encode_command
 from bloomlock.runtime.redirects import find_redirects
 
 MULTI, EXEC, ASKING = (encode_command(name) for name in ("MULTI", "EXEC", "ASKING"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.exceptions
 
-from bloomlock.commands import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
+from bloomlock.effects import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
 
 from .state import LIVENESS_MS, NEVER_MS, NOBODY, LockState, read_record
 

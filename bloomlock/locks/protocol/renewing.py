@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis.exceptions
 
-from bloomlock.commands import ConnectionLost, Core
+from bloomlock.effects import ConnectionLost, Core
 from bloomlock.scripts import Script
 
 from . import transitions

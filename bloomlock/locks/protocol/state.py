@@ -30,7 +30,7 @@ NOBODY = b"-"
 """The channel of waiters to whom nothing can be announced."""
 
 
-class Asking(NamedTuple):
+class AcquireRequest(NamedTuple):
     """Who asks for the lock.
 
     Attributes:
@@ -40,21 +40,21 @@ class Asking(NamedTuple):
         joins: Whether it may join its own group past waiters (a re-entrant owner must, a
             reader must not, or writers would starve).
         channel: Where to announce a grant; empty: not willing to wait.
-        trial_ms: The lease of a grant that has to be announced; 0: `lease_ms`. A waiter that
-            renews keeps others waiting for no longer than this if it died in the queue.
+        provisional_lease_ms: The lease of a grant that has to be announced; 0: `lease_ms`. A waiter
+            that renews keeps others waiting for no longer than this if it died in the queue.
     """
 
     token: bytes
     lease_ms: int
     group: bytes = b""
-    joins: bool = False
+    may_join: bool = False
     channel: bytes = b""
-    trial_ms: int = 0
+    provisional_lease_ms: int = 0
 
     @property
     def granted_ms(self) -> int:
         """The lease a waiter counts on when it is told of its grant."""
-        return min(self.lease_ms, self.trial_ms or self.lease_ms)
+        return min(self.lease_ms, self.provisional_lease_ms or self.lease_ms)
 
     @property
     def record(self) -> bytes:
@@ -68,7 +68,7 @@ class Asking(NamedTuple):
         return b"%b %d %b %b" % (self.token, lease_ms, self.group or b"-", self.channel)
 
 
-class Leaving(NamedTuple):
+class ReleaseRequest(NamedTuple):
     """Who gives up a hold, a place in the queue (`record`, or empty), or whichever he has."""
 
     token: bytes

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
 
-from bloomlock.commands import (
+from bloomlock.effects import (
     ConnectionLost,
     Core,
     Request,
@@ -31,7 +31,7 @@ from bloomlock.scripts import Script
 from . import transitions
 from .abilities import lacks_command, raise_error
 from .optimistic import run_optimistically
-from .state import Asking, Busy, Granted, Leaving, LockState
+from .state import AcquireRequest, Busy, Granted, LockState, ReleaseRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,16 +63,16 @@ class LockSteps:
 
     @cached_property
     def _release_head(self) -> bytes:
-        return RELEASE.head(self.keys, len(Leaving._fields))
+        return RELEASE.head(self.keys, len(ReleaseRequest._fields))
 
-    def _acquire_command(self, asking: Asking) -> bytes:
-        token, lease_ms, group, joins, *_ = asking
+    def _acquire_command(self, asking: AcquireRequest) -> bytes:
+        token, lease_ms, group, may_join, *_ = asking
         encoded = self._encoded
-        if encoded[0] != (lease_ms, group, joins):
+        if encoded[0] != (lease_ms, group, may_join):
             # Encoded once, because it does not change from one acquire to the next.
             head = ACQUIRE.head(self.keys, ACQUIRE_ARGUMENTS)
             middle = encode_arguments(*arguments(asking)[1:4])
-            encoded = self._encoded = (lease_ms, group, joins), head, middle
+            encoded = self._encoded = (lease_ms, group, may_join), head, middle
         # Read once: another thread may ask with another lease meanwhile.
         _, head, middle = encoded
         record = asking.record
@@ -85,7 +85,7 @@ class LockSteps:
             record,
         )
 
-    def acquire(self, asking: Asking) -> Core[Granted | Busy]:
+    def acquire(self, asking: AcquireRequest) -> Core[Granted | Busy]:
         """Take the lock or stand in its queue; one round trip."""
         if self._abilities.scripts:
             request = Request(self.keys.lock, (self._acquire_command(asking),))
@@ -97,7 +97,9 @@ class LockSteps:
         [answer] = yield from acquire_all([(self.keys, asking)], self._abilities)
         return answer
 
-    def confirm(self, asking: Asking, replicas: int, wait_ms: int) -> Core[tuple[Granted, int]]:
+    def confirm(
+        self, asking: AcquireRequest, replicas: int, wait_ms: int
+    ) -> Core[tuple[Granted, int]]:
         """Write a hold anew and tell how many replicas have it (WAIT); one round trip.
 
         WAIT speaks of what its own connection wrote, and the grant may have been another's.
@@ -119,7 +121,7 @@ class LockSteps:
             return Granted(0, waiters=True), 0
         return answer, int(count)
 
-    def release(self, leaving: Leaving, *, waiters: bool) -> Core[bool | None]:
+    def release(self, leaving: ReleaseRequest, *, waiters: bool) -> Core[bool | None]:
         """Give up a hold and a place in the queue, and hand the lock on.
 
         Args:
@@ -183,7 +185,7 @@ class LockSteps:
             self._abilities.missing_delete()
         return None
 
-    def _release(self, leaving: Leaving, *, repeatable: bool = True) -> Core[bool]:
+    def _release(self, leaving: ReleaseRequest, *, repeatable: bool = True) -> Core[bool]:
         if self._abilities.scripts:
             command = self._release_head + encode_arguments(*leaving)
             request = Request(self.keys.lock, (command,))
@@ -204,7 +206,7 @@ class LockSteps:
 
 
 def acquire_all(
-    wanted: Sequence[tuple[LockKeys, Asking]], abilities: Abilities
+    wanted: Sequence[tuple[LockKeys, AcquireRequest]], abilities: Abilities
 ) -> Core[list[Granted | Busy]]:
     """Take locks that lie in one slot, in one round trip; the answers in order."""
     if abilities.scripts:
@@ -221,7 +223,7 @@ def acquire_all(
     return answers
 
 
-def transition_to_acquire(asking: Asking) -> Transition[Granted | Busy]:
+def transition_to_acquire(asking: AcquireRequest) -> Transition[Granted | Busy]:
     """Return the transition of `acquire`, for `run_optimistically`."""
 
     def transition(
@@ -232,9 +234,9 @@ def transition_to_acquire(asking: Asking) -> Transition[Granted | Busy]:
     return transition
 
 
-def arguments(asking: Asking) -> tuple[bytes | int, ...]:
+def arguments(asking: AcquireRequest) -> tuple[bytes | int, ...]:
     """Return the ARGV of lock_acquire.lua."""
-    return asking.token, asking.group, asking.lease_ms, int(asking.joins), asking.record
+    return asking.token, asking.group, asking.lease_ms, int(asking.may_join), asking.record
 
 
 def read_answer(reply: Any) -> Granted | Busy:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from bloomlock.commands import (
+from bloomlock.effects import (
     ConnectionLost,
     Core,
     Request,
@@ -22,7 +22,7 @@ from bloomlock.commands import (
 )
 
 from .abilities import lacks_command
-from .state import Asking, Leaving
+from .state import AcquireRequest, ReleaseRequest
 from .steps import ACQUIRE, LockSteps, acquire_all, arguments
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ logger = logging.getLogger("bloomlock.locks")
 
 
 def take_and_watch(
-    locks: Sequence[LockKeys], asking: Asking, abilities: Abilities
+    locks: Sequence[LockKeys], asking: AcquireRequest, abilities: Abilities
 ) -> Core[list[LockKeys]]:
     """Try once to take each lock, and watch those held now; one round trip if all are free.
 
@@ -113,7 +113,7 @@ def release_all(locks: Sequence[LockKeys], token: bytes, abilities: Abilities) -
             left = [lock for lock, queue in zip(locks, replies[1::2], strict=True) if queue]
         for lock in left:
             steps = LockSteps(lock, abilities)
-            yield from steps.release(Leaving(token), waiters=True)
+            yield from steps.release(ReleaseRequest(token), waiters=True)
     except (ConnectionLost, RedisError) as error:
         logger.debug("releasing %d locks failed, they expire: %s", len(locks), error)
 

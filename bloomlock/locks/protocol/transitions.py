@@ -20,12 +20,12 @@ from .state import (
     LIVENESS_MS,
     NEVER_MS,
     NOBODY,
+    AcquireRequest,
     Announcement,
-    Asking,
     Busy,
     Granted,
-    Leaving,
     LockState,
+    ReleaseRequest,
     Waiter,
     deaf,
     read_record,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def acquire(
     state: LockState,
     now_us: int,
-    asking: Asking,
+    asking: AcquireRequest,
     announce: Announce,
     hears: Hears = lambda _: True,
 ) -> Granted | Busy:
@@ -86,7 +86,7 @@ def acquire(
 def release(
     state: LockState,
     now_us: int,
-    leaving: Leaving,
+    leaving: ReleaseRequest,
     announce: Announce,
     hears: Hears = lambda _: True,
 ) -> bool:
@@ -150,9 +150,9 @@ def _holds(state: LockState, token: bytes, group: bytes) -> bool:
     return state.value == token
 
 
-def _available(state: LockState, asking: Asking, *, is_behind: bool) -> bool:
+def _available(state: LockState, asking: AcquireRequest, *, is_behind: bool) -> bool:
     joinable = bool(asking.group) and state.value == b"=" + asking.group
-    if joinable and asking.joins:
+    if joinable and asking.may_join:
         return True
     return (joinable or state.value is None) and not is_behind
 

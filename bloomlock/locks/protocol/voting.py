@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.commands import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
+from bloomlock.effects import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
 
 from .abilities import lacks_command
 from .optimistic import run_optimistically
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bloomlock.keys import LockKeys
 
     from .abilities import Abilities
-    from .state import Asking, Busy, Granted
+    from .state import AcquireRequest, Busy, Granted
 
     T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
     run: bytes | None
 
 
-def ask_with_age(keys: LockKeys, asking: Asking, abilities: Abilities) -> Core[Answer]:
+def ask_with_age(keys: LockKeys, asking: AcquireRequest, abilities: Abilities) -> Core[Answer]:
     """Take the lock at one server and ask how long it has been up; one round trip.
 
     The age is told after the lock was taken, and on the same connection, so a restart in between

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
 
-from bloomlock.commands import Behind, ConnectionLost, Core, Limit, Listen, Pause, Wait
+from bloomlock.effects import Behind, ConnectionLost, Core, Limit, NextMessage, Pause, Subscribe
 
-from .state import NOBODY, SLICE_MS, Asking, Busy, Granted, Leaving, read_payload
+from .state import NOBODY, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ class Attempt:
     def __init__(
         self,
         steps: LockSteps,
-        asking: Asking,
+        asking: AcquireRequest,
         until: float | None,
         clock: Callable[[], float],
         *,
@@ -147,7 +147,7 @@ class Attempt:
         """
         asking = self.asking
         try:
-            leaving = Leaving(asking.token, asking.group, asking.record)
+            leaving = ReleaseRequest(asking.token, asking.group, asking.record)
             yield from self._steps.release(leaving, waiters=True)
         except (ConnectionLost, redis.exceptions.RedisError):
             return
@@ -155,10 +155,10 @@ class Attempt:
     def _listen(self, *, connect: bool) -> Core[None]:
         left = self._limit() - self._clock()
         seconds = max(0.0, left) if left < float("inf") else None
-        channel = yield Listen(self._steps.keys.lock, connect, seconds)
+        channel = yield Subscribe(self._steps.keys.lock, connect, seconds)
         self.asking = self.asking._replace(channel=channel or (NOBODY if connect else b""))
 
-    def _ask(self, asking: Asking) -> Core[Granted | Busy | None]:
+    def _ask(self, asking: AcquireRequest) -> Core[Granted | Busy | None]:
         """Ask once; None: the server did not answer, for no longer than a lease so far."""
         try:
             answer = yield from self._steps.acquire(asking)
@@ -185,7 +185,7 @@ class Attempt:
             yield Pause(max(0.0, min(seconds, self._look)))
             self._look = min(2 * self._look, LONGEST_LOOK)
             return None
-        payload = yield Wait(asking.token, max(0.0, seconds))
+        payload = yield NextMessage(asking.token, max(0.0, seconds))
         if payload is None:
             return None
         grant = read_payload(payload)[1]

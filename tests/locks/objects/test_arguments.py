@@ -49,7 +49,7 @@ def parameters(function):
     "method", ["acquire", "release", "locked", "owned", "extend", "reacquire", "__init__"]
 )
 def test_each_parameter_of_redis_pys_lock_is_one_of_ours(theirs, ours, method):
-    mine = bloomlock.locks.face.LockFace if method == "__init__" else ours
+    mine = bloomlock.locks.base.LockBase if method == "__init__" else ours
     assert parameters(getattr(theirs, method)) <= parameters(getattr(mine, method))
 
 

@@ -27,7 +27,7 @@ from bloomlock import (
     LockNotOwnedError,
     ReadWriteLock,
 )
-from bloomlock.commands import Request
+from bloomlock.effects import Request
 
 WORKERS, STEPS = 3, 60
 TTL = 60.0

@@ -12,7 +12,7 @@ import pytest
 from bloomlock import Lock, ReadWriteLock
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.abilities import Abilities
-from bloomlock.locks.protocol.state import Asking, Granted, Leaving
+from bloomlock.locks.protocol.state import AcquireRequest, Granted, ReleaseRequest
 
 THREADS, ROUNDS = 5, 20
 PATIENCE = 60
@@ -82,9 +82,9 @@ def test_a_forbidden_announcement_does_not_undo_the_grant(client, as_user):
     """The error that PUBLISH gives must not leave a step half done."""
     for name, rules in {"scripts": NO_CHANNELS, "watch": [*NO_CHANNELS, "-@scripting"]}.items():
         way = lock_ways.ServerWay(as_user(*rules), LockKeys.of(name), Abilities())
-        waiter = Asking(b"waiter", 60_000, channel=b"forbidden")
-        way.acquire(Asking(b"holder", 60_000))
+        waiter = AcquireRequest(b"waiter", 60_000, channel=b"forbidden")
+        way.acquire(AcquireRequest(b"holder", 60_000))
         way.acquire(waiter)
-        assert way.release(Leaving(b"holder"))
+        assert way.release(ReleaseRequest(b"holder"))
         assert way.picture() == lock_ways.Picture(b"waiter", frozenset(), ())
         assert isinstance(way.acquire(waiter), Granted)

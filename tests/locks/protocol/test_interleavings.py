@@ -12,10 +12,10 @@ from lock_model import LEASE_MS, Budget, Kind
 
 ONE = Kind()
 TWICE = Kind(rounds=2)
-ON_TRIAL = Kind(trial_ms=LEASE_MS // 2)
+ON_TRIAL = Kind(provisional_lease_ms=LEASE_MS // 2)
 READER = Kind(b"r")
-READER_ON_TRIAL = READER._replace(trial_ms=LEASE_MS // 2)
-OWNER = Kind(b"o", joins=True)
+READER_ON_TRIAL = READER._replace(provisional_lease_ms=LEASE_MS // 2)
+OWNER = Kind(b"o", may_join=True)
 ALL = Budget(crashes=1, losses=1, naps=1, renewals=1, mutes=1)
 
 WORLDS = [

@@ -18,19 +18,19 @@ from loss_proxy import HANDSHAKE
 
 from bloomlock import Lock
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving
+from bloomlock.locks.protocol.state import AcquireRequest, Busy, Granted, ReleaseRequest
 
 LEASE_MS = 600_000
 PATIENCE = 60
 KEYS = LockKeys.of("lossy")
 HOLDER, WAITER, OTHER, READER = (
-    Asking(name, LEASE_MS, group, channel=b"channel")
+    AcquireRequest(name, LEASE_MS, group, channel=b"channel")
     for name, group in ((b"holder", b""), (b"waiter", b""), (b"other", b""), (b"reader", b"r"))
 )
 
 
 def leaving(asking):
-    return Leaving(asking.token, asking.group, asking.record)
+    return ReleaseRequest(asking.token, asking.group, asking.record)
 
 
 # What stands before, and the step whose commands are lost.
@@ -43,12 +43,15 @@ STEPS = {
     "renew": ([HOLDER], lambda way: way.renew(HOLDER.token, b"", LEASE_MS)),
     "renew shared": ([READER], lambda way: way.renew(READER.token, b"r", LEASE_MS)),
     "renew nothing": ([WAITER], lambda way: way.renew(HOLDER.token, b"", LEASE_MS)),
-    "release": ([HOLDER], lambda way: way.release(Leaving(HOLDER.token))),
-    "release shared": ([READER], lambda way: way.release(Leaving(READER.token, b"r"))),
-    "hand on": ([HOLDER, WAITER, OTHER], lambda way: way.release(Leaving(HOLDER.token))),
-    "hand on to a reader": ([HOLDER, READER], lambda way: way.release(Leaving(HOLDER.token))),
+    "release": ([HOLDER], lambda way: way.release(ReleaseRequest(HOLDER.token))),
+    "release shared": ([READER], lambda way: way.release(ReleaseRequest(READER.token, b"r"))),
+    "hand on": ([HOLDER, WAITER, OTHER], lambda way: way.release(ReleaseRequest(HOLDER.token))),
+    "hand on to a reader": (
+        [HOLDER, READER],
+        lambda way: way.release(ReleaseRequest(HOLDER.token)),
+    ),
     "leave": ([HOLDER, WAITER, OTHER], lambda way: way.release(leaving(WAITER))),
-    "release nothing": ([WAITER], lambda way: way.release(Leaving(HOLDER.token))),
+    "release nothing": ([WAITER], lambda way: way.release(ReleaseRequest(HOLDER.token))),
 }
 
 

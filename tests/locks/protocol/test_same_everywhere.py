@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from servers import wait_until
 
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.state import NOBODY, Asking, Busy, Granted, Leaving, read_payload
+from bloomlock.locks.protocol.state import (
+    NOBODY,
+    AcquireRequest,
+    Busy,
+    Granted,
+    ReleaseRequest,
+    read_payload,
+)
 
 LEASE_MS = 600_000
 TOLERANCE_MS = 60_000
@@ -101,20 +108,22 @@ def channel_of(way, client):
 
 
 def asking_of(operation, way):
-    group, joins = KINDS[operation.client]
+    group, may_join = KINDS[operation.client]
     token = b"t%d.%d" % (operation.client, operation.round)
     channel = channel_of(way, operation.client) if operation.waits else b""
     # The lease is part of the record, which stays the same while somebody waits.
     lease_ms = LEASE_MS if operation.waits else operation.lease_ms
     # Every second one is on trial.
-    return Asking(token, lease_ms, group, joins, channel, operation.client % 2 * LEASE_MS // 2)
+    return AcquireRequest(
+        token, lease_ms, group, may_join, channel, operation.client % 2 * LEASE_MS // 2
+    )
 
 
 def carry_out(way, name, operation):
     asking = asking_of(operation, name)
     actions = {
         "acquire": lambda: way.acquire(asking),
-        "release": lambda: way.release(Leaving(asking.token, asking.group, asking.record)),
+        "release": lambda: way.release(ReleaseRequest(asking.token, asking.group, asking.record)),
         "renew": lambda: way.renew(asking.token, asking.group, operation.lease_ms),
         "expire": way.expire,
         "expire holder": lambda: way.expire_holder(asking.token),
@@ -255,7 +264,7 @@ def test_a_lock_that_somebody_took_without_a_lease_is_waited_for(client):
     for name, abilities in lock_ways.WAYS.items():
         way = lock_ways.ServerWay(client, LockKeys.of(name), abilities())
         client.set(way.keys.lock, b"a stranger")
-        answer = way.acquire(Asking(b"t", LEASE_MS, channel=b"c"))
+        answer = way.acquire(AcquireRequest(b"t", LEASE_MS, channel=b"c"))
         assert isinstance(answer, Busy)
         assert answer.remaining_ms == -1
         assert answer.position == 0
@@ -268,17 +277,17 @@ def test_the_clock_of_a_server_may_have_been_ahead(client, way):
     operated = lock_ways.ServerWay(client, LockKeys.of(way), lock_ways.WAYS[way]())
     ahead = now_us(client) + 3_600_000_000
     client.set(operated.keys.fence, ahead, px=LEASE_MS)
-    first = Asking(b"first", LEASE_MS, channel=NOBODY)
-    granted = operated.acquire(Asking(b"holder", LEASE_MS))
+    first = AcquireRequest(b"first", LEASE_MS, channel=NOBODY)
+    granted = operated.acquire(AcquireRequest(b"holder", LEASE_MS))
     assert granted == Granted(ahead + 1, waiters=False)
     # It is kept until it is behind the clock, and a minute, or two leases, longer.
     assert client.pttl(operated.keys.fence) == pytest.approx(
         3_600_000 + 2 * LEASE_MS, abs=TOLERANCE_MS
     )
     client.zadd(operated.keys.queue, {first.record: ahead})
-    late = operated.acquire(Asking(b"second", LEASE_MS, channel=b"c2"))
+    late = operated.acquire(AcquireRequest(b"second", LEASE_MS, channel=b"c2"))
     assert isinstance(late, Busy)
     assert late.position == 1
     assert late.fence == ahead + 1
-    assert operated.release(Leaving(b"holder"))
+    assert operated.release(ReleaseRequest(b"holder"))
     assert operated.picture() == lock_ways.Picture(b"first", frozenset(), (b"second",))

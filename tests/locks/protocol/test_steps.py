@@ -11,12 +11,12 @@ from loss_proxy import HANDSHAKE
 
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.abilities import Abilities
-from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving
+from bloomlock.locks.protocol.state import AcquireRequest, Busy, Granted, ReleaseRequest
 from bloomlock.locks.protocol.steps import LockSteps
 
 LEASE_MS = 600_000
 KEYS = LockKeys.of("steps")
-ME = Asking(b"me", LEASE_MS)
+ME = AcquireRequest(b"me", LEASE_MS)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def round_of(way):
     """The commands of one more acquire, renewal and release."""
     assert isinstance(way.acquire(ME), Granted)
     assert way.renew(b"me", b"", LEASE_MS)
-    assert way.release(Leaving(b"me"))
+    assert way.release(ReleaseRequest(b"me"))
 
 
 def test_what_the_server_has_is_found_by_trying_once(kind, client, proxy, through):
@@ -64,7 +64,7 @@ def test_the_compare_and_delete_of_redis_is_tried_after_that_of_valkey():
     steps = LockSteps(KEYS, Abilities())
     unknown = redis.ResponseError("unknown command 'DELIFEQ', with args beginning with: ...")
     for replies in ([unknown, 0], [1, 0]), ([1, 0],):
-        core = steps.release(Leaving(b"me"), waiters=False)
+        core = steps.release(ReleaseRequest(b"me"), waiters=False)
         request = next(core)
         for reply in replies[:-1]:
             assert b"DELIFEQ" in request.commands[0]
@@ -93,7 +93,7 @@ def test_an_error_that_passes_switches_nothing_off(valkey):
         try:
             for step in (
                 lambda: way.renew(b"me", b"", LEASE_MS),
-                lambda: way.release(Leaving(b"me")),
+                lambda: way.release(ReleaseRequest(b"me")),
             ):
                 with pytest.raises(redis.ResponseError, match="(?i)not enough good replicas"):
                     step()
@@ -108,14 +108,14 @@ def test_an_error_that_passes_switches_nothing_off(valkey):
 def test_after_all_is_released_only_the_fence_is_left_and_expires(client, name):
     way = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS[name]())
     everybody = [
-        Asking(b"t%d" % number, LEASE_MS, group, channel=b"c")
+        AcquireRequest(b"t%d" % number, LEASE_MS, group, channel=b"c")
         for number, group in enumerate([b"", b"", b"r", b"r", b"", b"o", b"o"])
     ]
     for asking in everybody:
         way.acquire(asking)
     for asking in everybody:
         assert isinstance(way.acquire(asking), Granted)
-        assert way.release(Leaving(asking.token, asking.group, asking.record))
+        assert way.release(ReleaseRequest(asking.token, asking.group, asking.record))
     assert list(client.scan_iter()) == [KEYS.fence.encode()]
     assert 0 < client.pttl(KEYS.fence) <= 2 * LEASE_MS
 
@@ -125,10 +125,10 @@ def test_everything_of_clients_that_were_killed_expires(client, name):
     way = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS[name]())
     for group in (b"", b"r"):
         client.delete(*KEYS)
-        assert isinstance(way.acquire(Asking(b"holder", LEASE_MS, group)), Granted)
+        assert isinstance(way.acquire(AcquireRequest(b"holder", LEASE_MS, group)), Granted)
         for number in range(3):
             for _ in range(2):  # the second time as one who comes back
-                asking = Asking(b"w%d" % number, LEASE_MS, channel=b"c")
+                asking = AcquireRequest(b"w%d" % number, LEASE_MS, channel=b"c")
                 assert isinstance(way.acquire(asking), Busy)
         wanted = {KEYS.lock, KEYS.queue, KEYS.alive, KEYS.fence, *([KEYS.holders] if group else [])}
         assert {key.decode() for key in client.scan_iter()} == wanted
@@ -139,7 +139,7 @@ def test_everything_of_clients_that_were_killed_expires(client, name):
 def test_a_hold_that_is_over_is_not_held_though_others_share_the_lock(client):
     way = lock_ways.ServerWay(client, KEYS, Abilities())
     for token in (b"one", b"two"):
-        way.acquire(Asking(token, LEASE_MS, b"r"))
+        way.acquire(AcquireRequest(token, LEASE_MS, b"r"))
     assert way._run(way.steps.is_held(b"one", b"r"))
     way.expire_holder(b"one")
     assert not way._run(way.steps.is_held(b"one", b"r"))
@@ -164,7 +164,7 @@ def test_a_hold_is_confirmed_by_as_many_replicas_as_there_are(client, name):
 @pytest.mark.parametrize("name", lock_ways.WAYS)
 def test_late_copies_of_earlier_requests_shorten_no_lease(client, name, group):
     way = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS[name]())
-    early = Asking(b"me", LEASE_MS // 100, group)
+    early = AcquireRequest(b"me", LEASE_MS // 100, group)
     assert isinstance(way.acquire(early), Granted)
     assert way.renew(b"me", group, early.lease_ms)
     assert way.renew(b"me", group, LEASE_MS)

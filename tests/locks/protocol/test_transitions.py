@@ -17,10 +17,10 @@ from bloomlock.locks.protocol.state import (
     FENCE_LIFE_MS,
     LIVENESS_MS,
     SLICE_MS,
-    Asking,
+    AcquireRequest,
     Granted,
-    Leaving,
     LockState,
+    ReleaseRequest,
     read_record,
 )
 
@@ -35,7 +35,7 @@ class Known:
 
     def __init__(self, number):
         self.number = number
-        self.group, self.joins = KINDS[number]
+        self.group, self.may_join = KINDS[number]
         self.round = 0
         self.start_over()
 
@@ -44,10 +44,12 @@ class Known:
         self.asked = None
         self.until = None
         token = b"%d.%d" % (self.number, self.round)
-        self.asking = Asking(token, LEASE_MS, self.group, self.joins, b"c%d" % self.number)
+        self.asking = AcquireRequest(
+            token, LEASE_MS, self.group, self.may_join, b"c%d" % self.number
+        )
 
     def leaving(self):
-        return Leaving(self.asking.token, self.group, self.asking.record)
+        return ReleaseRequest(self.asking.token, self.group, self.asking.record)
 
 
 class Transitions(RuleBasedStateMachine):
@@ -153,9 +155,9 @@ class Transitions(RuleBasedStateMachine):
         held = client.asking.token in (self.seen()[0], *self.seen()[1])
         answer, direct = self.acquire(client, asking)
         if direct and not held:
-            joined = client.joins and len(self.seen()[1]) > 1
+            joined = client.may_join and len(self.seen()[1]) > 1
             assert joined or not self.waiting()
-        if relied or (group_held and client.joins):
+        if relied or (group_held and client.may_join):
             assert isinstance(answer, Granted)
         if again:
             before = self.seen()
@@ -217,7 +219,7 @@ class Transitions(RuleBasedStateMachine):
             assert self.seen() == before
         else:
             waiting = self.waiting()
-            leaving = Leaving(b"?", group)
+            leaving = ReleaseRequest(b"?", group)
             assert not transitions.release(self.state, self.now_us, leaving, told.append)
             self.note(told, waiting)
             # A free lock is handed on by anybody; and so is one that waiters' group shares.

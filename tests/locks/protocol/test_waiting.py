@@ -8,9 +8,15 @@ import lock_ways
 import pytest
 import redis
 
-from bloomlock.commands import Behind, ConnectionLost, Limit, Listen, Pause, Request, Wait
+from bloomlock.effects import Behind, ConnectionLost, Limit, NextMessage, Pause, Request, Subscribe
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.state import SLICE_MS, Announcement, Asking, Granted, Leaving
+from bloomlock.locks.protocol.state import (
+    SLICE_MS,
+    AcquireRequest,
+    Announcement,
+    Granted,
+    ReleaseRequest,
+)
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.waiting import NOBODY, Attempt, deadline_of
 
@@ -27,7 +33,7 @@ class Waiter:
         self.now = 1000.0
         self.asks = 0
         self.channel = channel
-        asking = Asking(b"waiter", LEASE_MS)
+        asking = AcquireRequest(b"waiter", LEASE_MS)
         self.attempt = Attempt(LockSteps(KEYS, abilities), asking, until, lambda: self.now)
         self._core = self.attempt.run()
         self._step = next(self._core)
@@ -38,9 +44,9 @@ class Waiter:
     def go(self, answer=None):
         """Answer the last step; return the next one to wait for, or None at the end."""
         try:
-            if not isinstance(self._step, (Request, Listen, Limit, Behind)):
+            if not isinstance(self._step, (Request, Subscribe, Limit, Behind)):
                 self._step = self._core.send(answer)
-            while isinstance(self._step, (Request, Listen, Limit, Behind)):
+            while isinstance(self._step, (Request, Subscribe, Limit, Behind)):
                 if self.is_down and isinstance(self._step, Request):
                     self._step = self._core.throw(lost())
                 else:
@@ -52,7 +58,7 @@ class Waiter:
 
     def _answer(self):
         step = self._step
-        if isinstance(step, Listen):
+        if isinstance(step, Subscribe):
             return self.channel if step.connect else b""
         if isinstance(step, Limit):
             return None
@@ -91,7 +97,7 @@ def abilities(request):
 def holder(client):
     """Somebody who has the lock, and a way to operate it."""
     way = lock_ways.ServerWay(client, KEYS, lock_ways.scripts_only())
-    way.acquire(Asking(b"holder", LEASE_MS))
+    way.acquire(AcquireRequest(b"holder", LEASE_MS))
     return way
 
 
@@ -107,9 +113,9 @@ def test_it_waits_a_slice_and_then_asks_again(client, holder, abilities):
     waiter = Waiter(client, abilities)
     for _ in range(3):
         step = waiter.go()
-        assert step == Wait(b"waiter", SLICE_MS / 1000)
+        assert step == NextMessage(b"waiter", SLICE_MS / 1000)
     assert holder.picture().queue == (b"waiter",)
-    holder.release(Leaving(b"holder"))
+    holder.release(ReleaseRequest(b"holder"))
     assert waiter.go() is None
     assert waiter.result.deadline == deadline_of(waiter.now, LEASE_MS)
     assert holder.picture().value == b"waiter"
@@ -118,7 +124,7 @@ def test_it_waits_a_slice_and_then_asks_again(client, holder, abilities):
 def test_it_waits_no_longer_than_the_lease_of_the_holder(client, holder, abilities):
     client.pexpire(KEYS.lock, 700)
     step = Waiter(client, abilities).go()
-    assert isinstance(step, Wait)
+    assert isinstance(step, NextMessage)
     assert 0 < step.seconds < 1
 
 
@@ -126,7 +132,7 @@ def test_an_announcement_is_enough(client, holder, abilities):
     waiter = Waiter(client, abilities)
     waiter.go()
     asks = waiter.asks
-    holder.release(Leaving(b"holder"))
+    holder.release(ReleaseRequest(b"holder"))
     fence = int(client.get(KEYS.fence))
     waiter.now += 1
     assert waiter.go(announced(Granted(fence, waiters=False))) is None
@@ -140,14 +146,14 @@ def test_the_announcement_of_a_grant_that_is_over_is_none(client, holder, abilit
     """It was stopped while it was granted the lock, until that grant had run out."""
     waiter = Waiter(client, abilities)
     waiter.go()
-    holder.release(Leaving(b"holder"))
+    holder.release(ReleaseRequest(b"holder"))
     old = announced(Granted(int(client.get(KEYS.fence)), waiters=False))
     holder.expire()
-    assert isinstance(holder.acquire(Asking(b"stranger", LEASE_MS)), Granted)
+    assert isinstance(holder.acquire(AcquireRequest(b"stranger", LEASE_MS)), Granted)
     waiter.now += 3600
-    assert isinstance(waiter.go(), Wait)
+    assert isinstance(waiter.go(), NextMessage)
     # The message was there all the time, and is read only now.
-    assert isinstance(waiter.go(old), Wait)
+    assert isinstance(waiter.go(old), NextMessage)
     assert waiter.result is None
     assert holder.picture() == lock_ways.Picture(b"stranger", frozenset(), (b"waiter",))
 
@@ -155,28 +161,28 @@ def test_the_announcement_of_a_grant_that_is_over_is_none(client, holder, abilit
 def test_the_same_after_all_was_flushed(client, holder, abilities):
     waiter = Waiter(client, abilities)
     waiter.go()
-    holder.release(Leaving(b"holder"))
+    holder.release(ReleaseRequest(b"holder"))
     old = announced(Granted(int(client.get(KEYS.fence)), waiters=False))
     client.flushall()
-    holder.acquire(Asking(b"stranger", LEASE_MS))
-    assert isinstance(waiter.go(), Wait)
-    assert isinstance(waiter.go(old), Wait)
+    holder.acquire(AcquireRequest(b"stranger", LEASE_MS))
+    assert isinstance(waiter.go(), NextMessage)
+    assert isinstance(waiter.go(old), NextMessage)
 
 
 def test_a_grant_that_is_heard_of_too_late_is_none(client, holder, abilities):
     waiter = Waiter(client, abilities)
     waiter.go()
-    holder.release(Leaving(b"holder"))
+    holder.release(ReleaseRequest(b"holder"))
     fence = int(client.get(KEYS.fence))
     holder.expire()
-    holder.acquire(Asking(b"stranger", LEASE_MS))
+    holder.acquire(AcquireRequest(b"stranger", LEASE_MS))
     waiter.now += (LEASE_MS + SLICE_MS) / 1000
-    assert isinstance(waiter.go(announced(Granted(fence, waiters=False))), Wait)
+    assert isinstance(waiter.go(announced(Granted(fence, waiters=False))), NextMessage)
 
 
 def test_when_time_is_up_it_leaves_the_queue(client, holder, abilities):
     waiter = Waiter(client, abilities, until=1001.5)
-    assert waiter.go() == Wait(b"waiter", 1.5)
+    assert waiter.go() == NextMessage(b"waiter", 1.5)
     waiter.now += 1.5
     assert waiter.go() is None
     assert waiter.result is None
@@ -186,8 +192,8 @@ def test_when_time_is_up_it_leaves_the_queue(client, holder, abilities):
 def test_a_grant_made_while_it_leaves_is_passed_on(client, holder, abilities):
     waiter = Waiter(client, abilities)
     waiter.go()
-    holder.acquire(Asking(b"behind", LEASE_MS, channel=b"other"))
-    holder.release(Leaving(b"holder"))
+    holder.acquire(AcquireRequest(b"behind", LEASE_MS, channel=b"other"))
+    holder.release(ReleaseRequest(b"holder"))
     core, waiter._core = waiter._core, waiter.attempt.leave()
     core.close()
     waiter._step = next(waiter._core)
@@ -201,7 +207,7 @@ def test_whom_nobody_can_tell_looks_by_itself(client, holder, abilities):
     assert all(isinstance(step, Pause) for step in looks)
     assert [step.seconds for step in looks] == [0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
     assert waiter.asking.channel == NOBODY
-    holder.release(Leaving(b"holder"))
+    holder.release(ReleaseRequest(b"holder"))
     assert waiter.go() is None
     assert waiter.result is not None
 
@@ -224,7 +230,7 @@ def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(client, holde
     step = waiter.go()
     while isinstance(step, Pause):
         step = waiter.go()
-    assert isinstance(step, Wait)
+    assert isinstance(step, NextMessage)
 
 
 def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(client, holder, abilities):

@@ -12,12 +12,12 @@ import lock_ways
 import pytest
 import redis
 
-from bloomlock.commands import Listen, Pause, Request
+from bloomlock.effects import Pause, Request, Subscribe
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol import transitions
 from bloomlock.locks.protocol.optimistic import run_optimistically
 from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving
+from bloomlock.locks.protocol.state import AcquireRequest, Busy, Granted, ReleaseRequest
 from bloomlock.locks.protocol.steps import LockSteps
 
 LEASE_MS = 600_000
@@ -31,7 +31,7 @@ def carry_out(core, client, before_command=lambda _: None):
     try:
         step = next(core)
         while True:
-            assert not isinstance(step, Listen)
+            assert not isinstance(step, Subscribe)
             answer = None
             if isinstance(step, Request):
                 answer = []
@@ -55,12 +55,12 @@ def carry_out(core, client, before_command=lambda _: None):
 
 
 def asking(name, group=b"", **more):
-    return Asking(name.encode(), LEASE_MS, group, channel=b"channel", **more)
+    return AcquireRequest(name.encode(), LEASE_MS, group, channel=b"channel", **more)
 
 
 HOLDER, FIRST, SECOND = asking("holder"), asking("first"), asking("second")
 READER, READING = asking("reader", b"r"), asking("reading", b"r")
-NEWCOMER = Asking(b"newcomer", LEASE_MS)
+NEWCOMER = AcquireRequest(b"newcomer", LEASE_MS)
 SITUATIONS = {
     "free": [],
     "held": [HOLDER],
@@ -76,7 +76,7 @@ def acquire(who):
 
 
 def leave(who):
-    leaving = Leaving(who.token, who.group, who.record)
+    leaving = ReleaseRequest(who.token, who.group, who.record)
     return lambda steps, _: steps.release(leaving, waiters=True)
 
 
@@ -175,13 +175,15 @@ def test_nobody_is_told_of_a_grant_that_did_not_happen(client):
     scripts = LockSteps(KEYS, lock_ways.scripts_only())
     for who in (HOLDER, FIRST, SECOND):
         carry_out(scripts.acquire(who), client)
-    leave_first = scripts.release(Leaving(FIRST.token, b"", FIRST.record), waiters=True)
+    leave_first = scripts.release(ReleaseRequest(FIRST.token, b"", FIRST.record), waiters=True)
 
     def first_leaves(number):
         if number == 8:
             carry_out(leave_first, client)
 
-    core = LockSteps(KEYS, lock_ways.watch_only()).release(Leaving(HOLDER.token), waiters=True)
+    core = LockSteps(KEYS, lock_ways.watch_only()).release(
+        ReleaseRequest(HOLDER.token), waiters=True
+    )
     assert carry_out(core, client, first_leaves) is True
     messages = []
     while (message := heard.get_message(timeout=0.5)) is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bloomlock import QuorumError
-from bloomlock.commands import Pause
+from bloomlock.effects import Pause
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.quorum import Vote
-from bloomlock.locks.protocol.state import Asking
+from bloomlock.locks.protocol.state import AcquireRequest
 from bloomlock.locks.redlock_asking import AskEach
 from bloomlock.locks.redlock_core import MajorityAttempt
 from bloomlock.locks.redlock_steps import Limits, MajoritySteps
@@ -27,7 +27,7 @@ class Driven:
         limits = Limits(1.0, 0.0, (PAUSE, PAUSE))
         abilities = [Abilities() for _ in range(3)]
         steps = MajoritySteps("job", LockKeys.of("job"), abilities, limits, lambda: self.now)
-        asking = Asking(b"", round(LEASE * 1000))
+        asking = AcquireRequest(b"", round(LEASE * 1000))
         self.attempt = MajorityAttempt(steps, asking, until, lambda: self.now, lambda: PAUSE)
         self.core = self.attempt.run()
         self.step = next(self.core)

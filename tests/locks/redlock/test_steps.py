@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bloomlock import QuorumError
-from bloomlock.commands import ConnectionLost, Pause, Request, deliver
+from bloomlock.effects import ConnectionLost, Pause, Request, deliver
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.quorum import Vote
 from bloomlock.locks.protocol.renewing import Renewal
-from bloomlock.locks.protocol.state import Asking, Leaving
+from bloomlock.locks.protocol.state import AcquireRequest, ReleaseRequest
 from bloomlock.locks.protocol.voting import note_sending
 from bloomlock.locks.redlock_server import VotingServer
 from bloomlock.locks.redlock_steps import Limits, MajoritySteps
@@ -79,7 +79,7 @@ def test_what_is_not_held_is_not_renewed(steps):
     ],
 )
 def test_release(steps, votes, held):
-    core = steps.release(Leaving(b"t"), waiters=False)
+    core = steps.release(ReleaseRequest(b"t"), waiters=False)
     if held is not None:
         assert result(core, votes) is held
     else:
@@ -111,7 +111,7 @@ def test_nothing_is_sent_for_a_try_that_is_over(steps, closed, until):
     ballot.closed = closed
     server = VotingServer(0, KEYS, Abilities(), 0.0, lambda: 100.0)
     for core in (
-        server.vote(ballot, Asking(b"t", 5000), until),
+        server.vote(ballot, AcquireRequest(b"t", 5000), until),
         server.leave(ballot),
     ):
         with pytest.raises(StopIteration):

@@ -12,12 +12,12 @@ from bloomlock.locks.protocol import transitions
 from bloomlock.locks.protocol.state import (
     LIVENESS_MS,
     SLICE_MS,
+    AcquireRequest,
     Announcement,
-    Asking,
     Busy,
     Granted,
-    Leaving,
     LockState,
+    ReleaseRequest,
     read_record,
 )
 from bloomlock.locks.protocol.waiting import Attempt, deadline_of
@@ -29,12 +29,12 @@ FINISHED = ("done", "crashed")
 
 
 class Kind(NamedTuple):
-    """What a client is; it takes the lock `rounds` times. See `Asking` for the rest."""
+    """What a client is; it takes the lock `rounds` times. See `AcquireRequest` for the rest."""
 
     group: bytes = b""
-    joins: bool = False
+    may_join: bool = False
     rounds: int = 1
-    trial_ms: int = 0
+    provisional_lease_ms: int = 0
 
 
 class Client(NamedTuple):
@@ -117,14 +117,14 @@ class World(NamedTuple):
         left = getattr(self.budget, what)
         return self._replace(budget=self.budget._replace(**{what: left - 1}))
 
-    def asking(self, who: int) -> Asking:
-        group, joins, _, trial_ms = self.kinds[who]
+    def asking(self, who: int) -> AcquireRequest:
+        group, may_join, _, provisional_lease_ms = self.kinds[who]
         token = b"%d.%d" % (who, self.clients[who].round)
-        return Asking(token, LEASE_MS, group, joins, b"c%d" % who, trial_ms)
+        return AcquireRequest(token, LEASE_MS, group, may_join, b"c%d" % who, provisional_lease_ms)
 
-    def leaving(self, who: int) -> Leaving:
+    def leaving(self, who: int) -> ReleaseRequest:
         asking = self.asking(who)
-        return Leaving(asking.token, asking.group, asking.record)
+        return ReleaseRequest(asking.token, asking.group, asking.record)
 
     def state(self) -> LockState:
         """Return the server's state without what has expired by now."""
@@ -219,7 +219,7 @@ def direct_deadline(client: Client) -> int:
 def _check_nobody_passed(world: World, who: int) -> None:
     """Whoever is given the lock by asking passes no live waiter, unless he must."""
     kind = world.kinds[who]
-    joined = kind.joins and world.state().value == b"=" + kind.group
+    joined = kind.may_join and world.state().value == b"=" + kind.group
     others = [other for other in world.order if other != who and world.is_in_line(other)]
     assert joined or not others, f"{who} passed {others}"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Tally:
+class CrawlStats:
     """The sum of the journals so far. Keys are fingerprints in hex.
 
     Attributes:
@@ -85,7 +85,7 @@ class JournalReader:
         self._paths = paths
         self._offsets = [0] * len(paths)
 
-    def read_into(self, tally: Tally) -> bool:
+    def read_into(self, tally: CrawlStats) -> bool:
         """Add the new whole lines to the tally.
 
         Returns:

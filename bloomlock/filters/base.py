@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .core import FilterCore
 
 
-class FilterFace(Parameters):
+class FilterBase(Parameters):
     """Name, parameters and strategy of a filter on a server as attributes."""
 
     _core: FilterCore

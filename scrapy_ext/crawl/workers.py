@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _GRACE = 3.0
 
 
-class Team:
+class Workers:
     """The worker processes.
 
     Each has a session of its own, so that Ctrl-C reaches the job alone, and ends by itself when

@@ -22,7 +22,7 @@ _SECONDS = 3.0
 _AT_ONCE = 1_000
 
 
-class Board:
+class Frontier:
     """The queue and the workers' state."""
 
     def __init__(self, url: str, client: redis.Redis) -> None:
@@ -87,8 +87,8 @@ class Board:
         with self.client.pipeline(transaction=True) as transaction:
             transaction.llen(self.queue)
             transaction.hvals(self.busy)
-            queued, in_hand = transaction.execute()
-        return queued, queued == 0 and all(int(each) == 0 for each in in_hand)
+            queued, in_flight = transaction.execute()
+        return queued, queued == 0 and all(int(each) == 0 for each in in_flight)
 
     def queued_fingerprints(self) -> set[str]:
         """Return the fingerprints of what is in the queue."""

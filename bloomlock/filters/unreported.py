@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Untold(LockOwner):
+class Unreported(LockOwner):
     """Encoded items by the header of the generation they were added to; safe for threads."""
 
     def __init__(self) -> None:

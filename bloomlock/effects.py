@@ -50,7 +50,7 @@ class Writes(Protocol):
         """Make one write after the other."""
 
 
-class Flight(NamedTuple):
+class Pipeline(NamedTuple):
     """Commands for one server, sent without waiting for the replies to those before.
 
     At most UNANSWERED commands have no reply when the next write is made. Answered as a Request.
@@ -75,7 +75,7 @@ class Pause(NamedTuple):
     seconds: float
 
 
-class Listen(NamedTuple):
+class Subscribe(NamedTuple):
     """Be told of announcements until the core ends; answered by the channel, b"" if there is none.
 
     Attributes:
@@ -89,7 +89,7 @@ class Listen(NamedTuple):
     seconds: float | None = None
 
 
-class Wait(NamedTuple):
+class NextMessage(NamedTuple):
     """Wait for a message on the channel; answered by the message, or by None.
 
     None means that the time is over, or that messages may have been missed.
@@ -159,7 +159,7 @@ class FreeMemory(NamedTuple):
     key: str
 
 
-class Enter(NamedTuple):
+class EnterContext(NamedTuple):
     """Enter a context manager, and leave it when the core ends if it did not do so itself.
 
     Answered by None, or by the exception that entering raised.
@@ -168,14 +168,24 @@ class Enter(NamedTuple):
     manager: Any
 
 
-class Leave(NamedTuple):
+class ExitContext(NamedTuple):
     """Leave the context manager entered last; answered as Enter."""
 
 
 NO_LIMIT = Limit(None, [])
-Aside: TypeAlias = Pause | Listen | Wait | Track | Clock | Behind | FreeMemory | Enter | Leave
+Effect: TypeAlias = (
+    Pause
+    | Subscribe
+    | NextMessage
+    | Track
+    | Clock
+    | Behind
+    | FreeMemory
+    | EnterContext
+    | ExitContext
+)
 """A step without commands."""
-Step: TypeAlias = Request | Flight | Limit | Aside
+Step: TypeAlias = Request | Pipeline | Limit | Effect
 Core: TypeAlias = Generator[Step, Any, T]
 
 
@@ -276,7 +286,7 @@ def ends_transaction(commands: Sequence[bytes], replies: Replies) -> bool:
     return False
 
 
-def deliver(request: Request | Flight, *, repeatable: bool) -> Core[Replies]:
+def deliver(request: Request | Pipeline, *, repeatable: bool) -> Core[Replies]:
     """Send a request, again where that is safe, and return its replies.
 
     Safe is: nothing was sent yet, or the commands may be repeated. A time-out has already waited
@@ -302,7 +312,7 @@ def deliver(request: Request | Flight, *, repeatable: bool) -> Core[Replies]:
     return replies
 
 
-def collect(request: Request | Flight, *, repeatable: bool) -> Core[Replies]:
+def collect(request: Request | Pipeline, *, repeatable: bool) -> Core[Replies]:
     """Like `deliver`, but never raise: each reply that did not come is the ConnectionLost.
 
     Of a command that was not sent it is one that says so.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from bloomlock.commands import ConnectionLost, Flight, Request
+from bloomlock.effects import ConnectionLost, Pipeline, Request
 
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 MANY = 10_000
@@ -47,7 +47,7 @@ def slowly(core, clock, seconds):
 def until_request(core):
     """Return the first request of a core."""
     step = next(core)
-    while not isinstance(step, (Request, Flight)):
+    while not isinstance(step, (Request, Pipeline)):
         step = core.send(None)
     return step
 

@@ -28,7 +28,7 @@ READERS = b"read"
 """The group of the read side of a read-write lock."""
 
 
-class LockFace:
+class LockBase:
     """The state of a lock as attributes; those of a hold are of this thread's or task's own."""
 
     _event_class: ClassVar[Any]
@@ -79,7 +79,7 @@ class LockFace:
             options,
             group=self._group,
             # An owner comes back while he holds the lock; to wait behind others he must not.
-            joins=self._reentrant,
+            may_join=self._reentrant,
             reentrant=self._reentrant,
         )
         self._use(core, client)
@@ -235,7 +235,7 @@ class LockFace:
 class _Telling:
     """Calls `on_lost` without keeping the lock alive."""
 
-    def __init__(self, lock: LockFace) -> None:
+    def __init__(self, lock: LockBase) -> None:
         self._lock = weakref.ref(lock)
 
     def __call__(self) -> None:
@@ -244,7 +244,7 @@ class _Telling:
             lock._call_on_lost(on_lost)  # noqa: SLF001 - the same module
 
 
-def know_each_other(read: LockFace, write: LockFace) -> None:
+def know_each_other(read: LockBase, write: LockBase) -> None:
     """Let each side of a read-write lock refuse who holds the other and would wait for himself."""
     read._core.other_side, write._core.other_side = write._core, read._core  # noqa: SLF001 - the same module
 

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from bloomlock.locks.protocol import transitions
 from bloomlock.locks.protocol.abilities import Abilities
 from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import Asking, Busy, Granted, Leaving, LockState, read_record
+from bloomlock.locks.protocol.state import (
+    AcquireRequest,
+    Busy,
+    Granted,
+    LockState,
+    ReleaseRequest,
+    read_record,
+)
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.runtime.threads import threads_for
 
@@ -39,8 +46,8 @@ class Picture(NamedTuple):
 class Way(Protocol):
     """Operates one lock."""
 
-    def acquire(self, asking: Asking) -> Granted | Busy: ...
-    def release(self, leaving: Leaving) -> bool | None: ...
+    def acquire(self, asking: AcquireRequest) -> Granted | Busy: ...
+    def release(self, leaving: ReleaseRequest) -> bool | None: ...
     def renew(self, token: bytes, group: bytes, lease_ms: int) -> bool: ...
     def picture(self) -> Picture: ...
     def leases(self) -> dict[bytes, int]:
@@ -71,12 +78,12 @@ class PureWay:
         self.announced: list[Announcement] = []
         self.silent: set[bytes] = set()
 
-    def acquire(self, asking: Asking) -> Granted | Busy:
+    def acquire(self, asking: AcquireRequest) -> Granted | Busy:
         return transitions.acquire(
             self.state, self.now_us, asking, self.announced.append, self.hears
         )
 
-    def release(self, leaving: Leaving) -> bool | None:
+    def release(self, leaving: ReleaseRequest) -> bool | None:
         return transitions.release(
             self.state, self.now_us, leaving, self.announced.append, self.hears
         )
@@ -130,10 +137,10 @@ class ServerWay:
         self.steps = LockSteps(keys, abilities)
         self._run = threads_for(client).run
 
-    def acquire(self, asking: Asking) -> Granted | Busy:
+    def acquire(self, asking: AcquireRequest) -> Granted | Busy:
         return self._run(self.steps.acquire(asking))
 
-    def release(self, leaving: Leaving) -> bool | None:
+    def release(self, leaving: ReleaseRequest) -> bool | None:
         return self._run(self.steps.release(leaving, waiters=False))
 
     def renew(self, token: bytes, group: bytes, lease_ms: int) -> bool:
