@@ -103,18 +103,6 @@ class NextMessage(NamedTuple):
     seconds: float
 
 
-class Track(NamedTuple):
-    """Have news of a key from now on; answered by where to look for them (runtime/tracking.py).
-
-    Answered by None where the server does not let this client have them.
-
-    Attributes:
-        key: The key.
-    """
-
-    key: str
-
-
 class Clock(NamedTuple):
     """Answered by the clock that leases are counted by, a function that returns seconds."""
 
@@ -174,15 +162,7 @@ class ExitContext(NamedTuple):
 
 NO_LIMIT = Limit(None, [])
 Effect: TypeAlias = (
-    Pause
-    | Subscribe
-    | NextMessage
-    | Track
-    | Clock
-    | Behind
-    | FreeMemory
-    | EnterContext
-    | ExitContext
+    Pause | Subscribe | NextMessage | Clock | Behind | FreeMemory | EnterContext | ExitContext
 )
 """A step without commands."""
 Step: TypeAlias = Request | Pipeline | Limit | Effect

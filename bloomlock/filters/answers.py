@@ -58,7 +58,7 @@ def _answer_one(
     core: FilterCore, view: View, item: str | bytes, data: bytes, *, write: bool
 ) -> Core[bool]:
     """Do what Operation does for one item, without its costs where all is as expected."""
-    asked = (yield from core.ask_near(view)) if core.caching is not None else None
+    asked = core.ask_near(view) if core.caching is not None else None
     strategy = core.single_trip
     number, offsets = view.hasher.locate(data)
     shard = view.shards[number]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from bloomlock.descriptor import Wanted
 from bloomlock.hashing import check_key
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
-from bloomlock.runtime.async_tracking import AsyncTracking
 from bloomlock.runtime.clients import async_client
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.tasks import Tasks, tasks_for
@@ -254,8 +253,6 @@ class AsyncBloomFilter(FilterBase):
         if self._coalescer is not None:
             self._coalescer.close()
             self._coalescer = None
-        if isinstance(news := self._core.take_news(), AsyncTracking):
-            await news.close()
         if self._runtime is not None and self._owns_client:
             await self._runtime.close_client()
 

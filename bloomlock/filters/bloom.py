@@ -391,8 +391,6 @@ class BloomFilter(FilterBase):
 
     def close(self) -> None:
         """Give back the connections; closes the client only if this object made it."""
-        if (news := self._core.take_news()) is not None:
-            news.close()
         self._runtime.close()
         if self._owns_client:
             self._runtime.client.close()

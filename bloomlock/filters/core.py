@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted, header_of
-from bloomlock.effects import Track
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies import SingleTrip, make_strategy
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Strategy
 
-    from .near_cache import AnyTracking, NearCache, NearCaching
+    from .near_cache import NearCache, NearCaching
 
 
 ITEMS_PER_CHUNK = 2**18
@@ -38,9 +36,6 @@ ITEMS_PER_CHUNK = 2**18
 
 OWN_GENERATIONS = 64
 """How many of the generations that an object wrote last it knows for its own."""
-
-NEWS_PAUSE_SECONDS = 10.0
-"""How long after a try to get news of the descriptor the next one may be."""
 
 
 def new_generation() -> int:
@@ -68,7 +63,6 @@ class FilterCore(LockOwner):
         unreported: Items added as new without a report; the next `add` of one returns "new". What
             puts items there calls `forget` after it.
         near: The positive answers kept for the view; None if none are, or none yet.
-        news: Where to look for changes of the descriptor.
     """
 
     def __init__(
@@ -103,8 +97,6 @@ class FilterCore(LockOwner):
         self._own_headers: tuple[int, ...] = ()
         self.caching = caching
         self.near: NearCache | None = None
-        self.news: AnyTracking | None = None
-        self._next_news = -math.inf
 
     @property
     def descriptor(self) -> Descriptor:
@@ -185,7 +177,7 @@ class FilterCore(LockOwner):
         self.forget()
         return True
 
-    def ask_near(self, view: View) -> Core[Asked | None]:
+    def ask_near(self, view: View) -> Asked | None:
         """Return where an operation keeps its answers; to be called before it asks.
 
         Args:
@@ -196,23 +188,13 @@ class FilterCore(LockOwner):
         """
         if self.caching is None:
             return None
-        near = self._near_of(view, self.caching)
-        now = self.caching.clock()
-        if not near.has_news and now >= self._next_news:
-            self._next_news = now + NEWS_PAUSE_SECONDS
-            news = yield Track(self.keys.meta)
-            if news is None:
-                self._next_news = math.inf
-            else:
-                self.news = news
-                near.follow(news)
-        return Asked(near, self.caching.clock())
+        return Asked(self._near_of(view, self.caching), self.caching.clock())
 
     def _near_of(self, view: View, caching: NearCaching) -> NearCache:
         near = self.near
         if near is not None and near.header == view.header and not near.ended:
             return near
-        near = caching.start(view.header, self.news)
+        near = caching.start(view.header)
         if view is self.view and self.lost is None:
             self.near = near
             # Looked at again, because whoever replaces the view or finds it lost ends the cache
@@ -225,11 +207,6 @@ class FilterCore(LockOwner):
         """Keep none of the answers kept until now, nor those on their way."""
         if self.near is not None:
             self.near.end()
-
-    def take_news(self) -> AnyTracking | None:
-        """Return the source of news, to be closed; the next use has another one."""
-        news, self.news, self._next_news = self.news, None, -math.inf
-        return news
 
     def current(self) -> Core[View]:
         """Return the view to work with, attaching at the first use.

@@ -5,7 +5,7 @@ the server brings the header that names the generation. So once an item was answ
 added, in a generation, every later answer about it in that generation is "seen" too: keeping it
 keeps the truth. Only a negative answer can become wrong, and none is kept.
 
-What can end is the generation. Three things bound for how long that goes unnoticed:
+What can end is the generation. Two things bound for how long that goes unnoticed:
 
     by construction  What is kept belongs to one `NearCache`, and that to one header. An operation
                      takes the cache of its view before it asks and keeps its answers there and
@@ -16,10 +16,6 @@ What can end is the generation. Three things bound for how long that goes unnoti
                      server, kept or not, and finds the header, or the clear. A clear that has
                      returned came after that moment, so no answer from before it is given later
                      than max_staleness after it.
-    by news          Where the server tells of changes to the descriptor, which everybody writes
-                     who clears, replaces or deletes (runtime/tracking.py), a cache ends some
-                     milliseconds after them. Nothing depends on that: when news fail to come,
-                     time bounds as before.
 
 There is no lock. What several threads change at once is a set of items, or is changed by one
 assignment, any order of which leaves one of the states above: at worst an item is forgotten, or a
@@ -33,23 +29,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.errors import ConfigurationError
-from bloomlock.runtime.tracking import News
 
 from .last_items import LastItems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock.runtime.async_tracking import AsyncTracking
-    from bloomlock.runtime.tracking import Tracking, Unreachable
-
-    AnyTracking = Tracking | AsyncTracking | Unreachable
-
 MAX_STALENESS_SECONDS = 1.0
 """Default of max_staleness."""
-
-LOOK_SECONDS = 0.005
-"""How often is looked for news, while answers are given: a system call every so many answers."""
 
 
 @dataclass(slots=True)
@@ -89,9 +76,9 @@ class NearCaching:
             )
         return cls(near_cache, float(max_staleness), clock) if near_cache else None
 
-    def start(self, header: int, news: AnyTracking | None = None) -> NearCache:
+    def start(self, header: int) -> NearCache:
         """Return an empty cache for the generation of a header."""
-        return NearCache(header, self, news)
+        return NearCache(header, self)
 
 
 class NearCache(LastItems):
@@ -101,24 +88,14 @@ class NearCache(LastItems):
         header: The generation's.
     """
 
-    __slots__ = (
-        "_answers_until",
-        "_caching",
-        "_confirmed_until",
-        "_news",
-        "_now",
-        "header",
-    )
+    __slots__ = ("_answers_until", "_caching", "_now", "header")
 
-    def __init__(self, header: int, caching: NearCaching, news: AnyTracking | None) -> None:
+    def __init__(self, header: int, caching: NearCaching) -> None:
         """Start with nothing, and unconfirmed."""
         super().__init__(caching.size)
         self.header = header
         self._caching = caching
         self._now = caching.clock
-        self._news = news
-        self._confirmed_until = -math.inf
-        # The same, or the time of the next look for news if that is earlier.
         self._answers_until = -math.inf
 
     def knows(self, item: object) -> bool:
@@ -127,49 +104,22 @@ class NearCache(LastItems):
         return (
             kept is not None
             and (item in kept or self._recall(item))
-            and (self._now() < self._answers_until or self._look())
+            and self._now() < self._answers_until
         )
 
     def known(self, items: Sequence[Any]) -> list[bool]:
         """Tell the same of each item; the clock is read once for all."""
-        if self._now() < self._answers_until or self._look():
+        if self._now() < self._answers_until:
             return self.which(items)
         return [False] * len(items)
 
-    def _look(self) -> bool:
-        """Look for news; tell whether answers may be given."""
-        now = self._now()
-        if not now < self._confirmed_until:
-            return False
-        news, next_look = self._news, math.inf
-        if news is not None:
-            found, next_look = news.look(), now + LOOK_SECONDS
-            if found is News.CHANGED:
-                self.end()
-                return False
-            if found is News.BROKEN:
-                self.follow(None)
-                return False
-        self._answers_until = min(self._confirmed_until, next_look)
-        return True
-
     def confirm(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
-        self._confirmed_until = sent + self._caching.max_staleness
+        self._answers_until = sent + self._caching.max_staleness
 
     def doubt(self) -> None:
         """Answer nothing until the next `confirm`; the items stay."""
-        self._confirmed_until = self._answers_until = -math.inf
-
-    def follow(self, news: AnyTracking | None) -> None:
-        """Look there for changes of the descriptor from now on; None: nowhere."""
-        self._news = news
-        self.doubt()
-
-    @property
-    def has_news(self) -> bool:
-        """Whether there is somewhere to look, as far as is known."""
-        return self._news is not None
+        self._answers_until = -math.inf
 
     def end(self) -> None:
         """Answer nothing any more, whatever is confirmed or kept by operations under way."""

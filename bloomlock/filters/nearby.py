@@ -52,7 +52,7 @@ def answer_chunk(
         that it is about.
     """
     view = core.view
-    asked = None if view is None else (yield from core.ask_near(view))
+    asked = None if view is None else core.ask_near(view)
     if view is None or asked is None:
         return (yield from ask(encoded))
     chunk = _Chunk(core, view, asked, ask, write)

@@ -19,7 +19,6 @@ from bloomlock.effects import (
     FreeMemory,
     Pause,
     Subscribe,
-    Track,
 )
 from bloomlock.errors import ConfigurationError
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     from .listening import Listener
-    from .tracking import Tracking, Unreachable
 
 
 MEMORY_REPORT = Path("/proc/meminfo")
@@ -44,7 +42,6 @@ class Asides:
 
     Args:
         find_listener: Gives a listener, or None.
-        track: Gives news of a key, or None.
         connects_by: Gives the parameters of the connections to the server of a key.
         run: Runs another core.
     """
@@ -52,14 +49,12 @@ class Asides:
     def __init__(
         self,
         find_listener: Callable[[Subscribe], Listener | None],
-        track: Callable[[Track], Tracking | Unreachable | None],
         connects_by: Callable[[str], Mapping[str, Any]],
         run: Callable[[Core[None]], None],
     ) -> None:
         """Start with nothing."""
         self._run = run
         self._find_listener = find_listener
-        self._track = track
         self._connects_by = connects_by
         self._listener: Listener | None = None
         self._entered: list[Any] = []
@@ -74,8 +69,6 @@ class Asides:
         elif isinstance(step, Subscribe):
             self._listener = self._listener or self._find_listener(step)
             return self._listener.channel if self._listener else b""
-        elif isinstance(step, Track):
-            return self._track(step)
         elif isinstance(step, (FreeMemory, Clock)):
             if isinstance(step, FreeMemory):
                 answer: Any = free_memory(self._connects_by(step.key))

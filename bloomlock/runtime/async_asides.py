@@ -15,7 +15,6 @@ from bloomlock.effects import (
     FreeMemory,
     Pause,
     Subscribe,
-    Track,
 )
 
 from .asides import free_memory, not_a_manager
@@ -24,9 +23,7 @@ from .clock import boot_clock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from .async_tracking import AsyncTracking
     from .hub import Hub
-    from .tracking import Unreachable
 
 
 class AsyncAsides:
@@ -34,7 +31,6 @@ class AsyncAsides:
 
     Args:
         find_hub: Gives the client's hub, joined, or None.
-        track: Gives news of a key, or None.
         connects_by: Gives the parameters of the connections to the server of a key.
         run_behind: Carries out a Behind.
     """
@@ -42,14 +38,12 @@ class AsyncAsides:
     def __init__(
         self,
         find_hub: Callable[[Subscribe], Awaitable[Hub | None]],
-        track: Callable[[Track], Awaitable[AsyncTracking | Unreachable | None]],
         connects_by: Callable[[str], Awaitable[Mapping[str, Any]]],
         run_behind: Callable[[Behind], Awaitable[None]],
     ) -> None:
         """Start with nothing."""
         self._run_behind = run_behind
         self._find_hub = find_hub
-        self._track = track
         self._connects_by = connects_by
         self._hub: Hub | None = None
         self._entered: list[Any] = []
@@ -64,8 +58,6 @@ class AsyncAsides:
         elif isinstance(step, Subscribe):
             self._hub = self._hub or await self._find_hub(step)
             return self._hub.channel if self._hub else b""
-        elif isinstance(step, Track):
-            return await self._track(step)
         elif isinstance(step, (FreeMemory, Clock)):
             if isinstance(step, FreeMemory):
                 answer: Any = free_memory(await self._connects_by(step.key))

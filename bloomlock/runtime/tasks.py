@@ -27,14 +27,12 @@ from bloomlock.effects import (
     Replies,
     Request,
     Subscribe,
-    Track,
     ends_connection,
     ends_transaction,
     is_refusal,
 )
 
 from .async_asides import AsyncAsides
-from .async_tracking import start_async_tracking
 from .clock import boot_clock
 from .finishing import finish
 from .hub import Hub
@@ -45,8 +43,6 @@ from .workers import out_of_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from .async_tracking import AsyncTracking
-    from .tracking import Unreachable
 
 T = TypeVar("T")
 
@@ -94,7 +90,7 @@ class Tasks:
                         limit, replies = step, None
                     else:
                         asides = asides or AsyncAsides(
-                            self._find_hub, self._track, self._connects_by, self._run_behind
+                            self._find_hub, self._connects_by, self._run_behind
                         )
                         replies = await asides.carry_out(step)
                     _look_for_cancellation(task, cancelled)
@@ -221,9 +217,6 @@ class Tasks:
         if self._loop is not asyncio.get_running_loop():
             await self._move_to_running_loop()
         await self.client.aclose()
-
-    async def _track(self, step: Track) -> AsyncTracking | Unreachable | None:
-        return await start_async_tracking(await self._source(step.key), step.key)
 
     async def _connects_by(self, key: str) -> Mapping[str, Any]:
         parameters: Mapping[str, Any] = (await self._source(key)).connection_kwargs

@@ -33,7 +33,6 @@ from bloomlock.effects import (
     Replies,
     Request,
     Subscribe,
-    Track,
     ends_connection,
     ends_transaction,
     is_refusal,
@@ -43,13 +42,10 @@ from .asides import Asides
 from .clock import boot_clock
 from .listening import Listener, connect_listener
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
-from .tracking import start_tracking
 from .workers import out_of_time, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from .tracking import Tracking, Unreachable
 
 T = TypeVar("T")
 Lease: TypeAlias = tuple[Any, Any]
@@ -111,9 +107,7 @@ class Threads:
                     elif isinstance(step, Limit):
                         limit, replies = step, None
                     else:
-                        asides = asides or Asides(
-                            self._find_listener, self._track, self._connects_by, self.run
-                        )
+                        asides = asides or Asides(self._find_listener, self._connects_by, self.run)
                         replies = asides.carry_out(step)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
@@ -185,9 +179,6 @@ class Threads:
                     return listener
                 listener.close()
         return connect_listener(pool, step.seconds) if step.connect else None
-
-    def _track(self, step: Track) -> Tracking | Unreachable | None:
-        return start_tracking(self._pool(step.key), step.key)
 
     def _connects_by(self, key: str) -> Mapping[str, Any]:
         parameters: Mapping[str, Any] = self._pool(key).connection_kwargs

@@ -57,9 +57,9 @@ def test_sixteen_that_add_together_keep_the_capacity(valkey, batch):
 
 
 @pytest.mark.parametrize("layout", ["classic", "blocked"])
-def test_few_items_over_many_shards_fit(alone, layout):
+def test_few_items_over_many_shards_fit(r, layout):
     for shards, capacity in ((32, 40), (4, 400)):
-        made = BloomFilter(f"{shards}", capacity, 1e-6, client=alone, shards=shards, layout=layout,
+        made = BloomFilter(f"{shards}", capacity, 1e-6, client=r, shards=shards, layout=layout,
                            on_full="raise")  # fmt: skip
         with pytest.raises(CapacityError) as caught:
             made.add_many(str(number) for number in range(3 * capacity))

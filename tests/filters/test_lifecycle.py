@@ -225,20 +225,20 @@ def test_tampering_is_refused_and_can_be_deleted(client, tampered):
     ),
     st.binary(max_size=20),
 )
-def test_no_descriptor_gets_through_but_as_one_sentence(alone, changes, start):
-    alone.flushall()
-    BloomFilter("good", 10, client=alone)
-    BloomFilter("x", 1000, 0.01, client=alone).add("a")
+def test_no_descriptor_gets_through_but_as_one_sentence(r, changes, start):
+    r.flushall()
+    BloomFilter("good", 10, client=r)
+    BloomFilter("x", 1000, 0.01, client=r).add("a")
     for field, value in changes.items():
-        alone.hdel(META, field) if value is None else alone.hset(META, field, value)
+        r.hdel(META, field) if value is None else r.hset(META, field, value)
     if start:
-        alone.setrange(BITS, 0, start)
+        r.setrange(BITS, 0, start)
     ways = [
-        lambda: BloomFilter("x", 1000, 0.01, client=alone).info(),
-        lambda: BloomFilter.open("x", client=alone).info(),
-        lambda: BloomFilter.open("x", client=alone, on_lost="recreate").add("b"),
-        lambda: BloomFilter.open("good", client=alone).copy("x"),
-        lambda: delete_filter("x", client=alone),
+        lambda: BloomFilter("x", 1000, 0.01, client=r).info(),
+        lambda: BloomFilter.open("x", client=r).info(),
+        lambda: BloomFilter.open("x", client=r, on_lost="recreate").add("b"),
+        lambda: BloomFilter.open("good", client=r).copy("x"),
+        lambda: delete_filter("x", client=r),
     ]
     for way in ways:
         try:
@@ -246,7 +246,7 @@ def test_no_descriptor_gets_through_but_as_one_sentence(alone, changes, start):
         except BloomlockError as error:
             assert "\n" not in str(error)
             assert len(str(error)) < 600
-    assert list_filters(client=alone) in (["good"], ["good", "x"])
+    assert list_filters(client=r) in (["good"], ["good", "x"])
 
 
 # Each of these takes the filter away; afterwards no answer may be a plain False.
@@ -450,8 +450,8 @@ def test_threads_that_share_one_object(client, strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_copy_takes_nothing_of_an_object_attached_to_what_was_there(alone, strategy):
-    client, shards = alone, 2
+def test_a_copy_takes_nothing_of_an_object_attached_to_what_was_there(r, strategy):
+    client, shards = r, 2
     items = [str(number) for number in range(40)]
     for number in range(60):
         client.flushall()

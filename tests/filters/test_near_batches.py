@@ -77,11 +77,11 @@ def test_a_batch_is_answered_in_order_around_an_error(valkey):
         assert not isinstance(failed.value, PartialResultError)
 
 
-def test_what_is_owed_is_told_by_batches_too(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+def test_what_is_owed_is_told_by_batches_too(r):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     clock = Clock(made)
     made.add("b")
-    BloomFilter.open("x", client=alone).clear()
+    BloomFilter.open("x", client=r).clear()
     clock.now += 1
     with pytest.raises(FilterLostError):
         made.add_many(["a", "b"])
@@ -92,8 +92,8 @@ def test_what_is_owed_is_told_by_batches_too(alone):
 
 
 @pytest.mark.parametrize("carry_out", [answers.add_many, answers.exists_many])
-def test_a_late_batch_stays_in_its_generation(alone, carry_out):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+def test_a_late_batch_stays_in_its_generation(r, carry_out):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.update(["a", "b"])
     go_on = hold(carry_out(made._core, ["a", "b"], "items"), made._runtime)
     made.clear()
@@ -102,8 +102,8 @@ def test_a_late_batch_stays_in_its_generation(alone, carry_out):
     assert made.add_many(["a", "b"]) == [True, True]
 
 
-def test_an_add_of_a_batch_whose_reply_was_lost_is_nothing_to_keep(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, on_unknown="new")
+def test_an_add_of_a_batch_whose_reply_was_lost_is_nothing_to_keep(r):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY, on_unknown="new")
     made.add("b")
     core = answers.add_many(made._core, ["a", "b"], "items")
     assert lose_reply(core) == [True, False]
@@ -111,11 +111,11 @@ def test_an_add_of_a_batch_whose_reply_was_lost_is_nothing_to_keep(alone):
 
 
 @pytest.mark.parametrize("on_lost", ["recreate", "raise"])
-def test_a_batch_that_finds_the_filter_cleared_takes_back_what_was_kept(alone, on_lost):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, on_lost=on_lost)
+def test_a_batch_that_finds_the_filter_cleared_takes_back_what_was_kept(r, on_lost):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY, on_lost=on_lost)
     Clock(made)
     assert made.add_many(["a", "b"]) == [True, True]
-    BloomFilter.open("x", client=alone).clear()
+    BloomFilter.open("x", client=r).clear()
     assert made.add_many(["a", "b"]) == [False, False]
     if on_lost == "recreate":
         assert made.add_many(["a", "c", "b", "c"]) == [True, True, True, False]

@@ -92,14 +92,14 @@ def test_off_by_default(valkey):
         assert trips(client) == before + 1
 
 
-def test_a_clear_by_another_client_is_noticed_in_time(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, max_staleness=2.0)
+def test_a_clear_by_another_client_is_noticed_in_time(r):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY, max_staleness=2.0)
     clock = Clock(made)
     made.add("a")
     clock.now += 1.5
     assert made.exists("b") is False
     clock.now += 0.5
-    BloomFilter.open("x", client=alone).clear()
+    BloomFilter.open("x", client=r).clear()
     clock.now += 1.499
     assert made.add("a") is False
     clock.now += 0.001
@@ -114,35 +114,35 @@ def test_a_clear_by_another_client_is_noticed_in_time(alone):
     assert made.add("a") is True
 
 
-def test_recreate_goes_on_in_the_new_generation(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, on_lost="recreate")
+def test_recreate_goes_on_in_the_new_generation(r):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY, on_lost="recreate")
     clock = Clock(made)
     assert made.add_many(["a", "b"]) == [True, True]
-    BloomFilter.open("x", client=alone).clear()
+    BloomFilter.open("x", client=r).clear()
     clock.now += 1
     assert made.add("a") is True
     assert made.add("b") is True
     assert made.add("a") is False
 
 
-def test_time_counts_from_before_the_request(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, max_staleness=1.0)
+def test_time_counts_from_before_the_request(r):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY, max_staleness=1.0)
     clock = Clock(made)
     for carry_out in (answers.add, answers.exists):
         made._runtime.run(slowly(carry_out(made._core, "a"), clock, 0.9))
-        before = trips(alone)
+        before = trips(r)
         clock.now += 0.099
         assert made.exists("a")
-        assert trips(alone) == before
+        assert trips(r) == before
         clock.now += 0.001
         assert made.exists("a")
-        assert trips(alone) == before + 1
+        assert trips(r) == before + 1
 
 
 @pytest.mark.parametrize("carry_out", [answers.add, answers.exists])
 @pytest.mark.parametrize("how", ["clear", "replace", "reattach"])
-def test_a_late_answer_stays_in_its_generation(alone, how, carry_out):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+def test_a_late_answer_stays_in_its_generation(r, how, carry_out):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
     go_on = hold(carry_out(made._core, "a"), made._runtime)
     if how == "clear":
@@ -151,7 +151,7 @@ def test_a_late_answer_stays_in_its_generation(alone, how, carry_out):
         made.delete()
         made.reattach()
     else:
-        BloomFilter.open("x", client=alone).clear()
+        BloomFilter.open("x", client=r).clear()
         made.reattach()
     assert go_on() is (carry_out is answers.exists)
     assert made.exists("a") is False
@@ -159,11 +159,11 @@ def test_a_late_answer_stays_in_its_generation(alone, how, carry_out):
     assert made.add("a") is False
 
 
-def test_a_late_answer_is_not_given_after_a_loss(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+def test_a_late_answer_is_not_given_after_a_loss(r):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
     go_on = hold(answers.exists(made._core, "a"), made._runtime)
-    BloomFilter.open("x", client=alone).clear()
+    BloomFilter.open("x", client=r).clear()
     with pytest.raises(FilterLostError):
         made.exists("b")
     assert go_on() is True
@@ -172,10 +172,10 @@ def test_a_late_answer_is_not_given_after_a_loss(alone):
             made.exists("a")
 
 
-def test_what_is_owed_is_told_new_although_it_is_there(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+def test_what_is_owed_is_told_new_although_it_is_there(r):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     clock = Clock(made)
-    BloomFilter.open("x", client=alone).clear()
+    BloomFilter.open("x", client=r).clear()
     clock.now += 1
     with pytest.raises(FilterLostError):
         made.add("a")
@@ -185,8 +185,8 @@ def test_what_is_owed_is_told_new_although_it_is_there(alone):
     assert made.add("a") is False
 
 
-def test_a_reply_that_was_lost_is_nothing_to_keep(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, on_unknown="new")
+def test_a_reply_that_was_lost_is_nothing_to_keep(r):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY, on_unknown="new")
     made.add("b")
     assert made._core.near.knows("b")
     assert lose_reply(answers.add(made._core, "a")) is True
@@ -197,16 +197,16 @@ def test_a_reply_that_was_lost_is_nothing_to_keep(alone):
     ("carry_out", "items"),
     [(answers.add, "c"), (answers.add_many, ["c", "d"]), (answers.add_many, ["a", "c"])],
 )
-def test_after_a_failure_the_server_is_asked_first(alone, carry_out, items):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+def test_after_a_failure_the_server_is_asked_first(r, carry_out, items):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
     with pytest.raises(OutcomeUnknownError):
         lose_reply(carry_out(made._core, items))
-    before = trips(alone)
+    before = trips(r)
     assert made.add("a") is False
-    assert trips(alone) == before + 1
+    assert trips(r) == before + 1
     assert made.add("a") is False
-    assert trips(alone) == before + 1
+    assert trips(r) == before + 1
 
 
 def test_a_full_filter_still_knows_what_it_knows(valkey):
@@ -224,8 +224,8 @@ def test_a_full_filter_still_knows_what_it_knows(valkey):
 
 
 @pytest.mark.parametrize("how", ["clear", "delete", "copy"])
-def test_nothing_is_kept_across_what_the_object_does_itself(alone, how):
-    made = BloomFilter("x", 1000, client=alone, near_cache=5, max_staleness=0.5)
+def test_nothing_is_kept_across_what_the_object_does_itself(r, how):
+    made = BloomFilter("x", 1000, client=r, near_cache=5, max_staleness=0.5)
     Clock(made)
     made.add("a")
     if how == "clear":
@@ -245,14 +245,10 @@ def test_nothing_is_kept_across_what_the_object_does_itself(alone, how):
 
 
 @pytest.mark.parametrize("how", ["clear", "delete"])
-def test_nor_by_the_asyncio_twin(alone, how):
+def test_nor_by_the_asyncio_twin(r, how):
     async def run():
-        url = alone.connection_pool.connection_kwargs
-        shared = redis.asyncio.Redis(
-            unix_socket_path=url["path"],
-            username="alone",
-            password="any",  # noqa: S106
-        )
+        url = r.connection_pool.connection_kwargs
+        shared = redis.asyncio.Redis(unix_socket_path=url["path"])
         made = await AsyncBloomFilter("x", 1000, client=shared, near_cache=5)
         Clock(made)
         await made.add("a")
@@ -296,10 +292,10 @@ HOW_A_LOSS_IS_FOUND = {
 
 
 @pytest.mark.parametrize("how", HOW_A_LOSS_IS_FOUND)
-def test_after_a_loss_nothing_is_given_until_reattach(alone, how):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+def test_after_a_loss_nothing_is_given_until_reattach(r, how):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
-    BloomFilter.open("x", client=alone).clear()
+    BloomFilter.open("x", client=r).clear()
     with pytest.raises(FilterLostError):
         HOW_A_LOSS_IS_FOUND[how](made)
     for ask in (made.exists, made.add):
@@ -313,10 +309,10 @@ def test_after_a_loss_nothing_is_given_until_reattach(alone, how):
     assert made.add("a") is True
 
 
-def test_after_a_reattach_that_failed_nothing_is_given(alone):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+def test_after_a_reattach_that_failed_nothing_is_given(r):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
-    alone.delete("bloomlock:{x}:bits")
+    r.delete("bloomlock:{x}:bits")
     with pytest.raises(FilterLostError):
         made.reattach()
     for ask in (made.exists, made.add):
@@ -325,11 +321,11 @@ def test_after_a_reattach_that_failed_nothing_is_given(alone):
 
 
 @pytest.mark.parametrize("on_lost", ["raise", "recreate"])
-def test_an_update_asks_the_server_about_what_is_kept(alone, on_lost):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY, on_lost=on_lost)
+def test_an_update_asks_the_server_about_what_is_kept(r, on_lost):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY, on_lost=on_lost)
     items = [str(number) for number in range(300)]
     made.add_many(items)
-    other = BloomFilter.open("x", client=alone)
+    other = BloomFilter.open("x", client=r)
     other.clear()
     if on_lost == "raise":
         with pytest.raises(FilterLostError):
@@ -344,13 +340,13 @@ def test_an_update_asks_the_server_about_what_is_kept(alone, on_lost):
     [inspection.count, lambda core: answers.update(core, ["b"], "items")],
     ids=["count", "update"],
 )
-def test_what_failed_ends_the_answers_until_the_server_is_heard(alone, start):
-    made = BloomFilter("x", 1000, client=alone, near_cache=MANY)
+def test_what_failed_ends_the_answers_until_the_server_is_heard(r, start):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
     under_way = start(made._core)
     until_request(under_way)
     with pytest.raises(redis.ConnectionError):
         under_way.throw(redis.ConnectionError("gone"))
-    before = trips(alone)
+    before = trips(r)
     assert made.exists("a") is True
-    assert trips(alone) == before + 1
+    assert trips(r) == before + 1

@@ -61,13 +61,13 @@ def test_threads_that_share_one_object(valkey, strategy, size):
 
 
 @pytest.mark.parametrize("by", ["the object", "another client", "deletion"])
-def test_after_a_clear_every_item_is_new_once(valkey, alone, by):
+def test_after_a_clear_every_item_is_new_once(valkey, r, by):
     """Clears in the middle of adds; after each of them exactly one winner for each item."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    made = BloomFilter("x", 5000, client=alone, near_cache=MANY, on_lost="recreate")
+    made = BloomFilter("x", 5000, client=r, near_cache=MANY, on_lost="recreate")
     clock = Clock(made)
-    other = BloomFilter.open("x", client=alone)
+    other = BloomFilter.open("x", client=r)
     items = [str(number) for number in range(100)]
 
     def clear():
@@ -77,7 +77,7 @@ def test_after_a_clear_every_item_is_new_once(valkey, alone, by):
             other.clear()
         else:
             other.delete()
-            BloomFilter("x", 5000, client=alone)
+            BloomFilter("x", 5000, client=r)
 
     def add_anyhow(index):
         offer_anyhow = random.Random(seed + index)

@@ -10,8 +10,7 @@ import threading
 import pytest
 
 from bloomlock.errors import ConfigurationError
-from bloomlock.filters.near_cache import LOOK_SECONDS, NearCaching
-from bloomlock.runtime.tracking import News
+from bloomlock.filters.near_cache import NearCaching
 
 
 class Clock:
@@ -29,8 +28,8 @@ def clock():
     return Clock()
 
 
-def start(clock, size=100, max_staleness=1.0, news=None):
-    near = NearCaching.check(size, max_staleness, clock).start(77, news)
+def start(clock, size=100, max_staleness=1.0):
+    near = NearCaching.check(size, max_staleness, clock).start(77)
     near.confirm(clock())
     return near
 
@@ -118,56 +117,6 @@ def test_one_that_ended_answers_nothing_any_more(clock):
     assert not near.knows("a")
     assert not near.knows("b")
     near.confirm(math.inf)
-    assert not near.knows("a")
-
-
-class Source:
-    """News by hand."""
-
-    def __init__(self) -> None:
-        self.next = News.NONE
-        self.looks = 0
-
-    def look(self) -> News:
-        self.looks += 1
-        return self.next
-
-
-def test_news_are_looked_for_every_few_milliseconds(clock):
-    source = Source()
-    near = start(clock, news=source)
-    near.keep("a")
-    for _ in range(100):
-        assert near.knows("a")
-    assert source.looks == 1
-    clock.now += LOOK_SECONDS
-    source.next = News.CHANGED
-    assert not near.knows("a")
-    assert near.ended
-
-
-def test_without_news_time_is_the_bound(clock):
-    source = Source()
-    near = start(clock, news=source)
-    near.keep("a")
-    assert near.knows("a")
-    source.next = News.BROKEN
-    clock.now += LOOK_SECONDS
-    assert not near.knows("a")
-    assert not near.has_news
-    near.confirm(clock())
-    assert near.knows("a")
-    clock.now += 1
-    assert not near.knows("a")
-
-
-def test_news_that_fail_to_come_extend_nothing(clock):
-    near = start(clock, news=Source())
-    near.keep("a")
-    for _ in range(10):
-        clock.now += 0.0999
-        assert near.knows("a")
-    clock.now += 0.0011
     assert not near.knows("a")
 
 
