@@ -4,17 +4,27 @@ Algorithms are generators ("cores"). A core yields a step, gets back what came o
 its result; the runtimes (bloomlock/runtime) carry the steps out, one for threads and one for
 asyncio. A core decides by itself what a lost connection means, because only it knows whether
 its commands may be sent twice.
+
+Some steps can be carried out in several ways: by a native command, by a script, by a transaction.
+Such a step is a sequence of `Way`s, best first, and `run_ways` carries it out for any number of
+items: it skips ways that the server is known not to allow, hands the items that a way refuses to
+the next one, and notes what the server lacks in a set that its caller keeps for each client.
+
+    ways = (Way("DELIFEQ", by_command), Way("scripts", by_script), Way("", under_watch))
+    answers = yield from run_ways(ways, items, missing)  # errors stand in the list, as values
+    answer = yield from run_way(ways, item, missing)     # for one item; raises its error
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import redis.exceptions
 from redis.exceptions import ExecAbortError
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 Replies: TypeAlias = list[Any]
 
 
@@ -328,3 +338,76 @@ def check(replies: Replies) -> Replies:
         if isinstance(reply, Exception):
             raise reply
     return replies
+
+
+class Way(NamedTuple, Generic[Item, T]):
+    """One way to carry out a step for several items at once.
+
+    Attributes:
+        needs: What the server must allow for it; ways with the same need are skipped together.
+        send: Carries it out. Answers each item in order, by a result or by the exception that
+            came instead.
+        is_refused: Whether an exception means that nothing was done for its item, so that the
+            next way may do it.
+    """
+
+    needs: str
+    send: Callable[[Sequence[Item]], Core[Sequence[T | Exception]]]
+    is_refused: Callable[[Exception], bool] = lambda error: (
+        isinstance(error, redis.exceptions.NoScriptError) or is_missing(error)
+    )
+
+
+def is_missing(error: Exception) -> bool:
+    """Return whether this user or server lacks the command, so that it need not be tried again.
+
+    Other errors come and go, such as those of a server that fails over.
+    """
+    return isinstance(error, redis.exceptions.NoPermissionError) or (
+        isinstance(error, redis.exceptions.ResponseError)
+        and str(error).lower().startswith(("unknown command", "syntax error"))
+    )
+
+
+def run_ways(
+    ways: Sequence[Way[Item, T]], items: Sequence[Item], missing: set[str]
+) -> Core[list[T | Exception]]:
+    """Carry out a step for each item, in the first way that does not refuse it.
+
+    Args:
+        ways: Best first; the last is tried even if the server is known to lack what it needs.
+        items: What it is carried out for.
+        missing: What the server is known to lack; what is found out is added.
+
+    Returns:
+        For each item its result, or the exception that the last way tried answered it with.
+    """
+    answers: list[Any] = [None] * len(items)
+    left: Sequence[int] = range(len(items))
+    for way in ways:
+        if way.needs in missing and way is not ways[-1]:
+            continue
+        chosen = items if len(left) == len(items) else [items[index] for index in left]
+        refused = []
+        for index, answer in zip(left, (yield from way.send(chosen)), strict=True):
+            answers[index] = answer
+            if isinstance(answer, Exception) and way.is_refused(answer):
+                refused.append(index)
+                if is_missing(answer):
+                    missing.add(way.needs)
+        if not refused:
+            break
+        left = refused
+    return answers
+
+
+def run_way(ways: Sequence[Way[Item, T]], item: Item, missing: set[str]) -> Core[T]:
+    """Carry out a step for one item; see `run_ways`.
+
+    Raises:
+        ConnectionLost, redis.exceptions.RedisError: What a way answered instead of a result.
+    """
+    (answer,) = yield from run_ways(ways, (item,), missing)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
