@@ -55,15 +55,20 @@ def report_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise
-    except redis.exceptions.ResponseError as error:
-        raise Failure(f"the server says: {error}") from error
-    except (BloomlockError, redis.exceptions.RedisError) as error:
-        raise Failure(sentence(str(error) or type(error).__name__)) from error
-    except OSError as error:
-        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        raise Failure(f"{where}{error.strerror or error}") from error
+    except (BloomlockError, redis.exceptions.RedisError, OSError) as error:
+        raise failure_of(error) from error
     finally:
         logger.removeHandler(handler)
+
+
+def failure_of(error: BloomlockError | redis.exceptions.RedisError | OSError) -> Failure:
+    """Return the Failure that reports an error of the library, the server or the system."""
+    if isinstance(error, redis.exceptions.ResponseError):
+        return Failure(f"the server says: {error}")
+    if isinstance(error, OSError):
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return Failure(f"{where}{error.strerror or error}")
+    return Failure(sentence(str(error) or type(error).__name__))
 
 
 def warn(message: str) -> None:

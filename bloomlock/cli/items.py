@@ -16,6 +16,7 @@ from .options import (
     filter_options,
     key_option,
     name_argument,
+    on_full_option,
     open_as_it_is,
     url_option,
 )
@@ -40,13 +41,7 @@ _items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
 @name_argument
 @_items_argument
 @filter_options
-@click.option(
-    "--on-full",
-    default="warn",
-    show_default=True,
-    metavar="[warn|raise]",
-    help="At the capacity: warn and go on with more and more errors, or stop.",
-)
+@on_full_option
 @click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status tells.")
 def add_command(name: str, items: tuple[str, ...], *, quiet: bool, **options: Any) -> int:
     """Add ITEMs to the filter NAME and write how many were new.

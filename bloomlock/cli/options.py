@@ -81,6 +81,14 @@ key_option = click.option(
 
 name_argument = click.argument("name")
 
+on_full_option = click.option(
+    "--on-full",
+    default="warn",
+    show_default=True,
+    metavar="[warn|raise]",
+    help="At the capacity: warn and go on with more and more errors, or stop.",
+)
+
 _FILTER_OPTIONS = (
     click.option(
         "--capacity",

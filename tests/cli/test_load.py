@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
 import threading
-import time
-from typing import TYPE_CHECKING
 
 import pytest
 from cli_process import PATIENCE
 from loss_proxy import LossProxy
-from servers import wait_until
 
 from bloomlock import BloomFilter
-from bloomlock.cli.journal import Journal, Mark
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LINES = [b"https://example.org/%06d" % number for number in range(120_000)]
-LINE_BYTES = len(LINES[0]) + 1
+AGAIN = "run the same command again: adding a line twice changes nothing"
 SMALL = ("--capacity", "150000")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    path = tmp_path / "home"
-    monkeypatch.setenv("BLOOMLOCK_HOME", str(path))
-    return path
 
 
 @pytest.fixture
@@ -39,23 +24,6 @@ def file(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"\n".join(LINES) + b"\n")
     return path
-
-
-def journals(home) -> list[Path]:
-    return sorted((home / "loads").glob("*.json"))
-
-
-def offset(home) -> int:
-    """Where the only journal says that the load is."""
-    (only,) = journals(home)
-    return int(json.loads(only.read_bytes())["mark"]["offset"])
-
-
-def farthest(home) -> int:
-    """The same, 0 where there is none; a load that is over has removed it."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        return offset(home)
-    return 0
 
 
 def holds(valkey, name, lines) -> bool:
@@ -82,7 +50,7 @@ class Stop:
 
 @contextlib.contextmanager
 def interrupted(start, valkey, arguments, after, how=signal.SIGKILL):
-    """Start a load, and end it when it sends a batch for the `after`th time; give the proxy."""
+    """Start a load, and end it when it sends a batch for the `after`th time; give both ends."""
     stop = Stop(after)
     with LossProxy(valkey, stop) as proxy:
         process = start("load", *arguments, url=proxy.url)
@@ -93,10 +61,10 @@ def interrupted(start, valkey, arguments, after, how=signal.SIGKILL):
         proxy.judge = lambda *_: "pass"
         stop.go_on.set()
         assert process.wait(PATIENCE) == -how
-        yield proxy
+        yield process, proxy
 
 
-def test_every_line_is_in_the_filter(run, valkey, name, file, home):
+def test_every_line_is_in_the_filter(run, valkey, name, file):
     done = run("load", "--name", name, *SMALL, str(file))
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr == b"bloomlock: 120000 lines read\n"
@@ -104,7 +72,6 @@ def test_every_line_is_in_the_filter(run, valkey, name, file, home):
     with BloomFilter.open(name, client=valkey) as bloom:
         assert bloom.capacity == 150_000
         assert not any(bloom.exists_many(b"not %d" % number for number in range(1000)))
-    assert journals(home) == []
 
 
 def test_bytes_pipes_and_several_files(run, start, valkey, name, tmp_path):
@@ -135,104 +102,25 @@ def test_errors_are_one_sentence(run, arguments, part):
     assert part in done.stderr.decode()
 
 
-def test_killed_at_any_moment_it_goes_on_where_it_certainly_was(
-    run, start, valkey, name, file, home
-):
+def test_killed_at_any_moment_and_run_again(run, start, valkey, name, file):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
-
-    def slowly(command: str, _: int) -> str:
-        time.sleep(0.15 if command == "SET" else 0)
-        return "pass"
-
-    with LossProxy(valkey, slowly) as proxy:
-        arguments = ("--name", name, *SMALL, str(file))
-        for _ in range(3):
-            known = offset(home) if journals(home) else 0
-            process = start("load", *arguments, url=proxy.url)
-            # On a busy machine it may be at its end before anybody has looked.
-            wait_until(
-                lambda known=known, process=process: (
-                    process.poll() is not None or farthest(home) > known
-                ),
-                PATIENCE,
-            )
-            time.sleep(rng.random())
-            process.kill()
-            if process.wait(PATIENCE) == 0:
-                break
-            assert offset(home) > known
-            assert offset(home) % LINE_BYTES == 0
-            assert holds(valkey, name, LINES[: offset(home) // LINE_BYTES])
-        before = offset(home) // LINE_BYTES if journals(home) else 0
-        proxy.judge = lambda *_: "pass"
-        done = run("load", *arguments, url=proxy.url)
-    assert done.returncode == 0
-    assert done.stderr.decode().splitlines()[-1] == "bloomlock: " + (
-        f"{len(LINES) - before} lines read, {before} before" if before else "120000 lines read"
-    )
-    assert holds(valkey, name, LINES)
-    assert journals(home) == []
-
-
-def test_what_was_acknowledged_is_not_read_again(run, start, valkey, name, file, home):
     arguments = ("--name", name, *SMALL, str(file))
-    with interrupted(start, valkey, arguments, 4, signal.SIGINT) as proxy:
-        before = offset(home)
-        assert 0 < before < len(LINES) * LINE_BYTES
-        # Other lines where it has been, in a file that looks the same.
-        found = file.stat()
-        with file.open("r+b") as changed:
-            changed.write((b"x" * (LINE_BYTES - 1) + b"\n") * (before // LINE_BYTES))
-        os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
-        done = run("load", *arguments, url=proxy.url)
-    percent, known = 100 * before // found.st_size, before // LINE_BYTES
-    assert done.stderr.decode() == (
-        f"bloomlock: going on at {percent} % (--restart reads all)\n"
-        f"bloomlock: {len(LINES) - known} lines read, {known} before\n"
-    )
+    for _ in range(3):
+        with interrupted(start, valkey, arguments, rng.randrange(1, 6)):
+            pass
+    done = run("load", *arguments)
+    assert (done.returncode, done.stderr) == (0, b"bloomlock: 120000 lines read\n")
     assert holds(valkey, name, LINES)
-    assert not holds(valkey, name, [b"x" * (LINE_BYTES - 1)])
 
 
-@pytest.mark.parametrize("why", ["restart", "changed", "cleared", "nonsense", "other delimiter"])
-def test_what_starts_over(run, start, valkey, name, file, home, why):
-    arguments = ["--name", name, *SMALL, str(file)]
-    with interrupted(start, valkey, arguments, 3) as proxy:
-        assert offset(home) > 0
-        if why == "changed":
-            os.utime(file)
-        elif why == "cleared":
-            with BloomFilter.open(name, client=valkey) as bloom:
-                bloom.clear()
-        elif why == "nonsense":
-            journals(home)[0].write_bytes(b'{"mark": {"offset": "1", "lines": []}}')
-        options = {"restart": ["--restart"], "other delimiter": ["-z"]}.get(why, [])
-        done = run("load", *options, *arguments, url=proxy.url)
-    lines = 1 if why == "other delimiter" else len(LINES)
-    *told, summary = done.stderr.decode().splitlines()
-    assert (done.returncode, summary) == (0, f"bloomlock: {lines} lines read")
-    expected = f"bloomlock: {file} has changed since it was loaded in part, or the filter: "
-    expected += "starting over"
-    assert told == ([expected] if why in ("changed", "cleared", "nonsense") else [])
-    assert lines == 1 or holds(valkey, name, LINES)
-
-
-def test_files_that_were_finished_are_not_read_again(
-    run, start, valkey, name, file, tmp_path, home
-):
-    first = tmp_path / "first"
-    first.write_bytes(b"a\nb\nc")
-    arguments = ("--name", name, *SMALL, str(first), str(file))
-    with interrupted(start, valkey, arguments, 6) as proxy:
-        assert len(journals(home)) == 2
-        done = run("load", *arguments, url=proxy.url)
-    words = done.stderr.split()
-    assert done.returncode == 0
-    assert int(words[-2]) > 3
-    assert int(words[-5]) + int(words[-2]) == len(LINES) + 3
-    assert holds(valkey, name, [*LINES, b"a", b"b", b"c"])
+def test_after_ctrl_c_it_says_what_to_do(run, start, valkey, name, file):
+    arguments = ("--name", name, *SMALL, str(file))
+    with interrupted(start, valkey, arguments, 3, signal.SIGINT) as (process, _):
+        assert process.stderr.read() == f"bloomlock: interrupted; {AGAIN}\n".encode()
+    assert run("load", *arguments).stderr == b"bloomlock: 120000 lines read\n"
+    assert holds(valkey, name, LINES)
 
 
 @pytest.mark.parametrize("how", ["before", "after"])
@@ -252,28 +140,35 @@ def test_a_lost_reply_is_no_interruption(run, valkey, name, file, *, how, capaci
 
 
 @pytest.mark.parametrize(("capacity", "command"), [("150000", "SET"), ("5000000", "BITFIELD")])
-def test_a_server_that_is_gone(run, valkey, name, file, home, *, capacity, command):
+def test_a_server_that_is_gone(run, valkey, name, file, *, capacity, command):
     arguments = ("--name", name, "--capacity", capacity, str(file))
+    sent = []
 
-    def judge(sent: str, _: int) -> str:
-        return "before" if sent == command and journals(home) else "pass"
+    def judge(asked: str, _: int) -> str:
+        sent.append(asked)
+        return "before" if asked == command and sent.count(command) > 3 else "pass"
 
     with LossProxy(valkey, judge) as proxy:
         done = run("load", *arguments, url=proxy.url)
         assert done.returncode == 2
         assert done.stderr.startswith(b"bloomlock: ")
         assert done.stderr.count(b"\n") == 1
-        known = offset(home) // LINE_BYTES
-        assert 0 < known < len(LINES)
-        assert holds(valkey, name, LINES[:known])
+        assert done.stderr.endswith(f"; {AGAIN}\n".encode())
+        assert not holds(valkey, name, LINES)
         proxy.judge = lambda *_: "pass"
         done = run("load", *arguments, url=proxy.url)
-    assert done.returncode == 0
-    assert done.stderr.endswith(b" %d lines read, %d before\n" % (len(LINES) - known, known))
+    assert (done.returncode, done.stderr) == (0, b"bloomlock: 120000 lines read\n")
     assert holds(valkey, name, LINES)
 
 
-def test_cleared_meanwhile(start, run, valkey, name, file, home):
+def test_a_full_filter_does_not_ask_for_another_try(run, name, file):
+    done = run("load", "--name", name, "--capacity", "50000", "--on-full", "raise", str(file))
+    assert done.returncode == 2
+    assert b"full" in done.stderr.splitlines()[-1]
+    assert AGAIN.encode() not in done.stderr
+
+
+def test_cleared_meanwhile(start, valkey, name, file):
     stop = Stop(3)
     with LossProxy(valkey, stop) as proxy:
         arguments = ("--name", name, "--on-lost", "recreate", *SMALL, str(file))
@@ -283,45 +178,9 @@ def test_cleared_meanwhile(start, run, valkey, name, file, home):
             bloom.clear()
         stop.go_on.set()
         assert process.wait(PATIENCE) == 0
-    # What was loaded before it was cleared is not in it, and nothing says so.
+    # What was loaded before the clear is not in the filter; what came after it is.
     assert not holds(valkey, name, LINES[:1000])
-    assert journals(home) == []
-
-
-def test_where_no_journal_can_be_kept(run, valkey, name, file, tmp_path):
-    place = tmp_path / "a file"
-    place.touch()
-    done = run("load", "--name", name, *SMALL, str(file), BLOOMLOCK_HOME=str(place))
-    assert done.returncode == 0
-    assert done.stderr.startswith(b"bloomlock: where the load is cannot be written down in ")
-    assert done.stderr.splitlines()[1:] == [b"bloomlock: 120000 lines read"]
-    assert holds(valkey, name, LINES)
-
-
-@pytest.mark.parametrize("which", ["", "loads"])
-def test_marks_where_others_can_write_are_not_believed(run, valkey, name, file, home, which):
-    with BloomFilter(name, 150_000, client=valkey) as bloom:
-        planted = Journal(bloom, valkey, str(file), b"\n")
-        planted.begin(file.stat())
-        planted.advance(Mark(LINE_BYTES * len(LINES), len(LINES)))
-    (home / which).chmod(0o770)
-    done = run("load", "--name", name, str(file))
-    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
-    expected = f"bloomlock: {home / which} belongs to another user or can be written by others"
-    assert done.stderr.decode().startswith(expected)
-
-
-def test_a_mark_of_another_generation_is_never_written(valkey, name, file, home):
-    with BloomFilter(name, 1000, client=valkey, on_lost="recreate") as bloom:
-        journal = Journal(bloom, valkey, str(file), b"\n")
-        assert journal.begin(file.stat()) == Mark()
-        journal.advance(Mark(LINE_BYTES, 1))
-        assert Journal(bloom, valkey, str(file), b"\n").begin(file.stat()).lines == 1
-        bloom.clear()
-        journal.advance(Mark(2 * LINE_BYTES, 2))
-        journal.flush()
-        assert journals(home) == []
-        assert Journal(bloom, valkey, str(file), b"\n").begin(file.stat()) == Mark()
+    assert holds(valkey, name, LINES[-1000:])
 
 
 def test_a_bar_at_a_terminal(start, name, file):
