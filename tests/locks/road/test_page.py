@@ -13,9 +13,14 @@ import redis
 import bloomlock
 
 PAGE = pages.read("docs/locks.md")
+LIBRARIES = pages.read("docs/lock-libraries.md")
 BROKEN = pages.read("docs/broken-locks.md")
 # The broken locks build upon each other, so their page is one part.
-PARTS = {**dict(pages.sections(PAGE)), "broken-locks": pages.blocks_of(BROKEN)}
+PARTS = {
+    **dict(pages.sections(PAGE)),
+    **dict(pages.sections(LIBRARIES)),
+    "broken-locks": pages.blocks_of(BROKEN),
+}
 
 
 @pytest.mark.parametrize("blocks", PARTS.values(), ids=PARTS)
