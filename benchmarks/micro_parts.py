@@ -24,7 +24,7 @@ rows = hasher.place(hasher.digests(encoded))[1]
 """
 _KEYED = _HASHER.replace("28_755_176, 20", "28_755_176, 20, key=bytes(32)")
 _ATOMIC = f"""{_HASHER}
-from bloomlock.strategies.atomic import AtomicStrategy, Bitfields
+from bloomlock.strategies.atomic import Bitfields, encode_few
 from bloomlock.strategies.base import Shard
 shard, offsets = Shard("bloomlock:{{name}}:bits", 1, 8), rows[0].tolist()
 """
@@ -109,8 +109,8 @@ PARTS = (
     Part(
         "encode",
         "encoding: BITFIELD of an item",
-        "strategy.encode_one(shard, offsets, True)",
-        f"{_ATOMIC}strategy = AtomicStrategy()",
+        "encode_few(shard, offsets, True)",
+        _ATOMIC,
     ),
     Part(
         "encode-many",

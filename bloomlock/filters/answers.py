@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from bloomlock.effects import ConnectionLost, Core, Request, collect
 from bloomlock.errors import CapacityError, PartialResultError, batch_error
 from bloomlock.items import encode_item
 
@@ -19,6 +18,7 @@ from .routing import Chunks, choose
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from bloomlock.effects import Core
     from bloomlock.strategies import Strategy
 
     from .core import FilterCore
@@ -59,21 +59,8 @@ def _answer_one(
 ) -> Core[bool]:
     """Do what Operation does for one item, without its costs where all is as expected."""
     asked = core.ask_near(view) if core.caching is not None else None
-    strategy = core.single_trip
     number, offsets = view.hasher.locate(data)
-    shard = view.shards[number]
-    if strategy is not None:
-        request = Request(shard.key, strategy.encode_one(shard, offsets, write))
-        try:
-            replies = yield request
-        except ConnectionLost as lost:
-            if lost.sent and write:
-                replies = [lost] * len(request.commands)
-            else:
-                replies = yield from collect(request, repeatable=not write)
-        segment = strategy.decode_one(replies)
-    else:
-        segment = yield from core.strategy.exchange_one(shard, offsets, write=write)
+    segment = yield from core.strategy.one(view.shards[number], offsets, write=write)
     _, header, missing, error = segment
     if error is None and missing is not None and header == view.header:
         if asked is not None:
@@ -265,7 +252,7 @@ def _add_now(
     way = choose(core, view, len(items), route, write=True, answers=answers)
     results = yield from _ask_once(core, view, items, way, write=True, answers=answers)
     # What is not counted may be new.
-    if core.fill.due(len(items) if way is core.merging else sum(results)):
+    if core.fill.due(sum(results) if way.has_answers else len(items)):
         yield from core.fill.look_after_add(core.view or view)
     return results
 
@@ -279,11 +266,11 @@ def _ask_once(
     write: bool,
     answers: bool = True,
 ) -> Core[list[bool]]:
-    """Ask about each item once, however often it is repeated; a bitmap takes care of that itself.
+    """Ask about each item once, however often it is repeated.
 
     A page links to itself a hundred times, and each time would cost as much as the first.
     """
-    different = items if way in (core.bitmap, core.merging) else list(dict.fromkeys(items))
+    different = items if way.has_free_repeats else list(dict.fromkeys(items))
     operation = Operation(core, different, write=write, answers=answers, strategy=way)
     if len(different) == len(items):
         return (yield from operation.run(view))

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bloomlock.errors import BloomlockError
 from bloomlock.items import encode_item
-from bloomlock.strategies.lock import LockStrategy
 
 from . import answers
 from .gathered import Call, Gathered
@@ -65,8 +64,8 @@ class Coalescer:
         self.loop = asyncio.get_running_loop()
         self._core = core
         self._run = run
-        self._locks = isinstance(core.strategy, LockStrategy)
-        self._apart = isinstance(core.strategy, LockStrategy) and core.strategy.foreign
+        self._locks = core.strategy.is_exclusive
+        self._apart = not core.strategy.may_share_calls
         # Whether somebody's call or a batch is under way, or about to be.
         self._busy = False
         self._closed = False

@@ -29,7 +29,7 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.keys import copy_key
-from bloomlock.strategies.bits import header_command
+from bloomlock.strategies.wire import header_command
 
 from .core import FilterCore, new_generation
 from .maintenance import delete

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted, header_of
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.strategies import SingleTrip, make_strategy
-from bloomlock.strategies.bitmap import BitmapRoute, MergingRoute
-from bloomlock.strategies.fallback import WithFallback
-from bloomlock.strategies.lua import LuaStrategy
+from bloomlock.strategies import BatchStrategies, make_strategy
 
 from .attachment import attach
 from .fill import FillWatch
@@ -53,10 +50,7 @@ class FilterCore(LockOwner):
         keys: The filter's keys.
         key: What the offsets depend on, as the caller gave it.
         strategy: How updates reach Redis.
-        single_trip: The same, if it takes one request and nothing else for one item.
-        script: Another way for batches.
-        bitmap: Another way for large batches.
-        merging: The same without answers.
+        for_batches: The strategies that a batch may take in its place.
         items_per_chunk: Items of a batch that are worked on at once, at most.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
@@ -83,10 +77,7 @@ class FilterCore(LockOwner):
         self.wanted = wanted
         self.key = wanted.key if wanted is not None else key
         self.strategy: Strategy = make_strategy(strategy)
-        self.single_trip = self.strategy if isinstance(self.strategy, SingleTrip) else None
-        self.script = WithFallback(LuaStrategy(), self.strategy)
-        self.bitmap = WithFallback(BitmapRoute(), self.strategy)
-        self.merging = WithFallback(MergingRoute(), self.strategy)
+        self.for_batches = BatchStrategies(self.strategy)
         self.items_per_chunk = ITEMS_PER_CHUNK
         self.on_lost = choice("on_lost", on_lost, OnLost)
         self.on_unknown = choice("on_unknown", on_unknown, OnUnknown)

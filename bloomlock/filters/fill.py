@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
 from bloomlock.effects import Core, ask, encode_command
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.strategies.bits import header_command
+from bloomlock.strategies.wire import header_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -27,7 +27,6 @@ from bloomlock.errors import (
     PartialResultError,
     batch_error,
 )
-from bloomlock.strategies.atomic import AtomicStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,10 +49,6 @@ logger = logging.getLogger("bloomlock")
 
 ROUNDS = 10
 """How often a filter may vanish during one operation before that is an error."""
-
-FEW_BITS = 256
-"""So few are placed and encoded one by one: what arrays cost whatever their size, 70 to 100 µs in
-all, is more than they save."""
 
 UNKNOWN = -1
 NOT_DONE = -2
@@ -155,40 +150,35 @@ class Operation:
 
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
-        few = todo.size * view.descriptor.size.num_hashes <= FEW_BITS
-        if few and isinstance(self._strategy, AtomicStrategy):
-            return (yield from self._exchange_few(view, self._strategy, todo))
+        strategy, answered = self._strategy, []
+        if todo.size * view.descriptor.size.num_hashes <= strategy.few_bits:
+            for number, (indices, few) in self._locate(view, todo).items():
+                segments = yield from strategy.few(view.shards[number], few, write=self._write)
+                answered.append((np.array(indices), segments))
+            return answered
         numbers, rows = view.hasher.place(self._digests_of(view.hasher)[todo])
-        answered = []
         shards = np.unique(numbers).tolist() if len(view.shards) > 1 else [0]
-        for shard in shards:
-            mine = numbers == shard
-            indices, placed = (todo, rows) if len(shards) == 1 else (todo[mine], rows[mine])
-            segments = yield from self._strategy.exchange(
-                view.shards[shard], placed, write=self._write
-            )
-            answered.append((indices, segments))
+        for number in shards:
+            mine = numbers == number if len(shards) > 1 else slice(None)
+            segments = yield from strategy.many(view.shards[number], rows[mine], write=self._write)
+            answered.append((todo[mine], segments))
         return answered
+
+    def _locate(self, view: View, todo: Indices) -> dict[int, tuple[list[int], list[list[int]]]]:
+        """Return for each shard the indices of its items and their offsets."""
+        located: dict[int, tuple[list[int], list[list[int]]]] = {}
+        for index in todo.tolist():
+            number, offsets = view.hasher.locate(self._items[index])
+            indices, rows = located.setdefault(number, ([], []))
+            indices.append(index)
+            rows.append(offsets)
+        return located
 
     def _digests_of(self, hasher: Hasher) -> Any:
         """Return the digests of all items; another view's hasher may have other seeds."""
         if self._hasher is not hasher:
             self._hasher, self._digests = hasher, hasher.digests(self._items)
         return self._digests
-
-    def _exchange_few(self, view: View, strategy: AtomicStrategy, todo: Indices) -> Core[Answered]:
-        """Do the same without arrays."""
-        placed: dict[int, tuple[list[int], list[list[int]]]] = {}
-        for index in todo.tolist():
-            number, offsets = view.hasher.locate(self._items[index])
-            indices, rows = placed.setdefault(number, ([], []))
-            indices.append(index)
-            rows.append(offsets)
-        answered = []
-        for number, (indices, rows) in placed.items():
-            segment = yield from strategy.exchange_few(view.shards[number], rows, write=self._write)
-            answered.append((np.array(indices), [segment]))
-        return answered
 
     def _read(self, view: View, indices: Indices, segments: list[Segment]) -> Stale:
         """Take down the answers; return those that are about another generation."""
@@ -238,7 +228,7 @@ class Operation:
     def _raise_failure(self) -> None:
         """Raise what went wrong, if anything did and items are left without an answer."""
         error = self._failure
-        if self._strategy.whole and (error is not None or self._lost):
+        if self._strategy.is_atomic and (error is not None or self._lost):
             self._report_added()
         if self._lost:
             # That something may have happened matters more than that something did not.
@@ -290,7 +280,7 @@ class Operation:
         again = []
         for indices, segment in stale:
             same = segment.header == now.header and now.descriptor.same_bits(view.descriptor)
-            if same and self._strategy.whole and segment.missing is not None:
+            if same and self._strategy.is_atomic and segment.missing is not None:
                 self._take(indices, segment)
                 continue
             again.append(indices)

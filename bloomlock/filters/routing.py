@@ -39,7 +39,7 @@ def check_route(core: FilterCore, route: object) -> None:
         raise ConfigurationError(
             f"route must be {', '.join(map(repr, routes[:-1]))} or {routes[-1]!r}, not {route!r}"
         )
-    if core.strategy.exclusive and route not in ("auto", "items"):
+    if core.strategy.is_exclusive and route not in ("auto", "items"):
         raise ConfigurationError(
             f"route must be 'auto' or 'items' with strategy {core.strategy.name!r}, which keeps "
             f"others out while it adds an item, not {route!r}"
@@ -60,18 +60,19 @@ def choose(
     core: FilterCore, view: View, count: int, route: Route, *, write: bool, answers: bool = True
 ) -> Strategy:
     """Return how a chunk of `count` items reaches the server."""
-    by_bitmap = core.bitmap if answers or not write else core.merging
+    others = core.for_batches
+    by_bitmap = others.bitmap if answers or not write else others.merge
     if route == "auto":
         route = _best_route(core, view, count, write=write, answers=answers or not write)
-    if route == "bitmap" and not by_bitmap.forbidden:
+    if route == "bitmap" and not by_bitmap.is_forbidden:
         return by_bitmap
-    if route == "script" and not core.script.forbidden:
-        return core.script
+    if route == "script" and not others.script.is_forbidden:
+        return others.script
     return core.strategy
 
 
 def _best_route(core: FilterCore, view: View, count: int, *, write: bool, answers: bool) -> Route:
-    if core.strategy.exclusive or not core.strategy.whole or count == 1:
+    if core.strategy.is_exclusive or not core.strategy.is_atomic or count == 1:
         return "items"
     shard = view.shards[0]
     as_items = count * view.descriptor.size.num_hashes * core.strategy.bytes_per_bit
@@ -164,7 +165,7 @@ class Chunks:
             # A chunk must not go far beyond what is still free.
             few = BITS_PER_TRIP // core.descriptor.size.num_hashes
             return max(1, few, min(core.items_per_chunk, core.fill.until_look))
-        if self._route == "items" or core.strategy.exclusive or not core.strategy.whole:
+        if self._route == "items" or core.strategy.is_exclusive or not core.strategy.is_atomic:
             return max(1, per_exchange)
         # Of items that may come slowly few are waited for at first.
         self._most = min(core.items_per_chunk, max(per_exchange, 1, 2 * self._most))

@@ -28,7 +28,7 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import FilterMismatchError
 from bloomlock.sizing import HEADER_BITS, MAX_SHARDS
-from bloomlock.strategies.bits import header_command
+from bloomlock.strategies.wire import header_command
 
 if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys

@@ -9,7 +9,7 @@ import numpy as np
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
 from bloomlock.effects import ConnectionLost, Core, ask, encode_command
 from bloomlock.strategies.bitmap import image_bytes, merge_image
-from bloomlock.strategies.bits import header_command
+from bloomlock.strategies.wire import header_command
 
 from .following import in_one_generation
 from .memory import MemoryBloomFilter

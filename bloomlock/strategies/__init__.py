@@ -1,15 +1,15 @@
-"""The strategies by name: how one update of a filter reaches Redis."""
+"""The strategies by name: how an update of a filter, or one batch of it, reaches Redis."""
 
 from __future__ import annotations
 
 from bloomlock.errors import ConfigurationError
 
 from .atomic import AtomicStrategy
-from .base import Segment, Shard, SingleTrip, Strategy
+from .base import Segment, Shard, Strategy, WithFallback
+from .bitmap import BitmapStrategy, MergeStrategy
 from .lock import LockStrategy
 from .lua import LuaStrategy
-from .pipeline import PipelineStrategy
-from .transaction import TransactionStrategy
+from .setbit import PipelineStrategy, TransactionStrategy
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
@@ -37,4 +37,23 @@ def make_strategy(strategy: object) -> Strategy:
     raise ConfigurationError(f"strategy must be one of {known}, not {strategy!r}")
 
 
-__all__ = ["STRATEGIES", "Segment", "Shard", "SingleTrip", "Strategy", "make_strategy"]
+class BatchStrategies:
+    """The strategies that a batch may take in place of the filter's own.
+
+    Args:
+        strategy: The filter's own, which takes over what the server refuses.
+
+    Attributes:
+        script: The places of all items as one argument of a script.
+        bitmap: The bits of all items as one bitmap, merged by the server.
+        merge: The same without answers.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        """Assume that all are allowed."""
+        self.script = WithFallback(LuaStrategy(), strategy)
+        self.bitmap = WithFallback(BitmapStrategy(), strategy)
+        self.merge = WithFallback(MergeStrategy(), strategy)
+
+
+__all__ = ["STRATEGIES", "BatchStrategies", "Segment", "Shard", "Strategy", "make_strategy"]

@@ -1,7 +1,7 @@
-"""What every strategy does: turn the offsets of some items of one shard into one exchange.
+"""What every strategy does: turn the offsets of items of one shard into requests and answers.
 
 A row holds the k bit offsets of one item. A strategy answers, for each row, whether any of its
-bits was 0 ("missing"): for an update that makes the item new, for a test it makes it not seen.
+bits was 0 ("missing"): an update that finds a bit missing has added a new item.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-
-from bloomlock.effects import Core, Replies, Request, collect
+from redis.exceptions import NoPermissionError, ResponseError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from bloomlock.effects import Core
+
     Rows = npt.NDArray[np.uint64]
     Flags = npt.NDArray[np.bool_]
-
-OPERATIONS_PER_COMMAND = 1000
-"""Bits touched by one command of a batch: about 0.2 ms of the server's time."""
 
 BITS_PER_TRIP = 10_000
 """Bits touched by one round trip of a batch, where that is one request: 625 items at 1e-6."""
@@ -36,7 +34,7 @@ class Shard(NamedTuple):
         header: The header it should have.
         digits: Decimal digits of its last offset.
         bits: Bits of its bitmap, header not counted.
-        block_bits: The bits of an item lie in one block of so many; 0: anywhere.
+        block_bits: Length of the block that holds all bits of an item; 0: they lie anywhere.
     """
 
     key: str
@@ -47,7 +45,7 @@ class Shard(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """The answer to some consecutive rows that share one fate.
+    """The answer to some consecutive rows that were handled together.
 
     Attributes:
         rows: How many rows.
@@ -65,27 +63,37 @@ class Segment(NamedTuple):
 
 
 class Strategy(ABC):
-    """How one update reaches Redis.
+    """How the bits of items reach Redis: the update of a filter, or one batch of it.
 
     Attributes:
-        name: What users call it.
-        whole: Whether all bits of an item and the header are read and set at one instant. If
+        name: As in `strategy=`.
+        is_atomic: Whether all bits of an item and the header are read and set at one instant. If
             not, the bits may be spread over two generations, and a header that is not
-            the expected one tells nothing about them.
-        exclusive: Whether others are kept out while an item is added, so that no other way may
-            take this one's place.
+            the expected one says nothing about them.
+        is_exclusive: Whether other clients are kept out while an item is added, so that no other
+            strategy may take a batch over.
+        is_forbidden: Whether the server refuses it for good.
+        may_share_calls: Whether concurrent single calls gain by going out as one batch.
+        has_answers: Whether an update returns which items are new.
+        has_free_repeats: Whether an item that is repeated in a batch costs nothing more.
         bits_per_exchange: Bits of one exchange at most.
         bytes_per_bit: What a bit takes on the wire, both directions together, in a batch.
+        few_bits: Batches of at most so many bits go through `few`.
     """
 
     name: ClassVar[str]
-    whole: ClassVar[bool] = True
-    exclusive: ClassVar[bool] = False
+    is_atomic: bool = True
+    is_exclusive: ClassVar[bool] = False
+    is_forbidden: bool = False
+    may_share_calls: bool = True
+    has_answers: bool = True
+    has_free_repeats: bool = False
     bits_per_exchange: ClassVar[int] = BITS_PER_TRIP
     bytes_per_bit: ClassVar[int] = 80
+    few_bits: ClassVar[int] = 0
 
     @abstractmethod
-    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """Test the bits of every row, and set them if `write`.
 
         Args:
@@ -97,39 +105,79 @@ class Strategy(ABC):
             Segments that together cover all rows in order.
         """
 
-    def exchange_one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
+    def few(
+        self, shard: Shard, rows: Sequence[Sequence[int]], *, write: bool
+    ) -> Core[list[Segment]]:
+        """Do the same without an array."""
+        return (yield from self.many(shard, np.array(rows, np.uint64), write=write))
+
+    def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
         """Do the same for one item."""
-        (segment,) = yield from self.exchange(shard, np.array([offsets], np.uint64), write=write)
+        (segment,) = yield from self.few(shard, [offsets], write=write)
         return segment
 
 
-class SingleTrip(Strategy):
-    """A strategy that takes one request and nothing else for one item."""
+class WithFallback(Strategy):
+    """A strategy for batches that a server may refuse, and the one that takes its place then.
 
-    @abstractmethod
-    def encode_one(self, shard: Shard, offsets: Sequence[int], write: bool) -> list[bytes]:
-        """Return the commands for one item."""
+    Args:
+        first: What is tried. An error that the server answers means that it did nothing.
+        fallback: What is done instead.
+    """
 
-    @abstractmethod
-    def decode_one(self, replies: Replies) -> Segment:
-        """Return the answer for one item; a reply may be an error."""
+    def __init__(self, first: Strategy, fallback: Strategy) -> None:
+        """Assume that the first is allowed."""
+        self._first = first
+        self._fallback = fallback
+        self.is_atomic = first.is_atomic and fallback.is_atomic
+        self.is_forbidden = False
+        self.has_answers = first.has_answers
+        self.has_free_repeats = first.has_free_repeats
 
-    def exchange_one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
-        """See Strategy.exchange_one."""
-        request = Request(shard.key, self.encode_one(shard, offsets, write))
-        return self.decode_one((yield from collect(request, repeatable=not write)))
+    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """See Strategy.many."""
+        segments = yield from self._first.many(shard, rows, write=write)
+        refused = [s.error for s in segments if isinstance(s.error, ResponseError)]
+        if not refused:
+            return segments
+        self.is_forbidden = any(map(_forbids, refused))
+        if len(refused) == len(segments):
+            return (yield from self._fall_back(shard, rows, write))
+        answered: list[Segment] = []
+        start = 0
+        for segment in segments:
+            mine = rows[start : start + segment.rows]
+            start += segment.rows
+            if isinstance(segment.error, ResponseError):
+                answered += yield from self._fall_back(shard, mine, write)
+            else:
+                answered.append(segment)
+        return answered
+
+    def _fall_back(self, shard: Shard, rows: Rows, write: bool) -> Core[list[Segment]]:
+        size = max(1, self._fallback.bits_per_exchange // rows.shape[1])
+        segments: list[Segment] = []
+        for start in range(0, len(rows), size):
+            segments += yield from self._fallback.many(
+                shard, rows[start : start + size], write=write
+            )
+        return segments
 
 
-def rows_per_command(num_hashes: int) -> int:
-    """Return how many items one command of a batch carries."""
-    return max(1, OPERATIONS_PER_COMMAND // num_hashes)
+def _forbids(error: ResponseError) -> bool:
+    return isinstance(error, NoPermissionError) or "unknown command" in str(error)
 
 
 def any_missing(bits: npt.NDArray[Any], num_hashes: int) -> Flags:
-    """Tell for each k bits whether one of them is 0.
+    """Return for each k bits whether one of them is 0.
 
     >>> any_missing(np.array([1, 1, 0, 1]), 2).tolist()
     [False, True]
     """
     missing: Flags = bits.reshape(-1, num_hashes).min(axis=1) == 0
     return missing
+
+
+def error_of(reply: object) -> Exception:
+    """Return the error that stands in place of a reply, or one that says what stands there."""
+    return reply if isinstance(reply, Exception) else TypeError(reply)

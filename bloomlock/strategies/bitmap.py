@@ -5,9 +5,9 @@ microsecond on the server. One transaction reads the bits that were there and me
 if the header is right, so the answers are exact: an item is new if one of its bits was 0 before,
 and no earlier item of the batch has the same bits.
 
-All bits of an item have to be merged at one instant, or two workers might be told "new". Where
-they may lie anywhere in the shard, that is the whole shard; where they lie in one block, or nobody
-wants answers, the shard is merged in parts.
+All bits of an item have to be merged at one instant, or two workers might get the answer "new".
+Where they may lie anywhere in the shard, that is the whole shard; where they lie in one block, or
+no answers are wanted, the shard is merged in parts.
 
 https://redis.io/docs/latest/commands/bitop/
 """
@@ -36,8 +36,8 @@ from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS
 
 from .base import Segment, Strategy
-from .bits import header_command
-from .transaction import why_aborted
+from .setbit import why_aborted
+from .wire import header_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,13 +61,14 @@ LEFT_SECONDS = 60
 _SCRIPT = Script("merge")
 
 
-class BitmapRoute(Strategy):
+class BitmapStrategy(Strategy):
     """Two round trips for a batch whose bits are many; exact. An error means: nothing was done."""
 
     name = "bitmap"
+    has_free_repeats = True
 
-    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.exchange."""
+    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """See Strategy.many."""
         size = image_bytes(shard)
         # In a block an item has all its bits in one part.
         if size <= WHOLE_BYTES or not shard.block_bits:
@@ -89,13 +90,15 @@ class BitmapRoute(Strategy):
         return [others.get(i) or Segment(1, shard.header, [flag]) for i, flag in known]
 
 
-class MergingRoute(BitmapRoute):
-    """The same where nobody asks which items are new: all are answered as seen."""
+class MergeStrategy(BitmapStrategy):
+    """The same without answers: all items are answered as seen."""
 
-    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.exchange."""
+    has_answers = False
+
+    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """See Strategy.many."""
         if not write:
-            return (yield from super().exchange(shard, rows, write=write))
+            return (yield from super().many(shard, rows, write=write))
         image = np.zeros(image_bytes(shard), np.uint8)
         set_rows(image, rows)
         segment = yield from merge_image(shard, image)
@@ -145,7 +148,7 @@ def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[S
     found = np.frombuffer(before, np.uint8)
     missing = rows_missing(found, local)
     if write:
-        # Who has the same first four offsets has the same digest, or the same bits by chance.
+        # Items with the same first four offsets have the same digest, or the same bits by chance.
         missing &= first_of_each(rows[:, :4])
     return Segment(len(rows), header, missing)
 
@@ -217,7 +220,7 @@ def _read(shard: Shard, part: range) -> Core[tuple[int, bytes] | Exception]:
 
 
 def is_quick(shard: Shard, *, exact: bool) -> bool:
-    """Tell whether the server is done with each command for the shard in about 10 ms.
+    """Return whether the server is done with each command for the shard in about 10 ms.
 
     Args:
         shard: What is to be merged or read.

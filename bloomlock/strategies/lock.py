@@ -7,7 +7,7 @@ holds a lock, so there is no deadlock, whatever order a batch comes in.
 The update is a transaction. With our own locks its connection watches them, and it is carried out
 only if they still are held, so a holder that slept through its lease writes nothing. Any other
 lock can take their place; nothing is checked in the update then. The answers stay exact, because
-it is one transaction; that nobody comes in between is as true as that lock makes it.
+it is one transaction; that no other client comes in between is as true as that lock makes it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from bloomlock.locks.protocol.waiting import (
 )
 
 from .base import Segment, Strategy
-from .transaction import TransactionStrategy, decode_transaction, encode_transaction
+from .setbit import TransactionStrategy, decode_transaction, encode_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,10 +73,7 @@ class LockStrategy(Strategy):
             that of one stripe of items, such as "bloomlock:{pages}:lock:17". None: our own locks.
         timeout: Seconds to wait for the lock of an item; a factory's locks have their own.
         stripes: Locks for each shard.
-        new_token: Gives a token that nobody else has.
-
-    Attributes:
-        foreign: Whether the locks are those of a factory.
+        new_token: Gives a token that no other client has.
 
     Raises:
         ConfigurationError: If a parameter is not usable.
@@ -88,7 +85,7 @@ class LockStrategy(Strategy):
     """
 
     name = "lock"
-    exclusive = True
+    is_exclusive = True
 
     def __init__(
         self,
@@ -107,7 +104,8 @@ class LockStrategy(Strategy):
             )
         if not isinstance(stripes, (int, Integral)) or stripes < 1:
             raise ConfigurationError(f"stripes must be a whole number from 1 on, not {stripes!r}")
-        self.foreign = factory is not None
+        # Locks of a factory are taken one by one in a batch, side by side by calls of their own.
+        self.may_share_calls = factory is None
         self._factory = factory
         self._timeout = float(timeout)
         self._stripes = int(stripes)
@@ -115,10 +113,10 @@ class LockStrategy(Strategy):
         self._abilities = Abilities()
         self._transaction = TransactionStrategy()
 
-    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.exchange; a test needs no lock."""
+    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """See Strategy.many; a test needs no lock."""
         if not write:
-            return (yield from self._transaction.exchange(shard, rows, write=False))
+            return (yield from self._transaction.many(shard, rows, write=False))
         places: dict[LockKeys, list[int]] = {}
         for index, first in enumerate(rows[:, 0].tolist()):
             places.setdefault(self._lock_of(shard.key, first), []).append(index)
@@ -141,7 +139,7 @@ class LockStrategy(Strategy):
                 update.fail([keys], aborted)
             failed = yield ExitContext()
             if failed is not None and aborted is None:
-                # Whether it kept others out until the bits were set nobody can say now.
+                # It is not known whether it kept others out until the bits were set.
                 update.fail([keys], ConnectionLost(failed, sent=True, replies=[]))
 
     def _under_own_locks(self, update: _Update) -> Core[None]:
@@ -197,7 +195,7 @@ class LockStrategy(Strategy):
 
 
 def _enter(factory: Callable[[str], Any], name: str) -> Core[Exception | None]:
-    """Enter the lock of a name; return the exception that kept us out, or None."""
+    """Enter the lock of a name; return the exception that entering raised, or None."""
     try:
         manager = factory(name)
     except Exception as error:  # noqa: BLE001 - whatever it is, answers may be known already

@@ -1,22 +1,29 @@
 """One script call per update: header checked, bits tested and set, atomic as a whole.
 
-The items of a call are one packed argument, and their answers one packed reply.
+The items of a call are one packed argument, and their answers one packed reply. A classic row is
+its offsets, four bytes each. A row of a blocked filter is the number of its block, four bytes, and
+two bytes for each position. Scripts count in floating-point numbers and have no integers of 64
+bits, so a block is ten words of 48 bits and one of 32 to them, and a position is the number of its
+word (from 1) and the number of its bit there (from 1, the lowest first); an odd number of positions
+is made even by repeating the last. Everything is big-endian.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 from redis.exceptions import NoScriptError
 
+from bloomlock.blocked import BLOCK_BITS
 from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
 from bloomlock.effects import Core, Pipeline, Replies, Request, collect
 from bloomlock.scripts import Script
+from bloomlock.sizing import HEADER_BITS
 
-from .base import Segment, Strategy
-from .packing import pack, pack_one, row_bytes
+from .base import Segment, Strategy, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +32,6 @@ if TYPE_CHECKING:
 
 BITS_PER_CALL = 4096
 """About 1.4 ms of the server's time, half of that in the blocked layout."""
-
 
 _BITS = Script("bits")
 _BLOCKS = Script("blocks")
@@ -40,15 +46,15 @@ class LuaStrategy(Strategy):
     # weighs against a bitmap, and a bitmap of so many bytes takes as long.
     bytes_per_bit = 32
 
-    def exchange(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """See Strategy.exchange; several calls are on their way at once."""
+    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """See Strategy.many; several calls are on their way at once."""
         calls = Calls(_script_for(shard), shard, rows, write)
         replies = yield from collect(Pipeline(shard.key, calls), repeatable=not write)
         yield from calls.repeat_unknown(replies)
         return calls.decode(replies)
 
-    def exchange_one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
-        """See Strategy.exchange_one."""
+    def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
+        """See Strategy.one."""
         blocked = shard.block_bits != 0
         size = row_bytes(len(offsets), blocked=blocked)
         arguments = (*_opening(shard, write, size), pack_one(offsets, blocked=blocked))
@@ -123,7 +129,60 @@ def _opening(shard: Shard, write: bool, size: int) -> tuple[bytes, int, int]:
 
 def _segment(reply: object, count: int) -> Segment:
     if not isinstance(reply, list):
-        return Segment(count, error=reply if isinstance(reply, Exception) else TypeError(reply))
+        return Segment(count, error=error_of(reply))
     header, *flags = reply
     missing = np.frombuffer(flags[0], np.uint8) == ord("1") if flags else None
     return Segment(count, header_from_bytes(header), missing)
+
+
+WORD_BITS = 48
+
+
+def _place(position: int) -> int:
+    word, bit = divmod(position, WORD_BITS)
+    bits = min(WORD_BITS, BLOCK_BITS - word * WORD_BITS)
+    return (word + 1) << 8 | (bits - bit)
+
+
+# The header shifts all blocks against multiples of 512, which an index must follow.
+PLACES = [_place((offset - HEADER_BITS) % BLOCK_BITS) for offset in range(BLOCK_BITS)]
+_PLACES = np.array(PLACES, ">u2")
+_LAST = BLOCK_BITS - 1
+
+
+def row_bytes(num_hashes: int, *, blocked: bool) -> int:
+    """Return the length of one packed row."""
+    return 4 + 2 * (num_hashes + num_hashes % 2) if blocked else 4 * num_hashes
+
+
+def pack(rows: Rows, *, blocked: bool) -> bytes:
+    """Return the rows of many items, one after the other.
+
+    Cost: 0.01 microseconds a bit.
+
+    >>> pack(np.array([[64, 319]], np.uint64), blocked=False).hex(" ", 4)
+    '00000040 0000013f'
+    """
+    if not blocked:
+        return rows.astype(">u4").tobytes()
+    count, num_hashes = rows.shape
+    packed = np.empty((count, row_bytes(num_hashes, blocked=True) // 2), ">u2")
+    blocks = (rows[:, 0] - np.uint64(HEADER_BITS)) // np.uint64(BLOCK_BITS)
+    packed[:, 0] = blocks >> np.uint64(16)
+    packed[:, 1] = blocks & np.uint64(0xFFFF)
+    packed[:, 2 : 2 + num_hashes] = _PLACES[rows & np.uint64(_LAST)]
+    packed[:, -1] = packed[:, 1 + num_hashes]
+    return packed.tobytes()
+
+
+def pack_one(offsets: Sequence[int], *, blocked: bool) -> bytes:
+    """Return the row of one item.
+
+    >>> pack_one([64, 319], blocked=True).hex(" ", 2)
+    '0000 0000 0130 0621'
+    """
+    if not blocked:
+        return struct.pack(f">{len(offsets)}I", *offsets)
+    places = [PLACES[offset & _LAST] for offset in offsets]
+    places += places[-1:] * (len(places) % 2)
+    return struct.pack(f">I{len(places)}H", (offsets[0] - HEADER_BITS) // BLOCK_BITS, *places)

@@ -218,7 +218,7 @@ def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, node
     segments = []
 
     def exchange():
-        segments.extend((yield from made._core.strategy.exchange(shard, rows, write=True)))
+        segments.extend((yield from made._core.strategy.many(shard, rows, write=True)))
 
     made._runtime.run(moving(exchange()))
     assert moved

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock import LockStrategy
 from bloomlock.strategies.lock import _Update
-from bloomlock.strategies.pipeline import PipelineStrategy
+from bloomlock.strategies.setbit import PipelineStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ class _UpdateInPieces(_Update):
         for keys in locks:
             for index in self._places[keys]:
                 row = self._rows[index : index + 1]
-                (self.results[index],) = yield from PipelineStrategy().exchange(
+                (self.results[index],) = yield from PipelineStrategy().many(
                     self._shard, row, write=True
                 )
         self.waiting.difference_update(locks)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bloomlock.hashing import Hasher
 from bloomlock.sizing import HEADER_BITS, MAX_SHARD_BITS
-from bloomlock.strategies.packing import pack, pack_one, row_bytes
+from bloomlock.strategies.lua import pack, pack_one, row_bytes
 
 items = st.lists(st.binary(max_size=20), min_size=1, max_size=20)
 hashes = st.integers(1, 64)

@@ -1,4 +1,4 @@
-"""Bit offsets as text in commands, many at once and without a loop over bits. Pure.
+"""Commands as bytes: bit offsets as text, many at once and without a loop over bits. Pure.
 
 A command that tests or sets a bit is the same text for every bit but for the offset. So the text
 is laid out once as a row of bytes, repeated for all offsets, and the digits are filled in by
@@ -11,6 +11,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.effects import encode_command
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,6 +29,11 @@ FEW = 100
 
 _MOST_DIGITS = 12
 _POWERS = np.array([10**power for power in range(_MOST_DIGITS)], np.uint64)
+
+
+def header_command(key: str) -> bytes:
+    """Return the command that reads the header of a shard."""
+    return encode_command("GETRANGE", key, 0, HEADER_BYTES - 1)
 
 
 def encode_offsets(offsets: Offsets, before: bytes, after: bytes) -> Table:
