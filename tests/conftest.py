@@ -18,6 +18,9 @@ from bloomlock.server import PrivateServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Helpers have no examples, and some import clients of other systems.
+collect_ignore = ["support"]
+
 _HOME = pytest.StashKey[str]()
 
 QUICK = (
@@ -27,9 +30,9 @@ QUICK = (
     "tests/cli/test_lines.py",
     "tests/filters/test_crossing.py",
     "tests/filters/test_repeats.py",
-    "tests/locks/objects/test_redis_py_habits.py",
-    "tests/locks/objects/test_reentrant.py",
-    "tests/locks/objects/test_threading_habits.py",
+    "tests/locks/test_redis_py_habits.py",
+    "tests/locks/test_reentrant.py",
+    "tests/locks/test_threading_habits.py",
     "tests/locks/redlock/test_attempt.py",
     "tests/locks/redlock/test_steps.py",
     "tests/server/test_command.py",
@@ -91,6 +94,14 @@ def server_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """URL of a server of each kind, one after the other."""
     with PrivateServer(binary=servers.require_server(request.param)) as private:
         yield private.url
+
+
+@pytest.fixture
+def r(valkey: str) -> Iterator[redis.Redis]:
+    """A client of that Valkey, emptied."""
+    with redis.Redis.from_url(valkey) as made:
+        made.flushall()
+        yield made
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import signal
 
 import pytest
-import redis
 from cli_process import PATIENCE, answer, children_of
 from servers import exists, wait_until
 
@@ -19,12 +18,6 @@ STUBBORN = "trap '' TERM; echo $$; while :; do sleep 0.05; done"
 FAMILY = "trap '' TERM; sleep 1000 & echo $!; wait"
 # The head of the family listens, the rest does not.
 UNRULY = "(trap '' TERM; exec sh -c 'echo $$; exec sleep 1000') & wait"
-
-
-@pytest.fixture
-def client(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        yield made
 
 
 @pytest.fixture
@@ -42,50 +35,50 @@ def explain(process, *parts: str) -> None:
         assert part in message
 
 
-def test_a_command_whose_lock_is_deleted_is_told(start, name, client, key):
+def test_a_command_whose_lock_is_deleted_is_told(start, name, r, key):
     process = start("lock", "--ttl", "1", name, "sh", "-c", POLITE)
     assert answer(process) == b"on\n"
-    client.delete(key)
+    r.delete(key)
     assert answer(process) == b"told\n"
     explain(process, f"lock '{name}' was lost: ", "ending the command")
 
 
-def test_a_command_that_does_not_listen_is_killed(start, name, client, key):
+def test_a_command_that_does_not_listen_is_killed(start, name, r, key):
     process = start("lock", "--ttl", "1", "--grace", "0.2", name, "sh", "-c", STUBBORN)
     command = int(answer(process))
-    client.delete(key)
+    r.delete(key)
     explain(process, "ending the command")
     assert not exists(command)
 
 
 @pytest.mark.parametrize("code", [FAMILY, UNRULY])
-def test_without_a_terminal_all_of_a_command_is_killed(start, name, client, key, code):
+def test_without_a_terminal_all_of_a_command_is_killed(start, name, r, key, code):
     words = ("lock", "--ttl", "1", "--grace", "0.2", name, "sh", "-c", code)
     process = start(*words, start_new_session=True)
     inner = int(answer(process))
-    client.delete(key)
+    r.delete(key)
     explain(process, "ending the command")
     wait_until(lambda: not exists(inner))
 
 
-def test_a_command_that_is_stopped_is_told(start, name, client, key):
+def test_a_command_that_is_stopped_is_told(start, name, r, key):
     words = ("lock", "--ttl", "1", name, "sh", "-c", POLITE.replace("echo on", "echo $$"))
     process = start(*words)
     command = int(answer(process))
     os.kill(command, signal.SIGSTOP)
-    client.delete(key)
+    r.delete(key)
     assert answer(process) == b"told\n"
     explain(process, "ending the command")
     assert not exists(command)
 
 
-def test_a_lock_that_somebody_else_took_is_left_to_him(start, name, client, key):
+def test_a_lock_that_somebody_else_took_is_left_to_him(start, name, r, key):
     process = start("lock", "--ttl", "1", name, "sh", "-c", POLITE)
     assert answer(process) == b"on\n"
-    client.set(key, "somebody else")
+    r.set(key, "somebody else")
     explain(process, "ending the command")
-    assert client.get(key) == b"somebody else"
-    client.delete(key)
+    assert r.get(key) == b"somebody else"
+    r.delete(key)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
@@ -110,10 +103,10 @@ def test_a_server_that_comes_back_in_time_is_no_loss(start, name):
         assert b"stays taken for up to 300 s: " in process.stderr.read()
 
 
-def test_a_loss_that_shows_in_the_end_is_said(start, name, client, key):
+def test_a_loss_that_shows_in_the_end_is_said(start, name, r, key):
     process = start("lock", name, "sh", "-c", "echo on; read x")
     assert answer(process) == b"on\n"
-    client.delete(key)
+    r.delete(key)
     process.stdin.close()
     explain(process, f"lock '{name}' was lost: its key was gone when it was released")
 

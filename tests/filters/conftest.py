@@ -1,14 +1,13 @@
-"""Clients that several files of tests share."""
+"""What the tests of filters share."""
 
 from __future__ import annotations
 
 import pytest
-import redis
+from loss_proxy import LossProxy
 
 
 @pytest.fixture
-def r(valkey):
-    """A client of an empty Valkey."""
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
+def proxy(valkey):
+    """A proxy before that Valkey; it loses nothing until its `judge` is replaced."""
+    with LossProxy(valkey, lambda _name, _number: "pass") as made:
         yield made

@@ -8,10 +8,9 @@ import random
 import pytest
 import redis
 import redis.asyncio
+from strategies import STRATEGIES
 
 from bloomlock import AsyncBloomFilter, BloomFilter, FilterLostError, FilterNotFoundError
-
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 
 
 @pytest.fixture(params=STRATEGIES)

@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 import redis
 import redis.asyncio
+from strategies import STRATEGIES
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -17,7 +18,6 @@ from bloomlock import (
     MemoryBloomFilter,
 )
 
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 BATCHES = ("add_many", "exists_many", "update")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import redis
+from strategies import STRATEGIES
 
 from bloomlock import BloomFilter, FilterLostError
 
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 EXACT = ("atomic", "lua", "transaction", "lock")
 
 

@@ -9,6 +9,7 @@ from threading import Barrier
 
 import pytest
 import redis
+from strategies import STRATEGIES
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -19,15 +20,7 @@ from bloomlock import (
     MemoryBloomFilter,
 )
 
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 BITS = "bloomlock:{x}:bits"
-
-
-@pytest.fixture
-def client(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
 
 
 def numbered(start: int, end: int) -> list[str]:
@@ -35,9 +28,9 @@ def numbered(start: int, end: int) -> list[str]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_sets_the_same_bits_and_gives_the_same_answers(client, strategy):
-    made = BloomFilter("x", 3000, 1e-4, client=client, strategy=strategy, layout="blocked")
-    other = BloomFilter.open("x", client=client, strategy="atomic")
+def test_every_strategy_sets_the_same_bits_and_gives_the_same_answers(r, strategy):
+    made = BloomFilter("x", 3000, 1e-4, client=r, strategy=strategy, layout="blocked")
+    other = BloomFilter.open("x", client=r, strategy="atomic")
     memory = MemoryBloomFilter(3000, 1e-4, layout="blocked")
     # Ten hashes: the lua strategy needs several calls, and a repeat is in another one.
     batch = [*numbered(0, 1000), *numbered(0, 20), "single"]
@@ -58,20 +51,20 @@ def test_every_strategy_sets_the_same_bits_and_gives_the_same_answers(client, st
 
 @pytest.mark.parametrize("strategy", ["atomic", "lua"])
 def test_every_kind_of_server(server_url, strategy):
-    with redis.Redis.from_url(server_url) as client:
-        client.flushall()
-        made = BloomFilter("x", 3000, client=client, strategy=strategy, layout="blocked", shards=3)
+    with redis.Redis.from_url(server_url) as r:
+        r.flushall()
+        made = BloomFilter("x", 3000, client=r, strategy=strategy, layout="blocked", shards=3)
         items = numbered(0, 1000)
         assert made.add_many([*items, *items], route="items") == [True] * 1000 + [False] * 1000
         assert made.add("one") is True
         assert made.add("one") is False
         assert made.exists_many([*items, "other"], route="items") == [True] * 1000 + [False]
-        assert [client.strlen(f"bloomlock:{{x{n}}}:bits") % 64 for n in ("", "/1", "/2")] == [8] * 3
+        assert [r.strlen(f"bloomlock:{{x{n}}}:bits") % 64 for n in ("", "/1", "/2")] == [8] * 3
 
 
 @pytest.mark.parametrize(("error_rate", "probes"), [(1e-2, 100_000), (1e-3, 200_000)])
-def test_the_rate_at_capacity_is_the_one_asked_for(client, error_rate, probes):
-    made = BloomFilter("x", 20_000, error_rate, client=client, layout="blocked")
+def test_the_rate_at_capacity_is_the_one_asked_for(r, error_rate, probes):
+    made = BloomFilter("x", 20_000, error_rate, client=r, layout="blocked")
     made.update(numbered(0, 20_000))
     false = sum(made.exists_many(f"out {number}" for number in range(probes)))
     deviation = math.sqrt(probes * error_rate)
@@ -83,8 +76,8 @@ def test_the_rate_at_capacity_is_the_one_asked_for(client, error_rate, probes):
     assert info.estimated_count == pytest.approx(20_000, rel=0.01)
 
 
-def test_exactly_its_capacity_fits(client):
-    made = BloomFilter("x", 10_000, client=client, layout="blocked", on_full="raise")
+def test_exactly_its_capacity_fits(r):
+    made = BloomFilter("x", 10_000, client=r, layout="blocked", on_full="raise")
     made.update(numbered(0, 10_000))
     # The estimate for the classic layout would be 130 items too low.
     assert len(made) == pytest.approx(10_000, abs=60)
@@ -94,26 +87,26 @@ def test_exactly_its_capacity_fits(client):
     assert made.exists_many(numbered(10_000, 10_200)).count(True) < 120
 
 
-def test_whoever_takes_it_for_classic_is_refused(client):
-    BloomFilter("x", 1000, client=client, layout="blocked").add("a")
+def test_whoever_takes_it_for_classic_is_refused(r):
+    BloomFilter("x", 1000, client=r, layout="blocked").add("a")
     with pytest.raises(FilterMismatchError, match="layout: stored blocked, asked classic"):
-        BloomFilter("x", 1000, client=client)
-    opened = BloomFilter.open("x", client=client, on_lost="recreate")
+        BloomFilter("x", 1000, client=r)
+    opened = BloomFilter.open("x", client=r, on_lost="recreate")
     assert (opened.layout, opened.exists("a")) == ("blocked", True)
     assert "blocked" in repr(opened)
     copied = opened.copy("y")
     assert (copied.layout, copied.exists("a"), copied.exists("b")) == ("blocked", True, False)
-    client.delete("bloomlock:{x}:meta", BITS)
+    r.delete("bloomlock:{x}:meta", BITS)
     assert opened.add("a") is True
-    assert BloomFilter.open("x", client=client).layout == "blocked"
+    assert BloomFilter.open("x", client=r).layout == "blocked"
     # What this version does with a layout it does not know is what one without blocks does here.
-    client.hset("bloomlock:{x}:meta", "layout", "spiral")
+    r.hset("bloomlock:{x}:meta", "layout", "spiral")
     with pytest.raises(FilterMismatchError, match="damaged descriptor .*not 'spiral'"):
-        BloomFilter.open("x", client=client)
+        BloomFilter.open("x", client=r)
 
 
-def test_of_all_who_add_an_item_at_once_one_is_told_new(client, valkey):
-    BloomFilter("x", 10_000, client=client, layout="blocked")
+def test_of_all_who_add_an_item_at_once_one_is_told_new(r, valkey):
+    BloomFilter("x", 10_000, client=r, layout="blocked")
     together = Barrier(4, timeout=300)
 
     def work(strategy: str) -> list[str]:
@@ -133,8 +126,8 @@ def test_of_all_who_add_an_item_at_once_one_is_told_new(client, valkey):
     assert sorted(wins) == sorted(numbered(0, 6000))
 
 
-def test_asyncio_reads_what_threads_wrote(client, valkey):
-    BloomFilter("x", 1000, client=client, layout="blocked").add("a")
+def test_asyncio_reads_what_threads_wrote(r, valkey):
+    BloomFilter("x", 1000, client=r, layout="blocked").add("a")
 
     async def main():
         async with AsyncBloomFilter("x", 1000, client=valkey, layout="blocked") as made:
@@ -143,11 +136,11 @@ def test_asyncio_reads_what_threads_wrote(client, valkey):
     assert asyncio.run(main()) == ("blocked", False, True)
 
 
-def test_the_script_reads_an_item_at_once_and_writes_it_at_once(client):
-    made = BloomFilter("x", 3000, client=client, strategy="lua", layout="blocked")
-    client.config_resetstat()
+def test_the_script_reads_an_item_at_once_and_writes_it_at_once(r):
+    made = BloomFilter("x", 3000, client=r, strategy="lua", layout="blocked")
+    r.config_resetstat()
     new = sum(sum(made.add_many(numbered(0, 500), route="items")) for _ in range(2))
-    calls = {name: stat["calls"] for name, stat in client.info("commandstats").items()}
+    calls = {name: stat["calls"] for name, stat in r.info("commandstats").items()}
     # 292 items fill one call, each call reads the header, and so does a look at the fill.
     scripts = calls.get("cmdstat_evalsha", 0) + calls.get("cmdstat_eval", 0)
     assert scripts == 4
@@ -157,31 +150,31 @@ def test_the_script_reads_an_item_at_once_and_writes_it_at_once(client):
 
 
 @pytest.mark.parametrize("layout", ["classic", "blocked"])
-def test_the_script_writes_nothing_to_another_generation(client, layout):
-    made = BloomFilter("x", 1000, client=client, strategy="lua", layout=layout)
-    BloomFilter.open("x", client=client).clear()
-    before = client.get(BITS)
+def test_the_script_writes_nothing_to_another_generation(r, layout):
+    made = BloomFilter("x", 1000, client=r, strategy="lua", layout=layout)
+    BloomFilter.open("x", client=r).clear()
+    before = r.get(BITS)
     with pytest.raises(FilterLostError):
         made.add("a")
     made.reattach()
-    client.delete(BITS)
+    r.delete(BITS)
     with pytest.raises(FilterLostError):
         made.add_many(numbered(0, 2000), route="items")
-    assert not client.exists(BITS)
-    client.set(BITS, before)
+    assert not r.exists(BITS)
+    r.set(BITS, before)
     made.reattach()
     assert made.add("a") is True
-    assert client.get(BITS) != before
+    assert r.get(BITS) != before
 
 
 @pytest.mark.parametrize("layout", ["classic", "blocked"])
-def test_a_server_that_forgot_the_script_is_told_it_again(client, layout):
-    made = BloomFilter("x", 3000, client=client, strategy="lua", layout=layout)
+def test_a_server_that_forgot_the_script_is_told_it_again(r, layout):
+    made = BloomFilter("x", 3000, client=r, strategy="lua", layout=layout)
     for count in (1, 100, 1000):
-        client.script_flush()
+        r.script_flush()
         batch = numbered(count, 2 * count)
         assert made.add_many(batch, route="items") == [True] * count
-        client.script_flush()
+        r.script_flush()
         assert made.exists_many(batch, route="items") == [True] * count
-    client.script_flush()
+    r.script_flush()
     assert made.add("single") is True

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import redis
+from strategies import STRATEGIES
 
 from bloomlock import BloomFilter
 from bloomlock.effects import Pipeline, Request
 from bloomlock.filters import answers
-
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 
 
 @pytest.fixture

@@ -9,20 +9,13 @@ from collections import Counter
 import pytest
 import redis
 import redis.asyncio
-from locks.objects.tools import commands_so_far, other_tasks
+from lock_tools import commands_so_far, other_tasks
+from strategies import STRATEGIES
 
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.filters import coalescing
 
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 EXACT = ("atomic", "lua", "transaction", "lock")
-
-
-@pytest.fixture
-def r(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
 
 
 def filter_at(url, **options):

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import redis
 import redis.asyncio
-from locks.objects.tools import LONG, CancelledAt, happened, other_tasks
+from lock_tools import LONG, CancelledAt, happened, other_tasks
 from loss_proxy import LossProxy
 
 from bloomlock import AsyncBloomFilter, BloomFilter, BloomlockError, OutcomeUnknownError
@@ -18,14 +18,6 @@ from bloomlock.runtime.slots import MOST_AT_ONCE
 from bloomlock.runtime.tasks import tasks_for
 
 MOST = 100
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
-
-
-@pytest.fixture
-def r(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
 
 
 class Gate(LossProxy):

@@ -9,8 +9,9 @@ from collections import Counter
 import pytest
 import redis
 import redis.asyncio
-from locks.objects.tools import commands_so_far
-from loss_proxy import HANDSHAKE, LossProxy
+from lock_tools import commands_so_far
+from loss_proxy import HANDSHAKE
+from strategies import STRATEGIES
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -22,21 +23,7 @@ from bloomlock import (
 from bloomlock.errors import ServerError
 from bloomlock.filters import coalescing
 
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 UPDATES = {"BITFIELD", "EVALSHA", "EXEC", "SETBIT"}
-
-
-@pytest.fixture
-def r(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
-
-
-@pytest.fixture
-def proxy(r, valkey):
-    with LossProxy(valkey, lambda _name, _number: "pass") as made:
-        yield made
 
 
 def filter_at(url, **options):

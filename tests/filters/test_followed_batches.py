@@ -7,19 +7,12 @@ import asyncio
 import pytest
 import redis
 import redis.asyncio
+from strategies import STRATEGIES
 
 from bloomlock import AsyncBloomFilter, BloomFilter
 
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 ITEMS = [f"i{number}" for number in range(300)]
 THERE = set(ITEMS[::3])
-
-
-@pytest.fixture
-def r(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
 
 
 def routes_of(strategy):

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import redis
 from loss_proxy import HANDSHAKE, LossProxy
 
 from bloomlock import BloomFilter, FilterLostError
 from bloomlock.filters import answers, maintenance
-
-
-@pytest.fixture
-def r(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
 
 
 class ByHand:

@@ -35,25 +35,18 @@ URL = "https://shop.example/the-page-to-hide"
 SHAPES = [{}, {"layout": "blocked"}, {"shards": 3}]
 
 
-@pytest.fixture
-def client(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
-
-
 # What a stranger can do without a key, and cannot with one.
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("prefix", [b"", b"https://evil.example/?session=0"])
-def test_an_item_made_from_inverted_murmur3_hides_a_page_only_without_a_key(client, shape, prefix):
+def test_an_item_made_from_inverted_murmur3_hides_a_page_only_without_a_key(r, shape, prefix):
     crafted = item_with_digest(
         mmh3_x64_128_utupledigest(URL.encode(), 0), prefix.ljust(-(-len(prefix) // 16) * 16, b"x")
     )
     assert crafted != URL.encode()
     for key, hidden in ((None, True), (SECRET, False), (True, False)):
-        shared = BloomFilter(f"x {key}", 1000, client=client, key=key, **shape)
+        shared = BloomFilter(f"x {key}", 1000, client=r, key=key, **shape)
         memory = MemoryBloomFilter(1000, key=key, **shape)
         for made in (shared, memory):
             assert made.add(crafted) is True
@@ -99,13 +92,13 @@ def test_digests_are_those_of_blake2b_and_placed_as_murmurs(layout):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_those_who_bring_the_secret_share_a_filter(client, shape):
-    made = BloomFilter("x", 1000, client=client, key=SECRET, **shape)
+def test_those_who_bring_the_secret_share_a_filter(r, shape):
+    made = BloomFilter("x", 1000, client=r, key=SECRET, **shape)
     assert made.add("a") is True
     assert made.add_many(map(str, range(500)), route="bitmap") == [True] * 500
     assert made.add_many(map(str, range(400, 600)), route="script") == [False] * 100 + [True] * 100
-    same = BloomFilter("x", 1000, client=client, key=SECRET.encode(), **shape)
-    opened = BloomFilter.open("x", client=client, key=SECRET)
+    same = BloomFilter("x", 1000, client=r, key=SECRET.encode(), **shape)
+    opened = BloomFilter.open("x", client=r, key=SECRET)
     for other in (same, opened):
         assert other.add("a") is False
         assert all(other.exists_many(map(str, range(600))))
@@ -126,14 +119,14 @@ def test_those_who_bring_the_secret_share_a_filter(client, shape):
     assert "c" in same
     assert "a" in local
     made.delete()
-    recreating = BloomFilter("x", 1000, client=client, key=SECRET, on_lost="recreate", **shape)
+    recreating = BloomFilter("x", 1000, client=r, key=SECRET, on_lost="recreate", **shape)
     made.reattach()
     made.delete()
     assert recreating.add_many(["a", "b"]) == [True, True]
     assert recreating.add("a") is False
 
 
-def test_asyncio(client, valkey):
+def test_asyncio(r, valkey):
     async def run():
         shared = redis.asyncio.Redis.from_url(valkey)
         made = await AsyncBloomFilter("x", 1000, client=shared, key=SECRET)
@@ -148,50 +141,50 @@ def test_asyncio(client, valkey):
         await shared.aclose()
 
     asyncio.run(run())
-    assert BloomFilter.open("x", client=client, key=SECRET).exists_many(["a", "b"]) == [True] * 2
+    assert BloomFilter.open("x", client=r, key=SECRET).exists_many(["a", "b"]) == [True] * 2
 
 
 @pytest.mark.parametrize("stored", [None, True, SECRET])
 @pytest.mark.parametrize("given", [None, True, SECRET, OTHER])
 @pytest.mark.parametrize("on_lost", ["raise", "recreate"])
-def test_another_key_is_refused_and_changes_nothing(client, tmp_path, stored, given, on_lost):
-    BloomFilter("x", 1000, client=client, key=stored).add("a")
-    before = {key: client.dump(key) for key in client.keys("*")}
+def test_another_key_is_refused_and_changes_nothing(r, tmp_path, stored, given, on_lost):
+    BloomFilter("x", 1000, client=r, key=stored).add("a")
+    before = {key: r.dump(key) for key in r.keys("*")}
     memory = MemoryBloomFilter(1000, key=stored)
     memory.save(tmp_path / "x")
     if given == stored:
-        assert "a" in BloomFilter("x", 1000, client=client, key=given, on_lost=on_lost)
+        assert "a" in BloomFilter("x", 1000, client=r, key=given, on_lost=on_lost)
     else:
         with pytest.raises(FilterMismatchError, match="key: stored"):
-            BloomFilter("x", 1000, client=client, key=given, on_lost=on_lost)
+            BloomFilter("x", 1000, client=r, key=given, on_lost=on_lost)
     if given == stored or (stored is True and given is None):
-        assert "a" in BloomFilter.open("x", client=client, key=given, on_lost=on_lost)
+        assert "a" in BloomFilter.open("x", client=r, key=given, on_lost=on_lost)
         MemoryBloomFilter.load(tmp_path / "x", key=given)
     else:
         with pytest.raises(FilterMismatchError, match="key: stored"):
-            BloomFilter.open("x", client=client, key=given, on_lost=on_lost)
+            BloomFilter.open("x", client=r, key=given, on_lost=on_lost)
         with pytest.raises(FilterMismatchError, match="key: stored"):
             MemoryBloomFilter.load(tmp_path / "x", key=given)
-    assert {key: client.dump(key) for key in client.keys("*")} == before
-    client.delete("bloomlock:{x}:bits")
+    assert {key: r.dump(key) for key in r.keys("*")} == before
+    r.delete("bloomlock:{x}:bits")
     if on_lost == "recreate" and given != stored and not (stored is True and given is None):
         with pytest.raises(FilterMismatchError, match="key: stored"):
-            BloomFilter.open("x", client=client, key=given, on_lost=on_lost)
-        assert client.exists("bloomlock:{x}:bits") == 0
+            BloomFilter.open("x", client=r, key=given, on_lost=on_lost)
+        assert r.exists("bloomlock:{x}:bits") == 0
 
 
-def test_a_filter_that_was_replaced_by_one_with_another_key_is_not_cleared(client):
-    made = BloomFilter("x", 1000, client=client, key=SECRET)
+def test_a_filter_that_was_replaced_by_one_with_another_key_is_not_cleared(r):
+    made = BloomFilter("x", 1000, client=r, key=SECRET)
     made.delete()
-    other = BloomFilter("x", 1000, client=client, key=OTHER)
+    other = BloomFilter("x", 1000, client=r, key=OTHER)
     other.add("a")
     with pytest.raises(FilterMismatchError, match="key: stored"):
         made.clear()
     assert "a" in other
 
 
-def test_only_filters_with_the_same_key_are_merged(client):
-    shared = BloomFilter("x", 1000, client=client, key=SECRET)
+def test_only_filters_with_the_same_key_are_merged(r):
+    shared = BloomFilter("x", 1000, client=r, key=SECRET)
     for key in (None, OTHER, True):
         local = MemoryBloomFilter(1000, key=key)
         with pytest.raises(ConfigurationError, match="key are the same"):
@@ -207,35 +200,35 @@ def test_only_filters_with_the_same_key_are_merged(client):
 # A random key.
 
 
-def test_a_random_key_is_stored_and_read_by_open(client, tmp_path):
-    made = BloomFilter("x", 1000, client=client, key=True)
-    second = BloomFilter("x", 1000, client=client, key=True)
+def test_a_random_key_is_stored_and_read_by_open(r, tmp_path):
+    made = BloomFilter("x", 1000, client=r, key=True)
+    second = BloomFilter("x", 1000, client=r, key=True)
     assert made.add("a") is True
     assert second.add("a") is False
-    opened = BloomFilter.open("x", client=client)
+    opened = BloomFilter.open("x", client=r)
     assert opened.key_kind == "random"
     assert opened.add_many(["a", "b"]) == [False, True]
     copied = opened.copy("y")
     assert copied.add("a") is False
-    assert BloomFilter.open("y", client=client).add("b") is False
+    assert BloomFilter.open("y", client=r).add("b") is False
     opened.clear()
     made.reattach()
     assert made.add("a") is True
     made.to_memory().save(tmp_path / "x")
     assert "a" in MemoryBloomFilter.load(tmp_path / "x")
-    keys = {BloomFilter(str(n), 10, client=client, key=True)._core.descriptor.key for n in "123"}
+    keys = {BloomFilter(str(n), 10, client=r, key=True)._core.descriptor.key for n in "123"}
     assert len(keys) == 3
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("route", ["items", "bitmap"])
 def test_items_are_hashed_anew_when_the_filter_is_replaced_by_one_with_another_random_key(
-    client, shape, route
+    r, shape, route
 ):
-    made = BloomFilter("x", 1000, client=client, key=True, on_lost="recreate", **shape)
+    made = BloomFilter("x", 1000, client=r, key=True, on_lost="recreate", **shape)
     made.add_many(["before"])
     made.delete()
-    other = BloomFilter("x", 1000, client=client, key=True, **shape)
+    other = BloomFilter("x", 1000, client=r, key=True, **shape)
     items = [str(number) for number in range(300)]
     assert made.add_many(items, route=route) == [True] * 300
     assert all(other.exists_many(items))
@@ -248,10 +241,10 @@ def test_items_are_hashed_anew_when_the_filter_is_replaced_by_one_with_another_r
 @pytest.mark.parametrize(
     "key", [False, 5, "short", b"", b"x" * 15, "é" * 33, "\ud800" * 20, b"x" * 65]
 )
-def test_bad_keys(client, key):
+def test_bad_keys(r, key):
     makers = [
-        lambda: BloomFilter("x", 1000, client=client, key=key),
-        lambda: BloomFilter.open("x", client=client, key=key),
+        lambda: BloomFilter("x", 1000, client=r, key=key),
+        lambda: BloomFilter.open("x", client=r, key=key),
         lambda: AsyncBloomFilter("x", 1000, key=key),
         lambda: MemoryBloomFilter(1000, key=key),
         lambda: MemoryBloomFilter.load("no file", key=key),
@@ -261,7 +254,7 @@ def test_bad_keys(client, key):
             make()
         assert "short" not in str(caught.value)
         assert "xxx" not in str(caught.value)
-    assert client.keys("*") == []
+    assert r.keys("*") == []
 
 
 def test_seeds_are_refused_with_a_key():
@@ -269,18 +262,18 @@ def test_seeds_are_refused_with_a_key():
         MemoryBloomFilter(1000, seeds=[1, 2], key=True)
 
 
-def test_a_secret_is_shown_and_stored_nowhere(client, tmp_path, caplog):
+def test_a_secret_is_shown_and_stored_nowhere(r, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
-    made = BloomFilter("x", 20, client=client, key=SECRET, near_cache=10)
+    made = BloomFilter("x", 20, client=r, key=SECRET, near_cache=10)
     made.update(map(str, range(40)))
     memory = made.to_memory()
     memory.save(tmp_path / "x")
     shown = [repr(made), repr(made.info()), repr(memory), repr(made._core.descriptor)]
     shown += [repr(made._core.wanted), repr(made._core.view)]
     for attempt in (
-        lambda: BloomFilter.open("x", client=client, key=OTHER),
-        lambda: BloomFilter.open("x", client=client),
-        lambda: BloomFilter("x", 1000, client=client, key=SECRET + "!"),
+        lambda: BloomFilter.open("x", client=r, key=OTHER),
+        lambda: BloomFilter.open("x", client=r),
+        lambda: BloomFilter("x", 1000, client=r, key=SECRET + "!"),
         lambda: made.update(MemoryBloomFilter(20, key=OTHER)),
     ):
         with pytest.raises((FilterMismatchError, ConfigurationError)) as caught:
@@ -290,16 +283,16 @@ def test_a_secret_is_shown_and_stored_nowhere(client, tmp_path, caplog):
     secret, other = SECRET.encode(), OTHER
     for form in (SECRET, secret.hex(), repr(OTHER)[2:-1], other.hex()):
         assert not any(form in text for text in shown)
-    stored = b"".join(client.dump(key) for key in client.keys("*"))
+    stored = b"".join(r.dump(key) for key in r.keys("*"))
     stored += (tmp_path / "x").read_bytes()
-    assert client.hget("bloomlock:{x}:meta", "key").startswith(b"secret:")
+    assert r.hget("bloomlock:{x}:meta", "key").startswith(b"secret:")
     assert secret not in stored
     assert secret.hex().encode() not in stored
 
 
-def test_a_random_key_is_not_shown_either(client):
-    made = BloomFilter("x", 20, client=client, key=True)
-    stored = client.hget("bloomlock:{x}:meta", "key").partition(b":")[2].decode()
+def test_a_random_key_is_not_shown_either(r):
+    made = BloomFilter("x", 20, client=r, key=True)
+    stored = r.hget("bloomlock:{x}:meta", "key").partition(b":")[2].decode()
     memory = made.to_memory()
     for text in (repr(made), repr(made.info()), repr(memory), repr(made._core.descriptor)):
         assert stored not in text
@@ -308,12 +301,12 @@ def test_a_random_key_is_not_shown_either(client):
 # Other versions.
 
 
-def test_the_format_of_a_filter_with_a_key_is_newer_and_of_one_without_is_not(client):
-    BloomFilter("x", 1000, client=client, key=SECRET)
-    BloomFilter("y", 1000, client=client)
-    assert client.hget("bloomlock:{x}:meta", "format") == b"2"
-    assert client.hget("bloomlock:{y}:meta", "format") == b"1"
-    assert client.hget("bloomlock:{y}:meta", "key") is None
+def test_the_format_of_a_filter_with_a_key_is_newer_and_of_one_without_is_not(r):
+    BloomFilter("x", 1000, client=r, key=SECRET)
+    BloomFilter("y", 1000, client=r)
+    assert r.hget("bloomlock:{x}:meta", "format") == b"2"
+    assert r.hget("bloomlock:{y}:meta", "format") == b"1"
+    assert r.hget("bloomlock:{y}:meta", "key") is None
 
 
 @pytest.mark.parametrize(
@@ -330,18 +323,18 @@ def test_the_format_of_a_filter_with_a_key_is_newer_and_of_one_without_is_not(cl
     ],
     ids=str,
 )
-def test_a_damaged_key_is_refused(client, changes):
-    BloomFilter("x", 1000, client=client, key=SECRET)
-    client.hset("bloomlock:{x}:meta", mapping=changes)
+def test_a_damaged_key_is_refused(r, changes):
+    BloomFilter("x", 1000, client=r, key=SECRET)
+    r.hset("bloomlock:{x}:meta", mapping=changes)
     with pytest.raises(FilterMismatchError, match="damaged descriptor"):
-        BloomFilter.open("x", client=client, key=SECRET)
-    client.hdel("bloomlock:{x}:meta", "key")
-    client.hset("bloomlock:{x}:meta", "format", "2")
+        BloomFilter.open("x", client=r, key=SECRET)
+    r.hdel("bloomlock:{x}:meta", "key")
+    r.hset("bloomlock:{x}:meta", "format", "2")
     with pytest.raises(FilterMismatchError, match="damaged descriptor"):
-        BloomFilter.open("x", client=client, key=SECRET)
+        BloomFilter.open("x", client=r, key=SECRET)
 
 
-def test_it_can_be_deleted_without_the_key(client):
-    BloomFilter("x", 1000, client=client, key=SECRET)
-    assert delete_filter("x", client=client)
-    assert client.keys("*") == []
+def test_it_can_be_deleted_without_the_key(r):
+    BloomFilter("x", 1000, client=r, key=SECRET)
+    assert delete_filter("x", client=r)
+    assert r.keys("*") == []

@@ -13,6 +13,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import STRATEGIES
 
 from bloomlock import (
     BloomFilter,
@@ -27,7 +28,6 @@ from bloomlock.descriptor import FIELDS, READY, Wanted, encode
 from bloomlock.filters import copying
 from bloomlock.keys import FilterKeys
 
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 BITS = "bloomlock:{x}:bits"
 META = "bloomlock:{x}:meta"
 

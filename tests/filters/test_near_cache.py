@@ -9,7 +9,6 @@ import redis
 import redis.asyncio
 from near_cache_tools import (
     MANY,
-    STRATEGIES,
     Clock,
     hold,
     lose_reply,
@@ -17,6 +16,7 @@ from near_cache_tools import (
     trips,
     until_request,
 )
+from strategies import STRATEGIES
 
 from bloomlock import (
     AsyncBloomFilter,

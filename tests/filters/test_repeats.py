@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import redis
+from strategies import STRATEGIES
 
 from bloomlock import BloomFilter
 
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 BATCH = ["a", "b", b"a", "a", "ä", "c", "ä".encode(), *["b"] * 500]
 
 

@@ -19,13 +19,6 @@ EXACT = ("atomic", "lua", "transaction", "lock")
 THREADS = 8
 
 
-@pytest.fixture
-def r(valkey):
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
-
-
 @pytest.fixture(autouse=True)
 def _switch_often():
     before = sys.getswitchinterval()

@@ -10,9 +10,6 @@ if all(map(find_spec, ("kazoo", "etcd3gw", "psycopg", "psycopg_pool"))):
     from foreign import programs
     from foreign.sql_lock import create_table
     from psycopg_pool import ConnectionPool
-else:
-    # The helpers import the clients, and pytest imports every file for its examples.
-    collect_ignore = ["adders.py", "factories.py", "programs.py", "sql_lock.py", "turns.py"]
 
 SYSTEMS = ("zookeeper", "etcd", "sql")
 

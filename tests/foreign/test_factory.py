@@ -10,7 +10,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import redis
 from foreign.half_way import HalfWay, lock_strategy
 from loss_proxy import LossProxy
 
@@ -54,31 +53,23 @@ class Watched:
 
 
 @pytest.fixture
-def server(valkey):
-    """A direct client of an empty server."""
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
-
-
-@pytest.fixture
 def factory():
     """A factory whose locks exclude nobody, but are watched."""
     return Recorded()
 
 
 @pytest.fixture
-def made(server, factory):
+def made(r, factory):
     """A filter that stands, under those locks."""
-    filter_ = BloomFilter("x", 5_000, 1e-9, client=server, strategy=LockStrategy(factory))
+    filter_ = BloomFilter("x", 5_000, 1e-9, client=r, strategy=LockStrategy(factory))
     assert filter_.add("first") is True
     factory.names.clear()
     factory.events.clear()
     return filter_
 
 
-def everything(server):
-    return {key: server.dump(key) for key in server.scan_iter()}
+def everything(r):
+    return {key: r.dump(key) for key in r.scan_iter()}
 
 
 def test_an_add_is_inside_the_context_and_a_test_needs_none(made, factory):
@@ -90,19 +81,19 @@ def test_an_add_is_inside_the_context_and_a_test_needs_none(made, factory):
     assert len(factory.names) == 2
 
 
-def test_an_item_has_the_same_name_for_everybody(server, made, factory):
+def test_an_item_has_the_same_name_for_everybody(r, made, factory):
     made.add_many(ITEMS)
     mine = Recorded()
-    other = BloomFilter.open("x", client=server, strategy=LockStrategy(mine))
+    other = BloomFilter.open("x", client=r, strategy=LockStrategy(mine))
     for item in ITEMS:
         other.add(item)
     assert set(mine.names) == set(factory.names)
     assert all(isinstance(name, str) for name in mine.names)
 
 
-def test_filters_do_not_wait_for_each_other(server, made, factory):
+def test_filters_do_not_wait_for_each_other(r, made, factory):
     mine = Recorded()
-    other = BloomFilter("y", 5_000, 1e-9, client=server, strategy=LockStrategy(mine))
+    other = BloomFilter("y", 5_000, 1e-9, client=r, strategy=LockStrategy(mine))
     other.add_many(ITEMS)
     made.add_many(ITEMS)
     assert not set(mine.names) & set(factory.names)
@@ -113,20 +104,20 @@ def test_there_are_no_more_names_than_stripes(made, factory):
     assert 900 < len(set(factory.names)) <= 1024
 
 
-def test_an_error_on_entering_is_raised_and_nothing_is_written(server, made, factory):
+def test_an_error_on_entering_is_raised_and_nothing_is_written(r, made, factory):
     factory.fail_enter = Boom("no quorum")
-    before = everything(server)
+    before = everything(r)
     with pytest.raises(Boom, match="no quorum") as caught:
         made.add("item")
     assert caught.value is factory.fail_enter
-    assert everything(server) == before
+    assert everything(r) == before
     factory.fail_enter = None
     assert made.add("item") is True
 
 
 @pytest.mark.parametrize("where", ["factory", "enter"])
 def test_a_batch_stops_at_the_first_lock_it_does_not_get_and_keeps_its_answers(
-    server, made, factory, where
+    r, made, factory, where
 ):
     asked = []
 
@@ -138,7 +129,7 @@ def test_a_batch_stops_at_the_first_lock_it_does_not_get_and_keeps_its_answers(
         factory.fail_enter = boom
         return factory(name)
 
-    other = BloomFilter.open("x", client=server, strategy=LockStrategy(third_fails))
+    other = BloomFilter.open("x", client=r, strategy=LockStrategy(third_fails))
     with pytest.raises(BatchError, match="the third") as caught:
         other.add_many(ITEMS)
     # The caller's own exception is the cause, and left as it is.
@@ -162,21 +153,21 @@ def test_an_error_on_leaving_means_not_known(made, factory):
     assert made.add("item") is False
 
 
-def test_who_takes_not_known_for_new_is_answered_new(server, factory):
+def test_who_takes_not_known_for_new_is_answered_new(r, factory):
     filter_ = BloomFilter(
-        "x", 5_000, 1e-9, client=server, strategy=LockStrategy(factory), on_unknown="new"
+        "x", 5_000, 1e-9, client=r, strategy=LockStrategy(factory), on_unknown="new"
     )
     factory.fail_exit = Boom("session lost")
     assert filter_.add("item") is True
     assert filter_.add("item") is True
 
 
-def test_an_interrupt_while_it_waits_goes_through(server, made, factory):
+def test_an_interrupt_while_it_waits_goes_through(r, made, factory):
     factory.fail_enter = KeyboardInterrupt()
-    before = everything(server)
+    before = everything(r)
     with pytest.raises(KeyboardInterrupt):
         made.add("item")
-    assert everything(server) == before
+    assert everything(r) == before
 
 
 def test_an_interrupt_while_it_works_gives_the_lock_back(valkey, made, factory):
@@ -225,14 +216,14 @@ class OnlyAsync:
 
 
 @pytest.mark.parametrize("wrong", [None, "name", object(), OnlyAsync(), contextlib.nullcontext])
-def test_a_factory_that_gives_no_context_manager_is_told_so(server, made, wrong):
-    before = everything(server)
-    other = BloomFilter.open("x", client=server, strategy=LockStrategy(lambda _name: wrong))
+def test_a_factory_that_gives_no_context_manager_is_told_so(r, made, wrong):
+    before = everything(r)
+    other = BloomFilter.open("x", client=r, strategy=LockStrategy(lambda _name: wrong))
     with pytest.raises(ConfigurationError, match="factory must") as caught:
         other.add("item")
     assert repr(wrong) in str(caught.value)
     assert "context manager" in str(caught.value)
-    assert everything(server) == before
+    assert everything(r) == before
 
 
 def race_half_way(valkey, made, factory, patience):

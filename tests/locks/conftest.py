@@ -1,15 +1,18 @@
-"""Fixtures of the tests that run workers in processes of their own."""
+"""Servers of the tests of the locks, and workers in processes of their own."""
 
 from __future__ import annotations
 
 import signal
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 import servers
 from lock_chaos.forks import ForkServer
 from lock_chaos.harness import Chaos
 from lock_chaos.proxy import CuttingProxy
+from lock_tools import WATCH_USER
 
 from bloomlock.locks import hold
 from bloomlock.server import PrivateServer
@@ -64,3 +67,40 @@ def cutting(chaos_server: PrivateServer) -> Iterator[CuttingProxy]:
     """Stand before that server, and cut nothing until told."""
     with CuttingProxy(chaos_server.url, lambda _name: "pass") as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def watch_url() -> Iterator[str]:
+    """URL of a server that forbids EVAL."""
+    binary = servers.require_server("valkey")
+    with PrivateServer(binary=binary, config={"user": list(WATCH_USER)}) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def urls(watch_url: str) -> Iterator[dict[str, str]]:
+    """URLs of servers of each kind, started when they are first asked for."""
+    with ExitStack() as stack:
+        yield Started(stack, watch=watch_url)
+
+
+class Started(dict[str, str]):
+    """URLs by kind."""
+
+    def __init__(self, stack: ExitStack, **urls: str) -> None:
+        super().__init__(urls)
+        self._stack = stack
+
+    def __missing__(self, kind: str) -> str:
+        binary = servers.require_server(kind)
+        self[kind] = self._stack.enter_context(PrivateServer(binary=binary)).url
+        return self[kind]
+
+
+@pytest.fixture(params=["valkey", "redis7", "redis62", "watch"])
+def any_url(request: pytest.FixtureRequest, urls: dict[str, str]) -> str:
+    """URL of an empty server of each kind, and of one that forbids EVAL."""
+    url = urls[request.param]
+    with redis.Redis.from_url(url) as made:
+        made.flushall()
+    return url

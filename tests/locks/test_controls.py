@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from lock_chaos.hand import until
 from lock_chaos.harness import Chaos
 from lock_chaos.locks import NAME
+from servers import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -64,7 +64,7 @@ def test_a_lost_reply_leaves_a_lock_nobody_owns(chaos, cutting, kind, retries):
     # A retry is told "busy" by its own first try, and waits for itself.
     one.tell("acquire", within=TTL)
     one.await_event("asked")
-    until(lambda: chaos.server.exists(KEY[kind]), "its first try")
+    wait_until(lambda: chaos.server.exists(KEY[kind]), what="its first try")
     chaos.server.persist(KEY[kind])
     other.do("acquire", within=TTL)
     one.await_done()
@@ -176,10 +176,10 @@ def test_a_slow_waiter_sleeps_through_a_free_lock(patient, cutting):
     slow.tell("acquire")
     assert came.wait(30)
     one.do("release")
-    until(lambda: not patient.server.exists(SIGNAL), "the end of the signal")
+    wait_until(lambda: not patient.server.exists(SIGNAL), what="the end of the signal")
     assert not patient.server.exists(KEY["python-redis-lock"])
     go.set()
-    until(lambda: sleepers(patient) == 1, "its sleep")
+    wait_until(lambda: sleepers(patient) == 1, what="its sleep")
     assert slow.state == "asked"
     assert patient.server.keys() == []
 
@@ -188,10 +188,10 @@ def test_a_dead_waiter_takes_the_signal_with_it(patient):
     one, dead, other = patient.workers(3, "python-redis-lock")
     one.do("acquire")
     dead.tell("acquire")
-    until(lambda: sleepers(patient) == 1, "the sleep of the first")
+    wait_until(lambda: sleepers(patient) == 1, what="the sleep of the first")
     dead.stop()
     other.tell("acquire")
-    until(lambda: sleepers(patient) == 2, "the sleep of the second")
+    wait_until(lambda: sleepers(patient) == 2, what="the sleep of the second")
     one.do("release")
     dead.kill()
     # The lock is free, its signal was given to the dead, and the other sleeps.

@@ -8,9 +8,9 @@ import time
 
 import pytest
 import servers
-from lock_chaos.hand import until
 from lock_chaos.harness import KEYS, NO_SCRIPTS, Chaos
 from lock_chaos.proxy import CuttingProxy
+from servers import wait_until
 
 from bloomlock.server import PrivateServer
 
@@ -28,7 +28,7 @@ def start_waiting(chaos, hand):
     """Let a worker ask for the lock and stand in its queue."""
     before = waiting(chaos)
     hand.tell("acquire")
-    until(lambda: waiting(chaos) == before + 1, "its place in the queue")
+    wait_until(lambda: waiting(chaos) == before + 1, what="its place in the queue")
 
 
 def held_by(chaos, hand):
@@ -61,7 +61,7 @@ def test_a_dead_holder_keeps_nobody_out_for_ever(chaos, kind):
     one.do("acquire")
     for other in others:
         other.tell("loop", holds=5)
-    until(lambda: waiting(chaos) == 3, "all in the queue")
+    wait_until(lambda: waiting(chaos) == 3, what="all in the queue")
     one.kill()
     chaos.judge()
     assert chaos.register.state().value == 15
@@ -112,7 +112,7 @@ def test_a_grant_that_was_slept_through_is_none(chaos, kind):
     one.do("release")
     other.await_event("acquired")
     slow.go_on()
-    until(lambda: waiting(chaos) == 1, "its asking again")
+    wait_until(lambda: waiting(chaos) == 1, what="its asking again")
     other.do("release")
     slow.tell("release")
     chaos.judge()

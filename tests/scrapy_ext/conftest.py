@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -73,14 +72,6 @@ def site() -> Iterator[Site]:
         yield made
         server.shutdown()
         thread.join()
-
-
-@pytest.fixture
-def client(valkey: str) -> Iterator[redis.Redis]:
-    """A client of an empty server."""
-    with redis.Redis.from_url(valkey) as made:
-        made.flushall()
-        yield made
 
 
 @dataclass

@@ -47,7 +47,7 @@ def command(folder: Path, url: str, *options: str) -> list[str]:
     return [sys.executable, "-c", COMMAND, str(folder), "--url", url, "--json", *options]
 
 
-def test_every_page_once_and_none_missed(folder: Path, valkey: str, client: redis.Redis) -> None:
+def test_every_page_once_and_none_missed(folder: Path, valkey: str, r: redis.Redis) -> None:
     done = subprocess.run(
         command(folder, valkey, "--workers", "2"), capture_output=True, timeout=300, check=False
     )
@@ -64,7 +64,7 @@ def test_every_page_once_and_none_missed(folder: Path, valkey: str, client: redi
     assert report["lost"] == report["queued"] == report["earlier"] == 0
     assert 0 < report["filter_bytes"] < 5000
     assert report["set_bytes"] > 26 * 40
-    assert client.keys() == []
+    assert r.keys() == []
 
 
 def test_the_table(folder: Path, valkey: str) -> None:
@@ -80,7 +80,7 @@ def test_the_table(folder: Path, valkey: str) -> None:
     assert done.returncode == 0
 
 
-def test_a_named_crawl_is_gone_on_with(folder: Path, valkey: str, client: redis.Redis) -> None:
+def test_a_named_crawl_is_gone_on_with(folder: Path, valkey: str, r: redis.Redis) -> None:
     options = {"source": str(folder), "workers": 2, "url": valkey, "name": "docs"}
     first = run(JobOptions(**options, max_pages=5, delay=0.1, concurrency=2))
     assert 5 <= first.pages < PAGES
@@ -91,8 +91,8 @@ def test_a_named_crawl_is_gone_on_with(folder: Path, valkey: str, client: redis.
     assert first.pages + second.pages == PAGES + 1
     assert second.queued == 0
     assert second.earlier == first.pages
-    assert BloomFilter.open("docs", client=client).count() == PAGES + 2
-    assert [key for key in client.scan_iter() if b":crawl:" in key] == []
+    assert BloomFilter.open("docs", client=r).count() == PAGES + 2
+    assert [key for key in r.scan_iter() if b":crawl:" in key] == []
 
 
 def test_a_killed_worker_is_reported_with_the_pages_it_had(folder: Path, valkey: str) -> None:
@@ -137,7 +137,7 @@ def test_workers_that_do_not_get_on_are_given_up(folder: Path, valkey: str) -> N
 def running(
     folder: Path,
     valkey: str,
-    client: redis.Redis,
+    r: redis.Redis,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Any]:
@@ -146,7 +146,7 @@ def running(
     # A job that is killed cannot remove its journals.
     monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("journals")))
     process = subprocess.Popen(command(folder, valkey, *options), stdout=subprocess.PIPE)
-    wait_until(lambda: client.llen("bloomlock:crawl:kept:queue") > 0, 120)
+    wait_until(lambda: r.llen("bloomlock:crawl:kept:queue") > 0, 120)
     tasks = Path(f"/proc/{process.pid}/task")
     if not tasks.exists():
         pytest.skip("the children of a process cannot be told here")
@@ -275,7 +275,7 @@ def crawl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     ],
 )
 def test_a_start_page_that_is_not_to_be_had(
-    tmp_path: Path, valkey: str, client: redis.Redis, start: str, why: str
+    tmp_path: Path, valkey: str, r: redis.Redis, start: str, why: str
 ) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Elsewhere, directory=tmp_path)) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -285,7 +285,7 @@ def test_a_start_page_that_is_not_to_be_had(
     assert done.returncode == 1
     assert done.stderr.startswith(f"bloomlock: the start page {url} could not be fetched: {why}")
     assert done.stderr.count("\n") == 1
-    assert client.keys() == []
+    assert r.keys() == []
 
 
 @pytest.mark.parametrize(

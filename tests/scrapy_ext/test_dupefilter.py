@@ -24,13 +24,13 @@ SCRAPY_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERS
 SCHEDULERS = [pytest.param({}, id="scrapy"), pytest.param(SCRAPY_REDIS, id="scrapy-redis")]
 NAME = "spider:dupefilter"
 
-pytestmark = pytest.mark.usefixtures("client")
+pytestmark = pytest.mark.usefixtures("r")
 
 
-def recorded(site: Any, client: redis.Redis, name: str = NAME) -> list[bool]:
+def recorded(site: Any, r: redis.Redis, name: str = NAME) -> list[bool]:
     """Return which of the site's pages the filter knows."""
     keys = [fingerprint(Request(site.url + path)) for path in site.paths]
-    return BloomFilter.open(name, client=client).exists_many(keys)
+    return BloomFilter.open(name, client=r).exists_many(keys)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -70,7 +70,7 @@ def test_two_processes_share_one_filter(
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_nothing_is_wiped_when_the_first_process_closes(
-    scheduler: dict[str, Any], start_spider: Callable[..., Any], site: Any, client: redis.Redis
+    scheduler: dict[str, Any], start_spider: Callable[..., Any], site: Any, r: redis.Redis
 ) -> None:
     options = {**scheduler, "BLOOMLOCK_RECORD_UNFILTERED": True, "SCHEDULER_PERSIST": False}
     first_is_closed = threading.Event()
@@ -80,32 +80,30 @@ def test_nothing_is_wiped_when_the_first_process_closes(
     first = start_spider(**options).finish()
     first_is_closed.set()
     assert sorted(first.fetched) == site.paths
-    assert all(recorded(site, client))
+    assert all(recorded(site, r))
     # Its links come after the first has closed, and are all known.
     assert second.finish().fetched == ["/0"]
-    assert all(recorded(site, client))
+    assert all(recorded(site, r))
     if scheduler:
         assert "SCHEDULER_PERSIST is False" in first.log
         assert "is kept; set BLOOMLOCK_CLEAR_ON_CLOSE" in first.log
 
 
-def test_flush_on_start_wipes_once(
-    crawl: Callable[..., Any], site: Any, client: redis.Redis
-) -> None:
+def test_flush_on_start_wipes_once(crawl: Callable[..., Any], site: Any, r: redis.Redis) -> None:
     options = {"BLOOMLOCK_RECORD_UNFILTERED": True, **SCRAPY_REDIS, "SCHEDULER_PERSIST": False}
     for _ in range(2):
         result = crawl(**options, SCHEDULER_FLUSH_ON_START=True)
         assert sorted(result.fetched) == site.paths
-        assert all(recorded(site, client))
+        assert all(recorded(site, r))
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_clear_on_close_leaves_nothing(
-    scheduler: dict[str, Any], crawl: Callable[..., Any], client: redis.Redis
+    scheduler: dict[str, Any], crawl: Callable[..., Any], r: redis.Redis
 ) -> None:
     result = crawl(BLOOMLOCK_CLEAR_ON_CLOSE=True, **scheduler)
     assert result.own("estimated_count") == PAGES
-    assert client.keys() == []
+    assert r.keys() == []
 
 
 def test_says_which_requests_a_crash_loses(crawl: Callable[..., Any], tmp_path: Any) -> None:
@@ -128,14 +126,14 @@ def test_spiders_share_a_name_without_a_template(crawl: Callable[..., Any]) -> N
     assert crawl("two", **options).fetched == ["/0"]
 
 
-def test_the_projects_fingerprinter_is_used(crawl: Callable[..., Any], client: redis.Redis) -> None:
+def test_the_projects_fingerprinter_is_used(crawl: Callable[..., Any], r: redis.Redis) -> None:
     result = crawl(
         BLOOMLOCK_RECORD_UNFILTERED=True,
         REQUEST_FINGERPRINTER_CLASS="__main__.OneForAllFingerprinter",
     )
     # It gives every URL the same fingerprint: nothing but the start page is new.
     assert result.fetched == ["/0"]
-    assert BloomFilter.open(NAME, client=client).exists(b"the same")
+    assert BloomFilter.open(NAME, client=r).exists(b"the same")
 
 
 def test_a_fingerprinter_that_fails_does_not_stop_the_crawl(
@@ -176,11 +174,11 @@ def test_a_bad_setting_stops_the_crawl_before_it_starts(
 
 
 @pytest.mark.parametrize("key", ["sixteen bytes or more", "True"])
-def test_a_crawl_with_a_key(crawl, client, site, key):
+def test_a_crawl_with_a_key(crawl, r, site, key):
     first = crawl(BLOOMLOCK_KEY=key)
     assert sorted(set(site.requested)) == site.paths
     assert first.own("errors") == 0
-    assert client.hget("bloomlock:{spider:dupefilter}:meta", "format") == b"2"
+    assert r.hget("bloomlock:{spider:dupefilter}:meta", "format") == b"2"
     assert "sixteen bytes" not in first.log
     again = crawl(BLOOMLOCK_KEY=key)
     assert len(again.fetched) <= 1

@@ -37,7 +37,7 @@ def check_stats(result: Any, policy: str) -> None:
     assert result.stats["finish_reason"] == reason
 
 
-@pytest.mark.usefixtures("client")
+@pytest.mark.usefixtures("r")
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_nobody_listens_at_the_start(
     scheduler: dict[str, Any], crawl: Callable[..., Any], site: Any
@@ -110,13 +110,13 @@ def restart_without_the_end(server: PrivateServer) -> None:
 
 
 def flush(server: PrivateServer) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        client.flushall()
+    with redis.Redis.from_url(server.url) as r:
+        r.flushall()
 
 
 def evict(server: PrivateServer) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        assert client.delete(f"bloomlock:{{{NAME}}}:bits") == 1
+    with redis.Redis.from_url(server.url) as r:
+        assert r.delete(f"bloomlock:{{{NAME}}}:bits") == 1
 
 
 FAULTS = {

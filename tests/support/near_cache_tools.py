@@ -7,7 +7,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from bloomlock.effects import ConnectionLost, Pipeline, Request
 
-STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 MANY = 10_000
 META = "bloomlock:{x}:meta"
 

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -21,6 +21,8 @@ from bloomlock.server.binary import valkey_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 
 def _valkey() -> Path | None:
@@ -80,13 +82,16 @@ def exists(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something that happens in another process; fail if it does not."""
+def wait_until(
+    condition: Callable[[], T], seconds: float = 60.0, what: str = "what was waited for"
+) -> T:
+    """Wait for something that happens in another process and return it; fail if it does not."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() > deadline:
-            pytest.fail(f"it did not happen in {seconds} s")
-        time.sleep(0.01)
+            pytest.fail(f"not in {seconds:.0f} s: {what}")
+        time.sleep(0.005)
+    return found
 
 
 def low_port() -> int:

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from locks.redlock.several import Several
+from several import Several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

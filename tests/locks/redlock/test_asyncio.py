@@ -7,9 +7,9 @@ import random
 
 import pytest
 import redis.asyncio
-from locks.objects.tools import happened
-from locks.redlock.several import LONG, QUICK
+from lock_tools import happened
 from servers import wait_until
+from several import LONG, QUICK
 
 from bloomlock import (
     AsyncRedlock,

@@ -9,11 +9,11 @@ import time
 
 import pytest
 import redis
-from locks.redlock.several import LONG, QUICK
-from locks.road.gate import Gate
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from road.gate import Gate
 from servers import wait_until
+from several import LONG, QUICK
 
 from bloomlock import LockLostError, QuorumError, Redlock
 from bloomlock.runtime import workers

@@ -6,9 +6,9 @@ import signal
 import threading
 
 import pytest
-from locks.objects.test_interrupting import InterruptedAt, was_in_acquire
-from locks.redlock.several import LONG
+from interrupting import InterruptedAt, was_in_acquire
 from servers import wait_until
+from several import LONG
 
 MOST = 5000
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 import redis
-from locks.redlock.several import LONG, PATIENT
-from locks.road.gate import Gate
+from road.gate import Gate
 from servers import wait_until
+from several import LONG, PATIENT
 
 from bloomlock import (
     Lock,

@@ -7,7 +7,7 @@ import random
 
 import pytest
 import redis
-from locks.redlock.several import LONG
+from several import LONG
 
 from bloomlock import Redlock
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from locks.redlock.world import TTL, TwoHoldersError, World
+from redlock_world import TTL, TwoHoldersError, World
 
 from bloomlock.locks.protocol.quorum import (
     Ballot,
@@ -120,7 +120,7 @@ def test_a_holder_lets_go_before_a_server_whose_clock_is_too_fast():
 
 
 def test_less_than_a_majority_of_the_configured_makes_two_holders(monkeypatch):
-    monkeypatch.setattr("locks.redlock.world.has_majority", lambda votes: Vote.YES in votes)
+    monkeypatch.setattr("redlock_world.has_majority", lambda votes: Vote.YES in votes)
     world = World(5, longest_ttl=0.0)
     assert world.poll(0, [True, False, False, False, False])
     with pytest.raises(TwoHoldersError):

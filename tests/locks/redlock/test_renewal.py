@@ -6,8 +6,8 @@ import gc
 import threading
 
 import pytest
-from locks.redlock.several import LONG, QUICK
 from servers import wait_until
+from several import LONG, QUICK
 
 from bloomlock import LockLostError
 

@@ -8,8 +8,8 @@ import threading
 import time
 
 import pytest
-from locks.redlock.several import LONG
 from servers import wait_until
+from several import LONG
 
 from bloomlock.runtime import workers as workers_module
 from bloomlock.runtime.workers import Line, Workers

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from locks.road.counting import CheckedHashCount, HashCount
-from locks.road.gate import Gate, every_crash
-from locks.road.ours import Ours
+from road.counting import CheckedHashCount, HashCount
+from road.gate import Gate, every_crash
+from road.ours import Ours
 
 from bloomlock import LockNotOwnedError, ReentrantLock
 

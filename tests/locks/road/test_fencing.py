@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from locks.road.fencing import Numbered, NumberedAtOnce
-from locks.road.gate import LONG, every_preemption
-from locks.road.ours import Ours
-from locks.road.steps import OwnerLua
+from road.fencing import Numbered, NumberedAtOnce
+from road.gate import LONG, every_preemption
+from road.ours import Ours
+from road.steps import OwnerLua
 
 from bloomlock import Lock
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from locks.road.gate import Gate
-from locks.road.ours import Ours
-from locks.road.steps import OwnerLua, OwnerWatch, SetNxPx
+from road.gate import Gate
+from road.ours import Ours
+from road.steps import OwnerLua, OwnerWatch, SetNxPx
 
 
 @pytest.mark.parametrize("way", [SetNxPx, OwnerWatch, OwnerLua])

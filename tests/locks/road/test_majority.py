@@ -7,8 +7,8 @@ import time
 
 import pytest
 import redis
-from locks.road.gate import LONG
-from locks.road.majority import DelayedRestart, Majority
+from road.gate import LONG
+from road.majority import DelayedRestart, Majority
 from servers import require_server, wait_until
 
 from bloomlock import LockError, Redlock

@@ -10,8 +10,8 @@ import threading
 import time
 
 import redis
-from locks.road.gate import LONG, Gate
-from locks.road.queueing import ListQueue, ScoreQueue
+from road.gate import LONG, Gate
+from road.queueing import ListQueue, ScoreQueue
 from servers import wait_until
 
 from bloomlock import FairLock

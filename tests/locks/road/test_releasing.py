@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from locks.road.gate import LONG, Gate, every_preemption
-from locks.road.ours import Ours
-from locks.road.steps import OwnerGetDel, OwnerLua, OwnerWatch, SetNxPx
 from redis.exceptions import RedisError
+from road.gate import LONG, Gate, every_preemption
+from road.ours import Ours
+from road.steps import OwnerGetDel, OwnerLua, OwnerWatch, SetNxPx
 from servers import wait_until
 
 from bloomlock import LockLostError

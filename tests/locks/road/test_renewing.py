@@ -6,10 +6,10 @@ import contextlib
 import threading
 
 import pytest
-from locks.road.gate import LONG, Gate, Hold
-from locks.road.ours import Ours
-from locks.road.renewing import ComparingWatchdog, Watchdog
-from locks.road.steps import OwnerLua
+from road.gate import LONG, Gate, Hold
+from road.ours import Ours
+from road.renewing import ComparingWatchdog, Watchdog
+from road.steps import OwnerLua
 from servers import wait_until
 
 from bloomlock import LockLostError

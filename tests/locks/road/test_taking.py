@@ -9,9 +9,9 @@ import sys
 
 import pytest
 import redis
-from locks.road.gate import LONG, every_crash, every_preemption
-from locks.road.ours import Ours
-from locks.road.steps import GetSet, SetNx, SetNxExpire, SetNxPx
+from road.gate import LONG, every_crash, every_preemption
+from road.ours import Ours
+from road.steps import GetSet, SetNx, SetNxExpire, SetNxPx
 
 NO_LEASE = -1
 

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 import redis
-from locks.road.gate import LONG, Gate, every_preemption, together
-from locks.road.ours import Ours
-from locks.road.steps import OwnerLua
-from locks.road.waiting import Announced, ExpiryEvents, ListenFirst, Polling, heard
+from road.gate import LONG, Gate, every_preemption, together
+from road.ours import Ours
+from road.steps import OwnerLua
+from road.waiting import Announced, ExpiryEvents, ListenFirst, Polling, heard
 from servers import require_server, wait_until
 
 from bloomlock.server import PrivateServer

@@ -10,25 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from servers import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lock_chaos.forks import ForkServer
     from lock_chaos.worker import Config
 
 PATIENCE = 40.0
 """Seconds in which anything must have happened: a bound against hanging, no measure."""
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true answer; fail when there is none in good time."""
-    deadline = time.monotonic() + PATIENCE
-    while not (answer := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"not in {PATIENCE:.0f} s: {what}")
-        time.sleep(0.002)
-    return answer
 
 
 class Hand:
@@ -57,16 +46,18 @@ class Hand:
 
     def await_done(self) -> None:
         """Wait until it has done all it was told."""
-        until(lambda: self.count("done") == self._told, f"worker {self.config.worker}: a step")
+        wait_until(
+            lambda: self.count("done") == self._told, what=f"worker {self.config.worker}: a step"
+        )
 
     def await_told(self) -> None:
         """Wait until `on_lost` has been called for each hold that was lost."""
-        until(lambda: self.count("told") >= self.lost_holds(), "a call of on_lost")
+        wait_until(lambda: self.count("told") >= self.lost_holds(), what="a call of on_lost")
 
     def await_event(self, kind: str, number: int = 1) -> dict[str, Any]:
         """Wait for so many events of a kind, and return the last of them."""
         what = f"worker {self.config.worker}: {kind}"
-        until(lambda: self.count(kind) >= number, what)
+        wait_until(lambda: self.count(kind) >= number, what=what)
         return [event for event in self.events() if event["kind"] == kind][number - 1]
 
     def events(self) -> list[dict[str, Any]]:

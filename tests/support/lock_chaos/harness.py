@@ -8,10 +8,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
 import redis
+from servers import wait_until
 
 from bloomlock.keys import LockKeys
 from lock_chaos import history
-from lock_chaos.hand import PATIENCE, Hand, until
+from lock_chaos.hand import PATIENCE, Hand
 from lock_chaos.history import Hold, Violation, Wipe
 from lock_chaos.locks import NAME
 from lock_chaos.register import Register
@@ -103,7 +104,7 @@ class Chaos:
                     hand.go_on()
             return None
 
-        stopped = until(found, f"a worker that has {state}")
+        stopped = wait_until(found, what=f"a worker that has {state}")
         assert isinstance(stopped, Hand)
         return stopped
 

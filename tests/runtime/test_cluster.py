@@ -1,0 +1,398 @@
+"""A filter over a real cluster of three servers, and over a real Sentinel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import redis
+import redis.asyncio
+import servers
+from redis.cluster import ClusterNode, RedisCluster
+from redis.sentinel import Sentinel
+from strategies import STRATEGIES
+
+import bloomlock
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    ConfigurationError,
+    FilterLostError,
+    Lock,
+    LockStrategy,
+)
+from bloomlock.effects import EXEC, Request
+from bloomlock.server import PrivateServer
+
+SLOTS = 16384
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """Three masters that own a third of the slots each."""
+    with ExitStack() as stack:
+        binary = servers.require_server("valkey")
+        config = {"cluster-enabled": "yes", "cluster-node-timeout": "2000"}
+        started = [
+            stack.enter_context(
+                PrivateServer(binary=binary, port=servers.low_port(), config=config)
+            )
+            for _ in range(3)
+        ]
+        clients = [redis.Redis(port=node.port, decode_responses=True) for node in started]
+        for index, client in enumerate(clients):
+            first, last = index * SLOTS // 3, (index + 1) * SLOTS // 3 - 1
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", started[0].port)
+        servers.wait_until(
+            lambda: (
+                all(c.cluster("info").get("cluster_state") == "ok" for c in clients)
+                and all(len(c.cluster("nodes")) == 3 for c in clients)
+            )
+        )
+        yield clients
+
+
+@pytest.fixture
+def cluster(nodes):
+    for client in nodes:
+        client.flushall()
+    port = nodes[0].connection_pool.connection_kwargs["port"]
+    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)]) as made:
+        yield made
+
+
+def routes(strategy):
+    return ("items",) if strategy == "lock" else ("items", "bitmap")
+
+
+@pytest.mark.parametrize("shards", [1, 5])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards):
+    made = BloomFilter("pages", 5000, 1e-9, client=cluster, strategy=strategy, shards=shards)
+    items = [str(number) for number in range(1500)]
+    assert made.add_many(items) == [True] * 1500
+    assert made.add("0") is False
+    assert made.add("new") is True
+    opened = BloomFilter.open("pages", client=cluster)
+    for route in routes(strategy):
+        assert opened.exists_many(["no", *items], route=route) == [False] + [True] * 1500
+        more = [f"{route} {number}" for number in range(500)]
+        assert made.add_many([*more, *items, *more], route=route) == [True] * 500 + [False] * 2000
+    made.update(opened.to_memory())
+    # The estimate has a standard deviation of 4 items.
+    assert opened.count() == pytest.approx(1501 + 500 * len(routes(strategy)), abs=20)
+    if shards > 1:
+        assert sum(bool(node.dbsize()) for node in nodes) > 1
+    copied = made.copy("elsewhere")
+    assert all(copied.exists_many(items))
+    made.clear()
+    assert not any(made.exists_many(items))
+    with pytest.raises(FilterLostError):
+        opened.exists_many(items)
+    assert made.delete()
+    assert copied.delete()
+    assert sum(node.dbsize() for node in nodes) == 0
+
+
+def test_the_url_of_any_server_of_a_cluster_is_enough(cluster, nodes):
+    port = nodes[2].connection_pool.connection_kwargs["port"]
+    url = f"redis://127.0.0.1:{port}"
+    with BloomFilter("by url", 5000, client=url, shards=4) as made:
+        assert made.add_many(map(str, range(200))) == [True] * 200
+
+    async def run():
+        async with AsyncBloomFilter("by url", 5000, client=url, shards=4) as same:
+            return await same.exists_many(map(str, range(200)))
+
+    assert all(asyncio.run(run()))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_slot_that_moves_loses_nothing(cluster, nodes, strategy):
+    how = LockStrategy(timeout=0.2) if strategy == "lock" else strategy
+    made = BloomFilter("moving", 5000, 1e-9, client=cluster, strategy=how)
+    items = [str(number) for number in range(1200)]
+    assert made.add_many(items[:600]) == [True] * 600
+    key = "bloomlock:{moving}:bits"
+    slot = cluster.keyslot(key)
+    ids = [node.execute_command("CLUSTER", "MYID") for node in nodes]
+    old = next(i for i, node in enumerate(nodes) if node.keys("*moving*"))
+    new = (old + 1) % 3
+    nodes[new].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[old])
+    nodes[old].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[new])
+    port = nodes[new].connection_pool.connection_kwargs["port"]
+    for moved in nodes[old].keys("*moving*"):
+        nodes[old].execute_command("MIGRATE", "127.0.0.1", port, moved, 0, 5000)
+    # The old owner answers ASK now: the keys are gone, the slot is not.
+    assert made.exists_many(["0", "nothing"]) == [True, False]
+    if strategy == "lock":
+        # A lock has several keys; a cluster answers TRYAGAIN for those until the slot has moved.
+        with pytest.raises(redis.exceptions.TryAgainError):
+            made.add("while it moves")
+    else:
+        assert made.add("while it moves") is True
+        for route in routes(strategy):
+            # A merge has several keys too; items take its place.
+            batch = [f"{route} {number}" for number in range(300)]
+            assert made.add_many([*batch, *batch], route=route) == [True] * 300 + [False] * 300
+    for node in (nodes[new], nodes[old]):
+        node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[new])
+    # Now it answers MOVED.
+    assert made.add_many(items) == [False] * 600 + [True] * 600
+    assert made.exists("while it moves") is (strategy != "lock")
+    assert BloomFilter.open("moving", client=cluster).exists("0")
+
+
+class Move:
+    """Moves the slot of a filter's first shard from the server that has it to the next one."""
+
+    def __init__(self, cluster, nodes, name):
+        self.old = next(node for node in nodes if node.keys(f"*{{{name}}}*"))
+        self.new = nodes[(nodes.index(self.old) + 1) % len(nodes)]
+        self._slot = cluster.keyslot(f"{{{name}}}")
+        self._keys = f"*{{{name}}}*"
+
+    def begin(self):
+        ids = {node: node.execute_command("CLUSTER", "MYID") for node in (self.old, self.new)}
+        self.new.execute_command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", ids[self.old])
+        self.old.execute_command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", ids[self.new])
+        port = self.new.connection_pool.connection_kwargs["port"]
+        for key in self.old.keys(self._keys):
+            self.old.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
+
+    def finish(self):
+        new = self.new.execute_command("CLUSTER", "MYID")
+        for node in (self.new, self.old):
+            node.execute_command("CLUSTER", "SETSLOT", self._slot, "NODE", new)
+
+
+def test_the_lock_strategy_waits_until_a_slot_has_moved(cluster, nodes):
+    made = BloomFilter("waiting", 5000, 1e-9, client=cluster, strategy="lock")
+    assert made.add("before") is True
+    move = Move(cluster, nodes, "waiting")
+    refused = sum(map(_refusals, nodes))
+    move.begin()
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(made.add("meanwhile")))
+    thread.start()
+    servers.wait_until(lambda: sum(map(_refusals, nodes)) > refused + 2)
+    assert answers == []
+    move.finish()
+    thread.join(60)
+    assert answers == [True]
+    assert made.add_many(["before", "meanwhile"]) == [False, False]
+
+
+def _refusals(node):
+    stats = node.info("errorstats")
+    names = ("errorstat_TRYAGAIN", "errorstat_ASK")
+    return sum(stats[name]["count"] for name in names if name in stats)
+
+
+def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, nodes):
+    made = BloomFilter("away", 5000, 1e-9, client=cluster, strategy="lock")
+    assert made.add("before") is True
+    move = Move(cluster, nodes, "away")
+    moved = []
+
+    def moving(core):
+        """Carry out a core, and move the slot between the look at the lock and the update."""
+        answer = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = core.send(answer)
+                if isinstance(step, Request) and EXEC in step.commands and not moved:
+                    move.begin()
+                    move.finish()
+                    moved.append(step)
+                answer = yield step
+
+    rows = np.array([[100, 200, 300]], np.uint64)
+    shard = made._core.view.shards[0]
+    segments = []
+
+    def exchange():
+        segments.extend((yield from made._core.strategy.many(shard, rows, write=True)))
+
+    made._runtime.run(moving(exchange()))
+    assert moved
+    assert [(list(s.missing), s.error) for s in segments] == [([True], None)]
+    assert made.add("after") is True
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_asyncio_over_the_cluster(cluster, nodes, strategy):
+    async def run():
+        port = nodes[1].connection_pool.connection_kwargs["port"]
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
+        made = await AsyncBloomFilter("a", 5000, 1e-9, client=client, strategy=strategy, shards=4)
+        items = [str(number) for number in range(200)]
+        answers = await asyncio.gather(*(made.add(item) for item in items + items))
+        if strategy != "pipeline":
+            assert sum(answers) == 200
+        assert all(await made.exists_many(items))
+        await client.aclose()
+
+    asyncio.run(run())
+    assert BloomFilter.open("a", client=cluster).exists("7")
+
+
+def _was_told(made):
+    """Ask for a kept item; True once the end of its filter is known."""
+    try:
+        assert made.exists("a")
+    except FilterLostError:
+        return True
+    return False
+
+
+def test_the_cluster_tells_of_a_clear(cluster, nodes):
+    for name in ("one", "two", "three", "four"):
+        made = BloomFilter(name, 1000, client=cluster, shards=3, near_cache=9, max_staleness=1e6)
+        assert made.add("a")
+        assert made.exists("a")
+        BloomFilter.open(name, client=cluster).clear()
+        servers.wait_until(lambda made=made: _was_told(made))
+        made.close()
+
+    async def run():
+        port = nodes[1].connection_pool.connection_kwargs["port"]
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
+        made = await AsyncBloomFilter.open("two", client=client, near_cache=9, max_staleness=1e6)
+        assert await made.add("a")
+        assert await made.exists("a")
+        BloomFilter.open("two", client=cluster).clear()
+        with pytest.raises(FilterLostError):
+            async with asyncio.timeout(15):
+                while await made.exists("a"):  # noqa: ASYNC110 - a server is waited for
+                    await asyncio.sleep(0.001)
+        await made.close()
+        await client.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def sentinel():
+    binary = servers.require_server("valkey")
+    with ExitStack() as stack:
+        master = stack.enter_context(PrivateServer(binary=binary, port=0))
+        replica = stack.enter_context(
+            PrivateServer(binary=binary, port=0, config={"replicaof": ["127.0.0.1", master.port]})
+        )
+        watcher = stack.enter_context(servers.sentinel(binary, "mymaster", master.port))
+        yield master, replica, Sentinel([("127.0.0.1", watcher)], socket_timeout=2)
+
+
+def test_a_failover_by_sentinel(sentinel):
+    master, replica, watching = sentinel
+    made = BloomFilter("s", 2000, client=watching.master_for("mymaster"), on_unknown="new")
+    near = BloomFilter.open(
+        "s", client=watching.master_for("mymaster"), near_cache=9, max_staleness=1e6
+    )
+    assert made.add("before")
+    assert near.add("a")
+    assert near.exists("a")
+    with redis.Redis(port=replica.port) as second:
+        servers.wait_until(lambda: second.keys("*:bits") != [])
+        with redis.Redis(port=master.port) as first:
+            first.execute_command("WAIT", 1, 5000)
+        master.kill()
+        servers.wait_until(lambda: second.info("replication")["role"] == "master", 30)
+    servers.wait_until(lambda: _answers(made), 30)
+    assert made.exists("before")
+    assert made.add("after")
+    assert made.add("after") is False
+    servers.wait_until(lambda: _answers(near))
+    made.clear()
+    servers.wait_until(lambda: _was_told(near))
+
+
+def _answers(made):
+    try:
+        return made.exists("before")
+    except redis.RedisError:
+        return False
+
+
+def test_filters_of_a_cluster_are_listed_and_deleted(cluster, nodes):
+    for name in ("one", "two", "three"):
+        BloomFilter(name, 1000, client=cluster, shards=2)
+    assert bloomlock.list_filters(client=cluster) == ["one", "three", "two"]
+
+    async def run():
+        port = nodes[1].connection_pool.connection_kwargs["port"]
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
+        assert await bloomlock.async_delete_filter("two", client=client) is True
+        assert await bloomlock.async_delete_filter("two", client=client) is False
+        found = await bloomlock.async_list_filters(client=client)
+        await client.aclose()
+        return found
+
+    assert asyncio.run(run()) == ["one", "three"]
+
+
+def test_each_server_of_a_cluster_needs_room_for_its_shards(cluster, nodes):
+    try:
+        for node in nodes:
+            node.config_set("maxmemory", 20 * 2**20)
+        # About 12 MiB on each server.
+        made = BloomFilter("spread", 10_000_000, client=cluster, error_rate=1e-6, shards=60)
+        assert made.add("a")
+        made.delete()
+        expected = "takes .* of memory and a server of the cluster has .* free .maxmemory is"
+        with pytest.raises(ConfigurationError, match=expected):
+            BloomFilter("whole", 10_000_000, client=cluster, error_rate=1e-6, shards=1)
+        with pytest.raises(ConfigurationError, match=expected):
+            BloomFilter("spread", 30_000_000, client=cluster, error_rate=1e-6, shards=60)
+        assert [node.dbsize() for node in nodes] == [0, 0, 0]
+    finally:
+        for node in nodes:
+            node.config_set("maxmemory", 0)
+
+
+def test_a_server_that_is_gone_is_looked_for_elsewhere():
+    """Its slots have gone to another one, which the client has to find out by asking."""
+    binary = servers.require_server("valkey")
+    config = {"cluster-enabled": "yes", "cluster-node-timeout": "60000"}
+    with ExitStack() as stack:
+        kept, lost = (
+            stack.enter_context(
+                PrivateServer(binary=binary, port=servers.low_port(), config=config)
+            )
+            for _ in range(2)
+        )
+        one, two = (redis.Redis(port=node.port, decode_responses=True) for node in (kept, lost))
+        lock = Lock("a", client=stack.enter_context(two_servers(one, two, kept, lost)))
+        slot = one.execute_command("CLUSTER", "KEYSLOT", lock.key)
+        assert slot >= SLOTS // 2
+        with lock:
+            pass
+        lost.kill()
+        one.execute_command("CLUSTER", "SETSLOT", slot, "NODE", one.execute_command("CLUSTER MYID"))
+        with lock:
+            assert one.exists(lock.key)
+
+
+def two_servers(one, two, kept, lost):
+    """Make a cluster of two servers with half of the slots each; return a client."""
+    half = SLOTS // 2
+    one.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, half - 1)
+    two.execute_command("CLUSTER", "ADDSLOTSRANGE", half, SLOTS - 1)
+    two.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
+    two.execute_command("CLUSTER", "MEET", "127.0.0.1", kept.port)
+    servers.wait_until(
+        lambda: all(
+            c.cluster("info").get("cluster_state") == "ok" and len(c.cluster("nodes")) == 2
+            for c in (one, two)
+        )
+    )
+    return RedisCluster(
+        startup_nodes=[ClusterNode("127.0.0.1", node.port) for node in (kept, lost)]
+    )

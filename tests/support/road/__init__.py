@@ -1,0 +1,1 @@
+"""The locks of docs/broken-locks.md, and the gate that breaks them."""
