@@ -10,16 +10,16 @@ What can end is the generation. Two things bound for how long that goes unnotice
     by construction  What is kept belongs to one `NearCache`, and that to one header. An operation
                      takes the cache of its view before it asks and keeps its answers there and
                      nowhere else. A view that is replaced gets another cache, so a late answer
-                     about an old generation lands where nobody reads any more.
+                     about an old generation goes to a cache that is not read any more.
     by time          A cache answers only until max_staleness after the moment at which a request
                      was sent whose reply brought its header. Then the next item goes to the
                      server, kept or not, and finds the header, or the clear. A clear that has
                      returned came after that moment, so no answer from before it is given later
                      than max_staleness after it.
 
-There is no lock. What several threads change at once is a set of items, or is changed by one
-assignment, any order of which leaves one of the states above: at worst an item is forgotten, or a
-deadline is nearer than it had to be.
+Looking up takes no lock. What several threads change at once is a set of items, or is changed by
+one assignment, any order of which leaves one of the states above: at worst an item is forgotten, or
+a deadline is nearer than it had to be.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.errors import ConfigurationError
-
-from .last_items import LastItems
+from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 MAX_STALENESS_SECONDS = 1.0
 """Default of max_staleness."""
@@ -45,7 +44,7 @@ class NearCaching:
 
     Attributes:
         size: Positive answers kept for certain, N >= 1; at most 2 N are.
-        max_staleness: Seconds without word from the server after which it is asked.
+        max_staleness: Seconds without a reply from the server after which it is asked.
         clock: Seconds, going on while the machine is suspended.
     """
 
@@ -81,37 +80,81 @@ class NearCaching:
         return NearCache(header, self)
 
 
-class NearCache(LastItems):
-    """The last items seen in one generation.
+class NearCache(LockOwner):
+    """The last N items seen in one generation; safe to use from many threads.
+
+    Items lie in two sets. What is used goes to the young one, and when that holds N it becomes the
+    old one, and the old one is dropped. So the last N different items are kept for certain, and 2 N
+    at most (one more for each further thread that is putting one in).
+
+    Only exact `str` and `bytes` are kept: how another class defines equality is not relied on. A
+    `bytes` stands in a tuple, because comparing it with a `str` is an error under `python -bb`.
 
     Attributes:
         header: The generation's.
     """
 
-    __slots__ = ("_answers_until", "_caching", "_now", "header")
-
     def __init__(self, header: int, caching: NearCaching) -> None:
         """Start with nothing, and unconfirmed."""
-        super().__init__(caching.size)
+        super().__init__()
         self.header = header
         self._caching = caching
+        self._size = caching.size
         self._now = caching.clock
         self._answers_until = -math.inf
+        self._young: set[Any] = set()
+        self._old: set[Any] = set()
 
-    def knows(self, item: object) -> bool:
-        """Tell whether the item is kept and the server was heard of lately enough."""
-        kept = self._young.get(type(item))
+    def knows(self, item: Any) -> bool:
+        """Return whether the item is kept and the generation was confirmed lately enough."""
+        if type(item) is not str:
+            if type(item) is not bytes:
+                return False
+            item = (item,)
         return (
-            kept is not None
-            and (item in kept or self._recall(item))
-            and self._now() < self._answers_until
-        )
+            item in self._young or (item in self._old and self._recall(item))
+        ) and self._now() < self._answers_until
 
     def known(self, items: Sequence[Any]) -> list[bool]:
-        """Tell the same of each item; the clock is read once for all."""
-        if self._now() < self._answers_until:
-            return self.which(items)
-        return [False] * len(items)
+        """Do the same for each item; the clock is read once for all."""
+        if not self._now() < self._answers_until:
+            return [False] * len(items)
+        young, old = self._young, self._old
+        return [key in young or (key in old and self._recall(key)) for key in _keys_of(items)]
+
+    def keep(self, item: Any) -> None:
+        """Put an item in, if it can be kept."""
+        key = _key_of(item)
+        if key is not None:
+            self._put((key,))
+
+    def keep_many(self, items: Sequence[Any]) -> None:
+        """Put items in, as one by one in this order."""
+        keys = [key for key in _keys_of(items) if key is not None]
+        start = 0
+        while start < len(keys):
+            stop = start + max(1, self._size - len(self._young))
+            self._put(keys[start:stop])
+            start = stop
+
+    def count(self) -> int:
+        """Return how many different items are kept; `"a"` and `b"a"` are two here."""
+        return len(self._young | self._old)
+
+    def _recall(self, key: Any) -> bool:
+        """Put an item of the old set into the young one; return True."""
+        self._put((key,))
+        return True
+
+    def _put(self, keys: Iterable[Any]) -> None:
+        young = self._young
+        young.update(keys)
+        if len(young) >= self._size:
+            with self._lock:
+                # Another thread may have done it. In this order no item is missing in between.
+                if self._young is young:
+                    self._old = young
+                    self._young = set()
 
     def confirm(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
@@ -145,6 +188,20 @@ class Asked(NamedTuple):
     def confirm(self) -> None:
         """Note that a reply brought the header of the cache."""
         self.near.confirm(self.since)
+
+
+def _key_of(item: Any) -> Any:
+    """Return what stands for an item in a set, None for one that is not kept."""
+    if type(item) is str:
+        return item
+    return (item,) if type(item) is bytes else None
+
+
+def _keys_of(items: Sequence[Any]) -> Sequence[Any]:
+    kinds = set(map(type, items))
+    if kinds == {str}:
+        return items
+    return list(zip(items, strict=True)) if kinds == {bytes} else list(map(_key_of, items))
 
 
 def _end_of_time() -> float:
