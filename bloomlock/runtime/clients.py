@@ -12,6 +12,8 @@ from redis.retry import Retry
 from bloomlock.errors import ConfigurationError
 from bloomlock.server.urls import checked_address, explained, find_address, find_url, shown
 
+from . import redispy
+
 CLIENTS = (
     redis.Redis,
     redis.RedisCluster,
@@ -138,14 +140,14 @@ def _checked(clients: Any, kinds: tuple[type, ...], allowed: str) -> list[Any]:
 def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> object:
     """Return where a client's server is, as far as that can be told without asking it."""
     if isinstance(client, kinds):
-        pool = getattr(client, "connection_pool", None)
-        if pool is None or hasattr(pool, "sentinel_manager"):
+        pool = redispy.own_pool(client)
+        if pool is None or redispy.asks_sentinel(pool):
             return id(client)
-        place = pool.connection_kwargs
+        place = redispy.settings_of(pool)
     else:
         address = checked_address(client, name, f"one of the {allowed}, which start with ")
         with explained(address):
-            place = redis.connection.parse_url(client)  # type: ignore[no-untyped-call]  # redis-py has no types there
+            place = redispy.address_of_url(client)
     if "path" in place:
         return place["path"]
     return place.get("host", "localhost"), int(place.get("port", 6379))

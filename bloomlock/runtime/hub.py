@@ -17,12 +17,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.effects import encode_command
 
+from . import redispy
 from .listening import RECONNECT_PAUSE, new_channel
 
 logger = logging.getLogger("bloomlock.runtime")
 
 _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
-LONGEST_READ = 3600.0
+LONGEST_READ_S = 3600.0
 KEPT_MESSAGES = 10_000
 
 
@@ -109,7 +110,7 @@ class Hub:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.disconnect(nowait=True)
+            await redispy.async_close_quietly(connection)
 
     async def _connect_again(self, seconds: float) -> None:
         try:
@@ -122,13 +123,12 @@ class Hub:
         async with self._connecting:
             if self._connection is not None:
                 return
-            connection = self._source.connection_class(**self._source.connection_kwargs)
-            await connection.connect()
+            connection = await redispy.async_open_connection(self._source)
             try:
-                await connection.send_packed_command(encode_command("SUBSCRIBE", self.channel))
-                await connection.read_response(disable_decoding=True, push_request=True)
+                await redispy.async_send(connection, encode_command("SUBSCRIBE", self.channel))
+                await redispy.async_read_push(connection)
             except BaseException:
-                await connection.disconnect(nowait=True)
+                await redispy.async_close_quietly(connection)
                 raise
             self._connection = connection
 
@@ -138,12 +138,7 @@ class Hub:
             await asyncio.wait([previous])
         try:
             while self._connection is not None:
-                message = await self._connection.read_response(
-                    disable_decoding=True,
-                    timeout=LONGEST_READ,
-                    disconnect_on_error=False,
-                    push_request=True,
-                )
+                message = await redispy.async_read_push(self._connection, LONGEST_READ_S)
                 if message and message[0] == b"message":
                     self._dispatch(message[2])
         except (*_BROKEN, RedisError):

@@ -13,19 +13,18 @@ import secrets
 import time
 from typing import Any
 
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
 from bloomlock.effects import encode_command
+
+from . import redispy
 
 logger = logging.getLogger("bloomlock.runtime")
 
 PREFIX = "bloomlock:wake:"
 RECONNECT_PAUSE = 0.1
-SHORTEST_READ = 0.001
 _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
@@ -60,22 +59,12 @@ class Listener:
             ResponseError: If the server does not allow it.
             redis.exceptions.RedisError, OSError: If it cannot be reached.
         """
-        # RESP2: redis-py writes each message of RESP3 to a log before it gives it away.
-        settings = {**self.pool.connection_kwargs, "protocol": 2}
-        if seconds is not None:
-            for name in ("socket_connect_timeout", "socket_timeout"):
-                allowed = settings.get(name)
-                settings[name] = max(
-                    SHORTEST_READ, seconds if allowed is None else min(seconds, allowed)
-                )
-            settings["retry"] = Retry(NoBackoff(), 0)
-        connection = self.pool.connection_class(**settings)
-        connection.connect()
+        connection = redispy.open_connection(self.pool, seconds)
         try:
-            connection.send_packed_command((encode_command("SUBSCRIBE", self.channel),))
-            connection.read_response(disable_decoding=True, push_request=True)
+            redispy.send(connection, encode_command("SUBSCRIBE", self.channel))
+            redispy.read_push(connection)
         except BaseException:
-            connection.disconnect()
+            redispy.close_quietly(connection)
             raise
         self._connection, self._timeout = connection, None
 
@@ -101,26 +90,20 @@ class Listener:
         return None
 
     def _read(self, seconds: float) -> Any:
-        """Return the next message, or None if there is none in time.
-
-        By the socket's own time-out: redis-py's `can_read` takes four system calls a message, and
-        a message is what a released lock waits for.
-        """
-        seconds = max(seconds, SHORTEST_READ)
+        """Return the next message, or None if there is none in time."""
+        seconds = max(seconds, redispy.SHORTEST_READ_S)
         if seconds != self._timeout:
-            self._connection._sock.settimeout(seconds)  # noqa: SLF001 - there is no other way
+            redispy.set_read_timeout(self._connection, seconds)
             self._timeout = seconds
         try:
-            return self._connection.read_response(
-                disable_decoding=True, disconnect_on_error=False, push_request=True
-            )
+            return redispy.read_push(self._connection)
         except (RedisTimeoutError, TimeoutError):
             return None
 
     def close(self) -> None:
         """Close the connection, if there is one."""
         if self._connection is not None:
-            self._connection.disconnect()
+            redispy.close_quietly(self._connection)
             self._connection = None
 
 

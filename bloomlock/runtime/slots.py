@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from . import redispy
+
 MOST_AT_ONCE = 16
 
 
@@ -29,6 +31,6 @@ class Slots:
         name = str(getattr(source, "name", ""))
         slots = self._slots.get(name)
         if slots is None:
-            most = min(MOST_AT_ONCE, getattr(source, "max_connections", MOST_AT_ONCE))
+            most = min(MOST_AT_ONCE, redispy.max_connections(source, MOST_AT_ONCE))
             slots = self._slots[name] = asyncio.Semaphore(max(1, most))
         return slots

@@ -6,13 +6,9 @@ import asyncio
 import contextlib
 import logging
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.asyncio
-from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.sentinel import SentinelManagedConnection
-from redis.crc import key_slot
 from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 
 from bloomlock.effects import (
@@ -32,6 +28,7 @@ from bloomlock.effects import (
     is_refusal,
 )
 
+from . import redispy
 from .async_asides import AsyncAsides
 from .clock import boot_clock
 from .finishing import finish
@@ -167,10 +164,7 @@ class Tasks:
 
     def server_of(self, key: str) -> str:
         """Return which server of a cluster has a key; empty if there is only one, or none."""
-        if isinstance(self.client, redis.asyncio.RedisCluster):
-            with contextlib.suppress(RedisError, RedisClusterException):
-                return str(getattr(self.client.get_node_from_key(key), "name", ""))
-        return ""
+        return redispy.server_of_key(self.client, key)
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
@@ -178,7 +172,7 @@ class Tasks:
             return [items]
         groups: dict[int, list[T]] = {}
         for item in items:
-            groups.setdefault(key_slot(key_of(item).encode()), []).append(item)
+            groups.setdefault(redispy.slot_of(key_of(item)), []).append(item)
         return list(groups.values())
 
     async def close(self) -> None:
@@ -202,12 +196,7 @@ class Tasks:
             self._loop, self._moving = loop, None
 
     async def _disconnect(self) -> None:
-        client: Any = self.client
-        if isinstance(client, redis.asyncio.RedisCluster):
-            sources = list(client.nodes_manager.nodes_cache.values())
-        else:
-            sources = [client.connection_pool]
-        for source in sources:
+        for source in redispy.sources_of(self.client):
             # redis-py forgets a connection whose loop does not let it be closed.
             with contextlib.suppress(RuntimeError, RedisError, OSError):
                 await source.disconnect()
@@ -219,8 +208,7 @@ class Tasks:
         await self.client.aclose()
 
     async def _connects_by(self, key: str) -> Mapping[str, Any]:
-        parameters: Mapping[str, Any] = (await self._source(key)).connection_kwargs
-        return parameters
+        return redispy.settings_of(await self._source(key))
 
     async def _find_hub(self, step: Subscribe) -> Hub | None:
         hub = self._hub
@@ -285,20 +273,16 @@ class Tasks:
         """Return what connections come from: the pool, or the node of a cluster."""
         if self._loop is not asyncio.get_running_loop():
             await self._move_to_running_loop()
-        client: Any = self.client
-        if not isinstance(client, redis.asyncio.RedisCluster):
-            return client.connection_pool
-        await client.initialize()
-        return client.get_node_from_key(key)
+        return await redispy.source_of_key(self.client, key)
 
     async def _redirected_source(self, key: str, redirect: Redirect) -> Any:
         client: Any = self.client
         if redirect.ask:
-            node = client.get_node(host=redirect.host, port=redirect.port)
-            if node is not None:
-                return node
-        await client.nodes_manager.initialize()
-        return client.get_node_from_key(key)
+            source = redispy.source_of_address(client, redirect.host, redirect.port)
+            if source is not None:
+                return source
+        await redispy.async_find_servers(client)
+        return await redispy.source_of_key(client, key)
 
     async def _take(self, source: Any) -> _Lease:
         slots = self._slots.of(source)
@@ -311,13 +295,11 @@ class Tasks:
 
     async def _connect(self, source: Any) -> Any:
         try:
-            if isinstance(self.client, redis.asyncio.RedisCluster):
-                return await _connect_to_node(source)
-            return await source.get_connection()
+            return await redispy.async_get_connection(source)
         except (RedisError, OSError) as error:
             if isinstance(self.client, redis.asyncio.RedisCluster):
                 with contextlib.suppress(RedisError, OSError):
-                    await self.client.nodes_manager.initialize()
+                    await redispy.async_find_servers(self.client)
             raise ConnectionLost(error, sent=False, replies=[]) from error
 
 
@@ -343,17 +325,6 @@ def tasks_for(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Tasks
 _SHARED: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()
 
 
-async def _connect_to_node(node: Any) -> Any:
-    connection = node.acquire_connection()
-    try:
-        await connection.connect()
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        node.release(connection)
-        raise
-    return connection
-
-
 class _Lease:
     """A connection and where it came from."""
 
@@ -374,11 +345,10 @@ class _Lease:
 
     async def give_back(self) -> None:
         try:
-            released = self._source.release(self.connection)
-            if isinstance(self._source, redis.asyncio.BlockingConnectionPool):
-                # It waits for a lock here; cut off, it would be one connection short for ever.
+            released = redispy.async_release(self._source, self.connection)
+            if redispy.waits_in_release(self._source):
                 await finish(released)
-            elif released is not None:
+            else:
                 await released
         finally:
             self._slots.release()
@@ -386,7 +356,7 @@ class _Lease:
     async def drop(self) -> None:
         """Give back a connection that is in the middle of something."""
         try:
-            await self.connection.disconnect(nowait=True)
+            await redispy.async_close_quietly(self.connection)
         finally:
             await self.give_back()
 
@@ -406,7 +376,7 @@ async def _exchange(
                 written += len(commands)
                 if sent is not None:
                     sent += commands
-                await connection.send_packed_command(b"".join(commands))
+                await redispy.async_send(connection, b"".join(commands))
             await _read(connection, written, replies)
         except asyncio.CancelledError:
             # What was sent is carried out; what the caller does about it must not overtake it.
@@ -426,18 +396,15 @@ async def _exchange(
 
 
 async def _read(connection: Any, count: int, replies: Replies) -> None:
-    read = connection.read_response
-    if isinstance(connection, SentinelManagedConnection):
-        # Its own reading makes a lost connection of the answer that a replica cannot be written to.
-        read = partial(AbstractConnection.read_response, connection)
+    read = redispy.async_reply_reader(connection)
     while len(replies) < count:
         try:
-            reply = await read(disable_decoding=True, disconnect_on_error=False)
+            reply = await read(connection)
         except (RedisError, OSError) as error:
             if not is_refusal(error):
                 raise
             if ends_connection(error):
-                await connection.disconnect()
+                await redispy.async_close_quietly(connection)
                 replies += [error] * (count - len(replies))
                 return
             reply = error
@@ -446,10 +413,8 @@ async def _read(connection: Any, count: int, replies: Replies) -> None:
 
 async def _leave_replica(connection: Any, replies: Replies) -> None:
     """Close a connection to what was the master, so that Sentinel is asked for the master."""
-    if isinstance(connection, SentinelManagedConnection) and any(
-        isinstance(reply, ReadOnlyError) for reply in replies
-    ):
-        await connection.disconnect()
+    if redispy.is_managed(connection) and any(isinstance(r, ReadOnlyError) for r in replies):
+        await redispy.async_close_quietly(connection)
 
 
 async def _read_soon(connection: Any, count: int, replies: Replies) -> None:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import redis
-from redis.connection import AbstractConnection
-from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from bloomlock.effects import (
     EXEC,
@@ -38,6 +34,7 @@ from bloomlock.effects import (
     is_refusal,
 )
 
+from . import redispy
 from .asides import Asides
 from .clock import boot_clock
 from .listening import Listener, connect_listener
@@ -51,7 +48,6 @@ T = TypeVar("T")
 Lease: TypeAlias = tuple[Any, Any]
 """A redis-py connection pool and a connection taken from it."""
 
-FEW_CONNECTIONS = 16
 IDLE_LISTENERS = 4
 """Connections kept for the next waits; each waiting thread has one of its own meanwhile."""
 KEPT_SECONDS = 5.0
@@ -81,12 +77,7 @@ class Threads:
         weakref.finalize(self, _release_all, self._idle).atexit = False
         self._release_at = time.monotonic() + KEPT_SECONDS
         self._listeners: list[Listener] = []
-        pool = getattr(client, "connection_pool", None)
-        self._keeps_idle = (
-            pool is not None
-            and not isinstance(pool, (redis.BlockingConnectionPool, SentinelConnectionPool))
-            and getattr(pool, "max_connections", 0) >= FEW_CONNECTIONS
-        )
+        self._keeps_idle = redispy.may_keep_one(redispy.own_pool(client))
 
     def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
@@ -148,10 +139,7 @@ class Threads:
 
     def server_of(self, key: str) -> str:
         """Return which server of a cluster has a key; empty if there is only one, or none."""
-        if self._cluster is not None:
-            with contextlib.suppress(redis.RedisError, RedisClusterException):
-                return str(self._cluster.get_node_from_key(key).name)
-        return ""
+        return redispy.server_of_key(self.client, key)
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
@@ -159,7 +147,7 @@ class Threads:
             return [items]
         groups: dict[int, list[T]] = {}
         for item in items:
-            groups.setdefault(key_slot(key_of(item).encode()), []).append(item)
+            groups.setdefault(redispy.slot_of(key_of(item)), []).append(item)
         return list(groups.values())
 
     def close(self) -> None:
@@ -181,8 +169,7 @@ class Threads:
         return connect_listener(pool, step.seconds) if step.connect else None
 
     def _connects_by(self, key: str) -> Mapping[str, Any]:
-        parameters: Mapping[str, Any] = self._pool(key).connection_kwargs
-        return parameters
+        return redispy.settings_of(self._pool(key))
 
     def _stop_listening(self, listener: Listener) -> None:
         if listener.is_open() and len(self._listeners) < IDLE_LISTENERS:
@@ -248,18 +235,16 @@ class Threads:
             redirect.merge(replies, answers)
 
     def _pool(self, key: str) -> Any:
-        cluster = self._cluster
-        if cluster is None:
+        if self._cluster is None:
             return self.client.connection_pool
-        return cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
+        return redispy.pool_of_key(self._cluster, key)
 
     def _redirected_pool(self, key: str, redirect: Redirect) -> Any:
-        cluster = self._cluster
         if redirect.ask:
-            node = cluster.get_node(host=redirect.host, port=redirect.port)
-            if node is not None:
-                return cluster.get_redis_connection(node).connection_pool
-        cluster.nodes_manager.initialize()
+            pool = redispy.pool_of_address(self._cluster, redirect.host, redirect.port)
+            if pool is not None:
+                return pool
+        redispy.find_servers(self._cluster)
         return self._pool(key)
 
     def _take(self, pool: Any) -> Lease:
@@ -282,13 +267,13 @@ class Threads:
         except IndexError:
             return None
         kept_pool, connection = lease
-        if connection.pid != os.getpid() or _is_called_back(connection):
+        if not redispy.may_be_kept(connection):
             kept_pool.release(connection)
             return None
         try:
             # Readable means closed by the server, or replies that nobody asked for.
             fresh = time.monotonic() - used < FRESH_SECONDS
-            usable = kept_pool is pool and (fresh or not connection.can_read())
+            usable = kept_pool is pool and (fresh or not redispy.is_readable(connection))
         except (RedisConnectionError, RedisTimeoutError, OSError):
             usable = False
         if usable:
@@ -300,7 +285,7 @@ class Threads:
         """Ask a cluster anew who serves what, after one of its servers was not reachable."""
         if self._cluster is not None:
             with contextlib.suppress(redis.RedisError, OSError):
-                self._cluster.nodes_manager.initialize()
+                redispy.find_servers(self._cluster)
 
     def _end(
         self, lease: Lease, commands: Sequence[bytes], replies: Replies, *, watches: bool = False
@@ -324,7 +309,7 @@ class Threads:
         pool, connection = lease
         if self._keeps_idle and not self._idle:
             now = time.monotonic()
-            if now < self._release_at and not _is_called_back(connection):
+            if now < self._release_at and redispy.may_be_kept(connection):
                 self._idle.append((lease, now))
                 return
             self._release_at = now + KEPT_SECONDS
@@ -334,7 +319,7 @@ class Threads:
     def _drop(lease: Lease) -> None:
         """Give back a connection that is in the middle of something."""
         pool, connection = lease
-        connection.disconnect()
+        redispy.close_quietly(connection)
         pool.release(connection)
 
     def _exchange(self, lease: Lease, commands: Sequence[bytes]) -> Replies:
@@ -344,11 +329,11 @@ class Threads:
         sent = len(commands) > 1
         try:
             if not sent:
-                connection.send_packed_command(commands)
+                redispy.send(connection, commands[0])
                 sent = True
                 _read(connection, 1, replies)
             else:
-                connection.send_packed_command((b"".join(commands),))
+                redispy.send(connection, b"".join(commands))
                 _read(connection, len(commands), replies)
         except (RedisError, OSError) as error:
             self._drop(lease)
@@ -369,7 +354,7 @@ class Threads:
             for commands in writes:
                 _read(connection, written - UNANSWERED - len(replies), replies)
                 written += len(commands)
-                connection.send_packed_command((b"".join(commands),))
+                redispy.send(connection, b"".join(commands))
             _read(connection, written - len(replies), replies)
         except (RedisError, OSError) as error:
             self._drop(lease)
@@ -385,19 +370,16 @@ class Threads:
 
 def _read(connection: Any, count: int, replies: Replies) -> None:
     """Read so many more replies, if any."""
-    read = connection.read_response
-    if isinstance(connection, SentinelManagedConnection):
-        # Its own reading makes a lost connection of the answer that a replica cannot be written to.
-        read = partial(AbstractConnection.read_response, connection)
+    read = redispy.reply_reader(connection)
     wanted = len(replies) + count
     for _ in range(count):
         try:
-            replies.append(read(disable_decoding=True, disconnect_on_error=False))
+            replies.append(read(connection))
         except (RedisError, OSError) as error:
             if not is_refusal(error):
                 raise
             if ends_connection(error):
-                connection.disconnect()
+                redispy.close_quietly(connection)
                 replies += [error] * (wanted - len(replies))
                 return
             replies.append(error)
@@ -405,9 +387,8 @@ def _read(connection: Any, count: int, replies: Replies) -> None:
 
 def _leave_replica(connection: Any, replies: Replies) -> None:
     """Close a connection to what was the master, so that Sentinel is asked for the master."""
-    managed = isinstance(connection, SentinelManagedConnection)
-    if managed and any(isinstance(reply, ReadOnlyError) for reply in replies):
-        connection.disconnect()
+    if redispy.is_managed(connection) and any(isinstance(r, ReadOnlyError) for r in replies):
+        redispy.close_quietly(connection)
 
 
 def _noted(writes: Iterable[Sequence[bytes]], sent: list[bytes]) -> Iterator[Sequence[bytes]]:
@@ -429,23 +410,11 @@ _SHARED: weakref.WeakValueDictionary[int, Threads] = weakref.WeakValueDictionary
 
 
 def _renew_pool_locks() -> None:
-    """Let a child of fork find the pools' locks free, whichever thread had them in the parent.
-
-    redis-py takes that lock before it notices that its process is another one.
-    """
     for runtime in list(_SHARED.values()):
-        pool: Any = getattr(runtime.client, "connection_pool", None)
-        if hasattr(pool, "_lock"):
-            pool._lock = threading.RLock()  # noqa: SLF001 - there is no other way
+        redispy.renew_lock(redispy.own_pool(runtime.client))
 
 
 os.register_at_fork(after_in_child=_renew_pool_locks)
-
-
-def _is_called_back(connection: Any) -> bool:
-    """Return whether redis-py waits for the release of a connection, to do something about it."""
-    # There is no public way to see that a token waits.
-    return connection.should_reconnect() or getattr(connection, "_re_auth_token", None) is not None
 
 
 def _release_all(idle: list[tuple[Lease, float]]) -> None:

@@ -1,0 +1,319 @@
+"""What is used of redis-py beyond its documentation.
+
+Documented are the clients, `get_connection`, `release` and `disconnect` of their pools, and the
+exceptions. Everything else that this library relies on stands here, one function for each thing,
+and tests/runtime/test_redispy.py holds each to what a real server does with it.
+
+`Source` is what connections come from: a connection pool, or a node of an asyncio cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import redis
+import redis.asyncio
+import redis.asyncio.connection
+import redis.asyncio.sentinel
+import redis.connection
+import redis.crc
+import redis.sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException, RedisError
+from redis.retry import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+Connection: TypeAlias = Any
+"""A connection of redis-py for threads or for asyncio, a proxy of one included."""
+Source: TypeAlias = Any
+"""See the module."""
+
+FEW_CONNECTIONS = 16
+SHORTEST_READ_S = 0.001
+NO_RETRY = Retry(NoBackoff(), 0)
+
+# Connections for threads.
+
+_read_reply: Callable[[Connection], Any] = methodcaller(
+    "read_response", disable_decoding=True, disconnect_on_error=False
+)
+
+
+def reply_reader(connection: Connection) -> Callable[[Connection], Any]:
+    """Return a function that reads the next reply as bytes and raises an error that is one.
+
+    It leaves the connection open whatever comes.
+    """
+    if isinstance(connection, redis.sentinel.SentinelManagedConnection):
+        # Its own reading turns the reply READONLY into a lost connection.
+        return _read_managed_reply
+    return _read_reply
+
+
+def _read_managed_reply(connection: Connection) -> Any:
+    read = redis.connection.AbstractConnection.read_response
+    return read(connection, disable_decoding=True, disconnect_on_error=False)
+
+
+def read_push(connection: Connection) -> Any:
+    """Return the next message of a subscribed connection."""
+    return connection.read_response(
+        disable_decoding=True, disconnect_on_error=False, push_request=True
+    )
+
+
+def send(connection: Connection, data: bytes) -> None:
+    """Send encoded commands, connecting first if need be."""
+    connection.send_packed_command((data,))
+
+
+def is_readable(connection: Connection) -> bool:
+    """Return whether something can be read, or the server has closed the connection."""
+    return bool(connection.can_read())
+
+
+def may_be_kept(connection: Connection) -> bool:
+    """Return whether a connection may be used again before its pool has had it back.
+
+    Not if redis-py has something to do to it as soon as it is released: to connect it to another
+    server after a maintenance hand-off (since 7.0), or to give it a new credential. Nor if it was
+    made by a parent of this process.
+    """
+    marked = getattr(connection, "should_reconnect", None)
+    return (
+        (marked is None or not marked())
+        and getattr(connection, "_re_auth_token", None) is None
+        and connection.pid == os.getpid()
+    )
+
+
+def set_read_timeout(connection: Connection, seconds: float) -> None:
+    """Let a read of an open connection raise TimeoutError after `seconds`.
+
+    By the socket itself: `can_read` takes four system calls a message.
+    """
+    connection._sock.settimeout(seconds)  # noqa: SLF001 - there is no public way
+
+
+def close_quietly(connection: Connection) -> None:
+    """Close a connection; the next command opens it again."""
+    connection.disconnect()
+
+
+# Pools and cluster clients for threads.
+
+
+def open_connection(pool: Source, seconds: float | None = None) -> Connection:
+    """Return an open connection with the settings of a pool, which does not count it.
+
+    Args:
+        pool: The pool.
+        seconds: How long the server may be silent; None: as long as the pool allows.
+    """
+    # RESP2: redis-py writes each message of RESP3 to a log before it returns it.
+    settings = {**settings_of(pool), "protocol": 2}
+    if seconds is not None:
+        for name in ("socket_connect_timeout", "socket_timeout"):
+            allowed = settings.get(name)
+            settings[name] = max(
+                SHORTEST_READ_S, seconds if allowed is None else min(seconds, allowed)
+            )
+        settings["retry"] = NO_RETRY
+    connection = pool.connection_class(**settings)
+    connection.connect()
+    return connection
+
+
+def settings_of(source: Source) -> Mapping[str, Any]:
+    """Return what connections of a source are made with: `host` and `port`, or `path`, and more."""
+    settings: Mapping[str, Any] = source.connection_kwargs
+    return settings
+
+
+def own_pool(client: object) -> Source | None:
+    """Return the pool of a client; None for that of a cluster."""
+    return getattr(client, "connection_pool", None)
+
+
+def max_connections(source: Source, default: int) -> int:
+    """Return how many connections a source may have at once, `default` if it does not say."""
+    return int(getattr(source, "max_connections", default))
+
+
+def may_keep_one(pool: Source | None) -> bool:
+    """Return whether a connection may be kept out of a pool while nothing is sent.
+
+    Not where connections are few or callers wait for one, nor where Sentinel looks at each
+    connection that comes back.
+    """
+    return (
+        pool is not None
+        and not isinstance(
+            pool, (redis.BlockingConnectionPool, redis.sentinel.SentinelConnectionPool)
+        )
+        and max_connections(pool, 0) >= FEW_CONNECTIONS
+    )
+
+
+def asks_sentinel(pool: Source) -> bool:
+    """Return whether a pool learns from Sentinel where its server is."""
+    return hasattr(pool, "sentinel_manager")
+
+
+def is_managed(connection: Connection) -> bool:
+    """Return whether a connection asks Sentinel for its server each time it is opened."""
+    return isinstance(
+        connection,
+        (
+            redis.sentinel.SentinelManagedConnection,
+            redis.asyncio.sentinel.SentinelManagedConnection,
+        ),
+    )
+
+
+def renew_lock(pool: Source | None) -> None:
+    """Let the lock of a pool be free in a child of fork, whichever thread had it in the parent.
+
+    redis-py takes that lock before it notices that its process is another one.
+    """
+    if pool is not None and hasattr(pool, "_lock"):
+        pool._lock = threading.RLock()  # noqa: SLF001 - there is no public way
+
+
+def slot_of(key: str) -> int:
+    """Return the slot of a key in a cluster."""
+    return redis.crc.key_slot(key.encode())
+
+
+def pool_of_key(cluster: redis.RedisCluster, key: str) -> Source:
+    """Return the pool for the server of a cluster that has a key."""
+    client: Any = cluster
+    return client.get_redis_connection(client.get_node_from_key(key)).connection_pool
+
+
+def pool_of_address(cluster: redis.RedisCluster, host: str, port: int) -> Source | None:
+    """Return the pool for a server of a cluster; None if the client does not know it."""
+    client: Any = cluster
+    node = client.get_node(host=host, port=port)
+    return None if node is None else client.get_redis_connection(node).connection_pool
+
+
+def server_of_key(client: object, key: str) -> str:
+    """Return the name of the server of a cluster that has a key; empty if none or only one has."""
+    if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)):
+        try:
+            return str(getattr(client.get_node_from_key(key), "name", ""))
+        except (RedisError, RedisClusterException):
+            return ""
+    return ""
+
+
+def find_servers(cluster: redis.RedisCluster) -> None:
+    """Ask a cluster anew which server has which slots."""
+    client: Any = cluster
+    client.nodes_manager.initialize()
+
+
+def address_of_url(url: str) -> Mapping[str, Any]:
+    """Return the settings that a URL stands for; see `settings_of`."""
+    settings: Mapping[str, Any] = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+    return settings
+
+
+# The same for asyncio.
+
+
+def async_reply_reader(connection: Connection) -> Callable[[Connection], Awaitable[Any]]:
+    """Return a function that reads the next reply; see `reply_reader`."""
+    if isinstance(connection, redis.asyncio.sentinel.SentinelManagedConnection):
+        read = redis.asyncio.connection.AbstractConnection.read_response
+        return partial(read, disable_decoding=True, disconnect_on_error=False)
+    return _read_reply
+
+
+async def async_read_push(connection: Connection, seconds: float | None = None) -> Any:
+    """Return the next message of a subscribed connection.
+
+    Args:
+        connection: The connection.
+        seconds: How long to wait, after which None is returned; None: as long as the connection's
+            settings allow.
+    """
+    return await connection.read_response(
+        disable_decoding=True, timeout=seconds, disconnect_on_error=False, push_request=True
+    )
+
+
+async def async_send(connection: Connection, data: bytes) -> None:
+    """Send encoded commands, connecting first if need be."""
+    await connection.send_packed_command(data)
+
+
+async def async_close_quietly(connection: Connection) -> None:
+    """Close a connection without waiting for its end; the next command opens it again."""
+    await connection.disconnect(nowait=True)
+
+
+async def async_open_connection(source: Source) -> Connection:
+    """Return an open connection with the settings of a source, which does not count it."""
+    connection = source.connection_class(**settings_of(source))
+    await connection.connect()
+    return connection
+
+
+async def async_get_connection(source: Source) -> Connection:
+    """Return an open connection of a pool or of a node."""
+    if not hasattr(source, "acquire_connection"):
+        return await source.get_connection()
+    connection = source.acquire_connection()
+    try:
+        await connection.connect()
+    except BaseException:
+        await async_close_quietly(connection)
+        source.release(connection)
+        raise
+    return connection
+
+
+async def async_release(source: Source, connection: Connection) -> None:
+    """Give a connection back."""
+    if (released := source.release(connection)) is not None:  # None: from a node
+        await released
+
+
+def waits_in_release(source: Source) -> bool:
+    """Return whether giving back waits for a lock; cut off there, the source is one short."""
+    return isinstance(source, redis.asyncio.BlockingConnectionPool)
+
+
+def sources_of(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> list[Source]:
+    """Return all that connections of a client come from, as far as is known."""
+    if isinstance(client, redis.asyncio.RedisCluster):
+        return list(client.nodes_manager.nodes_cache.values())
+    return [client.connection_pool]
+
+
+async def source_of_key(
+    client: redis.asyncio.Redis | redis.asyncio.RedisCluster, key: str
+) -> Source:
+    """Return what connections for a key come from."""
+    if not isinstance(client, redis.asyncio.RedisCluster):
+        return client.connection_pool
+    await client.initialize()
+    return client.get_node_from_key(key)
+
+
+def source_of_address(cluster: redis.asyncio.RedisCluster, host: str, port: int) -> Source | None:
+    """Return a server of a cluster; None if the client does not know it."""
+    return cluster.get_node(host=host, port=port)
+
+
+async def async_find_servers(cluster: redis.asyncio.RedisCluster) -> None:
+    """Ask a cluster anew which server has which slots."""
+    await cluster.nodes_manager.initialize()

@@ -1,0 +1,445 @@
+"""What is used of redis-py beyond its documentation does on real servers what it is used for.
+
+A version of redis-py that fails here is one that the library does not work with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+import servers
+from redis.auth.token import SimpleToken
+from redis.exceptions import ReadOnlyError, ResponseError
+from servers import wait_until
+
+from bloomlock.effects import encode_command
+from bloomlock.runtime import redispy
+from bloomlock.server import PrivateServer
+
+LONG = 60.0
+PING = encode_command("PING")
+TOKEN = SimpleToken("second", (time.time() + 3600) * 1000, time.time() * 1000, {"oid": "rotated"})
+
+
+@pytest.fixture
+def r(valkey):
+    with redis.Redis.from_url(valkey) as made:
+        made.flushall()
+        yield made
+
+
+@pytest.fixture
+def connection(r):
+    made = r.connection_pool.get_connection()
+    yield made
+    r.connection_pool.release(made)
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """Two masters of one cluster; the first has the slots of "a" and most others."""
+    with ExitStack() as stack:
+        binary = servers.require_server("valkey")
+        started = [
+            stack.enter_context(
+                PrivateServer(
+                    binary=binary, port=servers.low_port(), config={"cluster-enabled": "yes"}
+                )
+            )
+            for _ in range(2)
+        ]
+        made = [redis.Redis(port=node.port, decode_responses=True) for node in started]
+        # A master that gives away its last slot becomes a replica.
+        made[0].execute_command("CLUSTER", "ADDSLOTSRANGE", 1, 16383)
+        made[1].execute_command("CLUSTER", "ADDSLOTS", 0)
+        made[1].execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
+        made[0].execute_command("CLUSTER", "MEET", "127.0.0.1", started[1].port)
+        wait_until(
+            lambda: all(
+                each.cluster("info").get("cluster_state") == "ok"
+                and len(each.cluster("nodes")) == 2
+                and not any("handshake" in node["flags"] for node in each.cluster("nodes").values())
+                for each in made
+            )
+        )
+        yield made
+
+
+def port_of(source):
+    return int(redispy.settings_of(source)["port"])
+
+
+def hand_over(nodes, slot, to):
+    """Let another server have a slot."""
+    name = to.execute_command("CLUSTER", "MYID")
+    for node in [to, *nodes]:
+        node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)
+
+
+def test_each_function_is_tested_here():
+    source = Path(__file__).read_text("utf-8")
+    tested = set(re.findall(r"redispy\.(\w+)", source))
+    made = {
+        name
+        for name, function in inspect.getmembers(redispy, inspect.isfunction)
+        if function.__module__ == redispy.__name__ and not name.startswith("_")
+    }
+    assert made <= tested
+
+
+@pytest.mark.parametrize("options", [{}, {"protocol": 3}, {"decode_responses": True}], ids=str)
+def test_commands_are_sent_as_they_are_and_replies_come_as_bytes(valkey, options):
+    with redis.Redis.from_url(valkey, **options) as client:
+        made = client.connection_pool.get_connection()
+        read = redispy.reply_reader(made)
+        redispy.send(made, encode_command("SET", "a", "1") + encode_command("GET", "a"))
+        assert read(made) == b"OK"
+        assert read(made) == b"1"
+        redispy.send(made, encode_command("NONSENSE") + PING)
+        with pytest.raises(ResponseError):
+            read(made)
+        assert read(made) == b"PONG", "the connection was closed by an error"
+        client.connection_pool.release(made)
+
+
+@pytest.mark.parametrize("options", [{}, {"protocol": 3}, {"decode_responses": True}], ids=str)
+def test_the_same_for_asyncio(valkey, options):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey, **options) as client:
+            made = await redispy.async_get_connection(client.connection_pool)
+            read = redispy.async_reply_reader(made)
+            await redispy.async_send(
+                made, encode_command("SET", "a", "1") + encode_command("GET", "a")
+            )
+            assert await read(made) == b"OK"
+            assert await read(made) == b"1"
+            await redispy.async_send(made, encode_command("NONSENSE") + PING)
+            with pytest.raises(ResponseError):
+                await read(made)
+            assert await read(made) == b"PONG"
+            await redispy.async_release(client.connection_pool, made)
+            again = await redispy.async_get_connection(client.connection_pool)
+            assert again is made
+            await redispy.async_release(client.connection_pool, again)
+
+    asyncio.run(run())
+
+
+def test_a_closed_connection_is_opened_by_the_next_command(r, connection):
+    redispy.close_quietly(connection)
+    redispy.send(connection, PING)
+    assert redispy.reply_reader(connection)(connection) == b"PONG"
+
+    async def run():
+        path = redispy.settings_of(r.connection_pool)["path"]
+        async with redis.asyncio.Redis(unix_socket_path=path) as client:
+            made = await redispy.async_get_connection(client.connection_pool)
+            await redispy.async_close_quietly(made)
+            await redispy.async_send(made, PING)
+            assert await redispy.async_reply_reader(made)(made) == b"PONG"
+            await redispy.async_release(client.connection_pool, made)
+
+    asyncio.run(run())
+
+
+def test_a_connection_is_readable_when_something_came_or_it_was_closed(r, connection):
+    assert not redispy.is_readable(connection)
+    redispy.send(connection, PING)
+    wait_until(lambda: redispy.is_readable(connection))
+    assert redispy.reply_reader(connection)(connection) == b"PONG"
+    assert not redispy.is_readable(connection)
+    r.client_kill_filter(_type="normal", skipme=True)
+
+    def is_noticed():
+        try:
+            return redispy.is_readable(connection)
+        except redis.ConnectionError:
+            return True
+
+    wait_until(is_noticed)
+
+
+@pytest.mark.skipif(redis.__version__ < "7", reason="marks came with redis-py 7")
+def test_a_connection_marked_for_a_reconnect_is_closed_by_its_release(r, connection):
+    assert redispy.may_be_kept(connection)
+    connection.mark_for_reconnect()
+    assert not redispy.may_be_kept(connection)
+    r.connection_pool.release(connection)
+    assert r.connection_pool.get_connection() is connection
+    assert redispy.may_be_kept(connection)
+
+
+def test_a_rotated_credential_is_used_at_the_release(r):
+    r.execute_command("ACL", "SETUSER", "rotated", "on", ">second", "~*", "&*", "+@all")
+    try:
+        made = r.connection_pool.get_connection()
+        assert redispy.may_be_kept(made)
+        made.set_re_auth_token(TOKEN)
+        assert not redispy.may_be_kept(made)
+        r.connection_pool.release(made)
+        assert redispy.may_be_kept(made)
+        redispy.send(made, encode_command("ACL", "WHOAMI"))
+        assert redispy.reply_reader(made)(made) == b"rotated"
+        redispy.close_quietly(made)
+    finally:
+        r.acl_deluser("rotated")
+
+
+def in_child(work) -> None:
+    """Run `work` in a child of fork and fail unless it returns True in time."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    ended = []
+
+    def has_ended():
+        pid, status = os.waitpid(child, os.WNOHANG)
+        ended.extend([status] * (pid == child))
+        return bool(ended)
+
+    try:
+        wait_until(has_ended)
+    finally:
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert ended == [0]
+
+
+def test_a_connection_of_the_parent_is_not_kept_by_a_child(connection):
+    in_child(lambda: not redispy.may_be_kept(connection))
+    assert redispy.may_be_kept(connection)
+
+
+def test_a_child_finds_the_lock_of_a_pool_free(r):
+    pool = redispy.own_pool(r)
+    assert pool is r.connection_pool
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        made = pool.get_connection()
+        with pool._lock:
+            held.set()
+            over.wait(LONG)
+        pool.release(made)
+
+    def work():
+        redispy.renew_lock(pool)
+        return r.ping()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    in_child(work)
+    over.set()
+    thread.join()
+    redispy.renew_lock(None)
+
+
+def subscribed(client, channel="c"):
+    return dict(client.pubsub_numsub(channel))[channel.encode()] == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"protocol": 3}, {"decode_responses": True}], ids=str)
+def test_a_subscribed_connection_beside_the_pool(r, valkey, options):
+    with redis.Redis.from_url(valkey, max_connections=1, **options) as client:
+        pool = client.connection_pool
+        made = redispy.open_connection(pool, 5.0)
+        redispy.send(made, encode_command("SUBSCRIBE", "c"))
+        assert redispy.read_push(made)[0] == b"subscribe"
+        client.publish("c", "hello")
+        assert redispy.read_push(made) == [b"message", b"c", b"hello"]
+        redispy.set_read_timeout(made, 0.01)
+        with pytest.raises((redis.TimeoutError, TimeoutError)):
+            redispy.read_push(made)
+        redispy.set_read_timeout(made, LONG)
+        client.publish("c", "again")
+        assert redispy.read_push(made) == [b"message", b"c", b"again"]
+        redispy.close_quietly(made)
+        wait_until(lambda: not subscribed(r))
+
+
+@pytest.mark.parametrize("options", [{}, {"protocol": 3}, {"decode_responses": True}], ids=str)
+def test_a_subscribed_connection_of_asyncio(r, valkey, options):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey, max_connections=1, **options) as client:
+            made = await redispy.async_open_connection(client.connection_pool)
+            await redispy.async_send(made, encode_command("SUBSCRIBE", "c"))
+            assert (await redispy.async_read_push(made))[0] == b"subscribe"
+            await client.publish("c", "hello")
+            assert await redispy.async_read_push(made, LONG) == [b"message", b"c", b"hello"]
+            assert await redispy.async_read_push(made, 0.01) is None
+            await client.publish("c", "again")
+            assert await redispy.async_read_push(made, LONG) == [b"message", b"c", b"again"]
+            await redispy.async_close_quietly(made)
+
+    asyncio.run(run())
+    wait_until(lambda: not subscribed(r))
+
+
+def test_settings_name_the_server(valkey):
+    for client in (redis.Redis.from_url(valkey), redis.asyncio.Redis.from_url(valkey)):
+        assert redispy.settings_of(client.connection_pool)["path"] in valkey
+    client = redis.Redis.from_url("redis://example.org:7000/2")
+    assert redispy.settings_of(client.connection_pool)["host"] == "example.org"
+    assert redispy.address_of_url("redis://example.org:7000/2")["port"] == 7000
+    assert redispy.address_of_url("unix:///tmp/some.sock")["path"] == "/tmp/some.sock"  # noqa: S108 - never opened
+
+
+def test_pools_say_how_many_connections_they_may_have():
+    few, waits = redis.Redis(max_connections=3), redis.BlockingConnectionPool()
+    assert redispy.max_connections(few.connection_pool, 16) == 3
+    assert redispy.max_connections(redis.asyncio.Redis(max_connections=3).connection_pool, 16) == 3
+    assert redispy.may_keep_one(redis.Redis().connection_pool)
+    assert not redispy.may_keep_one(few.connection_pool)
+    assert not redispy.may_keep_one(waits)
+    assert not redispy.may_keep_one(None)
+    assert redispy.waits_in_release(redis.asyncio.BlockingConnectionPool())
+    assert not redispy.waits_in_release(redis.asyncio.Redis().connection_pool)
+
+
+def test_a_blocking_pool_of_asyncio_waits_in_its_release(valkey):
+    async def run():
+        pool = redis.asyncio.BlockingConnectionPool.from_url(valkey, max_connections=1)
+        made = await redispy.async_get_connection(pool)
+        await pool._condition.acquire()
+        release = asyncio.create_task(redispy.async_release(pool, made))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not release.done()
+        pool._condition.release()
+        await release
+        await pool.disconnect()
+
+    asyncio.run(run())
+
+
+def is_known(watching):
+    try:
+        return bool(watching.discover_master("mymaster"))
+    except redis.ConnectionError:
+        return False
+
+
+def test_the_reply_of_a_replica_is_a_reply_although_sentinel_is_asked():
+    binary = servers.require_server("valkey")
+    with (
+        PrivateServer(binary=binary, port=servers.low_port()) as server,
+        servers.sentinel(binary, "mymaster", server.port) as port,
+        redis.Redis(port=server.port) as admin,
+    ):
+        watching = redis.sentinel.Sentinel([("127.0.0.1", port)], socket_timeout=LONG)
+        wait_until(lambda: is_known(watching))
+        pool = watching.master_for("mymaster").connection_pool
+        assert redispy.asks_sentinel(pool)
+        assert not redispy.asks_sentinel(admin.connection_pool)
+        assert not redispy.may_keep_one(pool)
+        made = pool.get_connection()
+        assert redispy.is_managed(made)
+        assert not redispy.is_managed(admin.connection_pool.get_connection())
+
+        async def run():
+            watching = redis.asyncio.sentinel.Sentinel([("127.0.0.1", port)], socket_timeout=LONG)
+            source = watching.master_for("mymaster").connection_pool
+            assert redispy.asks_sentinel(source)
+            made = await redispy.async_get_connection(source)
+            assert redispy.is_managed(made)
+            admin.replicaof("127.0.0.1", port)
+            await redispy.async_send(made, encode_command("SET", "a", "1") + PING)
+            with pytest.raises(ReadOnlyError):
+                await redispy.async_reply_reader(made)(made)
+            assert await redispy.async_reply_reader(made)(made) == b"PONG"
+            await redispy.async_close_quietly(made)
+
+        asyncio.run(run())
+        redispy.send(made, encode_command("SET", "a", "1") + PING)
+        with pytest.raises(ReadOnlyError):
+            redispy.reply_reader(made)(made)
+        assert redispy.reply_reader(made)(made) == b"PONG"
+        redispy.close_quietly(made)
+
+
+def test_the_servers_of_a_cluster(nodes):
+    first, second = (port_of(node.connection_pool) for node in nodes)
+    with redis.RedisCluster(host="127.0.0.1", port=first) as cluster:
+        assert redispy.own_pool(cluster) is None
+        slot = nodes[0].execute_command("CLUSTER", "KEYSLOT", "{a}b")
+        assert redispy.slot_of("{a}b") == redispy.slot_of("a") == slot
+        assert port_of(redispy.pool_of_key(cluster, "a")) == first
+        assert redispy.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
+        assert port_of(redispy.pool_of_address(cluster, "127.0.0.1", first)) == first
+        assert redispy.pool_of_address(cluster, "127.0.0.1", 1) is None
+        assert redispy.server_of_key(nodes[0], "a") == ""
+        try:
+            hand_over(nodes, slot, nodes[1])
+            redispy.find_servers(cluster)
+            assert port_of(redispy.pool_of_key(cluster, "a")) == second
+            made = redispy.pool_of_key(cluster, "a").get_connection()
+            redispy.send(made, encode_command("SET", "a", "1"))
+            assert redispy.reply_reader(made)(made) == b"OK"
+            redispy.pool_of_key(cluster, "a").release(made)
+        finally:
+            nodes[1].flushall()
+            hand_over(nodes, slot, nodes[0])
+
+
+def test_the_servers_of_a_cluster_for_asyncio(nodes):
+    first, second = (port_of(node.connection_pool) for node in nodes)
+    slot = redispy.slot_of("a")
+
+    async def run():
+        async with redis.asyncio.RedisCluster(host="127.0.0.1", port=first) as cluster:
+            source = await redispy.source_of_key(cluster, "a")
+            assert port_of(source) == first
+            assert redispy.max_connections(source, 16) > 16
+            assert redispy.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
+            assert redispy.source_of_address(cluster, "127.0.0.1", first) is source
+            assert redispy.source_of_address(cluster, "127.0.0.1", 1) is None
+            assert source in redispy.sources_of(cluster)
+            hand_over(nodes, slot, nodes[1])
+            await redispy.async_find_servers(cluster)
+            source = await redispy.source_of_key(cluster, "a")
+            assert port_of(source) == second
+            assert not redispy.waits_in_release(source)
+            made = await redispy.async_get_connection(source)
+            await redispy.async_send(made, encode_command("SET", "a", "1"))
+            assert await redispy.async_reply_reader(made)(made) == b"OK"
+            await redispy.async_release(source, made)
+            # The node has had one more, for what the client asked itself.
+            taken = [await redispy.async_get_connection(source) for _ in range(2)]
+            assert made in taken
+            for each in taken:
+                await redispy.async_release(source, each)
+
+    try:
+        asyncio.run(run())
+    finally:
+        nodes[1].flushall()
+        hand_over(nodes, slot, nodes[0])
+
+
+def test_connections_of_asyncio_come_from_the_pool(valkey):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            assert redispy.sources_of(client) == [client.connection_pool]
+            assert await redispy.source_of_key(client, "a") is client.connection_pool
+            assert redispy.server_of_key(client, "a") == ""
+
+    asyncio.run(run())
