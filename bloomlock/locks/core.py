@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bloomlock.effects import ConnectionLost, Core, Limit, Pause
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
-from bloomlock.locks.protocol.abilities import Abilities
-from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import LIVENESS_MS, AcquireRequest, ReleaseRequest
-from bloomlock.locks.protocol.steps import LockSteps
+from bloomlock.locks.protocol.model import LIVENESS_MS, AcquireRequest, ReleaseRequest
+from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
 from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
@@ -91,7 +89,7 @@ class LockCore:
         """Tell through what commands go, and who renews."""
         self._runtime = runtime
         self._watcher = watcher
-        self.steps = LockSteps(self.keys, abilities_of(runtime))
+        self.steps = LockSteps(self.keys, missing_of(runtime))
 
     def begin(self, owner: object, seconds: float | None, token: bytes | None) -> Attempt | bool:
         """Prepare to acquire.
@@ -294,7 +292,7 @@ class LockCore:
 
     def renew_all(self, renewals: Sequence[Renewal]) -> Core[list[bool | Exception]]:
         """Renew holds that lie on one server; see the function of that name."""
-        return (yield from renew_all(renewals, abilities_of(self._runtime)))
+        return (yield from renew_all(renewals, missing_of(self._runtime)))
 
     def _watch(self, hold: Hold) -> None:
         """Watch a hold, or look anew at when it is due."""
@@ -372,12 +370,12 @@ class LockCore:
 RENEWAL_PAUSE = 0.01
 TAKEN = "its key was gone, and the lock was granted anew"
 
-_ABILITIES: weakref.WeakKeyDictionary[Any, Abilities] = weakref.WeakKeyDictionary()
+_MISSING: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
 
-def abilities_of(runtime: Any) -> Abilities:
-    """Return what was found out about the server of a runtime."""
-    known = _ABILITIES.get(runtime)
+def missing_of(runtime: Any) -> set[str]:
+    """Return what the server of a runtime is known to lack."""
+    known = _MISSING.get(runtime)
     if known is None:
-        known = _ABILITIES[runtime] = Abilities()
+        known = _MISSING[runtime] = set()
     return known

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.effects import Core, Pause
 from bloomlock.errors import ConfigurationError
+from bloomlock.locks.protocol.model import AcquireRequest, Granted
 from bloomlock.locks.protocol.quorum import Ballot, Vote, has_majority, majority_of, voters
-from bloomlock.locks.protocol.state import AcquireRequest, Granted
 from bloomlock.locks.protocol.waiting import Attempt, Obtained, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .core import LockCore, Watcher, abilities_of
+from .core import LockCore, Watcher, missing_of
 from .options import milliseconds
 from .redlock_steps import Limits, MajoritySteps
 from .tokens import TOKENS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
-    from bloomlock.locks.protocol.renewing import Renewal
+    from bloomlock.locks.protocol.steps import Renewal
 
     from .hold import Hold
     from .options import LockOptions
@@ -154,8 +154,8 @@ class RedlockCore(LockCore):
         """Tell through what each server is asked, and who renews."""
         self._runtime = runtime
         self._watcher = watcher
-        abilities = [abilities_of(each) for each in runtime.runtimes]
-        self.steps = MajoritySteps(self.name, self.keys, abilities, self.limits, boot_clock)
+        missing = [missing_of(each) for each in runtime.runtimes]
+        self.steps = MajoritySteps(self.name, self.keys, missing, self.limits, boot_clock)
 
     def _lease_to_extend_to(self, hold: Hold, ttl: float | None, *, add: bool) -> int:
         """Return a lease in milliseconds, that a restarted server abstains for."""

@@ -8,18 +8,16 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.effects import ConnectionLost, Core, Pause
+from bloomlock.locks.protocol.model import Busy, ReleaseRequest
 from bloomlock.locks.protocol.quorum import Ballot, Vote, seconds_without_vote
-from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import Busy, ReleaseRequest
-from bloomlock.locks.protocol.steps import LockSteps
+from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
 from bloomlock.locks.protocol.voting import Answer, ask_with_age, note_sending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bloomlock.keys import LockKeys
-    from bloomlock.locks.protocol.abilities import Abilities
-    from bloomlock.locks.protocol.state import AcquireRequest
+    from bloomlock.locks.protocol.model import AcquireRequest
 
 SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
 LINGER_SECONDS = 10.0
@@ -32,7 +30,7 @@ class VotingServer:
     Args:
         index: Which one.
         keys: The keys of the lock, the same on each server.
-        abilities: What is known of this one.
+        missing: What this one is known to lack.
         longest_ttl: See Redlock.
         clock: Seconds, counting in suspend.
 
@@ -45,15 +43,15 @@ class VotingServer:
         self,
         index: int,
         keys: LockKeys,
-        abilities: Abilities,
+        missing: set[str],
         longest_ttl: float,
         clock: Callable[[], float],
     ) -> None:
         """Keep the parameters."""
         self.index = index
-        self.steps = LockSteps(keys, abilities)
+        self.steps = LockSteps(keys, missing)
         self.slow = False
-        self._abilities = abilities
+        self._missing = missing
         self._longest_ttl = longest_ttl
         self._clock = clock
 
@@ -84,7 +82,7 @@ class VotingServer:
 
     def _take(self, asking: AcquireRequest) -> Core[Answer]:
         if self._longest_ttl:
-            return (yield from ask_with_age(self.steps.keys, asking, self._abilities))
+            return (yield from ask_with_age(self.steps.keys, asking, self._missing))
         return Answer((yield from self.steps.acquire(asking)), None, None)
 
     def renew(self, ballot: Ballot, renewal: Renewal, until: float) -> Core[Vote]:
@@ -94,7 +92,7 @@ class VotingServer:
         sent = self._clock()
         if ballot.closed or sent >= until:
             return Vote.SILENT
-        [held] = yield from renew_all([renewal], self._abilities)
+        [held] = yield from renew_all([renewal], self._missing)
         if isinstance(held, Exception):
             raise held
         return ballot.say_yes(self.index, sent) if held else ballot.say_no(self.index)

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
-    from bloomlock.locks.protocol.abilities import Abilities
-    from bloomlock.locks.protocol.renewing import Renewal
-    from bloomlock.locks.protocol.state import AcquireRequest, ReleaseRequest
+    from bloomlock.locks.protocol.model import AcquireRequest, ReleaseRequest
+    from bloomlock.locks.protocol.steps import Renewal
 
 
 class Limits(NamedTuple):
@@ -36,7 +35,7 @@ class MajoritySteps(LockSteps):
     Args:
         name: What users call the lock.
         keys: Its keys, the same on each server.
-        abilities: What is known of each server.
+        missing: What each server is known to lack.
         limits: The lock's parameters.
         clock: Seconds, counting in suspend.
     """
@@ -45,18 +44,18 @@ class MajoritySteps(LockSteps):
         self,
         name: str,
         keys: LockKeys,
-        abilities: Sequence[Abilities],
+        missing: Sequence[set[str]],
         limits: Limits,
         clock: Callable[[], float],
     ) -> None:
         """Keep the parameters."""
-        super().__init__(keys, abilities[0])
+        super().__init__(keys, missing[0])
         self._name = name
         self._limits = limits
         self._clock = clock
         self._servers = [
             VotingServer(index, keys, each, limits.longest_ttl, clock)
-            for index, each in enumerate(abilities)
+            for index, each in enumerate(missing)
         ]
         self.ballots: dict[bytes, Ballot] = {}
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from bloomlock.effects import ConnectionLost, Limit
-from bloomlock.locks.protocol.renewing import Renewal
-from bloomlock.locks.protocol.state import ReleaseRequest
+from bloomlock.locks.protocol.model import ReleaseRequest
+from bloomlock.locks.protocol.steps import Renewal
 from bloomlock.locks.protocol.waiting import deadline_of
 
 from .events import LockEvent

@@ -1,5 +1,5 @@
 -- What the lock scripts share; put before each of them. The rules stand in
--- bloomlock/locks/protocol/transitions.py, under the same names.
+-- bloomlock/locks/protocol/model.py, under the same names.
 -- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
 local LIVENESS_MS = 6000
 local FENCE_LIFE_MS = 60000

@@ -34,8 +34,7 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.keys import LockKeys, stripe_keys
-from bloomlock.locks.protocol.abilities import Abilities
-from bloomlock.locks.protocol.state import AcquireRequest
+from bloomlock.locks.protocol.model import AcquireRequest
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.stripes import release_all, take_and_watch, watch
 from bloomlock.locks.protocol.waiting import (
@@ -110,7 +109,7 @@ class LockStrategy(Strategy):
         self._timeout = float(timeout)
         self._stripes = int(stripes)
         self._new_token = new_token
-        self._abilities = Abilities()
+        self._missing: set[str] = set()
         self._transaction = TransactionStrategy()
 
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
@@ -151,7 +150,7 @@ class LockStrategy(Strategy):
             line: list[Any] = [None]
             try:
                 yield Limit(until + GRACE_SECONDS, line)
-                taken = yield from take_and_watch(wanted, asking, self._abilities)
+                taken = yield from take_and_watch(wanted, asking, self._missing)
                 if not taken:
                     taken = yield from self._wait_for(wanted[0], asking, until, clock)
                 yield NO_LIMIT
@@ -170,16 +169,16 @@ class LockStrategy(Strategy):
                 # Nothing but locks was asked for so far.
                 update.fail(wanted, lost.cause)
                 seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
-                yield Behind(release_all(taken, asking.token, self._abilities), line, seconds)
+                yield Behind(release_all(taken, asking.token, self._missing), line, seconds)
                 return
             yield NO_LIMIT
-            yield from release_all(taken, asking.token, self._abilities)
+            yield from release_all(taken, asking.token, self._missing)
 
     def _wait_for(
         self, keys: LockKeys, asking: AcquireRequest, until: float, clock: Callable[[], float]
     ) -> Core[list[LockKeys]]:
         """Stand in the queue of one lock; nothing is held meanwhile."""
-        steps = LockSteps(keys, self._abilities)
+        steps = LockSteps(keys, self._missing)
         attempt = Attempt(steps, asking, until, clock)
         try:
             got = yield from attempt.run()

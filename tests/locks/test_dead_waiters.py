@@ -13,7 +13,7 @@ from lock_tools import LONG, queue_of
 from servers import wait_until
 
 from bloomlock import Lock, ReadWriteLock
-from bloomlock.locks.protocol.state import read_record
+from bloomlock.locks.protocol.model import read_record
 
 WAIT = """
 import sys

@@ -11,7 +11,7 @@ import lock_model as model
 from lock_model import FINISHED, Budget, Client, Kind, World
 from lock_moves import moves
 
-from bloomlock.locks.protocol.state import LIVENESS_MS, SLICE_MS, Granted
+from bloomlock.locks.protocol.model import LIVENESS_MS, SLICE_MS, Granted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator

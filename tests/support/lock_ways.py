@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bloomlock.locks.protocol import transitions
-from bloomlock.locks.protocol.abilities import Abilities
-from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import (
+from bloomlock.locks.protocol import model
+from bloomlock.locks.protocol.model import (
     AcquireRequest,
     Busy,
     Granted,
@@ -21,14 +19,14 @@ from bloomlock.locks.protocol.state import (
     ReleaseRequest,
     read_record,
 )
-from bloomlock.locks.protocol.steps import LockSteps
+from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
 from bloomlock.runtime.threads import threads_for
 
 if TYPE_CHECKING:
     import redis
 
     from bloomlock.keys import LockKeys
-    from bloomlock.locks.protocol.state import Announcement
+    from bloomlock.locks.protocol.model import Announcement
 
 LONG_AGO_MS = 1000
 AGE_US = 60_000_000
@@ -79,20 +77,16 @@ class PureWay:
         self.silent: set[bytes] = set()
 
     def acquire(self, asking: AcquireRequest) -> Granted | Busy:
-        return transitions.acquire(
-            self.state, self.now_us, asking, self.announced.append, self.hears
-        )
+        return model.acquire(self.state, self.now_us, asking, self.announced.append, self.hears)
 
     def release(self, leaving: ReleaseRequest) -> bool | None:
-        return transitions.release(
-            self.state, self.now_us, leaving, self.announced.append, self.hears
-        )
+        return model.release(self.state, self.now_us, leaving, self.announced.append, self.hears)
 
     def hears(self, channel: bytes) -> bool:
         return channel not in self.silent
 
     def renew(self, token: bytes, group: bytes, lease_ms: int) -> bool:
-        return transitions.renew(self.state, self.now_us, token, group, lease_ms)
+        return model.renew(self.state, self.now_us, token, group, lease_ms)
 
     def picture(self) -> Picture:
         state, now_ms = self.state, self.now_us // 1000
@@ -130,11 +124,11 @@ class PureWay:
 class ServerWay:
     """The steps on a server, with what it may be asked to do."""
 
-    def __init__(self, client: redis.Redis, keys: LockKeys, abilities: Abilities) -> None:
+    def __init__(self, client: redis.Redis, keys: LockKeys, missing: set[str]) -> None:
         self.client = client
         self.keys = keys
-        self.abilities = abilities
-        self.steps = LockSteps(keys, abilities)
+        self.missing = missing
+        self.steps = LockSteps(keys, missing)
         self._run = threads_for(client).run
 
     def acquire(self, asking: AcquireRequest) -> Granted | Busy:
@@ -144,7 +138,7 @@ class ServerWay:
         return self._run(self.steps.release(leaving, waiters=False))
 
     def renew(self, token: bytes, group: bytes, lease_ms: int) -> bool:
-        [held] = self._run(renew_all([Renewal(self.keys, token, group, lease_ms)], self.abilities))
+        [held] = self._run(renew_all([Renewal(self.keys, token, group, lease_ms)], self.missing))
         if isinstance(held, Exception):
             raise held
         return held
@@ -193,18 +187,9 @@ def _tokens(records: list[bytes]) -> tuple[bytes, ...]:
     return tuple(read_record(record).token for record in records)
 
 
-def scripts_only() -> Abilities:
-    """Return what a server without native compare-and-delete can do."""
-    abilities = Abilities()
-    abilities.compare_and_delete = None
-    return abilities
-
-
-def watch_only() -> Abilities:
-    """Return what a server can do that forbids scripts as well."""
-    abilities = scripts_only()
-    abilities.scripts = False
-    return abilities
-
-
-WAYS = {"scripts": scripts_only, "watch": watch_only, "native": Abilities}
+WAYS = {
+    "scripts": lambda: {"DELIFEQ", "DELEX"},
+    "watch": lambda: {"DELIFEQ", "DELEX", "scripts"},
+    "native": set,
+}
+"""What the server is taken to lack in each of the ways."""

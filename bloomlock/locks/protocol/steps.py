@@ -1,49 +1,267 @@
-"""The steps of the protocol against a server, in whichever way it allows.
+"""The steps of the protocol against a server, each a value that names its ways (effects.Way).
 
-    acquire   a script; WATCH where EVAL is forbidden
-    release   compare-and-delete where the server has it (DELIFEQ: Valkey 9.0, DELEX: Redis 8.4)
-              and nobody is known to wait; else a script; else WATCH
-    renew     a script; WATCH where EVAL is forbidden
+    acquire, renew   a script, by digest or by source; under WATCH where EVAL is forbidden
+    release          the same; compare-and-delete before it (DELIFEQ: Valkey 9.0, DELEX: Redis 8.4)
+                     where no client is known to wait
 
-What a server has is found by trying, once for each client. Every step may be repeated.
+Every step may be repeated. Under WATCH the state is read, changed here by the rules of model.py,
+and written by EXEC, which does nothing if the lock changed or expired since it was read; then all
+is done again. That there is nothing to write is also only believed after an EXEC: the keys are read
+one by one, and other clients may have changed the lock in between. Grants are announced after EXEC,
+never before it is known to have happened.
 """
 
 from __future__ import annotations
 
 import contextlib
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from copy import deepcopy
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import redis.exceptions
 
 from bloomlock.effects import (
+    EXEC,
+    MULTI,
     ConnectionLost,
     Core,
+    Pause,
     Request,
+    Way,
     ask,
     check,
+    collect,
     deliver,
     encode_arguments,
     encode_command,
+    run_way,
+    run_ways,
 )
 from bloomlock.scripts import Script
 
-from . import transitions
-from .abilities import lacks_command, raise_error
-from .optimistic import run_optimistically
-from .state import AcquireRequest, Busy, Granted, LockState, ReleaseRequest
+from . import model
+from .model import (
+    LIVENESS_MS,
+    NEVER_MS,
+    NOBODY,
+    AcquireRequest,
+    Busy,
+    Granted,
+    LockState,
+    ReleaseRequest,
+    read_record,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bloomlock.keys import LockKeys
 
-    from .abilities import Abilities
-    from .optimistic import Transition
+    from .model import Announce, Announcement, Hears
 
-ACQUIRE = Script("lock_common", "lock_acquire")
-RELEASE = Script("lock_common", "lock_release")
-ACQUIRE_ARGUMENTS = 5
+    Transition = Callable[[LockState, int, Announce, Hears], "T"]
+
+T = TypeVar("T")
+Q = TypeVar("Q")
+R = TypeVar("R")
+Answer: TypeAlias = tuple[R, Any]
+"""What a step returns, and the reply to the command behind it."""
+
+SCRIPTS = "scripts"
+CACHED_HEADS = 1024
+TRIES = 200
+SHORTEST_PAUSE = 0.0005
+LONGEST_PAUSE = 0.05
+
+
+class Renewal(NamedTuple):
+    """One hold to be renewed."""
+
+    keys: LockKeys
+    token: bytes
+    group: bytes
+    lease_ms: int
+
+
+class Call(NamedTuple, Generic[Q]):
+    """A step for one lock.
+
+    Attributes:
+        keys: Of the lock.
+        request: What is asked.
+        after: A command to send behind the step, on the same connection.
+        repeatable: Whether it is sent again when its reply is lost.
+    """
+
+    keys: LockKeys
+    request: Q
+    after: bytes | None = None
+    repeatable: bool = True
+
+
+class Change(Generic[Q, R]):
+    """A rule of model.py as a step: the script that equals it, or itself under WATCH.
+
+    Args:
+        name: Of the script.
+        arguments: Makes the script's ARGV of a request.
+        read: Reads the script's reply.
+        transition: The rule.
+        channel: Where the client that asks listens; None: the rule makes no grant.
+
+    Attributes:
+        ways: For `run_ways`; each item is a Call.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Callable[[Q], Sequence[bytes | int]],
+        read: Callable[[Any], R],
+        transition: Callable[[LockState, int, Q, Announce, Hears], R],
+        channel: Callable[[Q], bytes | None],
+    ) -> None:
+        """Load the script."""
+        self.script = Script("lock_common", name)
+        self.ways: tuple[Way[Call[Q], Answer[R]], ...] = (
+            Way(SCRIPTS, lambda calls: self._by_script(calls, self.by_digest)),
+            Way(SCRIPTS, lambda calls: self._by_script(calls, self._by_source)),
+            Way("", self._under_watch),
+        )
+        self._arguments = arguments
+        self._read = read
+        self._transition = transition
+        self._channel = channel
+        self._head = lru_cache(CACHED_HEADS)(self.script.head)
+
+    def by_digest(self, call: Call[Q]) -> bytes:
+        """Return the command that runs the script by its digest."""
+        arguments = self._arguments(call.request)
+        return self._head(call.keys, len(arguments)) + encode_arguments(*arguments)
+
+    def _by_source(self, call: Call[Q]) -> bytes:
+        return self.script.by_source(call.keys, self._arguments(call.request))
+
+    def _by_script(
+        self, calls: Sequence[Call[Q]], encode: Callable[[Call[Q]], bytes]
+    ) -> Core[list[Answer[R] | Exception]]:
+        commands = []
+        for call in calls:
+            commands.append(encode(call))
+            if call.after is not None:
+                commands.append(call.after)
+        request = Request(calls[0].keys.lock, commands)
+        replies = iter((yield from collect(request, repeatable=_may_repeat(calls))))
+        answers: list[Answer[R] | Exception] = []
+        for call in calls:
+            reply = next(replies)
+            after = None if call.after is None else next(replies)
+            if isinstance(reply, Exception):
+                answers.append(reply)
+            else:
+                answers.append(
+                    after if isinstance(after, Exception) else (self._read(reply), after)
+                )
+        return answers
+
+    def _under_watch(self, calls: Sequence[Call[Q]]) -> Core[list[Answer[R] | Exception]]:
+        answers: list[Answer[R] | Exception] = []
+        for call in calls:
+            request, channel = call.request, self._channel(call.request)
+
+            def transition(
+                state: LockState,
+                now_us: int,
+                announce: Announce,
+                hears: Hears,
+                request: Q = request,
+            ) -> R:
+                return self._transition(state, now_us, request, announce, hears)
+
+            try:
+                answer = yield from run_optimistically(
+                    call.keys,
+                    transition,
+                    channel=channel,
+                    after=call.after,
+                    repeatable=call.repeatable,
+                )
+            except redis.exceptions.RedisError as error:
+                answers.append(error)
+            except ConnectionLost as lost:
+                unsent = ConnectionLost(lost.cause, sent=False, replies=[])
+                return [*answers, lost, *[unsent] * (len(calls) - len(answers) - 1)]
+            else:
+                answers.append(answer)
+        return answers
+
+
+def _compare_and_delete(name: str, *condition: str) -> Way[Call[ReleaseRequest], Answer[bool]]:
+    """Return a native way to release; what is behind it is whether there is a queue."""
+
+    def send(calls: Sequence[Call[ReleaseRequest]]) -> Core[list[Answer[bool] | Exception]]:
+        commands = []
+        for keys, released, *_ in calls:
+            commands.append(encode_command(name, keys.lock, *condition, released.token))
+            commands.append(encode_command("EXISTS", keys.queue))
+        request = Request(calls[0].keys.lock, commands)
+        replies = yield from collect(request, repeatable=_may_repeat(calls))
+        answers: list[Answer[bool] | Exception] = []
+        for deleted, queue in zip(replies[::2], replies[1::2], strict=True):
+            answers.append(_error_in(deleted, queue) or (bool(deleted), queue))
+        return answers
+
+    return Way(name, send)
+
+
+def _error_in(*replies: object) -> Exception | None:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            return reply
+    return None
+
+
+def _may_repeat(calls: Sequence[Call[Any]]) -> bool:
+    return all(call.repeatable for call in calls)
+
+
+def _read_acquire(reply: Any) -> Granted | Busy:
+    if reply[0]:
+        return Granted(int(reply[1]), bool(reply[2]))
+    return Busy(reply[1], reply[2], int(reply[3]))
+
+
+ACQUIRE: Change[AcquireRequest, Granted | Busy] = Change(
+    "lock_acquire",
+    lambda request: (
+        request.token,
+        request.group,
+        request.lease_ms,
+        int(request.may_join),
+        request.record,
+    ),
+    _read_acquire,
+    model.acquire,
+    lambda request: request.channel,
+)
+RELEASE: Change[ReleaseRequest, bool] = Change(
+    "lock_release", lambda request: request, bool, model.release, lambda _: b""
+)
+# No native command renews: SET IFEQ sets a shorter lease too, so a late copy of an earlier renewal
+# would shorten what was extended since.
+RENEW: Change[Renewal, bool] = Change(
+    "lock_renew",
+    lambda renewal: renewal[1:],
+    bool,
+    lambda state, now_us, renewal, *_: model.renew(state, now_us, *renewal[1:]),
+    lambda _: None,
+)
+RELEASE_EXCLUSIVE = (
+    _compare_and_delete("DELIFEQ"),
+    _compare_and_delete("DELEX", "IFEQ"),
+    *RELEASE.ways,
+)
+"""For an exclusive hold of a lock for which no client is known to wait."""
 
 
 class LockSteps:
@@ -51,111 +269,64 @@ class LockSteps:
 
     Args:
         keys: Its keys.
-        abilities: What is known of the server, shared by all locks over one client.
+        missing: What the server is known to lack; shared by all locks over one client.
     """
 
-    def __init__(self, keys: LockKeys, abilities: Abilities) -> None:
+    def __init__(self, keys: LockKeys, missing: set[str]) -> None:
         """Keep both."""
         self.keys = keys
-        self._abilities = abilities
-        self._exists = encode_command("EXISTS", keys.queue)
-        self._encoded: tuple[tuple[int, bytes, bool] | None, bytes, bytes] = None, b"", b""
+        self._missing = missing
 
-    @cached_property
-    def _release_head(self) -> bytes:
-        return RELEASE.head(self.keys, len(ReleaseRequest._fields))
-
-    def _acquire_command(self, asking: AcquireRequest) -> bytes:
-        token, lease_ms, group, may_join, *_ = asking
-        encoded = self._encoded
-        if encoded[0] != (lease_ms, group, may_join):
-            # Encoded once, because it does not change from one acquire to the next.
-            head = ACQUIRE.head(self.keys, ACQUIRE_ARGUMENTS)
-            middle = encode_arguments(*arguments(asking)[1:4])
-            encoded = self._encoded = (lease_ms, group, may_join), head, middle
-        # Read once: another thread may ask with another lease meanwhile.
-        _, head, middle = encoded
-        record = asking.record
-        return b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
-            head,
-            len(token),
-            token,
-            middle,
-            len(record),
-            record,
-        )
-
-    def acquire(self, asking: AcquireRequest) -> Core[Granted | Busy]:
+    def acquire(self, request: AcquireRequest) -> Core[Granted | Busy]:
         """Take the lock or stand in its queue; one round trip."""
-        if self._abilities.scripts:
-            request = Request(self.keys.lock, (self._acquire_command(asking),))
-            [reply] = yield from deliver(request, repeatable=True)
-            if not isinstance(reply, Exception):
-                return read_answer(reply)
-            if not isinstance(reply, redis.exceptions.NoScriptError) and not lacks_command(reply):
-                raise reply
-        [answer] = yield from acquire_all([(self.keys, asking)], self._abilities)
+        answer, _ = yield from run_way(ACQUIRE.ways, Call(self.keys, request), self._missing)
         return answer
 
     def confirm(
-        self, asking: AcquireRequest, replicas: int, wait_ms: int
+        self, request: AcquireRequest, replicas: int, wait_ms: int
     ) -> Core[tuple[Granted, int]]:
-        """Write a hold anew and tell how many replicas have it (WAIT); one round trip.
+        """Write a hold anew and return how many replicas have it (WAIT); one round trip.
 
         WAIT speaks of what its own connection wrote, and the grant may have been another's.
         """
-        wait = encode_command("WAIT", replicas, wait_ms)
-        if self._abilities.scripts:
-            take = ACQUIRE.by_source(self.keys, arguments(asking))
-            request = Request(self.keys.lock, (take, wait))
-            reply, count = check((yield from deliver(request, repeatable=True)))
-            answer = read_answer(reply)
-        else:
-            answer, count = yield from run_optimistically(
-                self.keys,
-                transition_to_acquire(asking),
-                channel=asking.channel,
-                after=wait,
-            )
+        call = Call(self.keys, request, encode_command("WAIT", replicas, wait_ms))
+        answer, count = yield from run_way(ACQUIRE.ways, call, self._missing)
         if isinstance(answer, Busy):
             return Granted(0, waiters=True), 0
         return answer, int(count)
 
-    def release(self, leaving: ReleaseRequest, *, waiters: bool) -> Core[bool | None]:
+    def release(self, request: ReleaseRequest, *, waiters: bool) -> Core[bool | None]:
         """Give up a hold and a place in the queue, and hand the lock on.
 
         Args:
-            leaving: Who gives up what.
-            waiters: Whether somebody is known to wait.
+            request: What is given up.
+            waiters: Whether a client is known to wait.
 
         Returns:
             Whether the lock was held; None: not known, a first try may have released it.
-            One round trip; two if somebody waits who was not known.
+            One round trip; two if a client waits that was not known.
         """
+        once = Call(self.keys, request, repeatable=False)
+        again = once._replace(repeatable=True)
+        shared = waiters or request.group or request.record
         repeated = False
-        if self._abilities.compare_and_delete and not (waiters or leaving.group or leaving.record):
+        for ways in (RELEASE.ways,) if shared else (RELEASE_EXCLUSIVE, RELEASE.ways):
             try:
-                replies = yield from self._compare_and_delete(leaving.token)
+                held, queue = yield from run_way(ways, once, self._missing)
             except ConnectionLost as lost:
-                repeated = lost.sent
+                if repeated := lost.sent:
+                    break
             else:
-                if replies is not None:
-                    deleted, queue = replies
-                    if queue:
-                        # It is free already: whom this does not reach looks by itself.
-                        with contextlib.suppress(ConnectionLost):
-                            yield from self._release(leaving)
-                    return bool(deleted)
-        if not repeated:
-            try:
-                return (yield from self._release(leaving, repeatable=False))
-            except ConnectionLost as lost:
-                repeated = lost.sent
-        held = yield from self._release(leaving)
+                if queue:
+                    # It is free already: a waiter that this does not reach looks by itself.
+                    with contextlib.suppress(ConnectionLost):
+                        yield from run_way(RELEASE.ways, again, self._missing)
+                return held
+        held, _ = yield from run_way(RELEASE.ways, again, self._missing)
         return held or (None if repeated else False)
 
     def is_held(self, token: bytes, group: bytes) -> Core[bool]:
-        """Tell whether a hold is in force; one round trip."""
+        """Return whether a hold is in force; one round trip."""
         value, until_ms, (seconds, us) = yield from ask(
             self.keys.lock,
             encode_command("GET", self.keys.lock),
@@ -174,73 +345,166 @@ class LockSteps:
         held: bytes | None = value
         return held
 
-    def _compare_and_delete(self, token: bytes) -> Core[Sequence[Any] | None]:
-        """Return (deleted, whether there is a queue), or None if the server has no such command."""
-        while name := self._abilities.compare_and_delete:
-            condition = (token,) if name == "DELIFEQ" else ("IFEQ", token)
-            commands = (encode_command(name, self.keys.lock, *condition), self._exists)
-            replies = yield from deliver(Request(self.keys.lock, commands), repeatable=False)
-            if not lacks_command(replies[0]):
-                return check(replies)
-            self._abilities.missing_delete()
-        return None
 
-    def _release(self, leaving: ReleaseRequest, *, repeatable: bool = True) -> Core[bool]:
-        if self._abilities.scripts:
-            command = self._release_head + encode_arguments(*leaving)
-            request = Request(self.keys.lock, (command,))
-            [reply] = yield from deliver(request, repeatable=repeatable)
-            if isinstance(reply, redis.exceptions.NoScriptError):
-                [reply] = yield from RELEASE.call([(self.keys, leaving)], repeatable=repeatable)
-            if not lacks_command(reply):
-                return bool(raise_error(reply))
-            self._abilities.scripts = False
+def renew_all(renewals: Sequence[Renewal], missing: set[str]) -> Core[list[bool | Exception]]:
+    """Renew holds that lie on one server, in one round trip.
 
-        def transition(
-            state: LockState, now_us: int, tell: transitions.Announce, hears: transitions.Hears
-        ) -> bool:
-            return transitions.release(state, now_us, leaving, tell, hears)
-
-        held, _ = yield from run_optimistically(self.keys, transition, repeatable=repeatable)
-        return held
+    Returns:
+        For each whether it was held, or why that is not known.
+    """
+    calls = [Call(renewal.keys, renewal) for renewal in renewals]
+    answers = yield from run_ways(RENEW.ways, calls, missing)
+    return [answer if isinstance(answer, Exception) else answer[0] for answer in answers]
 
 
-def acquire_all(
-    wanted: Sequence[tuple[LockKeys, AcquireRequest]], abilities: Abilities
-) -> Core[list[Granted | Busy]]:
-    """Take locks that lie in one slot, in one round trip; the answers in order."""
-    if abilities.scripts:
-        calls = [(keys, arguments(asking)) for keys, asking in wanted]
-        replies = yield from ACQUIRE.call(calls, repeatable=True)
-        if not any(lacks_command(reply) for reply in replies):
-            return [read_answer(raise_error(reply)) for reply in replies]
-        abilities.scripts = False
-    answers = []
-    for keys, asking in wanted:
-        transition = transition_to_acquire(asking)
-        answer, _ = yield from run_optimistically(keys, transition, channel=asking.channel)
-        answers.append(answer)
-    return answers
+def run_optimistically(
+    keys: LockKeys,
+    transition: Transition[T],
+    *,
+    channel: bytes | None = b"",
+    after: bytes | None = None,
+    repeatable: bool = True,
+) -> Core[tuple[T, Any]]:
+    """Carry out a transition on the server; two round trips, more when others are as quick.
+
+    One more where there are waiters: whom a message reaches is asked before a grant is made.
+
+    Args:
+        keys: Of the lock.
+        transition: Changes the state, given the server's time, where to announce grants, and
+            which channels are heard.
+        channel: Where the asker listens, empty: nowhere; None: no grant is made in any case.
+        after: A command to send behind EXEC on the same connection.
+        repeatable: Whether to do all again when the reply to EXEC is lost.
+
+    Returns:
+        What the transition returns, and the reply to `after`.
+
+    Raises:
+        redis.exceptions.WatchError: If others were quicker all the time.
+        ConnectionLost: If the reply to EXEC was lost and it may not be repeated.
+    """
+    pause = SHORTEST_PAUSE
+    for _ in range(TRIES):
+        now_us, state = yield from _read(keys)
+        announcements: list[Announcement] = []
+        before = deepcopy(state)
+        try:
+            hears = yield from _listeners(keys, state, channel)
+        except ConnectionLost:
+            # What was read is watched no more.
+            yield Pause(pause)
+            continue
+        result = transition(state, now_us, announcements.append, hears)
+        writes = _changes(keys, before, state, now_us // 1000)
+        commands = [MULTI, *writes, EXEC]
+        if after:
+            commands.append(after)
+        try:
+            # What was read is watched on this very connection; a new one would watch nothing.
+            replies = check((yield Request(keys.lock, commands)))
+        except ConnectionLost:
+            if not repeatable:
+                raise
+            replies = [None] * len(commands)
+        done = replies[len(writes) + 1]
+        if done is not None:
+            yield from _announce(keys, announcements)
+            return result, replies[-1] if after else None
+        yield Pause(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+    raise redis.exceptions.WatchError(f"the lock at {keys.lock!r} changes too often")
 
 
-def transition_to_acquire(asking: AcquireRequest) -> Transition[Granted | Busy]:
-    """Return the transition of `acquire`, for `run_optimistically`."""
+def _read(keys: LockKeys) -> Core[tuple[int, LockState]]:
+    commands = [
+        ("WATCH", *keys),
+        ("TIME",),
+        ("GET", keys.lock),
+        ("PTTL", keys.lock),
+        ("ZRANGE", keys.holders, 0, -1, "WITHSCORES"),
+        ("ZRANGE", keys.queue, 0, -1, "WITHSCORES"),
+        ("ZRANGE", keys.alive, 0, -1, "WITHSCORES"),
+        ("GET", keys.fence),
+    ]
+    request = Request(keys.lock, [encode_command(*command) for command in commands], hold=True)
+    replies = check((yield from deliver(request, repeatable=True)))
+    _, time, value, ttl_ms, holders, queue, alive, fence = replies
+    now_us = int(time[0]) * 1_000_000 + int(time[1])
+    expires_ms = now_us // 1000 + ttl_ms if ttl_ms >= 0 else NEVER_MS
+    state = LockState(
+        value, expires_ms, _scores(holders), _scores(queue), _scores(alive), int(fence or 0)
+    )
+    return now_us, state
 
-    def transition(
-        state: LockState, now_us: int, tell: transitions.Announce, hears: transitions.Hears
-    ) -> Granted | Busy:
-        return transitions.acquire(state, now_us, asking, tell, hears)
 
-    return transition
+def _listeners(keys: LockKeys, state: LockState, asker: bytes | None) -> Core[Hears]:
+    """Ask which waiters a message reaches; all, if the server does not tell."""
+    channels = {read_record(record).channel for record in state.queue} | {asker or b""}
+    channels -= {b"", NOBODY}
+    if asker is None or not channels:
+        return lambda _: True
+    command = encode_command("PUBSUB", "NUMSUB", *channels)
+    request = Request(keys.lock, (command,), hold=True)
+    [reply] = yield request
+    if isinstance(reply, Exception):
+        return lambda _: True
+    counts = dict(
+        reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    )
+    return lambda channel: counts.get(channel, 1) != 0
 
 
-def arguments(asking: AcquireRequest) -> tuple[bytes | int, ...]:
-    """Return the ARGV of lock_acquire.lua."""
-    return asking.token, asking.group, asking.lease_ms, int(asking.may_join), asking.record
+def _scores(reply: list[Any]) -> dict[bytes, int]:
+    """Read members and scores, which stand in pairs with RESP3 and flat with RESP2."""
+    if reply and isinstance(reply[0], (list, tuple)):
+        return {member: int(float(score)) for member, score in reply}
+    return {reply[i]: int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
 
 
-def read_answer(reply: Any) -> Granted | Busy:
-    """Return what lock_acquire.lua replied, read."""
-    if reply[0]:
-        return Granted(int(reply[1]), bool(reply[2]))
-    return Busy(reply[1], reply[2], int(reply[3]))
+def _changes(keys: LockKeys, before: LockState, state: LockState, now_ms: int) -> list[bytes]:
+    """Return the commands that make the server's state the new one."""
+    writes: list[bytes] = []
+    lease_ms = state.expires_ms - now_ms
+    if state.value is None:
+        if before.value is not None:
+            writes.append(encode_command("DEL", keys.lock))
+    elif state.value != before.value:
+        writes.append(encode_command("SET", keys.lock, state.value, "PX", lease_ms))
+    elif state.expires_ms != before.expires_ms:
+        # Not SET: a server without memory refuses that, and would take the lock from its holder.
+        writes.append(encode_command("PEXPIRE", keys.lock, lease_ms))
+    writes += _write_scores(keys.holders, before.holders, state.holders, lease_ms)
+    writes += _write_scores(keys.queue, before.queue, state.queue, 2 * LIVENESS_MS)
+    writes += _write_scores(keys.alive, before.alive, state.alive, 2 * LIVENESS_MS)
+    if state.alive != before.alive and state.queue:
+        writes.append(encode_command("PEXPIRE", keys.queue, 2 * LIVENESS_MS))
+    if state.fence != before.fence:
+        life_ms = state.fence_expires_ms - now_ms
+        writes.append(encode_command("SET", keys.fence, state.fence, "PX", life_ms))
+    return writes
+
+
+def _write_scores(
+    key: str, before: dict[bytes, int], after: dict[bytes, int], life_ms: int
+) -> list[bytes]:
+    writes = []
+    if gone := before.keys() - after.keys():
+        writes.append(encode_command("ZREM", key, *gone))
+    changed = [(m, score) for m, score in after.items() if before.get(m) != score]
+    if changed:
+        pairs = [part for member, score in changed for part in (score, member)]
+        writes.append(encode_command("ZADD", key, *pairs))
+        writes.append(encode_command("PEXPIRE", key, life_ms))
+    return writes
+
+
+def _announce(keys: LockKeys, announcements: list[Announcement]) -> Core[None]:
+    if announcements:
+        commands = [encode_command("PUBLISH", a.channel, a.payload) for a in announcements]
+        try:
+            # Told twice is told once. Errors are the server's to have: a waiter that is not told
+            # looks by itself.
+            yield from deliver(Request(keys.lock, commands), repeatable=True)
+        except ConnectionLost:
+            return

@@ -7,38 +7,45 @@ holder was last seen in it, so a holder that slept through its lease cannot writ
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 from bloomlock.effects import (
     ConnectionLost,
     Core,
     Request,
+    Way,
     check,
-    collect,
     deliver,
     encode_command,
+    run_way,
+    run_ways,
 )
 
-from .abilities import lacks_command
-from .state import AcquireRequest, ReleaseRequest
-from .steps import ACQUIRE, LockSteps, acquire_all, arguments
+from .model import AcquireRequest, ReleaseRequest
+from .steps import ACQUIRE, RELEASE, RELEASE_EXCLUSIVE, SCRIPTS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bloomlock.keys import LockKeys
 
-    from .abilities import Abilities
-
 logger = logging.getLogger("bloomlock.locks")
 
 
+class Taking(NamedTuple):
+    """Locks to take at once, each by the same request; see `take_and_watch`."""
+
+    locks: Sequence[LockKeys]
+    request: AcquireRequest
+    missing: set[str]
+
+
 def take_and_watch(
-    locks: Sequence[LockKeys], asking: AcquireRequest, abilities: Abilities
+    locks: Sequence[LockKeys], request: AcquireRequest, missing: set[str]
 ) -> Core[list[LockKeys]]:
-    """Try once to take each lock, and watch those held now; one round trip if all are free.
+    """Try once to take each lock, and watch those held then; one round trip if all are free.
 
     The connection is kept for the transaction that follows; see `unwatch`.
 
@@ -48,20 +55,37 @@ def take_and_watch(
     Raises:
         ConnectionLost, redis.exceptions.RedisError: If the server cannot be asked.
     """
-    if abilities.scripts:
-        take = [ACQUIRE.by_digest(lock, arguments(asking)) for lock in locks]
-        request = Request(locks[0].lock, [*take, *_watching(locks)], hold=True)
-        replies = yield from deliver(request, repeatable=True)
-        if not any(isinstance(reply, Exception) for reply in replies):
-            held = _held(locks, replies, asking.token)
-            if held == list(locks):
-                return held
-            yield from unwatch(locks[0].lock)
-            return (yield from watch(held, asking.token)) if held else []
-        yield from unwatch(locks[0].lock)
-        abilities.scripts = not any(lacks_command(reply) for reply in replies)
-    yield from acquire_all([(lock, asking) for lock in locks], abilities)
-    return (yield from watch(locks, asking.token))
+    return (yield from run_way(_WAYS, Taking(locks, request, missing), missing))
+
+
+def _take_and_watch(items: Sequence[Taking]) -> Core[list[list[LockKeys] | Exception]]:
+    [(locks, asked, _)] = items
+    take = [ACQUIRE.by_digest(Call(lock, asked)) for lock in locks]
+    request = Request(locks[0].lock, [*take, *_watching(locks)], hold=True)
+    replies = yield from deliver(request, repeatable=True)
+    error = next((reply for reply in replies if isinstance(reply, Exception)), None)
+    if error is None and (held := _held(locks, replies, asked.token)) == list(locks):
+        return [held]
+    yield from unwatch(locks[0].lock)
+    if error is not None:
+        return [error]
+    return [(yield from watch(held, asked.token)) if held else []]
+
+
+def _take_then_watch(items: Sequence[Taking]) -> Core[list[list[LockKeys] | Exception]]:
+    [(locks, request, missing)] = items
+    calls = [Call(lock, request) for lock in locks]
+    for answer in (yield from run_ways(ACQUIRE.ways, calls, missing)):
+        if isinstance(answer, Exception):
+            return [answer]
+    return [(yield from watch(locks, request.token))]
+
+
+# Any error is refusal enough: taken one after the other, locks also find another node of a cluster.
+_WAYS = (
+    Way(SCRIPTS, _take_and_watch, lambda error: isinstance(error, ResponseError)),
+    Way("", _take_then_watch),
+)
 
 
 def watch(locks: Sequence[LockKeys], token: bytes) -> Core[list[LockKeys]]:
@@ -90,31 +114,24 @@ def unwatch(key: str) -> Core[None]:
         return
 
 
-def release_all(locks: Sequence[LockKeys], token: bytes, abilities: Abilities) -> Core[None]:
-    """Give up locks and hand them on; one round trip if nobody waits.
+def release_all(locks: Sequence[LockKeys], token: bytes, missing: set[str]) -> Core[None]:
+    """Give up locks and hand them on; one round trip if no client waits.
 
     Never raises what the server or the network did: the leases end by themselves.
     """
-    try:
-        left = list(locks)
-        if not left:
-            return
-        if (name := abilities.compare_and_delete) is not None:
-            condition = (token,) if name == "DELIFEQ" else ("IFEQ", token)
-            commands = []
-            for lock in locks:
-                commands.append(encode_command(name, lock.lock, *condition))
-                commands.append(encode_command("EXISTS", lock.queue))
-            replies = yield from collect(Request(locks[0].lock, commands), repeatable=True)
-            if lacks_command(replies[0]):
-                abilities.missing_delete()
-                return (yield from release_all(locks, token, abilities))
-            check(replies)
-            left = [lock for lock, queue in zip(locks, replies[1::2], strict=True) if queue]
-        for lock in left:
-            steps = LockSteps(lock, abilities)
-            yield from steps.release(ReleaseRequest(token), waiters=True)
-    except (ConnectionLost, RedisError) as error:
+    calls = [Call(lock, ReleaseRequest(token)) for lock in locks]
+    if not calls:
+        return
+    answers = yield from run_ways(RELEASE_EXCLUSIVE, calls, missing)
+    awaited = [
+        call
+        for call, answer in zip(calls, answers, strict=True)
+        if not isinstance(answer, Exception) and answer[1]
+    ]
+    if awaited:
+        answers += yield from run_ways(RELEASE.ways, awaited, missing)
+    error = next((answer for answer in answers if isinstance(answer, Exception)), None)
+    if error is not None:
         logger.debug("releasing %d locks failed, they expire: %s", len(locks), error)
 
 

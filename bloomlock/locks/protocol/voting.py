@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from redis.exceptions import NoScriptError
+from bloomlock.effects import ConnectionLost, Core, Pause, Request, encode_command, run_way
 
-from bloomlock.effects import ConnectionLost, Core, Pause, Request, check, deliver, encode_command
-
-from .abilities import lacks_command
-from .optimistic import run_optimistically
-from .steps import ACQUIRE, arguments, read_answer, transition_to_acquire
+from .steps import ACQUIRE, Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +15,7 @@ if TYPE_CHECKING:
 
     from bloomlock.keys import LockKeys
 
-    from .abilities import Abilities
-    from .state import AcquireRequest, Busy, Granted
+    from .model import AcquireRequest, Busy, Granted
 
     T = TypeVar("T")
 
@@ -43,7 +38,7 @@ class Answer(NamedTuple):
     run: bytes | None
 
 
-def ask_with_age(keys: LockKeys, asking: AcquireRequest, abilities: Abilities) -> Core[Answer]:
+def ask_with_age(keys: LockKeys, asking: AcquireRequest, missing: set[str]) -> Core[Answer]:
     """Take the lock at one server and ask how long it has been up; one round trip.
 
     The age is told after the lock was taken, and on the same connection, so a restart in between
@@ -54,19 +49,8 @@ def ask_with_age(keys: LockKeys, asking: AcquireRequest, abilities: Abilities) -
         redis.exceptions.RedisError: What it answers instead. It may have given the lock all the
             same.
     """
-    if abilities.scripts:
-        for command in (ACQUIRE.by_digest, ACQUIRE.by_source):
-            request = Request(keys.lock, (command(keys, arguments(asking)), INFO))
-            reply, info = yield from deliver(request, repeatable=True)
-            if not isinstance(reply, NoScriptError):
-                break
-        if not lacks_command(reply):
-            check([reply, info])
-            return _read(read_answer(reply), info)
-        abilities.scripts = False
-
-    transition = transition_to_acquire(asking)
-    answer, info = yield from run_optimistically(keys, transition, after=INFO)
+    call = Call(keys, asking, INFO)
+    answer, info = yield from run_way(ACQUIRE.ways, call, missing)
     return _read(answer, info)
 
 

@@ -15,7 +15,7 @@ import redis.exceptions
 
 from bloomlock.effects import Behind, ConnectionLost, Core, Limit, NextMessage, Pause, Subscribe
 
-from .state import NOBODY, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_payload
+from .model import NOBODY, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,7 @@ import pytest
 
 from bloomlock import Lock, ReadWriteLock
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.abilities import Abilities
-from bloomlock.locks.protocol.state import AcquireRequest, Granted, ReleaseRequest
+from bloomlock.locks.protocol.model import AcquireRequest, Granted, ReleaseRequest
 
 THREADS, ROUNDS = 5, 20
 PATIENCE = 60
@@ -81,7 +80,7 @@ def test_without_channels_a_waiter_looks_by_itself(client, as_user, rules, who):
 def test_a_forbidden_announcement_does_not_undo_the_grant(client, as_user):
     """The error that PUBLISH gives must not leave a step half done."""
     for name, rules in {"scripts": NO_CHANNELS, "watch": [*NO_CHANNELS, "-@scripting"]}.items():
-        way = lock_ways.ServerWay(as_user(*rules), LockKeys.of(name), Abilities())
+        way = lock_ways.ServerWay(as_user(*rules), LockKeys.of(name), set())
         waiter = AcquireRequest(b"waiter", 60_000, channel=b"forbidden")
         way.acquire(AcquireRequest(b"holder", 60_000))
         way.acquire(waiter)

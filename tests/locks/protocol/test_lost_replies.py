@@ -18,7 +18,7 @@ from loss_proxy import HANDSHAKE
 
 from bloomlock import Lock
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.state import AcquireRequest, Busy, Granted, ReleaseRequest
+from bloomlock.locks.protocol.model import AcquireRequest, Busy, Granted, ReleaseRequest
 
 LEASE_MS = 600_000
 PATIENCE = 60
@@ -57,7 +57,7 @@ STEPS = {
 
 def start(client, before):
     client.delete(*KEYS)
-    direct = lock_ways.ServerWay(client, KEYS, lock_ways.scripts_only())
+    direct = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS["scripts"]())
     for asking in before:
         direct.acquire(asking)
     return direct

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from servers import wait_until
 
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.state import (
+from bloomlock.locks.protocol.model import (
     NOBODY,
     AcquireRequest,
     Busy,
@@ -158,8 +158,8 @@ class Comparison:
         self.client = client
         self.pure = lock_ways.PureWay()
         self.ways = {
-            name: lock_ways.ServerWay(client, LockKeys.of(name), abilities())
-            for name, abilities in lock_ways.WAYS.items()
+            name: lock_ways.ServerWay(client, LockKeys.of(name), missing())
+            for name, missing in lock_ways.WAYS.items()
         }
         self.fences = dict.fromkeys(self.ways, 0)
         # What follows all channels counts as nobody who listens on one of them.
@@ -261,8 +261,8 @@ def compare(client, operations):
 
 
 def test_a_lock_that_somebody_took_without_a_lease_is_waited_for(client):
-    for name, abilities in lock_ways.WAYS.items():
-        way = lock_ways.ServerWay(client, LockKeys.of(name), abilities())
+    for name, missing in lock_ways.WAYS.items():
+        way = lock_ways.ServerWay(client, LockKeys.of(name), missing())
         client.set(way.keys.lock, b"a stranger")
         answer = way.acquire(AcquireRequest(b"t", LEASE_MS, channel=b"c"))
         assert isinstance(answer, Busy)

@@ -10,8 +10,7 @@ import redis
 from loss_proxy import HANDSHAKE
 
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.abilities import Abilities
-from bloomlock.locks.protocol.state import AcquireRequest, Busy, Granted, ReleaseRequest
+from bloomlock.locks.protocol.model import AcquireRequest, Busy, Granted, ReleaseRequest
 from bloomlock.locks.protocol.steps import LockSteps
 
 LEASE_MS = 600_000
@@ -43,25 +42,25 @@ def round_of(way):
 
 def test_what_the_server_has_is_found_by_trying_once(kind, client, proxy, through):
     client.script_flush()
-    way = lock_ways.ServerWay(through, KEYS, Abilities())
+    way = lock_ways.ServerWay(through, KEYS, set())
     first = sent_by(proxy, lambda: round_of(way))
     second = sent_by(proxy, lambda: round_of(way))
     twice = ["EVALSHA", "EVAL"] * 2
     if kind == "valkey":
         assert first == [*twice, "DELIFEQ", "EXISTS"]
         assert second == ["EVALSHA", "DELIFEQ", "EXISTS"]
-        assert way.abilities.compare_and_delete == "DELIFEQ"
+        assert "DELIFEQ" not in way.missing
     else:
         tried = ["DELIFEQ", "EXISTS", "DELEX", "EXISTS"]
         assert first == [*twice, *tried, "EVALSHA", "EVAL"]
         assert second == ["EVALSHA"]
-        assert way.abilities.compare_and_delete is None
-    assert way.abilities.scripts
+        assert {"DELIFEQ", "DELEX"} <= way.missing
+    assert "scripts" not in way.missing
 
 
 def test_the_compare_and_delete_of_redis_is_tried_after_that_of_valkey():
     """Redis 8.4 has DELEX; the answers of one are given by hand here."""
-    steps = LockSteps(KEYS, Abilities())
+    steps = LockSteps(KEYS, set())
     unknown = redis.ResponseError("unknown command 'DELIFEQ', with args beginning with: ...")
     for replies in ([unknown, 0], [1, 0]), ([1, 0],):
         core = steps.release(ReleaseRequest(b"me"), waiters=False)
@@ -78,16 +77,16 @@ def test_the_compare_and_delete_of_redis_is_tried_after_that_of_valkey():
 
 def test_a_user_may_be_forbidden_the_native_commands(kind, client, as_user):
     forbidden = "-delifeq" if kind == "valkey" else "-getdel"
-    way = lock_ways.ServerWay(as_user(forbidden), KEYS, Abilities())
+    way = lock_ways.ServerWay(as_user(forbidden), KEYS, set())
     for _ in range(2):
         round_of(way)
-    assert way.abilities.compare_and_delete is None
-    assert way.abilities.scripts
+    assert {"DELIFEQ", "DELEX"} <= way.missing
+    assert "scripts" not in way.missing
 
 
 def test_an_error_that_passes_switches_nothing_off(valkey):
     with redis.Redis.from_url(valkey) as client:
-        way = lock_ways.ServerWay(client, KEYS, Abilities())
+        way = lock_ways.ServerWay(client, KEYS, set())
         way.acquire(ME)
         client.config_set("min-replicas-to-write", 1)
         try:
@@ -99,8 +98,8 @@ def test_an_error_that_passes_switches_nothing_off(valkey):
                     step()
         finally:
             client.config_set("min-replicas-to-write", 0)
-        assert way.abilities.compare_and_delete == "DELIFEQ"
-        assert way.abilities.scripts
+        assert "DELIFEQ" not in way.missing
+        assert "scripts" not in way.missing
         round_of(way)
 
 
@@ -137,7 +136,7 @@ def test_everything_of_clients_that_were_killed_expires(client, name):
 
 
 def test_a_hold_that_is_over_is_not_held_though_others_share_the_lock(client):
-    way = lock_ways.ServerWay(client, KEYS, Abilities())
+    way = lock_ways.ServerWay(client, KEYS, set())
     for token in (b"one", b"two"):
         way.acquire(AcquireRequest(token, LEASE_MS, b"r"))
     assert way._run(way.steps.is_held(b"one", b"r"))

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bloomlock.locks.protocol import transitions
-from bloomlock.locks.protocol.state import (
+from bloomlock.locks.protocol import model
+from bloomlock.locks.protocol.model import (
     FENCE_LIFE_MS,
     LIVENESS_MS,
     SLICE_MS,
@@ -71,8 +71,8 @@ class Transitions(RuleBasedStateMachine):
     def seen(self):
         """The state without leases, fence, and what is dead but not dropped yet."""
         state, now_us = deepcopy(self.state), self.now_us
-        transitions._forget(state, now_us)
-        queue = [(r, t) for r, t in state.queue.items() if transitions._is_alive(state, now_us, r)]
+        model._forget(state, now_us)
+        queue = [(r, t) for r, t in state.queue.items() if model._is_alive(state, now_us, r)]
         return state.value, set(state.holders), queue
 
     def is_alive(self, client):
@@ -89,12 +89,12 @@ class Transitions(RuleBasedStateMachine):
         return {
             read_record(record).token
             for record in state.queue
-            if not transitions._is_alive(state, now_us, record)
+            if not model._is_alive(state, now_us, record)
         }
 
     def holder_group(self):
         state = deepcopy(self.state)
-        transitions._forget(state, self.now_us)
+        model._forget(state, self.now_us)
         return state.value
 
     def acquire(self, client, asking):
@@ -105,7 +105,7 @@ class Transitions(RuleBasedStateMachine):
             before = [r for r in before if r != asking.record] + [asking.record]
         if asking.channel:
             client.asked = self.now_ms
-        answer = transitions.acquire(self.state, self.now_us, asking, told.append)
+        answer = model.acquire(self.state, self.now_us, asking, told.append)
         assert not dead & {announcement.token for announcement in told}
         direct = isinstance(answer, Granted) and asking.token not in [a.token for a in told]
         self.note(told, before)
@@ -181,13 +181,13 @@ class Transitions(RuleBasedStateMachine):
         relied = client.until is not None and self.now_ms < client.until
         told, before = [], [r for r in self.waiting() if r != client.asking.record]
         dead = self.dead()
-        held = transitions.release(self.state, self.now_us, client.leaving(), told.append)
+        held = model.release(self.state, self.now_us, client.leaving(), told.append)
         assert not dead & {announcement.token for announcement in told}
         assert not before or self.seen()[0] is not None
         assert held or not relied
         self.note(told, before)
         seen = self.seen()
-        repeated = transitions.release(self.state, self.now_us, client.leaving(), told.append)
+        repeated = model.release(self.state, self.now_us, client.leaving(), told.append)
         assert not repeated
         assert self.seen() == seen
         token = client.asking.token
@@ -201,9 +201,7 @@ class Transitions(RuleBasedStateMachine):
         relied = client.until is not None and self.now_ms < client.until
         for _ in range(1 + again):
             before = self.seen()
-            held = transitions.renew(
-                self.state, self.now_us, client.asking.token, client.group, LEASE_MS
-            )
+            held = model.renew(self.state, self.now_us, client.asking.token, client.group, LEASE_MS)
             assert self.seen() == before
             assert held == (client.asking.token in (before[0], *before[1]))
         assert held or not relied
@@ -215,12 +213,12 @@ class Transitions(RuleBasedStateMachine):
         before, told = self.seen(), []
         group = KINDS[number][0]
         if renews:
-            assert not transitions.renew(self.state, self.now_us, b"?", group, LEASE_MS)
+            assert not model.renew(self.state, self.now_us, b"?", group, LEASE_MS)
             assert self.seen() == before
         else:
             waiting = self.waiting()
             leaving = ReleaseRequest(b"?", group)
-            assert not transitions.release(self.state, self.now_us, leaving, told.append)
+            assert not model.release(self.state, self.now_us, leaving, told.append)
             self.note(told, waiting)
             # A free lock is handed on by anybody; and so is one that waiters' group shares.
             assert self.seen() == before or before[0] is None or before[0].startswith(b"=")

@@ -10,7 +10,7 @@ import redis
 
 from bloomlock.effects import Behind, ConnectionLost, Limit, NextMessage, Pause, Request, Subscribe
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.state import (
+from bloomlock.locks.protocol.model import (
     SLICE_MS,
     AcquireRequest,
     Announcement,
@@ -28,13 +28,13 @@ CHANNEL = b"channel"
 class Waiter:
     """Runs an attempt until it wants something that is not a request."""
 
-    def __init__(self, client, abilities, *, until=None, channel=CHANNEL):
-        self.way = lock_ways.ServerWay(client, KEYS, abilities)
+    def __init__(self, client, missing, *, until=None, channel=CHANNEL):
+        self.way = lock_ways.ServerWay(client, KEYS, missing)
         self.now = 1000.0
         self.asks = 0
         self.channel = channel
         asking = AcquireRequest(b"waiter", LEASE_MS)
-        self.attempt = Attempt(LockSteps(KEYS, abilities), asking, until, lambda: self.now)
+        self.attempt = Attempt(LockSteps(KEYS, missing), asking, until, lambda: self.now)
         self._core = self.attempt.run()
         self._step = next(self._core)
         self._connection = client.connection_pool.get_connection()
@@ -89,14 +89,14 @@ class Waiter:
 
 
 @pytest.fixture(params=lock_ways.WAYS)
-def abilities(request):
+def missing(request):
     return lock_ways.WAYS[request.param]()
 
 
 @pytest.fixture
 def holder(client):
     """Somebody who has the lock, and a way to operate it."""
-    way = lock_ways.ServerWay(client, KEYS, lock_ways.scripts_only())
+    way = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS["scripts"]())
     way.acquire(AcquireRequest(b"holder", LEASE_MS))
     return way
 
@@ -109,8 +109,8 @@ def announced(grant, token=b"waiter"):
     return Announcement(CHANNEL, token, grant).payload
 
 
-def test_it_waits_a_slice_and_then_asks_again(client, holder, abilities):
-    waiter = Waiter(client, abilities)
+def test_it_waits_a_slice_and_then_asks_again(client, holder, missing):
+    waiter = Waiter(client, missing)
     for _ in range(3):
         step = waiter.go()
         assert step == NextMessage(b"waiter", SLICE_MS / 1000)
@@ -121,15 +121,15 @@ def test_it_waits_a_slice_and_then_asks_again(client, holder, abilities):
     assert holder.picture().value == b"waiter"
 
 
-def test_it_waits_no_longer_than_the_lease_of_the_holder(client, holder, abilities):
+def test_it_waits_no_longer_than_the_lease_of_the_holder(client, holder, missing):
     client.pexpire(KEYS.lock, 700)
-    step = Waiter(client, abilities).go()
+    step = Waiter(client, missing).go()
     assert isinstance(step, NextMessage)
     assert 0 < step.seconds < 1
 
 
-def test_an_announcement_is_enough(client, holder, abilities):
-    waiter = Waiter(client, abilities)
+def test_an_announcement_is_enough(client, holder, missing):
+    waiter = Waiter(client, missing)
     waiter.go()
     asks = waiter.asks
     holder.release(ReleaseRequest(b"holder"))
@@ -142,9 +142,9 @@ def test_an_announcement_is_enough(client, holder, abilities):
     assert waiter.asks == asks
 
 
-def test_the_announcement_of_a_grant_that_is_over_is_none(client, holder, abilities):
+def test_the_announcement_of_a_grant_that_is_over_is_none(client, holder, missing):
     """It was stopped while it was granted the lock, until that grant had run out."""
-    waiter = Waiter(client, abilities)
+    waiter = Waiter(client, missing)
     waiter.go()
     holder.release(ReleaseRequest(b"holder"))
     old = announced(Granted(int(client.get(KEYS.fence)), waiters=False))
@@ -158,8 +158,8 @@ def test_the_announcement_of_a_grant_that_is_over_is_none(client, holder, abilit
     assert holder.picture() == lock_ways.Picture(b"stranger", frozenset(), (b"waiter",))
 
 
-def test_the_same_after_all_was_flushed(client, holder, abilities):
-    waiter = Waiter(client, abilities)
+def test_the_same_after_all_was_flushed(client, holder, missing):
+    waiter = Waiter(client, missing)
     waiter.go()
     holder.release(ReleaseRequest(b"holder"))
     old = announced(Granted(int(client.get(KEYS.fence)), waiters=False))
@@ -169,8 +169,8 @@ def test_the_same_after_all_was_flushed(client, holder, abilities):
     assert isinstance(waiter.go(old), NextMessage)
 
 
-def test_a_grant_that_is_heard_of_too_late_is_none(client, holder, abilities):
-    waiter = Waiter(client, abilities)
+def test_a_grant_that_is_heard_of_too_late_is_none(client, holder, missing):
+    waiter = Waiter(client, missing)
     waiter.go()
     holder.release(ReleaseRequest(b"holder"))
     fence = int(client.get(KEYS.fence))
@@ -180,8 +180,8 @@ def test_a_grant_that_is_heard_of_too_late_is_none(client, holder, abilities):
     assert isinstance(waiter.go(announced(Granted(fence, waiters=False))), NextMessage)
 
 
-def test_when_time_is_up_it_leaves_the_queue(client, holder, abilities):
-    waiter = Waiter(client, abilities, until=1001.5)
+def test_when_time_is_up_it_leaves_the_queue(client, holder, missing):
+    waiter = Waiter(client, missing, until=1001.5)
     assert waiter.go() == NextMessage(b"waiter", 1.5)
     waiter.now += 1.5
     assert waiter.go() is None
@@ -189,8 +189,8 @@ def test_when_time_is_up_it_leaves_the_queue(client, holder, abilities):
     assert holder.picture() == lock_ways.Picture(b"holder", frozenset(), ())
 
 
-def test_a_grant_made_while_it_leaves_is_passed_on(client, holder, abilities):
-    waiter = Waiter(client, abilities)
+def test_a_grant_made_while_it_leaves_is_passed_on(client, holder, missing):
+    waiter = Waiter(client, missing)
     waiter.go()
     holder.acquire(AcquireRequest(b"behind", LEASE_MS, channel=b"other"))
     holder.release(ReleaseRequest(b"holder"))
@@ -201,8 +201,8 @@ def test_a_grant_made_while_it_leaves_is_passed_on(client, holder, abilities):
     assert holder.picture() == lock_ways.Picture(b"behind", frozenset(), ())
 
 
-def test_whom_nobody_can_tell_looks_by_itself(client, holder, abilities):
-    waiter = Waiter(client, abilities, channel=b"")
+def test_whom_nobody_can_tell_looks_by_itself(client, holder, missing):
+    waiter = Waiter(client, missing, channel=b"")
     looks = [waiter.go() for _ in range(6)]
     assert all(isinstance(step, Pause) for step in looks)
     assert [step.seconds for step in looks] == [0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
@@ -212,15 +212,15 @@ def test_whom_nobody_can_tell_looks_by_itself(client, holder, abilities):
     assert waiter.result is not None
 
 
-def test_it_never_waits_if_it_is_not_to(client, holder, abilities):
-    waiter = Waiter(client, abilities, until=1000.0)
+def test_it_never_waits_if_it_is_not_to(client, holder, missing):
+    waiter = Waiter(client, missing, until=1000.0)
     assert waiter.go() is None
     assert waiter.result is None
     assert holder.picture().queue == ()
 
 
-def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(client, holder, abilities):
-    waiter = Waiter(client, abilities)
+def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(client, holder, missing):
+    waiter = Waiter(client, missing)
     waiter.go()
     began, waiter.is_down = waiter.now, True
     while waiter.now - began < LEASE_MS / 2000:
@@ -233,8 +233,8 @@ def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(client, holde
     assert isinstance(step, NextMessage)
 
 
-def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(client, holder, abilities):
-    waiter = Waiter(client, abilities)
+def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(client, holder, missing):
+    waiter = Waiter(client, missing)
     waiter.go()
     began, waiter.is_down = waiter.now, True
     with pytest.raises(redis.ConnectionError, match="down"):
@@ -244,8 +244,8 @@ def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(client, holde
     assert waiter.now - began > LEASE_MS / 1000
 
 
-def test_a_server_that_was_never_there_is_given_up_at_once(client, abilities):
-    waiter = Waiter(client, abilities)
+def test_a_server_that_was_never_there_is_given_up_at_once(client, missing):
+    waiter = Waiter(client, missing)
     waiter.is_down = True
     with pytest.raises(redis.ConnectionError, match="down"):
         while isinstance(waiter.go(), Pause):

@@ -14,11 +14,9 @@ import redis
 
 from bloomlock.effects import Pause, Request, Subscribe
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol import transitions
-from bloomlock.locks.protocol.optimistic import run_optimistically
-from bloomlock.locks.protocol.renewing import Renewal, renew_all
-from bloomlock.locks.protocol.state import AcquireRequest, Busy, Granted, ReleaseRequest
-from bloomlock.locks.protocol.steps import LockSteps
+from bloomlock.locks.protocol import model
+from bloomlock.locks.protocol.model import AcquireRequest, Busy, Granted, ReleaseRequest
+from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all, run_optimistically
 
 LEASE_MS = 600_000
 KEYS = LockKeys.of("raced")
@@ -82,7 +80,7 @@ def leave(who):
 
 def renew(who):
     renewal = Renewal(KEYS, who.token, who.group, LEASE_MS)
-    return lambda _, abilities: renew_all([renewal], abilities)
+    return lambda _, missing: renew_all([renewal], missing)
 
 
 STEPS = {
@@ -101,11 +99,11 @@ OTHERS = ["newcomer asks", "second asks", "reader asks", "holder releases", "fir
 def start(client, situation):
     client.delete(*KEYS)
     for who in SITUATIONS[situation]:
-        carry_out(LockSteps(KEYS, lock_ways.scripts_only()).acquire(who), client)
+        carry_out(LockSteps(KEYS, lock_ways.WAYS["scripts"]()).acquire(who), client)
 
 
-def do(client, step, abilities, before_command=lambda _: None):
-    core = STEPS[step](LockSteps(KEYS, abilities), abilities)
+def do(client, step, missing, before_command=lambda _: None):
+    core = STEPS[step](LockSteps(KEYS, missing), missing)
     return plain(carry_out(core, client, before_command))
 
 
@@ -121,14 +119,14 @@ def plain(answer):
 
 
 def outcome(client):
-    operated = lock_ways.ServerWay(client, KEYS, lock_ways.scripts_only())
+    operated = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS["scripts"]())
     return operated.picture()
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("step", STEPS)
 def test_others_come_before_or_after_never_between(valkey, situation, step):
-    watch, scripts = lock_ways.watch_only(), lock_ways.scripts_only()
+    watch, scripts = lock_ways.WAYS["watch"](), lock_ways.WAYS["scripts"]()
     with redis.Redis.from_url(valkey) as client:
         for other in OTHERS:
             start(client, situation)
@@ -155,14 +153,14 @@ def test_others_come_before_or_after_never_between(valkey, situation, step):
 
 def test_a_lease_that_runs_out_between_reading_and_writing_is_noticed(client):
     """WATCH tells also of keys that expire, with no command of anybody."""
-    carry_out(LockSteps(KEYS, lock_ways.scripts_only()).acquire(HOLDER), client)
+    carry_out(LockSteps(KEYS, lock_ways.WAYS["scripts"]()).acquire(HOLDER), client)
 
     def expire(number):
         if number == 8:  # all is read, nothing is written
             client.pexpire(KEYS.lock, 1)
             time.sleep(0.05)
 
-    core = LockSteps(KEYS, lock_ways.watch_only()).acquire(NEWCOMER)
+    core = LockSteps(KEYS, lock_ways.WAYS["watch"]()).acquire(NEWCOMER)
     assert isinstance(carry_out(core, client, expire), Granted)
     assert client.get(KEYS.lock) == NEWCOMER.token
 
@@ -172,7 +170,7 @@ def test_nobody_is_told_of_a_grant_that_did_not_happen(client):
     heard = client.pubsub()
     heard.subscribe("channel")
     assert heard.get_message(timeout=10)["type"] == "subscribe"
-    scripts = LockSteps(KEYS, lock_ways.scripts_only())
+    scripts = LockSteps(KEYS, lock_ways.WAYS["scripts"]())
     for who in (HOLDER, FIRST, SECOND):
         carry_out(scripts.acquire(who), client)
     leave_first = scripts.release(ReleaseRequest(FIRST.token, b"", FIRST.record), waiters=True)
@@ -181,7 +179,7 @@ def test_nobody_is_told_of_a_grant_that_did_not_happen(client):
         if number == 8:
             carry_out(leave_first, client)
 
-    core = LockSteps(KEYS, lock_ways.watch_only()).release(
+    core = LockSteps(KEYS, lock_ways.WAYS["watch"]()).release(
         ReleaseRequest(HOLDER.token), waiters=True
     )
     assert carry_out(core, client, first_leaves) is True
@@ -197,7 +195,7 @@ def test_it_gives_up_when_others_are_quicker_every_time(client):
         client.set(KEYS.lock, time.monotonic_ns())
 
     def ask(state, now_us, tell, _hears):
-        return transitions.acquire(state, now_us, NEWCOMER, tell)
+        return model.acquire(state, now_us, NEWCOMER, tell)
 
     with pytest.raises(redis.WatchError, match="changes too often"):
         carry_out(run_optimistically(KEYS, ask), client, disturb)

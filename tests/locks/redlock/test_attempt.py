@@ -7,9 +7,8 @@ import pytest
 from bloomlock import QuorumError
 from bloomlock.effects import Pause
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.abilities import Abilities
+from bloomlock.locks.protocol.model import AcquireRequest
 from bloomlock.locks.protocol.quorum import Vote
-from bloomlock.locks.protocol.state import AcquireRequest
 from bloomlock.locks.redlock_asking import AskEach
 from bloomlock.locks.redlock_core import MajorityAttempt
 from bloomlock.locks.redlock_steps import Limits, MajoritySteps
@@ -25,8 +24,8 @@ class Driven:
     def __init__(self, until: float | None) -> None:
         self.now = 100.0
         limits = Limits(1.0, 0.0, (PAUSE, PAUSE))
-        abilities = [Abilities() for _ in range(3)]
-        steps = MajoritySteps("job", LockKeys.of("job"), abilities, limits, lambda: self.now)
+        missing = [set() for _ in range(3)]
+        steps = MajoritySteps("job", LockKeys.of("job"), missing, limits, lambda: self.now)
         asking = AcquireRequest(b"", round(LEASE * 1000))
         self.attempt = MajorityAttempt(steps, asking, until, lambda: self.now, lambda: PAUSE)
         self.core = self.attempt.run()

@@ -7,10 +7,9 @@ import pytest
 from bloomlock import QuorumError
 from bloomlock.effects import ConnectionLost, Pause, Request, deliver
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.abilities import Abilities
+from bloomlock.locks.protocol.model import AcquireRequest, ReleaseRequest
 from bloomlock.locks.protocol.quorum import Vote
-from bloomlock.locks.protocol.renewing import Renewal
-from bloomlock.locks.protocol.state import AcquireRequest, ReleaseRequest
+from bloomlock.locks.protocol.steps import Renewal
 from bloomlock.locks.protocol.voting import note_sending
 from bloomlock.locks.redlock_server import VotingServer
 from bloomlock.locks.redlock_steps import Limits, MajoritySteps
@@ -24,7 +23,7 @@ KEYS = LockKeys.of("job")
 def steps():
     """Those of a lock that is held."""
     made = MajoritySteps(
-        "job", KEYS, [Abilities() for _ in range(3)], Limits(1.0, 0.0, (1, 1)), lambda: 100.0
+        "job", KEYS, [set() for _ in range(3)], Limits(1.0, 0.0, (1, 1)), lambda: 100.0
     )
     made.ballots[b"t"] = made.new_ballot(b"t")
     return made
@@ -109,7 +108,7 @@ def test_nothing_is_sent_for_a_try_that_is_over(steps, closed, until):
     """As by a thread that gets its turn too late."""
     ballot = steps.new_ballot(b"t")
     ballot.closed = closed
-    server = VotingServer(0, KEYS, Abilities(), 0.0, lambda: 100.0)
+    server = VotingServer(0, KEYS, set(), 0.0, lambda: 100.0)
     for core in (
         server.vote(ballot, AcquireRequest(b"t", 5000), until),
         server.leave(ballot),
