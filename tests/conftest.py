@@ -17,6 +17,7 @@ from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # Helpers have no examples, and some import clients of other systems.
 collect_ignore = ["support"]
@@ -35,10 +36,13 @@ QUICK = (
     "tests/locks/test_threading_habits.py",
     "tests/locks/redlock/test_attempt.py",
     "tests/locks/redlock/test_steps.py",
+    "tests/scrapy_ext/test_crawl_parts.py",
     "tests/server/test_command.py",
     "tests/server/test_places.py",
 )
 """What `-m quick` runs: the pure parts, and something of each area on a real server."""
+SLOW = ("long", "measures", "thorough")
+"""Markers of tests in these files that it leaves out."""
 
 # No test asserts a time, these neither.
 hypothesis.settings.register_profile("no deadline", deadline=None)
@@ -51,6 +55,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--model-answers", type=int, default=1_000_000, help="Answers it judges.")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m quick`, import only the files that have such tests."""
+    if config.option.markexpr != "quick":
+        return None
+    quick = [config.rootpath / path for path in QUICK]
+    kept = any(
+        collection_path.is_relative_to(path) or path.is_relative_to(collection_path)
+        for path in quick
+    )
+    return None if kept else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--long"):
         for item in items:
@@ -60,8 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if gone := [str(path) for path in quick if not path.exists()]:
         raise pytest.UsageError(f"QUICK in tests/conftest.py names what is not there: {gone}")
     for item in items:
-        slow = item.get_closest_marker("long") or item.get_closest_marker("measures")
-        if not slow and any(item.path.is_relative_to(path) for path in quick):
+        if not any(map(item.get_closest_marker, SLOW)) and any(
+            item.path.is_relative_to(path) for path in quick
+        ):
             item.add_marker("quick")
 
 

@@ -450,7 +450,10 @@ def in_child(function):
 ROADS = {"thread": in_thread, "fork": in_child}
 
 
-@pytest.mark.parametrize("number", range(len(ROWS)))
+@pytest.mark.parametrize(
+    "number",
+    [n if n < 8 else pytest.param(n, marks=pytest.mark.thorough) for n in range(len(ROWS))],
+)
 def test_as_a_set(places, monkeypatch, number):
     row = possible(ROWS[number])
     seed = random.randrange(2**32)

@@ -86,6 +86,7 @@ def test_a_request_survives_the_queue() -> None:
     assert dumps(Request(**loads(stored)).to_dict()) == stored
 
 
+@pytest.mark.thorough
 def test_the_pydoc_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda _: str(tmp_path))
     monkeypatch.setenv("A_SECRET", "not for the os page")
