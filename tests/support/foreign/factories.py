@@ -58,7 +58,7 @@ def zookeeper_lock(client: KazooClient, name: str, timeout: float = 30.0) -> Ite
 
 
 class EtcdLockLostError(RuntimeError):
-    """The lease was gone, or its end is not known: somebody else may have worked as well."""
+    """The lease was gone, or its end is not known: another client may have worked as well."""
 
 
 def _wait_in_queue(client: Etcd3Client, name: str, lease: Lease) -> None:
@@ -74,7 +74,7 @@ def etcd_lock(client: Etcd3Client, name: str, ttl: int) -> Iterator[None]:
     """Hold a lock of etcd's lock service; raises if its lease ended meanwhile.
 
     The client's timeout bounds the wait. `client.lock()` is not used: its `with` goes on when
-    somebody else holds the lock.
+    another client holds the lock.
     """
     lease = client.lease(ttl)
     try:

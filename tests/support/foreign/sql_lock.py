@@ -46,7 +46,7 @@ class SqlLockTimeoutError(TimeoutError):
 
 
 class SqlLockLostError(RuntimeError):
-    """The row was no longer ours when it was given back: somebody else may have worked as well."""
+    """The row was no longer ours when it was given back: another client may have worked."""
 
 
 def create_table(pool: ConnectionPool) -> None:

@@ -6,7 +6,7 @@ from road.steps import OwnerLua
 
 
 class Numbered(OwnerLua):
-    """Step 13a: who took the lock takes a number."""
+    """Step 13a: take the lock, then take a number."""
 
     fence = 0
 

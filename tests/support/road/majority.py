@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Majority:
-    """Step 11a: who has the lock on more than half of the servers holds it."""
+    """Step 11a: a client that has the lock on more than half of the servers holds it."""
 
     def __init__(self, servers: Iterable[Redis], key: str, lease: float = 30.0) -> None:
         self.lease = lease

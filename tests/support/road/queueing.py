@@ -8,7 +8,7 @@ from road.steps import OwnerLua
 
 
 class ListQueue(OwnerLua):
-    """Step 10a: who waits stands in a list, and only the first may take the lock."""
+    """Step 10a: waiters stand in a list, and only the first may take the lock."""
 
     def enqueue(self) -> None:
         self.r.rpush(f"{self.key}:queue", self.token)
@@ -47,7 +47,7 @@ return redis.call('ZRANGE', KEYS[1], 0, 0)[1]
 class ScoreQueue(OwnerLua):
     """Step 10b: each waiter has a deadline one lease behind that of the waiter before it.
 
-    Who leaves moves all behind it forward by a lease, in one script.
+    A waiter that leaves moves all behind it forward by a lease, in one script.
     """
 
     def enqueue(self) -> None:

@@ -19,10 +19,10 @@ class Watchdog(OwnerLua):
 
     def watch(self) -> None:
         while not self.stop.wait(self.lease / 3):
-            self.renew()  # an error here ends the thread, and nobody is told
+            self.renew()  # an error here ends the thread, and the holder does not learn of it
 
     def renew(self) -> None:
-        self.r.pexpire(self.key, self.ms)  # whoever's it is by now
+        self.r.pexpire(self.key, self.ms)  # also if it is another's by now
 
     def release(self) -> None:
         self.stop.set()  # a renewal may be under way

@@ -25,7 +25,7 @@ class Polling(OwnerLua):
 
 
 class Announced(OwnerLua):
-    """Step 8b: a release is announced; who finds the lock busy listens."""
+    """Step 8b: a release is announced; a client that finds the lock busy listens."""
 
     def wait(self, seconds: float) -> bool:
         if self.acquire():
@@ -40,7 +40,7 @@ class Announced(OwnerLua):
 
 
 def heard(pubsub: PubSub, seconds: float) -> bool:
-    """Tell whether a message came; those that confirm a subscription do not count."""
+    """Return whether a message came; those that confirm a subscription do not count."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         message = pubsub.get_message(timeout=left)
