@@ -6,7 +6,6 @@ time-out and never retries by itself: the circuit breaker decides when to try ag
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -17,7 +16,7 @@ from redis.sentinel import Sentinel
 from scrapy.utils.misc import load_object
 
 from bloomlock import ConfigurationError, ServerError
-from bloomlock.server import embedded_url
+from bloomlock.server import explained, find_address
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -31,15 +30,11 @@ _SHARED = {
     "REDIS_ENCODING": "encoding",
     "REDIS_DECODE_RESPONSES": "decode_responses",
 }
-# What scrapy-redis passes for patience, which a blocked reactor cannot afford.
-_PATIENCE = ("retry_on_timeout", "retry_on_error", "retry")
+# What scrapy-redis passes so as to wait and try again, which a blocked reactor cannot afford.
+_RETRIES = ("retry_on_timeout", "retry_on_error", "retry")
 _SENTINEL = "redis+sentinel://"
 _SENTINEL_PORT = 26379
-_ALLOWED = (
-    "redis://[user:password@]host[:port][/db], rediss://..., unix://path, or "
-    f"{_SENTINEL}[user:password@]host[:port][,host[:port]...]/service[/db], "
-    "with special characters of the password percent-encoded"
-)
+_SCHEMES = ("redis://", "rediss://", "unix://", _SENTINEL)
 
 
 def redis_client(settings: BaseSettings, timeout: float) -> Any:
@@ -106,20 +101,16 @@ def _make(source: str, chosen: Any, parameters: dict[str, Any]) -> Any:
     given = dict(parameters)
     url = given.pop("url", None)
     try:
-        if isinstance(chosen, str):
-            chosen = load_object(chosen)
+        chosen = load_object(chosen) if isinstance(chosen, str) else chosen
         if not url:
             return chosen(**given)
-        if str(url).startswith(_SENTINEL):
-            return _master(str(url), chosen, given)
-        return chosen.from_url(url, **given)
     except (ValueError, TypeError, ImportError, NameError) as error:
-        if url:
-            # The error may quote the URL, and that holds the password.
-            raise ConfigurationError(
-                f"{source} makes no Redis client; allowed is {_ALLOWED}"
-            ) from None
         raise ConfigurationError(f"{source} makes no Redis client: {error}") from error
+    address = find_address(url, name=source, schemes=_SCHEMES)
+    with explained(address):
+        if address.url.startswith(_SENTINEL):
+            return _master(address.url, chosen, given)
+        return chosen.from_url(address.url, **given)
 
 
 def _master(url: str, chosen: Any, given: dict[str, Any]) -> Any:
@@ -138,8 +129,8 @@ def _master(url: str, chosen: Any, given: dict[str, Any]) -> Any:
         **dict(parse_qsl(parts.query)),
     }
     sentinels = [(host or "localhost", int(port or _SENTINEL_PORT)) for host, port in _hosts(hosts)]
-    patience = {name: given[name] for name in ("socket_timeout", "socket_connect_timeout")}
-    found = Sentinel(sentinels, sentinel_kwargs=patience, **options)  # type: ignore[no-untyped-call]
+    timeouts = {name: given[name] for name in ("socket_timeout", "socket_connect_timeout")}
+    found = Sentinel(sentinels, sentinel_kwargs=timeouts, **options)  # type: ignore[no-untyped-call]
     return found.master_for(unquote(service), redis_class=chosen)  # type: ignore[no-untyped-call]
 
 
@@ -152,24 +143,21 @@ def _hosts(hosts: str) -> list[tuple[str, str]]:
 def _mode(client: Any) -> str:
     """Return what a server says it is: `standalone`, `cluster` or `sentinel`."""
     try:
-        told = client.info("server")
+        info = client.info("server")
     except redis.exceptions.NoPermissionError:
         return ""  # what is allowed will show
-    return str(told.get("server_mode") or told.get("redis_mode", ""))  # Valkey's word, and Redis's
+    return str(info.get("server_mode") or info.get("redis_mode", ""))  # Valkey's word, and Redis's
 
 
 def _parameters(settings: BaseSettings) -> tuple[str, dict[str, Any]]:
     """Return which setting names the server, and the parameters of the client but its time-outs."""
-    own = settings.get("BLOOMLOCK_URL")
-    if own:
+    if own := settings.get("BLOOMLOCK_URL"):
         return "BLOOMLOCK_URL", {"url": own}
-    shared = {**settings.getdict("REDIS_PARAMS")}
     given = {key: name for key, name in _SHARED.items() if settings.get(key)}
+    shared = {**settings.getdict("REDIS_PARAMS")}
     shared.update({name: settings.get(key) for key, name in given.items()})
     if shared:
-        kept = {name: value for name, value in shared.items() if name not in _PATIENCE}
+        kept = {name: value for name, value in shared.items() if name not in _RETRIES}
         return next(iter(given), "REDIS_PARAMS"), kept
-    for variable in ("BLOOMLOCK_URL", "REDIS_URL"):
-        if os.environ.get(variable):
-            return f"the environment's {variable}", {"url": os.environ[variable]}
-    return "the embedded server", {"url": embedded_url()}
+    address = find_address(None, schemes=_SCHEMES)
+    return address.source, {"url": address.url}

@@ -99,8 +99,8 @@ def sentence(message: str) -> str:
     """
     message = message.replace("call reattach() to go on with what is there now, or ", "")
     message = re.sub(r'\bon_(\w+)="(\w+)"', lambda match: f"--on-{match[1]} {match[2]}", message)
-    message = message.replace(" a redis-py client or a URL ", " a URL ")
-    message = re.sub(r"^(?:client|url) must be a URL", "--url must be a URL", message)
+    message = re.sub(r"^client must be a redis-py client or a URL", "--url must be a URL", message)
+    message = re.sub(r"^url must be", "--url must be", message)
     return re.sub(r"^client must be", "the server's address must be", message)
 
 

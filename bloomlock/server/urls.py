@@ -41,7 +41,10 @@ class Address(NamedTuple):
 
 
 def find_address(
-    client: object, environment: Mapping[str, str] = os.environ, name: str = "client"
+    client: object,
+    environment: Mapping[str, str] = os.environ,
+    name: str = "client",
+    schemes: tuple[str, ...] = SCHEMES,
 ) -> Address:
     """Return the URL to connect to; the embedded server is started if it is that.
 
@@ -49,37 +52,46 @@ def find_address(
         client: The URL that was given; None: that of the environment, or the embedded server's.
         environment: Where `BLOOMLOCK_URL` and `REDIS_URL` are looked up, in this order.
         name: What the parameter is called in a message.
+        schemes: What a URL may start with.
 
     Raises:
         ConfigurationError: It is no URL of a Redis server.
         ServerError: The embedded server cannot be started.
     """
-    return find_url(client, environment, name) or Address(embedded_url(), EMBEDDED)
+    found = find_url(client, environment, name, schemes)
+    return found or Address(embedded_url(), EMBEDDED)
 
 
 def find_url(
-    client: object, environment: Mapping[str, str] = os.environ, name: str = "client"
+    client: object,
+    environment: Mapping[str, str] = os.environ,
+    name: str = "client",
+    schemes: tuple[str, ...] = SCHEMES,
 ) -> Address | None:
     """Return the URL as `find_address`, or None if it is the embedded server."""
     if client is not None:
-        return checked_address(client, name)
+        kind = "a redis-py client or a URL" if name == "client" else "a URL"
+        return checked_address(client, name, f"{kind} that starts with ", schemes)
     for variable in URL_VARIABLES:
         if url := environment.get(variable):
-            return checked_address(url, variable)
+            return checked_address(url, variable, schemes=schemes)
     return None
 
 
 def checked_address(
-    url: object, source: str, kind: str = "a redis-py client or a URL that starts with "
+    url: object,
+    source: str,
+    kind: str = "a URL that starts with ",
+    schemes: tuple[str, ...] = SCHEMES,
 ) -> Address:
     """Return a URL with its source.
 
     Raises:
         ConfigurationError: It is none, or its password is not written as a URL needs it.
     """
-    if not isinstance(url, str) or not url.startswith(SCHEMES):
+    if not isinstance(url, str) or not url.startswith(schemes):
         raise ConfigurationError(
-            f"{source} must be {kind}{', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}, not {shown(url)}"
+            f"{source} must be {kind}{', '.join(schemes[:-1])} or {schemes[-1]}, not {shown(url)}"
         )
     if _is_ambiguous(url):
         raise ConfigurationError(

@@ -27,7 +27,7 @@ def urls(draw, place="127.0.0.1:1"):
     # A user name that is written as the path of a socket starts is one.
     user = draw((written | st.just("")).filter(lambda text: not text.startswith("/")))
     password = draw(written)
-    scheme = draw(st.sampled_from(["redis://", "rediss://", "unix://"]))
+    scheme = draw(st.sampled_from(["redis://", "rediss://", "unix://", "redis+sentinel://"]))
     server = "/no/such/sock" if scheme == "unix://" else place + draw(st.sampled_from(["", "/0"]))
     before = draw(st.sampled_from(["", f"{user}:{password}@"]))
     after = f"?db=0&password={password}&username={user}"
@@ -77,6 +77,7 @@ def test_no_error_shows_it(url):
         ("redis://:a/b@host:1/2", "redis://***@host:1/2"),
         ("redis://:a?b@host:1/2", "redis://***"),
         ("redis://host?db=3&password=a", "redis://host?***"),
+        ("redis+sentinel://:a@b:1,c:2/pages/0", "redis+sentinel://***"),
         ("redis://user:secret", "redis://***"),
         ("localhost:6379", "localhost:6379"),
         ("me:secret@localhost", "***@localhost"),
