@@ -14,8 +14,8 @@ import click
 
 from bloomlock import __version__
 
-from .examples import examples
-from .failures import ERROR, Stopped, die, report_errors, say
+from .errors import ERROR, Stopped, die, report_errors, say
+from .options import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +25,10 @@ COMMANDS = {
     "load": "load:load_command",
     "add": "items:add_command",
     "exists": "items:exists_command",
-    "info": "manage:info_command",
-    "ls": "manage:ls_command",
-    "clear": "manage:clear_command",
-    "delete": "manage:delete_command",
+    "info": "filters:info_command",
+    "ls": "filters:ls_command",
+    "clear": "filters:clear_command",
+    "delete": "filters:delete_command",
     "lock": "lock:lock_command",
     "server": "server:server_group",
     "crawl": "crawl:crawl_command",
@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, ending as Unix tools do.
 
-        Here and not in `main`, because click has its own mind about Ctrl-C and broken pipes.
+        Here and not in `main`, because click handles Ctrl-C and broken pipes in a way of its own.
         """
         try:
             with report_errors():

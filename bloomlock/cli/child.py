@@ -18,7 +18,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .failures import Failure, warn
+from .errors import Failure, warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

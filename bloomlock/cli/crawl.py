@@ -15,8 +15,8 @@ from rich.console import Console
 
 from bloomlock import BloomlockError, ConfigurationError
 
-from .examples import examples
-from .failures import Failure, sentence, warn
+from .errors import Failure, sentence, warn
+from .options import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ def crawl_command(context: click.Context, /, *, as_json: bool, **options: Any) -
 
 
 def _need_scrapy() -> None:
-    """Tell in one sentence what to install where Scrapy is missing."""
+    """Say in one sentence what to install where Scrapy is missing."""
     if not all(importlib.util.find_spec(name) for name in ("scrapy", "scrapy_redis")):
         raise click.ClickException(
             "crawling needs Scrapy and scrapy-redis: pip install 'bloomlock[scrapy]'"

@@ -1,4 +1,4 @@
-"""`bloomlock dedup`: the lines nobody has seen before."""
+"""`bloomlock dedup`: the lines that were never seen before."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from redis.exceptions import RedisError
 
 from bloomlock import BloomlockError, CapacityError, MemoryBloomFilter
 
-from .answers import add_lines, add_lines_in_memory
-from .examples import examples
-from .failures import Failure
-from .files import STDIN, check_files, most_lines
-from .options import FilterOptions, bytes_for, filter_options
-from .pace import pace_in_memory, pace_on_server
-from .work import LineFilter
+from .errors import Failure
+from .options import FilterOptions, bytes_for, examples, filter_options, zero_option
+from .pipeline import (
+    LineFilter,
+    add_lines,
+    add_lines_in_memory,
+    sizer_in_memory,
+    sizer_on_server,
+)
+from .streams import STDIN, check_files, most_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +57,7 @@ CAPACITY_FOR_A_PIPE = 10_000_000
 )
 @click.option("--seen", is_flag=True, help="Write the lines seen before instead.")
 @click.option("--count", is_flag=True, help="Write only how many lines it would be.")
-@click.option("-z", "--zero-terminated", is_flag=True, help="Lines end with NUL, not newline.")
+@zero_option
 @click.pass_context
 def dedup_command(
     context: click.Context,
@@ -64,15 +67,15 @@ def dedup_command(
     name: str | None,
     seen: bool,
     count: bool,
-    zero_terminated: bool,
+    delimiter: bytes,
     **options: Any,
 ) -> None:
-    """Write each line that nobody has seen before, in order, as soon as it comes.
+    """Write each line that was never seen before, in order, as soon as it comes.
 
     Lines come from the FILEs one after the other, from standard input if there are none or where
-    a FILE is "-". With --name everybody who uses that name, now or later, on any machine, shares
-    what was seen, and each line is written by exactly one of them. Without it the filter is in
-    this process, new, and gone in the end, as for: awk '!seen[$0]++'. Then there is no server,
+    a FILE is "-". With --name all processes that use that name, now or later, on any machine,
+    share what was seen, and each line is written by exactly one of them. Without it the filter is
+    in this process, new, and gone in the end, as for: awk '!seen[$0]++'. Then there is no server,
     whatever BLOOMLOCK_URL and REDIS_URL say; with --url alone it is on that one, and deleted.
 
     A new line is taken for a seen one at the error rate, by default one in a million when the
@@ -91,7 +94,6 @@ def dedup_command(
     """
     files = files or (STDIN,)
     total = check_files(files)
-    delimiter = b"\0" if zero_terminated else b"\n"
     write = None if count else not seen
     lines = most_lines(files, delimiter) if options["capacity"] is None else None
     asked = FilterOptions(**options, lines=lines)
@@ -100,11 +102,11 @@ def dedup_command(
         _refuse_options_of_servers(context)
         work = LineFilter(add_lines_in_memory, write=write, delimiter=delimiter)
         with _in_process(asked) as memory:
-            work.do_files(memory, files, pace_in_memory(), total)
+            work.do_files(memory, files, sizer_in_memory(), total)
     else:
         work = LineFilter(add_lines, write=write, delimiter=delimiter)
         with _throw_away(asked) if name is None else _shared(name, asked) as bloom:
-            work.do_files(bloom, files, pace_on_server(bloom), total)
+            work.do_files(bloom, files, sizer_on_server(bloom), total)
     if count:
         click.echo(work.lines - work.new if seen else work.new)
 
@@ -123,7 +125,7 @@ def _in_process(asked: FilterOptions) -> Iterator[MemoryBloomFilter]:
     capacity = asked.new_capacity()
     if asked.capacity is None:
         capacity = CAPACITY_FOR_A_PIPE if asked.lines is None else _that_fits(asked)
-    with _full_is_told(capacity):
+    with _report_full(capacity):
         try:
             bloom = MemoryBloomFilter(
                 capacity,
@@ -145,7 +147,7 @@ def _that_fits(asked: FilterOptions) -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         share = memory / 2 / bytes_for(wanted, asked.new_error_rate())
-        # Most lines of so many may be repeats, so they are tried.
+        # Many lines may be repeats, so it is tried.
         return wanted if share >= 1 else int(wanted * share)
     except (TypeError, ValueError, ArithmeticError):
         return wanted  # for the library to say what is allowed
@@ -161,19 +163,19 @@ def _shared(name: str, asked: FilterOptions) -> Iterator[BloomFilter]:
 
 @contextmanager
 def _throw_away(asked: FilterOptions) -> Iterator[BloomFilter]:
-    """A filter of one's own on a server; it is deleted afterwards."""
+    """Yield a filter of this run's own on a server; it is deleted afterwards."""
     if asked.on_full is None:
         asked = replace(asked, on_full="raise")
     name = f"dedup-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     with ExitStack() as stack:
         bloom = stack.enter_context(asked.create_or_open(name))
         stack.callback(_delete, bloom)
-        stack.enter_context(_full_is_told(bloom.capacity))
+        stack.enter_context(_report_full(bloom.capacity))
         yield bloom
 
 
 @contextmanager
-def _full_is_told(capacity: int) -> Iterator[None]:
+def _report_full(capacity: int) -> Iterator[None]:
     try:
         yield
     except CapacityError as error:

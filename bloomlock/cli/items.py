@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .answers import add_lines, test_lines
-from .examples import examples
-from .failures import NO
-from .files import STDIN, check_files, most_lines
+from .errors import NO
 from .options import (
     FilterOptions,
+    examples,
     filter_options,
     key_option,
     name_argument,
@@ -20,8 +18,8 @@ from .options import (
     open_as_it_is,
     url_option,
 )
-from .pace import pace_on_server
-from .work import LineFilter
+from .pipeline import LineFilter, add_lines, sizer_on_server, test_lines
+from .streams import STDIN, check_files, most_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +40,7 @@ _items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
 @_items_argument
 @filter_options
 @on_full_option
-@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status tells.")
+@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status is the answer.")
 def add_command(name: str, items: tuple[str, ...], *, quiet: bool, **options: Any) -> int:
     """Add ITEMs to the filter NAME and write how many were new.
 
@@ -77,7 +75,7 @@ def add_command(name: str, items: tuple[str, ...], *, quiet: bool, **options: An
 def exists_command(
     name: str, items: tuple[str, ...], *, url: str | None, key: bytes | None, write: str | None
 ) -> int:
-    """Tell whether ITEMs were added to the filter NAME; adds nothing.
+    """Say whether ITEMs were added to the filter NAME; adds nothing.
 
     Without ITEMs each line of standard input is one. A yes is wrong at the filter's error rate,
     a no never.
@@ -95,4 +93,4 @@ def _do(work: LineFilter[BloomFilter], bloom: BloomFilter, items: Sequence[str])
     if items:
         work.do_items(bloom, [os.fsencode(item) for item in items])
     else:
-        work.do_files(bloom, (STDIN,), pace_on_server(bloom))
+        work.do_files(bloom, (STDIN,), sizer_on_server(bloom))

@@ -11,14 +11,11 @@ from redis.exceptions import RedisError
 
 from bloomlock import BloomlockError, CapacityError
 
-from .examples import examples
-from .failures import Failure, Stopped, failure_of, warn
-from .files import STDIN, check_files, most_lines
-from .lines import read_lines
-from .options import FilterOptions, filter_options, on_full_option
-from .pace import pace_of_load
+from .errors import Failure, Stopped, failure_of, warn
+from .options import FilterOptions, examples, filter_options, on_full_option, zero_option
+from .pipeline import sizer_of_load
 from .progress import show_progress
-from .signals import SignalGuard
+from .streams import STDIN, SignalGuard, check_files, most_lines, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,10 +36,8 @@ _AGAIN = "run the same command again: adding a line twice changes nothing"
 @click.option("--name", required=True, help="The filter; it is created if there is none.")
 @filter_options
 @on_full_option
-@click.option("-z", "--zero-terminated", is_flag=True, help="Lines end with NUL, not newline.")
-def load_command(
-    files: tuple[str, ...], *, name: str, zero_terminated: bool, **options: Any
-) -> None:
+@zero_option
+def load_command(files: tuple[str, ...], *, name: str, delimiter: bytes, **options: Any) -> None:
     """Add each line of FILEs to a filter, in bulk, without asking which are new.
 
     Lines come from standard input if there is no FILE or where it is "-". What is written, to
@@ -55,7 +50,6 @@ def load_command(
     """
     files = files or (STDIN,)
     total = check_files(files)
-    delimiter = b"\0" if zero_terminated else b"\n"
     most = most_lines(files, delimiter) if options["capacity"] is None else None
     with FilterOptions(**options, lines=most).create_or_open(name) as bloom:
         try:
@@ -74,14 +68,14 @@ def load_command(
 def _load(bloom: BloomFilter, files: Sequence[str], delimiter: bytes, total: int | None) -> int:
     """Add the lines of files; return how many there were."""
     lines = 0
-    pace = pace_of_load(bloom)
+    sizer = sizer_of_load(bloom)
     with SignalGuard() as guard, show_progress(total, writes=False) as progress:
-        for batch in read_lines(files, pace, guard, delimiter=delimiter, on_read=progress.read):
+        for batch in read_lines(files, sizer, guard, delimiter=delimiter, on_read=progress.read):
             guard.check()
             start = time.monotonic()
             bloom.update(batch)
             lines += len(batch)
             progress.answered(lines, None)
-            pace.answered(len(batch), time.monotonic() - start)
+            sizer.answered(len(batch), time.monotonic() - start)
         guard.check()
     return lines

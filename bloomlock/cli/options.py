@@ -11,7 +11,7 @@ import click
 
 from bloomlock import BloomFilter, FilterMismatchError
 
-from .failures import Failure
+from .errors import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def bytes_for(capacity: int, error_rate: float) -> float:
 
 
 def _number(kind: type[int | float]) -> Callable[[str], int | float | str]:
-    """Return what makes a number of a text, or leaves it for the library to say what is allowed."""
+    """Return a function from text to a number; it leaves other text for the library to refuse."""
 
     def number(text: str) -> int | float | str:
         try:
@@ -80,6 +80,15 @@ key_option = click.option(
 )
 
 name_argument = click.argument("name")
+
+zero_option = click.option(
+    "-z",
+    "--zero-terminated",
+    "delimiter",
+    is_flag=True,
+    callback=lambda _context, _option, is_zero: b"\0" if is_zero else b"\n",
+    help="Lines end with NUL, not newline.",
+)
 
 on_full_option = click.option(
     "--on-full",
@@ -130,7 +139,7 @@ _FILTER_OPTIONS = (
         default="raise",
         show_default=True,
         metavar="[raise|recreate]",
-        help="If somebody clears or deletes the filter meanwhile: stop, or go on with a new one.",
+        help="If the filter is cleared or deleted meanwhile: stop, or go on with a new one.",
     ),
 )
 
@@ -157,8 +166,8 @@ class FilterOptions:
     """What a user said about a filter; None: nothing.
 
     Attributes:
-        lines: Lines there are to come at most, for a new filter whose capacity nobody gave; None:
-            not known.
+        lines: Lines there are to come at most, for a new filter without a capacity;
+            None: not known.
     """
 
     capacity: Any = None
@@ -199,7 +208,7 @@ class FilterOptions:
         return DEFAULT_LAYOUT if self.layout is None else self.layout
 
     def create_or_open(self, name: str) -> BloomFilter:
-        """Create the filter, or attach to it, whatever parameters it has that nobody asked for.
+        """Create the filter, or attach to one that has the parameters the user gave.
 
         Raises:
             FilterMismatchError: If it exists and is not as asked for.
@@ -255,3 +264,14 @@ class FilterOptions:
             "on_lost": self.on_lost,
             "on_full": self.on_full,
         }
+
+
+def examples(*lines: str) -> str:
+    """Return commands as they follow the options in a help text, one a line.
+
+    >>> examples("bloomlock ls", "bloomlock info urls").splitlines()[1:]
+    ['Examples:', '  bloomlock ls', '  bloomlock info urls']
+    """
+    title = "Example:" if len(lines) == 1 else "Examples:"
+    # The backspace tells click to leave the lines as they are.
+    return "\n  ".join(["\b\n" + title, *lines])

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """What is told about the work."""
+    """What is reported about the work."""
 
     def read(self, count: int) -> None:
-        """So many bytes were read."""
+        """Note that `count` more bytes were read."""
 
     def answered(self, lines: int, new: int | None) -> None:
-        """So many lines were answered in all, so many of them new if that was asked."""
+        """Note how many lines were answered in all, and how many of them were new if known."""
 
 
 class NullProgress:
@@ -32,21 +32,47 @@ class NullProgress:
 
 @contextmanager
 def show_progress(total: int | None, *, writes: bool = True) -> Iterator[Progress]:
-    """Show a bar while the context lasts, or nothing where nobody would see it well.
+    """Show a bar while the context lasts, or nothing where it would be in the way.
 
     Args:
         total: Bytes there are to read; None: not known.
         writes: Whether lines are written meanwhile, among which a bar would stand.
     """
-    typing = total is None and _is_terminal(sys.stdin)
-    among_lines = writes and _is_terminal(sys.stdout)
-    if typing or among_lines or not _is_terminal(sys.stderr):
+    is_typed = total is None and _is_terminal(sys.stdin)
+    is_among_lines = writes and _is_terminal(sys.stdout)
+    if is_typed or is_among_lines or not _is_terminal(sys.stderr):
         yield NullProgress()
-        return
-    from .bar import Bar  # noqa: PLC0415 - rich takes a quarter of the time a short command has
+    else:
+        with _bar(total) as bar:
+            yield bar
 
-    with Bar(total) as bar:
-        yield bar
+
+@contextmanager
+def _bar(total: int | None) -> Iterator[Progress]:
+    # PLC0415: rich takes a quarter of the time a short command has.
+    from rich import progress  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    columns: list[progress.ProgressColumn] = [
+        progress.SpinnerColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.TimeElapsedColumn(),
+    ]
+    if total is not None:
+        done = progress.TextColumn("{task.percentage:>3.0f} %")
+        columns[1:1] = [progress.BarColumn(), done]
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("", total=total)
+
+        class Bar:
+            def read(self, count: int) -> None:
+                shown.advance(task, count)
+
+            def answered(self, lines: int, new: int | None) -> None:
+                text = f"{lines:,} lines" if new is None else f"{lines:,} lines, {new:,} new"
+                shown.update(task, description=text)
+
+        yield Bar()
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

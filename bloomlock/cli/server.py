@@ -11,13 +11,13 @@ import click
 from bloomlock import server
 from bloomlock.errors import BloomlockError
 
-from .examples import examples
+from .filters import size_text
+from .options import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NOT_RUNNING = 3  # what `systemctl status` and init scripts answer
-_UNIT = 1024
 
 
 @click.group(
@@ -62,7 +62,7 @@ def stop_command(timeout: float) -> None:
 
 @server_group.command("status")
 def status_command() -> None:
-    """Tell how the server is.
+    """Say how the server is.
 
     Exit status: 0 if it runs, 1 if it runs and refuses writes, 3 if it does not run.
     """
@@ -74,8 +74,8 @@ def status_command() -> None:
     click.echo(
         f"{'reading its data' if state.loading else 'running'}: pid {state.pid}, "
         f"Valkey {state.version}, up {_duration(state.uptime or 0)}, {state.keys} keys, "
-        f"{_size(state.memory_bytes or 0)} of memory, {_size(state.aof_bytes or 0)} on disk, "
-        f"{state.url}"
+        f"{size_text(state.memory_bytes or 0)} of memory, "
+        f"{size_text(state.aof_bytes or 0)} on disk, {state.url}"
     )
     if state.refuses_writes:
         raise click.ClickException(f"it refuses all writes: {state.refuses_writes}")
@@ -96,11 +96,3 @@ def _duration(seconds: int) -> str:
     parts = ((days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s"))
     shown = [f"{number} {unit}" for number, unit in parts if number]
     return " ".join(shown[:2]) or "0 s"
-
-
-def _size(number: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < _UNIT:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= _UNIT
-    return f"{number:.1f} TiB"

@@ -9,10 +9,8 @@ import subprocess
 import pytest
 from cli_process import COMMAND, PATIENCE, answer, environment, send
 
-from bloomlock.cli.files import most_lines
-from bloomlock.cli.lines import BLOCK_BYTES, batches, split
 from bloomlock.cli.options import FilterOptions
-from bloomlock.cli.pace import BatchSizer
+from bloomlock.cli.streams import BLOCK_BYTES, BatchSizer, batches, most_lines, split
 
 LINES = [
     b"https://example.org/%s/%d" % (b"x" * (number % 40), number)

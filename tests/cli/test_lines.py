@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from bloomlock.cli.lines import LineTooLongError, split
+from bloomlock.cli.streams import LineTooLongError, split
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"\n\na\nbc\n\n", b"ab\ncd\nef"])

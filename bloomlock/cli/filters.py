@@ -11,9 +11,8 @@ import click
 
 from bloomlock import BloomlockError, delete_filter, list_filters
 
-from .examples import examples
-from .failures import ERROR, NO, Failure, sentence, warn
-from .options import key_option, name_argument, open_as_it_is, url_option
+from .errors import ERROR, NO, Failure, sentence, warn
+from .options import examples, key_option, name_argument, open_as_it_is, url_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,7 +95,7 @@ def ls_command(*, url: str | None, key: bytes | None, long: bool) -> None:
 @key_option
 @_yes_option
 def clear_command(names: tuple[str, ...], *, url: str | None, key: bytes | None, yes: bool) -> int:
-    """Empty filters for everybody, keeping their parameters.
+    """Empty filters for all their users, keeping their parameters.
 
     Asks first, at the terminal; where there is none --yes has to be given.
     """
@@ -168,7 +167,7 @@ def _describe(info: FilterInfo) -> list[tuple[str, str]]:
         ("layout", info.layout),
         ("shards", f"{info.shards}"),
         ("generation", f"{info.generation}"),
-        ("memory", _size(info.memory_bytes)),
+        ("memory", size_text(info.memory_bytes)),
     ]
 
 
@@ -184,7 +183,7 @@ def _long(name: str, url: str | None, key: bytes | None) -> tuple[str, ...]:
         f"{info.capacity}",
         f"{info.estimated_count / info.capacity:.0%}",
         f"{info.current_error_rate:.2g}",
-        _size(info.memory_bytes),
+        size_text(info.memory_bytes),
     )
 
 
@@ -195,7 +194,8 @@ def _shown(name: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
-def _size(number: float) -> str:
+def size_text(number: float) -> str:
+    """Return a number of bytes in a unit that fits it."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < _UNIT:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"

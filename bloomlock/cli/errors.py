@@ -91,7 +91,7 @@ def say(error: click.ClickException) -> int:
 
 
 def sentence(message: str) -> str:
-    """Say what the library says to a programmer to somebody at a terminal.
+    """Return a message of the library in the words of the command line.
 
     >>> sentence('filter "a" is lost; call reattach() to go on with what is there now, or use '
     ...          'on_lost="recreate"')
