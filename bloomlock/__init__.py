@@ -23,9 +23,13 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .filters.async_bloom import AsyncBloomFilter
-    from .filters.async_catalog import async_delete_filter, async_list_filters
     from .filters.bloom import BloomFilter
-    from .filters.catalog import delete_filter, list_filters
+    from .filters.catalog import (
+        async_delete_filter,
+        async_list_filters,
+        delete_filter,
+        list_filters,
+    )
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
     from .locks.async_lock import (
@@ -98,8 +102,8 @@ _MODULES = {
     "ReadWriteLock": ".locks.lock",
     "Redlock": ".locks.redlock",
     "ReentrantLock": ".locks.lock",
-    "async_delete_filter": ".filters.async_catalog",
-    "async_list_filters": ".filters.async_catalog",
+    "async_delete_filter": ".filters.catalog",
+    "async_list_filters": ".filters.catalog",
     "delete_filter": ".filters.catalog",
     "list_filters": ".filters.catalog",
 }

@@ -11,9 +11,8 @@ import numpy as np
 from bloomlock.errors import CapacityError, PartialResultError, batch_error
 from bloomlock.items import encode_item
 
-from .nearby import answer_chunk
+from .batches import Chunks, answer_chunk, choose
 from .operation import Operation
-from .routing import Chunks, choose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
     from bloomlock.strategies import Strategy
 
-    from .core import FilterCore
-    from .routing import Route
-    from .view import View
+    from .batches import Route
+    from .generation import View
+    from .state import FilterState
 
 A = TypeVar("A")
 
@@ -31,64 +30,64 @@ ASKED_FIRST = 512
 """Items of a batch that are asked about at once before a nearly full filter is added to."""
 
 
-def add(core: FilterCore, item: str | bytes) -> Core[bool]:
+def add(state: FilterState, item: str | bytes) -> Core[bool]:
     """Add one item; True if it is new."""
     data = encode_item(item)
-    view = core.view
-    if view is None or core.lost or core.fill.refusing:
-        (new,) = yield from _add_chunk(core, [data])
+    view = state.view
+    if view is None or state.lost or state.fill.refusing:
+        (new,) = yield from _add_chunk(state, [data])
         return new
-    new = yield from _answer_one(core, view, item, data, write=True)
-    if new and core.fill.due(1):
-        yield from core.fill.look_after_add(view)
+    new = yield from _answer_one(state, view, item, data, write=True)
+    if new and state.fill.due(1):
+        yield from state.fill.look_after_add(view)
     return new
 
 
-def exists(core: FilterCore, item: str | bytes) -> Core[bool]:
+def exists(state: FilterState, item: str | bytes) -> Core[bool]:
     """Tell whether an item was added (or, at the error rate, looks like it)."""
     data = encode_item(item)
-    view = core.view
-    if view is None or core.lost:
-        (seen,) = yield from _exists_chunk(core, [data])
+    view = state.view
+    if view is None or state.lost:
+        (seen,) = yield from _exists_chunk(state, [data])
         return seen
-    return (yield from _answer_one(core, view, item, data, write=False))
+    return (yield from _answer_one(state, view, item, data, write=False))
 
 
 def _answer_one(
-    core: FilterCore, view: View, item: str | bytes, data: bytes, *, write: bool
+    state: FilterState, view: View, item: str | bytes, data: bytes, *, write: bool
 ) -> Core[bool]:
     """Do what Operation does for one item, without its costs where all is as expected."""
-    asked = core.ask_near(view) if core.caching is not None else None
+    asked = state.ask_near(view) if state.caching is not None else None
     number, offsets = view.hasher.locate(data)
-    segment = yield from core.strategy.one(view.shards[number], offsets, write=write)
+    segment = yield from state.strategy.one(view.shards[number], offsets, write=write)
     _, header, missing, error = segment
     if error is None and missing is not None and header == view.header:
         if asked is not None:
             asked.confirm()
-            if (write or not missing[0]) and not (core.unreported and data in core.unreported):
+            if (write or not missing[0]) and not (state.unreported and data in state.unreported):
                 asked.near.keep(item)
         if write:
-            return bool(missing[0]) or core.unreported.take(header, data)
+            return bool(missing[0]) or state.unreported.take(header, data)
         return not missing[0]
     if asked is not None:
         asked.near.doubt()
     answered = [(np.zeros(1, np.intp), [segment])]
-    (answer,) = yield from Operation(core, [data], write=write).run(view, answered)
+    (answer,) = yield from Operation(state, [data], write=write).run(view, answered)
     return answer
 
 
 def add_many(
-    core: FilterCore, items: Iterable[str | bytes], route: Route = "auto"
+    state: FilterState, items: Iterable[str | bytes], route: Route = "auto"
 ) -> Core[list[bool]]:
     """Add many items; one answer for each, in order."""
-    return (yield from _in_chunks(core, items, route, write=True))
+    return (yield from _in_chunks(state, items, route, write=True))
 
 
 class Stream:
     """Items of an iterable with their answers, a chunk at a time.
 
     Args:
-        core: The filter.
+        state: The filter.
         items: Any iterable; read no further than a chunk at a time.
         route: The way they are to take.
         batch_size: Items of a chunk at most; None: as many as are worth while.
@@ -100,15 +99,15 @@ class Stream:
 
     def __init__(
         self,
-        core: FilterCore,
+        state: FilterState,
         items: Iterable[str | bytes],
         route: Route,
         batch_size: int | None,
     ) -> None:
         """Read nothing yet."""
-        self._core = core
-        self._chunks = Chunks(core, items, route, finish=True, batch_size=batch_size)
-        self._ask = partial(_add_chunk, core, route=route)
+        self._state = state
+        self._chunks = Chunks(state, items, route, finish=True, batch_size=batch_size)
+        self._ask = partial(_add_chunk, state, route=route)
         self._failure: PartialResultError | None = None
 
     def add_next(self) -> Core[list[tuple[str | bytes, bool]]]:
@@ -122,14 +121,14 @@ class Stream:
         if self._failure is not None:
             raise self._failure
         chunks = self._chunks
-        yield from self._core.current()
+        yield from self._state.current()
         if not chunks.take():
             return []
         answers: list[bool]
         try:
             chunk = chunks.encode()
             answers = yield from answer_chunk(
-                self._core, chunks.taken, chunk, self._ask, write=True
+                self._state, chunks.taken, chunk, self._ask, write=True
             )
         except PartialResultError as error:
             answers = [
@@ -147,26 +146,26 @@ def _is_known(answer: bool | None) -> bool:
 
 
 def exists_many(
-    core: FilterCore, items: Iterable[str | bytes], route: Route = "auto"
+    state: FilterState, items: Iterable[str | bytes], route: Route = "auto"
 ) -> Core[list[bool]]:
     """Test many items; one answer for each, in order."""
-    return (yield from _in_chunks(core, items, route, write=False))
+    return (yield from _in_chunks(state, items, route, write=False))
 
 
 def _in_chunks(
-    core: FilterCore, items: Iterable[str | bytes], route: Route, *, write: bool
+    state: FilterState, items: Iterable[str | bytes], route: Route, *, write: bool
 ) -> Core[list[bool]]:
     # What is added and never answered is lost to all, so adds end where the iterable fails.
-    chunks = Chunks(core, items, route, finish=not write)
+    chunks = Chunks(state, items, route, finish=not write)
     results: list[bool] = []
     step = _add_chunk if write else _exists_chunk
-    yield from core.current()
+    yield from state.current()
     # What the iterable raises is the caller's: it passes through as it is.
     while chunks.take():
-        ask = partial(step, core, route=route)
+        ask = partial(step, state, route=route)
         try:
             chunk = chunks.encode()
-            results += yield from answer_chunk(core, chunks.taken, chunk, ask, write=write)
+            results += yield from answer_chunk(state, chunks.taken, chunk, ask, write=write)
         except PartialResultError as error:
             error.results[:0] = results
             raise
@@ -177,20 +176,20 @@ def _in_chunks(
     return results
 
 
-def update(core: FilterCore, items: Iterable[str | bytes], route: Route = "auto") -> Core[None]:
+def update(state: FilterState, items: Iterable[str | bytes], route: Route = "auto") -> Core[None]:
     """Add many items without asking which of them are new."""
-    chunks = Chunks(core, items, route, finish=True)
+    chunks = Chunks(state, items, route, finish=True)
     added = 0
-    yield from core.current()
+    yield from state.current()
     while chunks.take():
         try:
             chunk = chunks.encode()
             # Never left out on the word of the near-cache: nobody is answered, so an item of a
             # generation that is over would be lost unnoticed.
-            yield from _add_chunk(core, chunk, route, answers=False)
+            yield from _add_chunk(state, chunk, route, answers=False)
         except BaseException as error:
-            if core.near is not None:
-                core.near.doubt()
+            if state.near is not None:
+                state.near.doubt()
             if isinstance(error, PartialResultError):
                 error.results.clear()
                 error.added = added
@@ -201,17 +200,17 @@ def update(core: FilterCore, items: Iterable[str | bytes], route: Route = "auto"
 
 
 def _add_chunk(
-    core: FilterCore, items: Sequence[bytes], route: Route = "items", *, answers: bool = True
+    state: FilterState, items: Sequence[bytes], route: Route = "items", *, answers: bool = True
 ) -> Core[list[bool]]:
-    if core.fill.refuse:
-        yield from core.current()
-        if core.fill.refusing or len(items) > core.fill.until_look:
-            return (yield from _add_in_shares(core, items, route, answers=answers))
-    return (yield from _add_now(core, items, route, answers=answers))
+    if state.fill.refuse:
+        yield from state.current()
+        if state.fill.refusing or len(items) > state.fill.until_look:
+            return (yield from _add_in_shares(state, items, route, answers=answers))
+    return (yield from _add_now(state, items, route, answers=answers))
 
 
 def _add_in_shares(
-    core: FilterCore, items: Sequence[bytes], route: Route, *, answers: bool
+    state: FilterState, items: Sequence[bytes], route: Route, *, answers: bool
 ) -> Core[list[bool]]:
     """Add a chunk in parts with no more new items than this client may add before it looks again.
 
@@ -222,19 +221,19 @@ def _add_in_shares(
     seen: list[bool] = []
     try:
         while (start := len(results)) < len(items):
-            if core.fill.refusing or not core.fill.until_look:
-                yield from core.fill.look((yield from core.current()))
-            if core.fill.refusing:
-                results += yield from _refuse_new(core, items[start:])
+            if state.fill.refusing or not state.fill.until_look:
+                yield from state.fill.look((yield from state.current()))
+            if state.fill.refusing:
+                results += yield from _refuse_new(state, items[start:])
                 continue
-            stop = start + max(1, core.fill.until_look)
+            stop = start + max(1, state.fill.until_look)
             if stop < min(len(items), start + ASKED_FIRST):
                 if start >= len(seen):
                     seen += [True] * (start - len(seen))
-                    seen += yield from _exists_chunk(core, items[start : start + ASKED_FIRST])
+                    seen += yield from _exists_chunk(state, items[start : start + ASKED_FIRST])
                 new = (index for index in range(start, len(seen)) if not seen[index])
                 stop = next(islice(new, stop - start, None), len(seen))
-            results += yield from _add_now(core, items[start:stop], route, answers=answers)
+            results += yield from _add_now(state, items[start:stop], route, answers=answers)
     except PartialResultError as error:
         error.results[:0] = results
         raise
@@ -246,19 +245,19 @@ def _add_in_shares(
 
 
 def _add_now(
-    core: FilterCore, items: Sequence[bytes], route: Route, *, answers: bool
+    state: FilterState, items: Sequence[bytes], route: Route, *, answers: bool
 ) -> Core[list[bool]]:
-    view = yield from core.current()
-    way = choose(core, view, len(items), route, write=True, answers=answers)
-    results = yield from _ask_once(core, view, items, way, write=True, answers=answers)
+    view = yield from state.current()
+    way = choose(state, view, len(items), route, write=True, answers=answers)
+    results = yield from _ask_once(state, view, items, way, write=True, answers=answers)
     # What is not counted may be new.
-    if core.fill.due(sum(results) if way.has_answers else len(items)):
-        yield from core.fill.look_after_add(core.view or view)
+    if state.fill.due(sum(results) if way.has_answers else len(items)):
+        yield from state.fill.look_after_add(state.view or view)
     return results
 
 
 def _ask_once(
-    core: FilterCore,
+    state: FilterState,
     view: View,
     items: Sequence[bytes],
     way: Strategy,
@@ -271,7 +270,7 @@ def _ask_once(
     A page links to itself a hundred times, and each time would cost as much as the first.
     """
     different = items if way.has_free_repeats else list(dict.fromkeys(items))
-    operation = Operation(core, different, write=write, answers=answers, strategy=way)
+    operation = Operation(state, different, write=write, answers=answers, strategy=way)
     if len(different) == len(items):
         return (yield from operation.run(view))
     try:
@@ -291,30 +290,30 @@ def _repeat(told: dict[bytes, A], items: Sequence[bytes], *, write: bool) -> lis
     return [told[item] for item in items]
 
 
-def _refuse_new(core: FilterCore, items: Sequence[bytes]) -> Core[list[bool]]:
-    seen = yield from _exists_chunk(core, items)
-    if not all(seen) and not core.fill.refusing:
+def _refuse_new(state: FilterState, items: Sequence[bytes]) -> Core[list[bool]]:
+    seen = yield from _exists_chunk(state, items)
+    if not all(seen) and not state.fill.refusing:
         # The filter was cleared meanwhile, and asking followed it there.
-        return (yield from _add_chunk(core, items))
-    known = [take_unreported(core, item) for item in items[: [*seen, False].index(False)]]
+        return (yield from _add_chunk(state, items))
+    known = [take_unreported(state, item) for item in items[: [*seen, False].index(False)]]
     if all(seen):
         return known
-    capacity = core.descriptor.capacity
+    capacity = state.descriptor.capacity
     raise CapacityError(
-        f"filter {core.keys.name!r} is full: it holds its capacity of {capacity} items, and "
+        f"filter {state.keys.name!r} is full: it holds its capacity of {capacity} items, and "
         'on_full="raise" refuses new ones',
         known,
     )
 
 
-def take_unreported(core: FilterCore, item: bytes) -> bool:
+def take_unreported(state: FilterState, item: bytes) -> bool:
     """Tell whether an item that is there was added as new without a caller having learnt so."""
-    return core.view is not None and core.unreported.take(core.view.header, item)
+    return state.view is not None and state.unreported.take(state.view.header, item)
 
 
 def _exists_chunk(
-    core: FilterCore, items: Sequence[bytes], route: Route = "items"
+    state: FilterState, items: Sequence[bytes], route: Route = "items"
 ) -> Core[list[bool]]:
-    view = yield from core.current()
-    way = choose(core, view, len(items), route, write=False)
-    return (yield from _ask_once(core, view, items, way, write=False))
+    view = yield from state.current()
+    way = choose(state, view, len(items), route, write=False)
+    return (yield from _ask_once(state, view, items, way, write=False))

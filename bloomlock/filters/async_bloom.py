@@ -12,12 +12,12 @@ from bloomlock.runtime.clients import async_client
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
-from . import answers, copying, inspection, maintenance, transfer
+from . import answers, inspection, lifecycle, transfer
 from .base import FilterBase
 from .coalescing import Coalescer
-from .core import FilterCore
 from .memory import MemoryBloomFilter
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
+from .state import FilterState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from bloomlock.layouts import Layout
     from bloomlock.strategies import Strategy
 
+    from .batches import Route
     from .inspection import FilterInfo
-    from .policies import OnFull, OnLost, OnUnknown
-    from .routing import Route
+    from .state import OnFull, OnLost, OnUnknown
 
     Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
 
@@ -89,7 +89,7 @@ class AsyncBloomFilter(FilterBase):
         prefix: str = DEFAULT_PREFIX,
     ) -> None:
         """Check the parameters; the first awaited use connects."""
-        core = FilterCore(
+        state = FilterState(
             FilterKeys(name, prefix),
             Wanted.check(capacity, error_rate, seeds, shards, layout, key=key),
             strategy=strategy,
@@ -98,7 +98,7 @@ class AsyncBloomFilter(FilterBase):
             on_unknown=on_unknown,
             caching=NearCaching.check(near_cache, max_staleness, boot_clock),
         )
-        self._prepare(core, client)
+        self._prepare(state, client)
 
     @classmethod
     async def open(
@@ -116,7 +116,7 @@ class AsyncBloomFilter(FilterBase):
         prefix: str = DEFAULT_PREFIX,
     ) -> Self:
         """Attach to a filter that exists; see BloomFilter.open."""
-        core = FilterCore(
+        state = FilterState(
             FilterKeys(name, prefix),
             None,
             strategy=strategy,
@@ -127,12 +127,12 @@ class AsyncBloomFilter(FilterBase):
             key=check_key(key),
         )
         made = cls.__new__(cls)
-        made._prepare(core, client)  # noqa: SLF001 - a second constructor
+        made._prepare(state, client)  # noqa: SLF001 - a second constructor
         return await made
 
-    def _prepare(self, core: FilterCore, client: Client) -> None:
-        core.items_per_chunk = ITEMS_PER_CHUNK
-        self._core = core
+    def _prepare(self, state: FilterState, client: Client) -> None:
+        state.items_per_chunk = ITEMS_PER_CHUNK
+        self._state = state
         self._client = client
         self._owns_client = False
         self._runtime: Tasks | None = None
@@ -142,7 +142,7 @@ class AsyncBloomFilter(FilterBase):
         """Return what carries out single calls on the running loop."""
         found = self._coalescer
         if found is None or found.loop is not asyncio.get_running_loop():
-            found = self._coalescer = Coalescer(self._core, self._run)
+            found = self._coalescer = Coalescer(self._state, self._run)
         return found
 
     async def _run(self, core: Core[T]) -> T:
@@ -157,7 +157,7 @@ class AsyncBloomFilter(FilterBase):
 
     async def _attach(self) -> Self:
         try:
-            await self._run(self._core.attach())
+            await self._run(self._state.attach())
         except BaseException:
             await self.close()
             raise
@@ -172,25 +172,25 @@ class AsyncBloomFilter(FilterBase):
 
         Cost: as BloomFilter.add when alone; concurrent calls share their round trips.
         """
-        if (near := self._core.near) is not None and near.knows(item):
+        if (near := self._state.near) is not None and near.knows(item):
             return False
         return await self._calls().call(item, write=True)
 
     async def exists(self, item: str | bytes) -> bool:
         """Tell whether an item was added. See BloomFilter.exists."""
-        if (near := self._core.near) is not None and near.knows(item):
+        if (near := self._state.near) is not None and near.knows(item):
             return True
         return await self._calls().call(item, write=False)
 
     async def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Add many items, at most 16,384 at once; one answer for each. See BloomFilter.add_many."""
-        return await self._run(answers.add_many(self._core, items, route))
+        return await self._run(answers.add_many(self._state, items, route))
 
     def add_each(
         self, items: Iterable[Item], *, route: Route = "auto", batch_size: int | None = None
     ) -> AsyncIterator[tuple[Item, bool]]:
         """Add items of a stream; yield each with its answer. See BloomFilter.add_each."""
-        return self._each(answers.Stream(self._core, items, route, batch_size))
+        return self._each(answers.Stream(self._state, items, route, batch_size))
 
     async def _each(self, stream: answers.Stream) -> AsyncIterator[tuple[Any, bool]]:
         while answered := await self._run(stream.add_next()):
@@ -201,52 +201,52 @@ class AsyncBloomFilter(FilterBase):
         self, items: Iterable[str | bytes], *, route: Route = "auto"
     ) -> list[bool]:
         """Test many items; one answer for each. See BloomFilter.exists_many."""
-        return await self._run(answers.exists_many(self._core, items, route))
+        return await self._run(answers.exists_many(self._state, items, route))
 
     async def update(
         self, items: Iterable[str | bytes] | MemoryBloomFilter, *, route: Route = "auto"
     ) -> None:
         """Add many items without asking which are new. See BloomFilter.update."""
         if isinstance(items, MemoryBloomFilter):
-            await self._run(transfer.merge(self._core, items))
+            await self._run(transfer.merge(self._state, items))
         else:
-            await self._run(answers.update(self._core, items, route))
+            await self._run(answers.update(self._state, items, route))
 
     async def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process. See BloomFilter.to_memory."""
-        return await self._run(transfer.fetch(self._core))
+        return await self._run(transfer.fetch(self._state))
 
     async def count(self) -> int:
         """Return the estimated number of distinct items. See BloomFilter.count."""
-        return await self._run(inspection.count(self._core))
+        return await self._run(inspection.count(self._state))
 
     async def info(self) -> FilterInfo:
         """Return all parameters, fill and memory. See BloomFilter.info."""
-        return await self._run(inspection.info(self._core))
+        return await self._run(inspection.info(self._state))
 
     async def clear(self) -> None:
         """Empty the filter for everybody. See BloomFilter.clear."""
-        await self._run(maintenance.clear(self._core))
+        await self._run(self._state.clear())
 
     async def delete(self) -> bool:
         """Delete the filter; True if there was one. See BloomFilter.delete."""
         try:
-            return await self._run(maintenance.delete(self._core.keys))
+            return await self._run(lifecycle.delete(self._state.keys))
         finally:
-            self._core.forget()
+            self._state.forget()
 
     async def copy(self, name: str) -> Self:
         """Copy the filter to a new name and return the copy. See BloomFilter.copy."""
-        keys = FilterKeys(name, self._core.keys.prefix)
-        await self._run(copying.copy(self._core, keys))
+        keys = FilterKeys(name, self._state.keys.prefix)
+        await self._run(transfer.copy(self._state, keys))
         made = type(self).__new__(type(self))
         client = self._runtime.client if self._runtime else None
-        made._prepare(self._core.sibling(keys), client)  # noqa: SLF001 - our own class
+        made._prepare(self._state.sibling(keys), client)  # noqa: SLF001 - our own class
         return await made
 
     async def reattach(self) -> None:
         """Go on with the filter as it is on the server now. See BloomFilter.reattach."""
-        await self._run(self._core.attach())
+        await self._run(self._state.attach())
 
     async def close(self) -> None:
         """Close the client if this object made it; calls not sent yet raise BloomlockError."""

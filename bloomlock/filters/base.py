@@ -1,4 +1,4 @@
-"""What a filter object tells without asking the server; the same for threads and asyncio."""
+"""What a filter object reports without a request; the same for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -6,32 +6,87 @@ from typing import TYPE_CHECKING, NoReturn
 
 from bloomlock.runtime.clients import not_portable
 
-from .parameters import Parameters
-
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
 
-    from .core import FilterCore
+    from .state import FilterState
+
+
+class Parameters:
+    """What every kind of filter tells from its descriptor alone."""
+
+    @property
+    def _descriptor(self) -> Descriptor:
+        raise NotImplementedError
+
+    @property
+    def capacity(self) -> int:
+        """Distinct items the filter is sized for, n."""
+        return self._descriptor.capacity
+
+    @property
+    def error_rate(self) -> float:
+        """False-positive rate at that fill, p."""
+        return self._descriptor.error_rate
+
+    @property
+    def num_bits(self) -> int:
+        """Bits of all shards together, m."""
+        return self._descriptor.size.num_bits
+
+    @property
+    def num_hashes(self) -> int:
+        """Bits tested and set for one item, k."""
+        return self._descriptor.size.num_hashes
+
+    @property
+    def seeds(self) -> tuple[int, ...] | None:
+        """One Murmur3 seed for each hash function; None: one 128-bit digest for all."""
+        return self._descriptor.seeds
+
+    @property
+    def layout(self) -> str:
+        """Where the bits of an item lie: "classic", anywhere in its shard; "blocked", together."""
+        return self._descriptor.layout
+
+    @property
+    def key_kind(self) -> str | None:
+        """Where its key comes from: "secret", from users; "random", stored; None: it has none."""
+        return None if self._descriptor.key is None else self._descriptor.key.kind
+
+    @property
+    def shards(self) -> int:
+        """Redis strings the bits are spread over."""
+        return self._descriptor.size.shards
+
+    def _shape(self) -> str:
+        layout = "" if self.layout == "classic" else f", {self.layout}"
+        keyed = "" if self.key_kind is None else f", {self.key_kind} key"
+        shards = "1 shard" if self.shards == 1 else f"{self.shards} shards"
+        return (
+            f"{self.capacity} items at {self.error_rate:g}, {self.num_bits} bits, "
+            f"{self.num_hashes} hashes{layout}{keyed}, {shards}"
+        )
 
 
 class FilterBase(Parameters):
     """Name, parameters and strategy of a filter on a server as attributes."""
 
-    _core: FilterCore
+    _state: FilterState
 
     @property
     def _descriptor(self) -> Descriptor:
-        return self._core.descriptor
+        return self._state.descriptor
 
     @property
     def name(self) -> str:
         """The filter's name."""
-        return self._core.keys.name
+        return self._state.keys.name
 
     @property
     def generation(self) -> int:
         """Changes whenever the filter is cleared or replaced; 0 before the first use."""
-        return self._core.descriptor.generation
+        return self._state.descriptor.generation
 
     @property
     def cleared(self) -> bool:
@@ -39,12 +94,12 @@ class FilterBase(Parameters):
 
         False: the filter was created where none was, or where part of it was lost.
         """
-        return self._core.descriptor.cleared
+        return self._state.descriptor.cleared
 
     @property
     def strategy(self) -> str:
         """How updates reach Redis."""
-        return self._core.strategy.name
+        return self._state.strategy.name
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied: its connections are of this process."""
@@ -53,6 +108,6 @@ class FilterBase(Parameters):
     def __repr__(self) -> str:
         """Tell name and parameters; asks nothing of the server."""
         kind = type(self).__name__
-        if self._core.view is None and self._core.wanted is None:
+        if self._state.view is None and self._state.wanted is None:
             return f"<{kind} {self.name!r}: not opened yet, {self.strategy}>"
         return f"<{kind} {self.name!r}: {self._shape()}, {self.strategy}>"

@@ -11,11 +11,11 @@ from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.threads import threads_for
 
-from . import answers, copying, inspection, maintenance, transfer
+from . import answers, inspection, lifecycle, transfer
 from .base import FilterBase
-from .core import FilterCore
 from .memory import MemoryBloomFilter
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
+from .state import FilterState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from bloomlock.layouts import Layout
     from bloomlock.strategies import Strategy
 
+    from .batches import Route
     from .inspection import FilterInfo
-    from .policies import OnFull, OnLost, OnUnknown
-    from .routing import Route
+    from .state import OnFull, OnLost, OnUnknown
 
     Client = redis.Redis | redis.RedisCluster | str | None
 
@@ -117,7 +117,7 @@ class BloomFilter(FilterBase):
         prefix: str = DEFAULT_PREFIX,
     ) -> None:
         """Create the filter or attach to it."""
-        core = FilterCore(
+        state = FilterState(
             FilterKeys(name, prefix),
             Wanted.check(capacity, error_rate, seeds, shards, layout, key=key),
             strategy=strategy,
@@ -126,7 +126,7 @@ class BloomFilter(FilterBase):
             on_unknown=on_unknown,
             caching=NearCaching.check(near_cache, max_staleness, boot_clock),
         )
-        self._start(core, client)
+        self._start(state, client)
 
     @classmethod
     def open(
@@ -151,7 +151,7 @@ class BloomFilter(FilterBase):
             FilterNotFoundError: If there is no filter of that name.
             And as the class.
         """
-        core = FilterCore(
+        state = FilterState(
             FilterKeys(name, prefix),
             None,
             strategy=strategy,
@@ -162,15 +162,15 @@ class BloomFilter(FilterBase):
             key=check_key(key),
         )
         made = cls.__new__(cls)
-        made._start(core, client)  # noqa: SLF001 - a second constructor
+        made._start(state, client)  # noqa: SLF001 - a second constructor
         return made
 
-    def _start(self, core: FilterCore, client: Client) -> None:
-        self._core = core
+    def _start(self, state: FilterState, client: Client) -> None:
+        self._state = state
         made, self._owns_client = sync_client(client)
         self._runtime = threads_for(made)
         try:
-            self._runtime.run(core.attach())
+            self._runtime.run(state.attach())
         except BaseException:
             self.close()
             raise
@@ -198,9 +198,9 @@ class BloomFilter(FilterBase):
         after each 64th of what is free, so after each new item in the end; with explicit shards of
         fewer than ten thousand items, one for each shard counted.
         """
-        if (near := self._core.near) is not None and near.knows(item):
+        if (near := self._state.near) is not None and near.knows(item):
             return False
-        return self._runtime.run(answers.add(self._core, item))
+        return self._runtime.run(answers.add(self._state, item))
 
     def exists(self, item: str | bytes) -> bool:
         """Tell whether an item was added.
@@ -215,9 +215,9 @@ class BloomFilter(FilterBase):
         Cost: one round trip, repeated if its reply is lost; O(k) on the server. None for an
         item in the near-cache.
         """
-        if (near := self._core.near) is not None and near.knows(item):
+        if (near := self._state.near) is not None and near.knows(item):
             return True
-        return self._runtime.run(answers.exists(self._core, item))
+        return self._runtime.run(answers.exists(self._state, item))
 
     def __contains__(self, item: str | bytes) -> bool:
         """Return `exists(item)`."""
@@ -251,7 +251,7 @@ class BloomFilter(FilterBase):
         atomic strategy several commands are on their way at once, else one round trip for each
         10,000 / k items. By "bitmap" one round trip for a chunk and shard, its bits there and back.
         """
-        return self._runtime.run(answers.add_many(self._core, items, route))
+        return self._runtime.run(answers.add_many(self._state, items, route))
 
     def add_each(
         self, items: Iterable[Item], *, route: Route = "auto", batch_size: int | None = None
@@ -284,7 +284,7 @@ class BloomFilter(FilterBase):
         b True
         a False
         """
-        return self._each(answers.Stream(self._core, items, route, batch_size))
+        return self._each(answers.Stream(self._state, items, route, batch_size))
 
     def _each(self, stream: answers.Stream) -> Iterator[tuple[Any, bool]]:
         while answered := self._runtime.run(stream.add_next()):
@@ -295,7 +295,7 @@ class BloomFilter(FilterBase):
 
         Cost: as `add_many`.
         """
-        return self._runtime.run(answers.exists_many(self._core, items, route))
+        return self._runtime.run(answers.exists_many(self._state, items, route))
 
     def update(
         self, items: Iterable[str | bytes] | MemoryBloomFilter, *, route: Route = "auto"
@@ -320,9 +320,9 @@ class BloomFilter(FilterBase):
         Cost: as `add_many`, but memory for one chunk only.
         """
         if isinstance(items, MemoryBloomFilter):
-            self._runtime.run(transfer.merge(self._core, items))
+            self._runtime.run(transfer.merge(self._state, items))
         else:
-            self._runtime.run(answers.update(self._core, items, route))
+            self._runtime.run(answers.update(self._state, items, route))
 
     def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process.
@@ -331,14 +331,14 @@ class BloomFilter(FilterBase):
 
         Cost: the whole bitmap comes, 2 MiB in a round trip.
         """
-        return self._runtime.run(transfer.fetch(self._core))
+        return self._runtime.run(transfer.fetch(self._state))
 
     def count(self) -> int:
         """Return the estimated number of distinct items (Swamidass, Baldi 2007).
 
         Cost: the server reads the whole bitmap, at most 16 MiB in one command.
         """
-        return self._runtime.run(inspection.count(self._core))
+        return self._runtime.run(inspection.count(self._state))
 
     def __len__(self) -> int:
         """Return `count()`; so `if pages:` asks the server, and is False for an empty filter."""
@@ -349,7 +349,7 @@ class BloomFilter(FilterBase):
 
         Cost: as `count`.
         """
-        return self._runtime.run(inspection.info(self._core))
+        return self._runtime.run(inspection.info(self._state))
 
     def clear(self) -> None:
         """Empty the filter for everybody; other objects attached to it notice.
@@ -357,14 +357,14 @@ class BloomFilter(FilterBase):
         Cost: four round trips, three more for each further shard; the server frees the old bitmap
         in the background.
         """
-        self._runtime.run(maintenance.clear(self._core))
+        self._runtime.run(self._state.clear())
 
     def delete(self) -> bool:
         """Delete the filter; True if there was one. Objects attached to it find it lost."""
         try:
-            return self._runtime.run(maintenance.delete(self._core.keys))
+            return self._runtime.run(lifecycle.delete(self._state.keys))
         finally:
-            self._core.forget()
+            self._state.forget()
 
     def copy(self, name: str) -> Self:
         """Copy the filter to a new name and return the copy, opened with the same client.
@@ -376,10 +376,10 @@ class BloomFilter(FilterBase):
 
         Cost: the bitmap travels through this client, 1 MiB in one round trip each way.
         """
-        keys = FilterKeys(name, self._core.keys.prefix)
-        self._runtime.run(copying.copy(self._core, keys))
+        keys = FilterKeys(name, self._state.keys.prefix)
+        self._runtime.run(transfer.copy(self._state, keys))
         made = type(self).__new__(type(self))
-        made._start(self._core.sibling(keys), self._runtime.client)  # noqa: SLF001 - our own class
+        made._start(self._state.sibling(keys), self._runtime.client)  # noqa: SLF001 - our own class
         return made
 
     def reattach(self) -> None:
@@ -387,7 +387,7 @@ class BloomFilter(FilterBase):
 
         What to call after a FilterLostError that is no surprise.
         """
-        self._runtime.run(self._core.attach())
+        self._runtime.run(self._state.attach())
 
     def close(self) -> None:
         """Give back the connections; closes the client only if this object made it."""

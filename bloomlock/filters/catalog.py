@@ -1,20 +1,23 @@
-"""Filters by name, without attaching to one: which there are, and away with one, broken or not."""
+"""Filters by name, without attaching to one: which there are, and deleting one, broken or not."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
-from bloomlock.runtime.clients import sync_client
+from bloomlock.runtime.clients import async_client, sync_client
+from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
 
-from . import maintenance
+from . import lifecycle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
+    from .async_bloom import Client as AsyncClient
     from .bloom import Client
+
 
 KEYS_PER_SCAN = 1000
 
@@ -76,7 +79,7 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
     with _connected(client) as connected:
         runtime = threads_for(connected)
         try:
-            return runtime.run(maintenance.delete(keys))
+            return runtime.run(lifecycle.delete(keys))
         finally:
             runtime.close()
 
@@ -89,3 +92,45 @@ def _connected(client: Client) -> Iterator[Any]:
     finally:
         if owned:
             made.close()
+
+
+async def async_list_filters(
+    *, client: AsyncClient = None, prefix: str = DEFAULT_PREFIX
+) -> list[str]:
+    """Return the names of all filters on the server, sorted. See list_filters.
+
+    >>> import asyncio
+    >>> from bloomlock import AsyncBloomFilter
+    >>> from bloomlock.server import PrivateServer
+    >>> async def main(url):
+    ...     async with AsyncBloomFilter("pages", capacity=1000, client=url):
+    ...         found = await async_list_filters(client=url)
+    ...     gone = await async_delete_filter("pages", client=url)
+    ...     return found, gone, await async_list_filters(client=url)
+    >>> with PrivateServer() as server:
+    ...     asyncio.run(main(server.url))
+    (['pages'], True, [])
+    """
+    pattern = meta_pattern(prefix)
+    async with _async_connected(client) as connected:
+        found = connected.scan_iter(pattern, count=KEYS_PER_SCAN, _type="hash")
+        return names_of([key async for key in found], prefix)
+
+
+async def async_delete_filter(
+    name: str, *, client: AsyncClient = None, prefix: str = DEFAULT_PREFIX
+) -> bool:
+    """Delete a filter, whole or not; True if there was anything of it. See delete_filter."""
+    keys = FilterKeys(name, prefix)
+    async with _async_connected(client) as connected:
+        return await tasks_for(connected).run(lifecycle.delete(keys))
+
+
+@asynccontextmanager
+async def _async_connected(client: AsyncClient) -> AsyncIterator[Any]:
+    made, owned = await async_client(client)
+    try:
+        yield made
+    finally:
+        if owned:
+            await made.aclose()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from bloomlock.descriptor import Descriptor
 
-    from .view import View
+    from .generation import View
 
 logger = logging.getLogger("bloomlock")
 

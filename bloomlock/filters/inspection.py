@@ -10,13 +10,13 @@ from redis.exceptions import ResponseError
 from bloomlock.effects import Core, ask, encode_command
 
 from .fill import count_bits
-from .following import in_one_generation
+from .state import in_one_generation
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
 
-    from .core import FilterCore
-    from .view import View
+    from .generation import View
+    from .state import FilterState
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +89,35 @@ class FilterInfo:
         )
 
 
-def info(core: FilterCore) -> Core[FilterInfo]:
+def info(state: FilterState) -> Core[FilterInfo]:
     """Return all that is known about the filter.
 
     Cost: the server reads the whole bitmap once, at most 16 MiB in one command.
     """
-    view, bits_set = yield from _counted(core)
-    memory = yield from _memory(core, view)
-    return FilterInfo.of(view.descriptor, bits_set, core.keys.name, core.strategy.name, memory)
+    view, bits_set = yield from _counted(state)
+    memory = yield from _memory(state, view)
+    return FilterInfo.of(view.descriptor, bits_set, state.keys.name, state.strategy.name, memory)
 
 
-def count(core: FilterCore) -> Core[int]:
+def count(state: FilterState) -> Core[int]:
     """Return the estimated number of distinct items. Cost: as `info`."""
-    view, bits_set = yield from _counted(core)
+    view, bits_set = yield from _counted(state)
     size, formulas = view.descriptor.size, view.descriptor.formulas
     return round(formulas.estimate_count(bits_set, size.num_bits, size.num_hashes))
 
 
-def _counted(core: FilterCore) -> Core[tuple[View, int]]:
+def _counted(state: FilterState) -> Core[tuple[View, int]]:
     def counted(view: View) -> Core[tuple[View, int] | None]:
         bits_set = yield from count_bits(view)
         return None if bits_set is None else (view, bits_set)
 
-    return (yield from in_one_generation(core, counted))
+    return (yield from in_one_generation(state, counted))
 
 
-def _memory(core: FilterCore, view: View) -> Core[int]:
+def _memory(state: FilterState, view: View) -> Core[int]:
     total = 0
     try:
-        for key in (core.keys.meta, *(shard.key for shard in view.shards)):
+        for key in (state.keys.meta, *(shard.key for shard in view.shards)):
             (size,) = yield from ask(key, encode_command("MEMORY", "USAGE", key))
             total += size or 0
     except ResponseError:

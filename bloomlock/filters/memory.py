@@ -9,10 +9,10 @@ from bloomlock.hashing import check_key
 from bloomlock.items import encode_item
 
 from . import memory_file
+from .base import Parameters
 from .memory_bits import MemoryBits
 from .memory_core import MemoryCore
-from .parameters import Parameters
-from .policies import refuses
+from .state import refuses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .inspection import FilterInfo
     from .memory_file import FilePath, Mode
-    from .policies import OnFull
+    from .state import OnFull
 
     Items = Iterable[str | bytes]
     Images = list[npt.NDArray[np.uint8]]

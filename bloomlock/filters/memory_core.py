@@ -15,9 +15,9 @@ from bloomlock.errors import (
 )
 from bloomlock.items import encode_items
 
+from .batches import check_batch_size
 from .fill import SAMPLE_BYTES, FillWatch
 from .inspection import FilterInfo
-from .routing import check_batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from bloomlock.hashing import Hasher
     from bloomlock.strategies import Segment, Strategy
 
-    from .core import FilterCore
-    from .view import View
+    from .generation import View
+    from .state import FilterState
 
     Results = list[bool | None]
     Indices = npt.NDArray[np.intp]
@@ -60,7 +60,7 @@ class Operation:
     An update, which wants no answers, is made again where its reply was lost.
 
     Args:
-        core: The filter.
+        state: The filter.
         items: Encoded items.
         write: Add them, not only test them.
         answers: Whether the caller wants to know which of the added items are new.
@@ -69,7 +69,7 @@ class Operation:
 
     def __init__(
         self,
-        core: FilterCore,
+        state: FilterState,
         items: Sequence[bytes],
         *,
         write: bool,
@@ -77,11 +77,11 @@ class Operation:
         strategy: Strategy | None = None,
     ) -> None:
         """Start with no answer to any of the items."""
-        self._core = core
+        self._state = state
         self._items = items
         self._write = write
         self._update = write and not answers
-        self._strategy = strategy or core.strategy
+        self._strategy = strategy or state.strategy
         self._results = np.full(len(items), UNKNOWN, np.int8)
         # What happened to items without an answer: the reply was lost, or an error.
         self._lost: Lost = []
@@ -124,9 +124,9 @@ class Operation:
                 vanished += 1
                 if vanished == ROUNDS:
                     self._note(stale)
-                    self._core.forget()
+                    self._state.forget()
                     raise FilterLostError(
-                        f"filter {self._core.keys.name!r} vanished {ROUNDS} times during one "
+                        f"filter {self._state.keys.name!r} vanished {ROUNDS} times during one "
                         "operation",
                         self._known(),
                     )
@@ -202,7 +202,7 @@ class Operation:
             # New to a generation that is over is new: there it was reported to no caller.
             self._results[indices] |= added[indices]
             added[indices] = False
-        unreported = self._core.unreported
+        unreported = self._state.unreported
         if unreported and self._write and not self._update:
             for index in indices[self._results[indices] == 0].tolist():
                 self._results[index] = unreported.take(segment.header, self._items[index])
@@ -215,7 +215,7 @@ class Operation:
 
     def _take_error(self, indices: Indices, error: Exception) -> None:
         if isinstance(error, ConnectionLost):
-            if self._update or (error.sent and self._write and self._core.on_unknown != "new"):
+            if self._update or (error.sent and self._write and self._state.on_unknown != "new"):
                 self._lost.append((indices, error))
                 return
             if error.sent and self._write:
@@ -248,29 +248,29 @@ class Operation:
                 self._results[added] = True
                 added[:] = False
                 # These answers did not come with the header of the object's view.
-                self._core.forget()
+                self._state.forget()
 
     def _unknown(self, lost: Lost) -> OutcomeUnknownError:
         count = sum(indices.size for indices, _ in lost)
         # An update may end here without one of its bytes having left in the last try.
         cause = next((one for _, one in lost if one.sent), lost[0][1]).cause
-        error = outcome_unknown(self._core.keys.name, count, cause, repeated=self._update)
+        error = outcome_unknown(self._state.keys.name, count, cause, repeated=self._update)
         error.results = self._known()
         return error
 
     def _follow(self, view: View, stale: Stale) -> Core[tuple[View, list[Indices]]]:
         """Find out where the filter went; return the view to go on with and what to ask again."""
-        core = self._core
+        state = self._state
         self._note(stale)
         header = stale[0][1].header
         if is_header(header) and has_unknown_flags(header):
             raise FilterMismatchError(
-                f"filter {core.keys.name!r} is in a state that only a newer version of bloomlock "
+                f"filter {state.keys.name!r} is in a state that only a newer version of bloomlock "
                 "knows; upgrade bloomlock"
             )
-        now = core.view or view
+        now = state.view or view
         if header != now.header:
-            if core.on_lost == "raise" and not core.is_own(header):
+            if state.on_lost == "raise" and not state.is_own(header):
                 now = self._lose(view, header)
             else:
                 attached = yield from self._attach_anew(header)
@@ -287,11 +287,11 @@ class Operation:
         return now, again
 
     def _attach_anew(self, header: int) -> Core[View | None]:
-        core = self._core
-        if not core.is_own(header):
-            logger.warning("filter %r was cleared or lost; attaching to it anew", core.keys.name)
+        state = self._state
+        if not state.is_own(header):
+            logger.warning("filter %r was cleared or lost; attaching to it anew", state.keys.name)
         try:
-            return (yield from core.attach())
+            return (yield from state.attach())
         except FilterLostError as error:
             error.results[:] = self._known()
             raise
@@ -302,16 +302,16 @@ class Operation:
 
     def _lose(self, view: View, header: int) -> View:
         """Raise FilterLostError, or return the view that another thread attached to meanwhile."""
-        core = self._core
+        state = self._state
         what = "was cleared or replaced by another client" if is_header(header) else "is missing"
         why = (
-            f"filter {core.keys.name!r} {what} since this object attached to it; call reattach() "
+            f"filter {state.keys.name!r} {what} since this object attached to it; call reattach() "
             'to go on with what is there now, or use on_lost="recreate"'
         )
-        if core.lose(view, why) or core.view is None:
-            core.forget()
+        if state.lose(view, why) or state.view is None:
+            state.forget()
             raise FilterLostError(why, self._known()) from self._failure
-        return core.view
+        return state.view
 
     def _note(self, stale: Stale) -> None:
         """Note what was added as new to a generation that is not the one asked for."""
@@ -325,8 +325,8 @@ class Operation:
         for header, added in self._added.items():
             if added.any():
                 items = [self._items[index] for index in np.flatnonzero(added).tolist()]
-                self._core.unreported.remember(header, items)
-                self._core.forget()
+                self._state.unreported.remember(header, items)
+                self._state.forget()
 
 
 class Repeats:

@@ -1,33 +1,72 @@
-"""Whole bitmaps between a filter in Redis and one in the process."""
+"""Whole bitmaps: between a filter in Redis and one in the process, and to another name in Redis.
+
+The descriptor of a copy says "copying", and its shards are prepared at keys of their own and
+renamed when all bits are there. So no client takes half a copy for a filter, and what an object
+adds that is attached to an earlier filter of that name does not become part of the copy. Bits only
+ever go from 0 to 1, so a copy made while other clients add holds at least what was added before it
+began.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from redis.exceptions import RedisError, ResponseError
 
-from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
-from bloomlock.effects import ConnectionLost, Core, ask, encode_command
+from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, header_from_bytes
+from bloomlock.effects import (
+    EXEC,
+    MULTI,
+    RETRY_PAUSES,
+    UNWATCH,
+    ConnectionLost,
+    Core,
+    Request,
+    ask,
+    check,
+    encode_command,
+)
+from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.keys import copy_key
 from bloomlock.strategies.bitmap import image_bytes, merge_image
 from bloomlock.strategies.wire import header_command
 
-from .following import in_one_generation
+from .generation import new_generation
+from .lifecycle import check_room, delete
 from .memory import MemoryBloomFilter
+from .state import in_one_generation
+from .storage import (
+    Changed,
+    executed,
+    look,
+    look_and_watch,
+    look_at_shard,
+    mark_ready,
+    store_command,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
+    from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Shard
 
-    from .core import FilterCore
-    from .view import View
+    from .generation import View
+    from .state import FilterState
 
     Bytes = npt.NDArray[np.uint8]
+
+COPIED_BYTES_PER_TRIP = 1024 * 1024
 
 BYTES_PER_TRIP = 2 * 1024 * 1024
 
 
-def merge(core: FilterCore, memory: MemoryBloomFilter) -> Core[None]:
+def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
     """Add everything that a filter in the process holds; may be repeated.
 
     Raises:
@@ -46,13 +85,13 @@ def merge(core: FilterCore, memory: MemoryBloomFilter) -> Core[None]:
                 raise segment.error
             if segment.header != view.header:
                 return None
-        yield from core.fill.look_after_add(view)
+        yield from state.fill.look_after_add(view)
         return True
 
-    yield from in_one_generation(core, send)
+    yield from in_one_generation(state, send)
 
 
-def fetch(core: FilterCore) -> Core[MemoryBloomFilter]:
+def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
     """Return the bits as a filter in the process.
 
     What was added before is in it, what is added meanwhile may be, some bits of an item included.
@@ -70,7 +109,7 @@ def fetch(core: FilterCore) -> Core[MemoryBloomFilter]:
             images.append(image)
         return MemoryBloomFilter.of(view.descriptor, images)
 
-    return (yield from in_one_generation(core, read))
+    return (yield from in_one_generation(state, read))
 
 
 def _fetch_shard(shard: Shard) -> Core[Bytes | None]:
@@ -87,3 +126,107 @@ def _fetch_shard(shard: Shard) -> Core[Bytes | None]:
             return None
         image[start:stop] = np.frombuffer(bits, np.uint8)
     return image
+
+
+def copy(state: FilterState, keys: FilterKeys) -> Core[None]:
+    """Copy the filter to new keys.
+
+    Raises:
+        ConfigurationError: If there is something under the new name, or no memory for it.
+        FilterLostError: If source or copy were cleared, deleted or lost meanwhile; what was
+            copied is deleted again.
+    """
+    view = yield from state.current()
+    target = view.descriptor.with_generation(new_generation(), COPYING)
+    yield from check_room(keys, target, replaces=False)
+    yield from _repeated(lambda: _reserve(keys, target))
+    try:
+        for number, source in enumerate(view.shards):
+            prepared = copy_key(keys.bits(number))
+            yield from _copy_shard(state, view, source.key, prepared, target.header)
+        for number in range(target.size.shards):
+            yield from _repeated(partial(_put_in_place, keys, number, target))
+        yield from _repeated(lambda: _open(keys, target))
+    except Changed:
+        raise FilterLostError(
+            f"filter {keys.name!r} was deleted or replaced while it was filled by a copy"
+        ) from None
+    except (FilterLostError, RedisError):
+        with suppress(RedisError):
+            yield from _give_up(keys, target)
+        raise
+
+
+def _repeated(step: Callable[[], Core[None]]) -> Core[None]:
+    """Run a step that may be repeated until it was not cut off by a lost connection."""
+    losses = 0
+    while True:
+        try:
+            yield from step()
+        except ConnectionLost as lost:
+            losses += 1
+            if losses > len(RETRY_PAUSES) or not lost.sent:
+                raise lost.cause from None
+        else:
+            return
+
+
+def _reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
+    """Store the descriptor under a name that is free, or is ours by a try that was cut off."""
+    found = yield from look_and_watch(keys)
+    if found.descriptor is not None or found.header:
+        yield Request(keys.meta, [UNWATCH])
+        if found.descriptor == target:
+            return
+        raise ConfigurationError(f"name {keys.name!r} is taken by another filter")
+    commands = [MULTI, encode_command("UNLINK", keys.bits(0)), store_command(keys, target), EXEC]
+    if not executed((yield Request(keys.meta, commands))):
+        raise ConfigurationError(f"name {keys.name!r} was taken by another filter just now")
+
+
+def _put_in_place(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
+    """Give a prepared shard its name, unless a try that was cut off did."""
+    header, _ = yield from look_at_shard(keys, shard)
+    if header == target.header:
+        return
+    key = keys.bits(shard)
+    (reply,) = yield Request(key, [encode_command("RENAME", copy_key(key), key)])
+    if isinstance(reply, ResponseError) and "no such key" in str(reply):
+        raise Changed
+    check([reply])
+
+
+def _open(keys: FilterKeys, target: Descriptor) -> Core[None]:
+    found = yield from look(keys)
+    if found.descriptor == target.with_generation(target.generation, READY):
+        return
+    yield from mark_ready(keys, target)
+
+
+def _give_up(keys: FilterKeys, target: Descriptor) -> Core[None]:
+    found = yield from look(keys)
+    if found.descriptor == target:
+        yield from delete(keys)
+
+
+def _copy_shard(
+    state: FilterState, view: View, source: str, target: str, header_of_target: int
+) -> Core[None]:
+    header_bytes = header_of_target.to_bytes(HEADER_BYTES, "big")
+    yield from ask(
+        target,
+        encode_command("UNLINK", target),
+        encode_command("SETRANGE", target, 0, header_bytes),
+    )
+    size = HEADER_BYTES + (view.descriptor.size.shard_bits + 7) // 8
+    for start in range(HEADER_BYTES, size, COPIED_BYTES_PER_TRIP):
+        end = min(start + COPIED_BYTES_PER_TRIP, size) - 1
+        chunk, header = yield from ask(
+            source, encode_command("GETRANGE", source, start, end), header_command(source)
+        )
+        if header_from_bytes(header) != view.header:
+            state.forget()
+            raise FilterLostError(
+                f"filter {state.keys.name!r} was cleared or lost while it was copied"
+            )
+        yield from ask(target, encode_command("SETRANGE", target, start, chunk))

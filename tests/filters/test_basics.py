@@ -76,7 +76,7 @@ def test_seeds_and_shards(client, strategy, shards):
 def test_an_item_takes_the_bits_that_its_vector_says(client):
     made = BloomFilter("x", 1_000_000, 0.01, client=client)
     made.add("a")
-    _, offsets = made._core.view.hasher.locate(b"a")
+    _, offsets = made._state.view.hasher.locate(b"a")
     bitmap = client.get("bloomlock:{x}:bits")
     assert bitmap[:1] == b"B"
     assert int.from_bytes(bitmap[2:8], "big") == made.generation

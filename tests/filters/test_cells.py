@@ -88,15 +88,15 @@ def test_round_trips_of_one_add(client, strategy):
     made = BloomFilter("x", 1000, client=client, strategy=strategy)
     made.add("warm: the script is loaded, the way to release is known")
     expected = 3 if strategy == "lock" else 1
-    assert trips(made, answers.add(made._core, "a")) == expected
-    assert trips(made, answers.exists(made._core, "a")) == 1
+    assert trips(made, answers.add(made._state, "a")) == expected
+    assert trips(made, answers.exists(made._state, "a")) == 1
     if strategy != "lock":
         # One more looks at the fill.
         batch = [str(number) for number in range(10_000 // made.num_hashes)]
-        assert trips(made, answers.add_many(made._core, batch, "items")) == 1 + 1
+        assert trips(made, answers.add_many(made._state, batch, "items")) == 1 + 1
         made.update(["warm"], route="bitmap")
-        assert trips(made, answers.add_many(made._core, batch, "bitmap")) == 2
-        assert trips(made, answers.exists_many(made._core, batch, "bitmap")) == 1
+        assert trips(made, answers.add_many(made._state, batch, "bitmap")) == 2
+        assert trips(made, answers.exists_many(made._state, batch, "bitmap")) == 1
 
 
 def trips(made, core):

@@ -181,7 +181,7 @@ def test_a_full_filter_refuses_new_items_only(r, valkey):
         seen = [str(n) for n in range(200)]
         r.execute_command("ECHO", "filled by others, so that this object does not know it yet")
         BloomFilter.open("x", client=r).update(seen)
-        while not made._core.fill.refusing:
+        while not made._state.fill.refusing:
             await told(made.add(f"{random.random()}"))
         for _ in range(2):
             mixed = [item for n in range(50) for item in (seen[n], f"new {n}")]

@@ -42,7 +42,7 @@ def test_a_small_filter_with_a_tiny_rate_keeps_it(valkey):
     # less; the sequences themselves can be counted.
     client = redis.Redis.from_url(valkey)
     client.flushall()
-    hasher = BloomFilter("p", 190, 1e-9, client=client)._core.view.hasher
+    hasher = BloomFilter("p", 190, 1e-9, client=client)._state.view.hasher
     items = [b"%d" % number for number in range(300_000)]
     rows = hasher.place(hasher.digests(items))[1].tolist()
     assert len({tuple(row[:2]) for row in rows}) < 300_000

@@ -61,7 +61,7 @@ def test_a_clear_of_its_own_in_the_middle(valkey, r, strategy):
         made = await AsyncBloomFilter("f", 2000, 1e-9, client=client, shards=3, strategy=strategy)
         for number in range(3):
             mine = [f"{number} {item}" for item in ITEMS]
-            core = made._core
+            core = made._state
             # The object's own clear has written; the batch goes by the view from before it.
             before = core.view
             await made.clear()
@@ -82,7 +82,7 @@ def test_items_are_hashed_anew_where_the_seeds_changed(r):
     made.add_many(ITEMS)
     # Another filter of that name; what was asked for before does not constrain what is opened.
     opened = BloomFilter.open("f", client=r, on_lost="recreate")
-    opened._core.wanted = None
+    opened._state.wanted = None
     made.delete()
     made = BloomFilter("f", 2000, client=r, seeds=range(100, 120))
     made.update(ITEMS[::3])

@@ -6,7 +6,7 @@ import pytest
 from loss_proxy import HANDSHAKE, LossProxy
 
 from bloomlock import BloomFilter, FilterLostError
-from bloomlock.filters import answers, maintenance
+from bloomlock.filters import answers
 
 
 class ByHand:
@@ -48,7 +48,7 @@ class ByHand:
 def test_a_clear_half_way_is_no_loss_to_other_threads(r, shards, strategy, counted):
     made = BloomFilter("x", 2000, 1e-9, client=r, shards=shards, strategy=strategy)
     made.add("before")
-    clear = ByHand(made, maintenance.clear(made._core))
+    clear = ByHand(made, made._state.clear())
     items = []
     for number in range(100):
         item = f"item {number}"
@@ -74,7 +74,7 @@ def test_a_slow_thread_does_not_lose_what_another_attached_to(r):
     made = BloomFilter("x", 2000, 1e-9, client=r)
     other = BloomFilter.open("x", client=r)
     other.clear()
-    slow = ByHand(made, answers.add(made._core, "item"))
+    slow = ByHand(made, answers.add(made._state, "item"))
     slow.carry_out()
     other.clear()
     made.reattach()
@@ -87,7 +87,7 @@ def test_a_slow_thread_does_not_lose_what_another_attached_to(r):
 @pytest.mark.parametrize("many", [False, True])
 def test_a_clear_forgets_no_item_that_was_told_to_nobody(r, many):
     made = BloomFilter("x", 2000, 1e-9, client=r)
-    clear = ByHand(made, maintenance.clear(made._core))
+    clear = ByHand(made, made._state.clear())
     clear.carry_out()
     while made.generation == BloomFilter.open("x", client=r).generation:
         assert clear.go_on()
@@ -123,7 +123,7 @@ def test_a_batch_cut_by_two_clears_loses_no_item(r, valkey, on_lost):
                 commands.append(name)
                 if len(commands) == 2:
                     other.clear()
-                    direct._runtime.run(made._core.attach())
+                    direct._runtime.run(made._state.attach())
                 if len(commands) == 4:
                     other.clear()
             return "pass"

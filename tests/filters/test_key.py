@@ -104,7 +104,7 @@ def test_those_who_bring_the_secret_share_a_filter(r, shape):
         assert all(other.exists_many(map(str, range(600))))
         assert other.key_kind == other.info().key_kind == "secret"
     opened.clear()
-    assert same._core.descriptor.key.secret
+    assert same._state.descriptor.key.secret
     same.reattach()
     assert same.add("a") is True
     copied = same.copy("y")
@@ -216,7 +216,7 @@ def test_a_random_key_is_stored_and_read_by_open(r, tmp_path):
     assert made.add("a") is True
     made.to_memory().save(tmp_path / "x")
     assert "a" in MemoryBloomFilter.load(tmp_path / "x")
-    keys = {BloomFilter(str(n), 10, client=r, key=True)._core.descriptor.key for n in "123"}
+    keys = {BloomFilter(str(n), 10, client=r, key=True)._state.descriptor.key for n in "123"}
     assert len(keys) == 3
 
 
@@ -268,8 +268,8 @@ def test_a_secret_is_shown_and_stored_nowhere(r, tmp_path, caplog):
     made.update(map(str, range(40)))
     memory = made.to_memory()
     memory.save(tmp_path / "x")
-    shown = [repr(made), repr(made.info()), repr(memory), repr(made._core.descriptor)]
-    shown += [repr(made._core.wanted), repr(made._core.view)]
+    shown = [repr(made), repr(made.info()), repr(memory), repr(made._state.descriptor)]
+    shown += [repr(made._state.wanted), repr(made._state.view)]
     for attempt in (
         lambda: BloomFilter.open("x", client=r, key=OTHER),
         lambda: BloomFilter.open("x", client=r),
@@ -294,7 +294,7 @@ def test_a_random_key_is_not_shown_either(r):
     made = BloomFilter("x", 20, client=r, key=True)
     stored = r.hget("bloomlock:{x}:meta", "key").partition(b":")[2].decode()
     memory = made.to_memory()
-    for text in (repr(made), repr(made.info()), repr(memory), repr(made._core.descriptor)):
+    for text in (repr(made), repr(made.info()), repr(memory), repr(made._state.descriptor)):
         assert stored not in text
 
 

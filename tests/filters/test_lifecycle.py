@@ -25,7 +25,7 @@ from bloomlock import (
     list_filters,
 )
 from bloomlock.descriptor import FIELDS, READY, Wanted, encode
-from bloomlock.filters import copying
+from bloomlock.filters import transfer
 from bloomlock.keys import FilterKeys
 
 BITS = "bloomlock:{x}:bits"
@@ -459,7 +459,7 @@ def test_a_copy_takes_nothing_of_an_object_attached_to_what_was_there(r, strateg
         source.update(items[:10])
         late = BloomFilter("y", 2000, client=client, shards=shards, strategy=strategy)
         late.delete()
-        steps = copying.copy(source._core, FilterKeys("y"))
+        steps = transfer.copy(source._state, FilterKeys("y"))
         done = source._runtime.run(interrupted(steps, number, partial(add_late, late, items[10:])))
         copied = BloomFilter.open("y", client=client)
         assert copied.exists_many(items[:10]) == [True] * 10

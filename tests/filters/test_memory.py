@@ -57,7 +57,7 @@ def test_bits_and_answers_are_those_of_the_filter_in_redis(valkey, shape):
     assert local.exists_many(probes) == answers == [local.exists(probe) for probe in probes]
     strings = [client.get(key) for key in keys[: local.shards]]
     images = [np.frombuffer(bytearray(string), np.uint8) for string in strings]
-    fetched = MemoryBloomFilter.of(remote._core.descriptor, images)
+    fetched = MemoryBloomFilter.of(remote._state.descriptor, images)
     assert fetched.info() == local.info()
     assert all(map(np.array_equal, fetched.images(), local.images()))
     theirs, ours = remote.info(), local.info()

@@ -10,10 +10,9 @@ import sys
 import pytest
 
 from bloomlock.descriptor import Wanted
-from bloomlock.filters.core import FilterCore
 from bloomlock.filters.fill import FillWatch
 from bloomlock.filters.memory_bits import MemoryBits
-from bloomlock.filters.unreported import Unreported
+from bloomlock.filters.state import FilterState, Unreported
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 
 FORKS = 40
@@ -77,7 +76,7 @@ OWNERS = {
     "bits": lambda: MemoryBits(Wanted.check(100, 0.01).describe()),
     "fill": lambda: FillWatch("x", refuse=False),
     "unreported": Unreported,
-    "core": lambda: FilterCore(
+    "core": lambda: FilterState(
         KEYS, None, strategy="atomic", on_full="warn", on_lost="raise", on_unknown="raise"
     ),
 }

@@ -65,10 +65,10 @@ def test_a_batch_is_answered_in_order_around_an_error(valkey):
                 made.add(str(number))
                 kept.append(str(number))
         BloomFilter.open("x", client=client)
-        made._core.near._young -= {"1", "3"}
+        made._state.near._young -= {"1", "3"}
         before = made.exists_many(["0", "1", "2"])
         assert before == [True] * 3
-        made._core.near._young -= {"1", "3"}
+        made._state.near._young -= {"1", "3"}
         with pytest.raises(CapacityError) as caught:
             made.add_many(["0", "1", "2", "3", "4", "new", "5", "6"])
         assert caught.value.results == [False] * 5
@@ -95,7 +95,7 @@ def test_what_is_owed_is_told_by_batches_too(r):
 def test_a_late_batch_stays_in_its_generation(r, carry_out):
     made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.update(["a", "b"])
-    go_on = hold(carry_out(made._core, ["a", "b"], "items"), made._runtime)
+    go_on = hold(carry_out(made._state, ["a", "b"], "items"), made._runtime)
     made.clear()
     assert go_on() == [carry_out is answers.exists_many] * 2
     assert made.exists_many(["a", "b"]) == [False, False]
@@ -105,7 +105,7 @@ def test_a_late_batch_stays_in_its_generation(r, carry_out):
 def test_an_add_of_a_batch_whose_reply_was_lost_is_nothing_to_keep(r):
     made = BloomFilter("x", 1000, client=r, near_cache=MANY, on_unknown="new")
     made.add("b")
-    core = answers.add_many(made._core, ["a", "b"], "items")
+    core = answers.add_many(made._state, ["a", "b"], "items")
     assert lose_reply(core) == [True, False]
     assert made.exists_many(["a", "b"]) == [False, True]
 

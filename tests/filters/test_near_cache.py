@@ -129,7 +129,7 @@ def test_time_counts_from_before_the_request(r):
     made = BloomFilter("x", 1000, client=r, near_cache=MANY, max_staleness=1.0)
     clock = Clock(made)
     for carry_out in (answers.add, answers.exists):
-        made._runtime.run(slowly(carry_out(made._core, "a"), clock, 0.9))
+        made._runtime.run(slowly(carry_out(made._state, "a"), clock, 0.9))
         before = trips(r)
         clock.now += 0.099
         assert made.exists("a")
@@ -144,7 +144,7 @@ def test_time_counts_from_before_the_request(r):
 def test_a_late_answer_stays_in_its_generation(r, how, carry_out):
     made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
-    go_on = hold(carry_out(made._core, "a"), made._runtime)
+    go_on = hold(carry_out(made._state, "a"), made._runtime)
     if how == "clear":
         made.clear()
     elif how == "replace":
@@ -162,7 +162,7 @@ def test_a_late_answer_stays_in_its_generation(r, how, carry_out):
 def test_a_late_answer_is_not_given_after_a_loss(r):
     made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
-    go_on = hold(answers.exists(made._core, "a"), made._runtime)
+    go_on = hold(answers.exists(made._state, "a"), made._runtime)
     BloomFilter.open("x", client=r).clear()
     with pytest.raises(FilterLostError):
         made.exists("b")
@@ -188,8 +188,8 @@ def test_what_is_owed_is_told_new_although_it_is_there(r):
 def test_a_reply_that_was_lost_is_nothing_to_keep(r):
     made = BloomFilter("x", 1000, client=r, near_cache=MANY, on_unknown="new")
     made.add("b")
-    assert made._core.near.knows("b")
-    assert lose_reply(answers.add(made._core, "a")) is True
+    assert made._state.near.knows("b")
+    assert lose_reply(answers.add(made._state, "a")) is True
     assert made.exists("a") is False
 
 
@@ -201,7 +201,7 @@ def test_after_a_failure_the_server_is_asked_first(r, carry_out, items):
     made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
     with pytest.raises(OutcomeUnknownError):
-        lose_reply(carry_out(made._core, items))
+        lose_reply(carry_out(made._state, items))
     before = trips(r)
     assert made.add("a") is False
     assert trips(r) == before + 1
@@ -240,8 +240,8 @@ def test_nothing_is_kept_across_what_the_object_does_itself(r, how):
         made.clear()
         assert copied.exists("a") is True
         assert made.exists("a") is False
-        assert copied._core.caching.size == 5
-        assert copied._core.caching.max_staleness == 0.5
+        assert copied._state.caching.size == 5
+        assert copied._state.caching.max_staleness == 0.5
 
 
 @pytest.mark.parametrize("how", ["clear", "delete"])
@@ -343,7 +343,7 @@ def test_an_update_asks_the_server_about_what_is_kept(r, on_lost):
 def test_what_failed_ends_the_answers_until_the_server_is_heard(r, start):
     made = BloomFilter("x", 1000, client=r, near_cache=MANY)
     made.add("a")
-    under_way = start(made._core)
+    under_way = start(made._state)
     until_request(under_way)
     with pytest.raises(redis.ConnectionError):
         under_way.throw(redis.ConnectionError("gone"))

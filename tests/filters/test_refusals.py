@@ -172,7 +172,7 @@ def test_who_is_not_logged_in_adds_nothing(r, valkey, many):
         options = {"protocol": 2, "lib_name": None, "lib_version": None}
         with redis.Redis.from_url(valkey, **options) as stranger:
             theirs = BloomFilter.__new__(BloomFilter)
-            theirs._core = made._core
+            theirs._state = made._state
             theirs._runtime = type(made._runtime)(stranger)
             for _ in range(3):
                 # Of a command with many arguments an unknown client gets another answer.
@@ -189,7 +189,7 @@ def test_a_server_without_room_for_clients_adds_nothing(valkey, r):
     options = {"protocol": 2, "lib_name": None, "lib_version": None}
     with redis.Redis.from_url(valkey, **options) as late:
         theirs = BloomFilter.__new__(BloomFilter)
-        theirs._core = made._core
+        theirs._state = made._state
         theirs._runtime = type(made._runtime)(late)
         r.config_set("maxclients", 1)
         try:

@@ -13,7 +13,7 @@ import redis
 
 from bloomlock import BloomFilter, CapacityError, FilterLostError
 from bloomlock.filters.fill import FillWatch
-from bloomlock.filters.unreported import Unreported
+from bloomlock.filters.state import Unreported
 
 EXACT = ("atomic", "lua", "transaction", "lock")
 THREADS = 8
@@ -204,7 +204,7 @@ def test_slow_threads_that_attach_to_an_old_generation_forget_no_untold_item(val
         other = BloomFilter.open("x", client=client)
         slow = []
         for _ in range(5):
-            core = made._core.attach()
+            core = made._state.attach()
             step = next(core)
 
             def one(step=step):

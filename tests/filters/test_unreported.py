@@ -103,8 +103,8 @@ def test_a_full_filter_reports_them_too(r):
     # A nearly full filter is asked before it is added to, so this is not easily come by.
     items = ["a", "b", "c", *(f"more {number}" for number in range(400))]
     BloomFilter.open("x", client=r).update(items)
-    made._core.unreported.remember(made._core.view.header, [b"a", b"b", b"c"])
-    made._core.fill.refusing = True
+    made._state.unreported.remember(made._state.view.header, [b"a", b"b", b"c"])
+    made._state.fill.refusing = True
     with pytest.raises(CapacityError) as caught:
         made.add_many(["a", "more 1", "new", "b"])
     assert caught.value.results == [True, False]
@@ -164,7 +164,7 @@ def opened_again(r, items):
 def test_a_thread_that_comes_late_reports_it(r):
     """It began before the item was noted, and its own add finds the item there."""
     made = BloomFilter("x", 2000, client=r)
-    made._core.unreported.remember(made._core.view.header, [b"a"])
+    made._state.unreported.remember(made._state.view.header, [b"a"])
     BloomFilter.open("x", client=r).add("a")
     assert made.add("a") is True
     assert made.add("a") is False

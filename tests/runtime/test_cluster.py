@@ -214,11 +214,11 @@ def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, node
                 answer = yield step
 
     rows = np.array([[100, 200, 300]], np.uint64)
-    shard = made._core.view.shards[0]
+    shard = made._state.view.shards[0]
     segments = []
 
     def exchange():
-        segments.extend((yield from made._core.strategy.many(shard, rows, write=True)))
+        segments.extend((yield from made._state.strategy.many(shard, rows, write=True)))
 
     made._runtime.run(moving(exchange()))
     assert moved

@@ -16,8 +16,8 @@ class Clock:
 
     def __init__(self, made):
         self.now = 1000.0
-        made._core.caching.clock = self
-        made._core.forget()
+        made._state.caching.clock = self
+        made._state.forget()
 
     def __call__(self):
         return self.now

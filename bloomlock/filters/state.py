@@ -1,25 +1,26 @@
-"""What a filter object knows, shared by its sync and its asyncio face."""
+"""What a filter object knows, shared by BloomFilter and AsyncBloomFilter."""
 
 from __future__ import annotations
 
-import secrets
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
-from bloomlock.descriptor import GENERATION_BITS, Descriptor, Wanted, header_of
+from bloomlock.descriptor import Descriptor, Wanted, header_of
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies import BatchStrategies, make_strategy
 
-from .attachment import attach
 from .fill import FillWatch
+from .generation import View, new_generation
+from .lifecycle import attach, renew
 from .near_cache import Asked
-from .policies import OnLost, OnUnknown, choice, refuses
-from .unreported import Unreported
-from .view import View
+from .storage import look_at_shard
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from bloomlock.effects import Core
     from bloomlock.hashing import HashKey
     from bloomlock.keys import FilterKeys
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from .near_cache import NearCache, NearCaching
 
+T = TypeVar("T")
 
 ITEMS_PER_CHUNK = 2**18
 """Bounds the memory of a batch to about 200 MB."""
@@ -34,13 +36,103 @@ ITEMS_PER_CHUNK = 2**18
 OWN_GENERATIONS = 64
 """How many of the generations that an object wrote last it knows for its own."""
 
-
-def new_generation() -> int:
-    """Return a generation that no other clear or creation will get; never 0."""
-    return secrets.randbelow(2**GENERATION_BITS - 1) + 1
+TRIES = 3
 
 
-class FilterCore(LockOwner):
+OnFull = Literal["warn", "raise"]
+OnLost = Literal["raise", "recreate"]
+OnUnknown = Literal["raise", "new"]
+
+
+def choice(parameter: str, value: object, allowed: object) -> str:
+    """Return `value` if it is one of a Literal's, or raise ConfigurationError.
+
+    >>> choice("on_lost", "recreate", OnLost)
+    'recreate'
+    """
+    choices = get_args(allowed)
+    if isinstance(value, str) and value in choices:
+        return value
+    raise ConfigurationError(
+        f"{parameter} must be {' or '.join(map(repr, choices))}, not {value!r}"
+    )
+
+
+def refuses(on_full: object) -> bool:
+    """Tell whether a full filter refuses new items; ConfigurationError if `on_full` is unknown.
+
+    >>> refuses("warn"), refuses("raise")
+    (False, True)
+    """
+    if on_full == "grow":
+        raise ConfigurationError(
+            "on_full must be 'warn' or 'raise', not 'grow': filters that grow are not available yet"
+        )
+    return choice("on_full", on_full, OnFull) == "raise"
+
+
+class Unreported(LockOwner):
+    """Encoded items by the header of the generation they were added to; safe for threads."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        super().__init__()
+        self._items: dict[int, set[bytes]] = {}
+        # When something was noted for a generation last, in the order of `moment`.
+        self._noted: dict[int, int] = {}
+        self._moments = count()
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._items)
+
+    def __contains__(self, item: bytes) -> bool:
+        """Tell whether the item is noted for any generation."""
+        with self._lock:
+            return any(item in items for items in self._items.values())
+
+    def remember(self, header: int, items: Iterable[bytes]) -> None:
+        """Note items that were added as new to the generation of a header."""
+        with self._lock:
+            if noted := set(items):
+                self._items.setdefault(header, set()).update(noted)
+                self._noted[header] = next(self._moments)
+
+    def take(self, header: int, item: bytes) -> bool:
+        """Tell whether the item is noted for that generation, to one caller only."""
+        with self._lock:
+            items = self._items.get(header)
+            if items is None or item not in items:
+                return False
+            items.remove(item)
+            if not items:
+                del self._items[header], self._noted[header]
+            return True
+
+    def moment(self) -> int:
+        """Return a number for now, larger than that of any moment before."""
+        return next(self._moments)
+
+    def attached(self, header: int, since: int) -> None:
+        """Forget the generations that are over, as another one was found.
+
+        A generation that was met before the other was looked for is over, and none returns. One
+        that was met later may have followed the other: a thread that is slow attaches to what is
+        old by then.
+
+        Args:
+            header: That of the generation attached to.
+            since: The moment before it was looked for.
+        """
+        if not self._items:
+            return
+        with self._lock:
+            for other in [one for one in self._items if one != header]:
+                if self._noted[other] < since:
+                    del self._items[other], self._noted[other]
+
+
+class FilterState(LockOwner):
     """Parameters, policies and the current view of one filter object.
 
     Its lock is held when the view, why it is lost or our generations change; never while anything
@@ -100,9 +192,9 @@ class FilterCore(LockOwner):
             f"filter {self.keys.name!r} was not opened yet; await its attach()"
         )
 
-    def sibling(self, keys: FilterKeys) -> FilterCore:
-        """Return a core with the same policies that will open the filter at `keys`."""
-        return FilterCore(
+    def sibling(self, keys: FilterKeys) -> FilterState:
+        """Return a state with the same policies that will open the filter at `keys`."""
+        return FilterState(
             keys,
             None,
             strategy=self.strategy,
@@ -144,6 +236,16 @@ class FilterCore(LockOwner):
             self._near_of(view, self.caching)
         yield from self.fill.start(view)
         return view
+
+    def clear(self) -> Core[None]:
+        """Empty the filter for all clients, keep its parameters, and attach anew."""
+        since = self.unreported.moment()
+        try:
+            descriptor = yield from renew(self.keys, self.own_generation(), self.key)
+        finally:
+            # Whatever the outcome, this object gives no answer from before.
+            self.forget()
+        yield from self.adopt(descriptor, since)
 
     def own_generation(self) -> int:
         """Return a new generation, for this object to write."""
@@ -211,3 +313,41 @@ class FilterCore(LockOwner):
         if self.view is None:
             return (yield from self.attach())
         return self.view
+
+
+def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]) -> Core[T]:
+    """Do the work in the generation attached to, or in the next where the filter may be followed.
+
+    Args:
+        state: The filter.
+        work: Makes the core of the work; its result is None if it met another generation.
+
+    Raises:
+        FilterLostError: If the filter was cleared or lost and `on_lost="raise"`, or repeatedly.
+    """
+    view = yield from state.current()
+    for _ in range(TRIES):
+        try:
+            done = yield from work(view)
+        except Exception:
+            if state.near is not None:
+                state.near.doubt()
+            raise
+        if done is not None:
+            return done
+        if not (yield from _may_follow(state, view)):
+            break
+        view = yield from state.attach()
+    why = (
+        f"filter {state.keys.name!r} was cleared, replaced or lost since this object attached "
+        "to it; call reattach() to go on with what is there now"
+    )
+    state.lose(view, why)
+    raise FilterLostError(why)
+
+
+def _may_follow(state: FilterState, view: View) -> Core[bool]:
+    if state.on_lost == "recreate" or state.view is not view:
+        return True
+    header, _ = yield from look_at_shard(state.keys, 0)
+    return header != view.header and state.is_own(header)

@@ -6,10 +6,12 @@ another thread.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bloomlock.blocked import BLOCK_BITS
+from bloomlock.descriptor import GENERATION_BITS
 from bloomlock.layouts import BLOCKED
 from bloomlock.sizing import HEADER_BITS
 from bloomlock.strategies import Shard
@@ -47,3 +49,8 @@ class View:
             for n in range(size.shards)
         )
         return cls(descriptor, header, descriptor.hasher(), shards)
+
+
+def new_generation() -> int:
+    """Return a generation that no other clear or creation will get; never 0."""
+    return secrets.randbelow(2**GENERATION_BITS - 1) + 1

@@ -1,0 +1,303 @@
+"""In what chunks a batch goes, which strategy takes it, and what the near-cache answers of it.
+
+`route=` names the strategy of a batch:
+
+    items   the filter's own: for "atomic" the bits of each item by BITFIELDs
+    script  the places of all items as one packed argument to a script (strategies/lua.py)
+    bitmap  the bits of all items as one bitmap (strategies/bitmap.py)
+
+"auto" is the bitmap where that is fewer bytes on the wire, both directions together, and
+the server can merge it in about 10 ms. Else, in the blocked layout, the script, which has one block
+to read and write for an item where BITFIELD has each bit. Else items.
+
+What a batch was answered is kept in the near-cache only if the object's view is the same before and
+after it: then every answer came with the header of that view, except adds whose reply was lost and
+which `on_unknown` counts as new.
+"""
+
+from __future__ import annotations
+
+from itertools import compress, islice, repeat
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
+
+from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
+from bloomlock.items import encode_item, encode_items
+from bloomlock.strategies.base import BITS_PER_TRIP
+from bloomlock.strategies.bitmap import image_bytes, is_quick
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from bloomlock.effects import Core
+    from bloomlock.strategies import Strategy
+
+    from .generation import View
+    from .near_cache import Asked, NearCache
+    from .operation import Results
+    from .state import FilterState
+
+    Items = Sequence[str | bytes]
+    Ask = Callable[[Sequence[bytes]], Core[list[bool]]]
+
+SAMPLE = 128
+"""Items looked up before the rest: looking for many that are new costs as much as hashing them."""
+
+Route = Literal["auto", "items", "script", "bitmap"]
+
+
+def check_route(state: FilterState, route: object) -> None:
+    """Raise ConfigurationError if a batch cannot take this route."""
+    routes = get_args(Route)
+    if not isinstance(route, str) or route not in routes:
+        raise ConfigurationError(
+            f"route must be {', '.join(map(repr, routes[:-1]))} or {routes[-1]!r}, not {route!r}"
+        )
+    if state.strategy.is_exclusive and route not in ("auto", "items"):
+        raise ConfigurationError(
+            f"route must be 'auto' or 'items' with strategy {state.strategy.name!r}, which keeps "
+            f"others out while it adds an item, not {route!r}"
+        )
+
+
+def check_batch_size(batch_size: object) -> None:
+    """Raise ConfigurationError if it is no number of items."""
+    if batch_size is None:
+        return
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ConfigurationError(
+            f"batch_size must be a whole number of items from 1 on or None, not {batch_size!r:.80}"
+        )
+
+
+def choose(
+    state: FilterState, view: View, count: int, route: Route, *, write: bool, answers: bool = True
+) -> Strategy:
+    """Return how a chunk of `count` items reaches the server."""
+    others = state.for_batches
+    by_bitmap = others.bitmap if answers or not write else others.merge
+    if route == "auto":
+        route = _best_route(state, view, count, write=write, answers=answers or not write)
+    if route == "bitmap" and not by_bitmap.is_forbidden:
+        return by_bitmap
+    if route == "script" and not others.script.is_forbidden:
+        return others.script
+    return state.strategy
+
+
+def _best_route(state: FilterState, view: View, count: int, *, write: bool, answers: bool) -> Route:
+    if state.strategy.is_exclusive or not state.strategy.is_atomic or count == 1:
+        return "items"
+    shard = view.shards[0]
+    as_items = count * view.descriptor.size.num_hashes * state.strategy.bytes_per_bit
+    as_bitmap = sum(map(image_bytes, view.shards)) * (write + answers)
+    if as_bitmap <= as_items and is_quick(shard, exact=answers):
+        return "bitmap"
+    return "script" if shard.block_bits else "items"
+
+
+class Chunks:
+    """The items of a batch, a chunk at a time.
+
+    Args:
+        state: The filter, attached before the first chunk is taken.
+        items: Any iterable; read no further than a chunk at a time.
+        route: The way they are to take.
+        finish: Whether the items before the place where the iterable raises are returned first;
+            else those not returned by then are dropped.
+        batch_size: Items of a chunk at most; None: as many as are worth while.
+
+    Attributes:
+        taken: The items of the last chunk as they were given.
+
+    Raises:
+        TypeError: If `items` is one item and not many.
+        ConfigurationError: If the route or the batch size is not possible.
+    """
+
+    def __init__(
+        self,
+        state: FilterState,
+        items: Iterable[str | bytes],
+        route: Route,
+        *,
+        finish: bool,
+        batch_size: int | None = None,
+    ) -> None:
+        """Read nothing yet."""
+        if isinstance(items, (str, bytes)):
+            raise TypeError(
+                f"items must be an iterable of str or bytes, not one {type(items).__name__}"
+            )
+        check_route(state, route)
+        check_batch_size(batch_size)
+        self._state = state
+        self._batch_size = batch_size
+        self._stream = iter(items)
+        self._route = route
+        self._finish = finish
+        self._count = 0
+        self._failure: Exception | None = None
+        self.taken: list[str | bytes] = []
+        self._most = state.items_per_chunk if hasattr(items, "__len__") else 0
+
+    def take(self) -> bool:
+        """Read the next items; False if there are none.
+
+        Raises:
+            Exception: What the iterable raises, as it is.
+        """
+        if self._failure is not None:
+            raise self._failure
+        self.taken = []
+        try:
+            size = self._size()
+            if self._batch_size is not None:
+                size = min(size, self._batch_size)
+            self.taken.extend(islice(self._stream, size))
+        except Exception as error:
+            if not (self.taken and self._finish):
+                raise
+            self._failure = error
+        return bool(self.taken)
+
+    def encode(self) -> Sequence[bytes]:
+        """Return the items of the chunk, encoded.
+
+        Raises:
+            TypeError, ConfigurationError: For the first item that is not usable, with its index;
+                now, or when the items are used.
+        """
+        encoded = encode_items(self.taken, self._count)
+        self._count += len(encoded)
+        return encoded
+
+    def _size(self) -> int:
+        state = self._state
+        per_exchange = state.strategy.bits_per_exchange // state.descriptor.size.num_hashes
+        if state.fill.refuse:
+            # A chunk must not go far beyond what is still free.
+            few = BITS_PER_TRIP // state.descriptor.size.num_hashes
+            return max(1, few, min(state.items_per_chunk, state.fill.until_look))
+        if self._route == "items" or state.strategy.is_exclusive or not state.strategy.is_atomic:
+            return max(1, per_exchange)
+        # Of items that may come slowly few are waited for at first.
+        self._most = min(state.items_per_chunk, max(per_exchange, 1, 2 * self._most))
+        return self._most
+
+
+def answer_chunk(
+    state: FilterState,
+    items: Items,
+    encoded: Sequence[bytes],
+    ask: Ask,
+    *,
+    write: bool,
+) -> Core[list[bool]]:
+    """Answer a chunk of items in order.
+
+    Args:
+        state: The filter, attached.
+        items: The items as they were given.
+        encoded: The same, encoded.
+        ask: Answers encoded items by asking the server.
+        write: Whether it adds them.
+
+    Raises:
+        What `ask` raises, or a BatchError from it; `results` are about all items up to the last
+        that it is about.
+    """
+    view = state.view
+    asked = None if view is None else state.ask_near(view)
+    if view is None or asked is None:
+        return (yield from ask(encoded))
+    chunk = _Chunk(state, view, asked, ask, write)
+    known = _look_up(asked.near, items)
+    try:
+        if not any(known):
+            return (yield from chunk.ask(items, encoded))
+        return (yield from chunk.ask_for_the_rest(known, items, encoded))
+    except Exception:
+        asked.near.doubt()
+        raise
+
+
+def _look_up(near: NearCache, items: Items) -> list[bool]:
+    """Tell of each item whether it is kept, unless it looks as if none were."""
+    if len(items) > SAMPLE and not any(near.known(items[:SAMPLE])):
+        return [False] * len(items)
+    return near.known(items)
+
+
+class _Chunk(NamedTuple):
+    """What stays the same while a chunk is answered."""
+
+    state: FilterState
+    view: View
+    asked: Asked
+    asks: Ask
+    write: bool
+
+    def ask(self, items: Items, encoded: Sequence[bytes]) -> Core[list[bool]]:
+        """Ask for items, and keep those that turn out to be seen."""
+        answers = yield from self.asks(encoded)
+        if self.state.view is self.view:
+            self.asked.confirm()
+            seen = items
+            if not self.write:
+                seen = list(compress(items, answers))
+            elif self.state.on_unknown == "new":
+                seen = [item for item, new in zip(items, answers, strict=True) if not new]
+            if self.state.unreported:
+                seen = [item for item in seen if encode_item(item) not in self.state.unreported]
+            self.asked.near.keep_many(seen)
+        return answers
+
+    def ask_for_the_rest(
+        self, known: list[bool], items: Items, encoded: Sequence[bytes]
+    ) -> Core[list[bool]]:
+        """Ask for the items that are not kept."""
+        state, kept_answer = self.state, not self.write
+        if all(known):
+            return [kept_answer] * len(known)
+        missed = [not kept for kept in known]
+        told: Iterable[bool | None] = repeat(kept_answer)
+        rest: Sequence[bool | None] = []
+        try:
+            rest = yield from self.ask(
+                list(compress(items, missed)), list(compress(encoded, missed))
+            )
+            if state.view is self.view:
+                answers = [kept_answer] * len(known)
+                for index, answer in zip(compress(range(len(known)), missed), rest, strict=True):
+                    answers[index] = bool(answer)
+                return answers
+            # The filter was cleared, as has just turned out: what is kept was true before.
+            told = yield from self.asks(list(compress(encoded, known)))
+        except Exception as error:
+            partly = error.results if isinstance(error, PartialResultError) else ()
+            if rest:
+                told = partly
+            else:
+                gone = state.view is not self.view or state.lost is not None
+                rest, told = partly, repeat(None if gone else kept_answer)
+            merged = _merge(known, told, rest)
+            if isinstance(error, PartialResultError):
+                error.results[:] = merged
+            elif any(answer is not None for answer in merged):
+                raise batch_error(error, merged) from error
+            raise
+        return cast("list[bool]", _merge(known, told, rest))
+
+
+def _merge(
+    known: Sequence[bool], kept: Iterable[bool | None], others: Iterable[bool | None]
+) -> Results:
+    """Return the answers to items that are kept and to the others in order, as far as both go."""
+    sources = (iter(others), iter(kept))
+    merged: Results = []
+    for which in known:
+        try:
+            merged.append(next(sources[which]))
+        except StopIteration:
+            break
+    return merged

@@ -1,0 +1,347 @@
+"""How a filter comes into being, how a client attaches to it, and how it is emptied and deleted.
+
+Descriptor and first shard are written in one WATCH transaction: of two clients that create or clear
+the same filter at the same instant one wins, and the other reads what it wrote. Further shards
+follow one by one while the descriptor says "creating"; a client that finds that state finishes the
+work, so a creator that died half-way leaves nothing broken.
+
+Before that the servers report how much memory they have. A server takes the memory of a shard at
+once, also where that is more than it may have: above `maxmemory` it then refuses the writes of all
+its clients, above the memory of its machine the system kills a process. Nothing is reserved: of two
+filters that are created at the same time each may fit, and both not.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, Wanted
+from bloomlock.effects import (
+    RETRY_PAUSES,
+    UNWATCH,
+    ConnectionLost,
+    Core,
+    FreeMemory,
+    Pause,
+    Request,
+    ask,
+    deliver,
+    encode_command,
+)
+from bloomlock.errors import (
+    BloomlockError,
+    ConfigurationError,
+    FilterLostError,
+    FilterMismatchError,
+    FilterNotFoundError,
+)
+from bloomlock.hashing import key_difference
+from bloomlock.keys import copy_key, stripe_fence
+from bloomlock.sizing import bytes_text
+
+from .storage import (
+    Changed,
+    Found,
+    complete,
+    look,
+    look_and_watch,
+    look_for_remains,
+    refuse_wrong_length,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bloomlock.hashing import HashKey
+    from bloomlock.keys import FilterKeys
+
+    Decide = Callable[[Found, set[int]], Descriptor | None]
+
+logger = logging.getLogger("bloomlock")
+
+_INFO = (encode_command("INFO", "server"), encode_command("INFO", "memory"))
+_SMALL = 16 * 1024
+_STRING_HEADER = 17
+
+ATTEMPTS = 20
+
+
+def attach(
+    keys: FilterKeys,
+    wanted: Wanted | None,
+    generation: int,
+    *,
+    recreate: bool,
+    key: HashKey | None = None,
+) -> Core[Descriptor]:
+    """Return the descriptor of the filter, creating the filter where it is missing.
+
+    Args:
+        keys: The filter's keys.
+        wanted: Parameters of the filter; None only attaches to what is there.
+        generation: The generation to give a filter that has to be created.
+        recreate: Start anew where a filter was but its bitmap or descriptor is gone.
+        key: The key of a filter that is only attached to.
+
+    Raises:
+        FilterNotFoundError: If `wanted` is None and there is nothing.
+        FilterMismatchError: If something else than the wanted filter is stored there.
+        FilterLostError: If part of the filter is gone and `recreate` is False.
+        ConfigurationError: If it has to be created and the server has not the memory for it.
+
+    Cost: one round trip if the filter is there (one more for each further shard).
+    """
+
+    def decide(found: Found, broken: set[int]) -> Descriptor | None:
+        if found.descriptor is not None:
+            _refuse_other(keys, wanted, key, found.descriptor)
+        gone = _what_is_gone(found, broken)
+        if gone is None and found.descriptor is not None:
+            refuse_wrong_length(keys, 0, found.length, found.descriptor)
+            return None
+        if gone is not None and not (recreate and (wanted or found.descriptor)):
+            raise FilterLostError(
+                f"filter {keys.name!r} has lost {gone} (evicted, or deleted by hand); delete it, "
+                'or pass on_lost="recreate" to start it anew'
+            )
+        model = wanted.describe() if wanted else found.descriptor
+        if model is None:
+            raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
+        return model.with_generation(generation, READY)
+
+    return (yield from _decide_and_write(keys, decide, adds_memory=True))
+
+
+def renew(keys: FilterKeys, generation: int, key: HashKey | None) -> Core[Descriptor]:
+    """Empty the filter: the same parameters, a new generation, all bits 0.
+
+    Raises:
+        FilterNotFoundError: If there is no such filter.
+        FilterMismatchError: If there is one with another key.
+    """
+
+    def decide(found: Found, broken: set[int]) -> Descriptor | None:  # noqa: ARG001 - all is emptied
+        if found.descriptor is None:
+            raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
+        _refuse_other_key(keys, key, found.descriptor)
+        if found.descriptor.generation == generation:
+            return None
+        return found.descriptor.with_generation(generation, READY, cleared=True)
+
+    return (yield from _decide_and_write(keys, decide, adds_memory=False))
+
+
+def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) -> Core[Descriptor]:
+    """Write what `decide` wants for what is found there, until nothing is left to write."""
+    broken: set[int] = set()
+    losses = 0
+    for attempt in range(ATTEMPTS):
+        try:
+            found = yield from look(keys)
+            current = found.descriptor
+            planned = decide(found, broken)
+            if planned is not None:
+                if adds_memory:
+                    replaces = found.descriptor is not None or found.header != 0
+                    yield from check_room(keys, planned, replaces=replaces)
+                current = yield from _write_watched(keys, decide, broken)
+            if current is not None:
+                return (yield from complete(keys, current))
+        except Changed as change:
+            broken |= change.broken
+        except ConnectionLost as lost:
+            losses += 1
+            if losses > len(RETRY_PAUSES) or not lost.sent:
+                raise lost.cause from None
+        # No jitter needed: of those that collide one always wins.
+        yield Pause(0.001 * attempt)
+    raise BloomlockError(f"filter {keys.name!r} is changed by others all the time; try again")
+
+
+def _write_watched(keys: FilterKeys, decide: Decide, broken: set[int]) -> Core[Descriptor | None]:
+    """Decide again under WATCH and write; None if there was nothing to write any more."""
+    planned = decide((yield from look_and_watch(keys)), broken)
+    if planned is None:
+        yield Request(keys.meta, [UNWATCH])
+        return None
+    return (yield from write(keys, planned))
+
+
+def _what_is_gone(found: Found, broken: set[int]) -> str | None:
+    if found.descriptor is None:
+        return "its descriptor" if found.header else None
+    if found.descriptor.generation in broken:
+        return "one of its shards"
+    if found.descriptor.state == COPYING or found.header == found.descriptor.header:
+        return None
+    return "its bitmap"
+
+
+def _refuse_other(
+    keys: FilterKeys, wanted: Wanted | None, key: HashKey | None, stored: Descriptor
+) -> None:
+    if stored.state == COPYING:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} is still being filled by a copy, or the copy was interrupted; "
+            "delete it to start again"
+        )
+    if wanted is None:
+        _refuse_other_key(keys, key, stored)
+        return
+    differences = wanted.differences(stored)
+    if differences:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} exists with other parameters ({'; '.join(differences)})"
+        )
+
+
+def _refuse_other_key(keys: FilterKeys, key: HashKey | None, stored: Descriptor) -> None:
+    difference = key_difference(stored.key, key, opens=True)
+    if difference is not None:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} exists with another key ({difference}); give the one it was "
+            "created with"
+        )
+
+
+def delete(keys: FilterKeys) -> Core[bool]:
+    """Delete every key of the filter; True if there was one. Objects attached to it find it lost.
+
+    Cost: two round trips and one for each further shard; 257 if the descriptor is damaged.
+    """
+    shards, there = yield from look_for_remains(keys)
+    # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
+    for shard in range(1, shards):
+        yield from ask(keys.bits(shard), encode_command("UNLINK", *_keys_of_shard(keys, shard)))
+    yield from ask(keys.meta, encode_command("UNLINK", keys.meta, *_keys_of_shard(keys, 0)))
+    return there
+
+
+def _keys_of_shard(keys: FilterKeys, shard: int) -> tuple[str, ...]:
+    key = keys.bits(shard)
+    return key, stripe_fence(key), copy_key(key)
+
+
+@dataclass(slots=True)
+class _Server:
+    """What one server says about itself, and what the filter takes there.
+
+    Attributes:
+        told: The fields of INFO.
+        wanted: Bytes the filter's shards take.
+        replaced: Bytes of what is there in their places.
+    """
+
+    told: dict[str, str]
+    wanted: int = 0
+    replaced: int = 0
+
+    @property
+    def is_in_cluster(self) -> bool:
+        return "cluster" in (self.told.get("redis_mode"), self.told.get("server_mode"))
+
+
+def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core[None]:
+    """Refuse to create a filter that the memory of its servers has no room for.
+
+    Args:
+        keys: The filter's keys.
+        planned: What is to be created.
+        replaces: Whether there may be shards of an earlier filter, whose memory becomes free.
+
+    Raises:
+        ConfigurationError: If there is no room; the sentence has both figures.
+
+    Cost: one round trip; in a cluster, or if something is replaced, one for each shard. A server
+    that does not answer INFO is taken to have room.
+    """
+    servers: dict[str, _Server] = {}
+    size = HEADER_BYTES + (planned.size.shard_bits + 7) // 8
+    for shard in range(planned.size.shards):
+        key = keys.bits(shard)
+        told, length = yield from _ask_room(key)
+        if told is None:
+            return
+        server = servers.setdefault(told.get("run_id", ""), _Server(told))
+        each = allocated(size) if told.get("mem_allocator", "").startswith("jemalloc") else size
+        server.replaced += length
+        if shard == 0 and not replaces and not server.is_in_cluster:
+            server.wanted = each * planned.size.shards
+            break
+        server.wanted += each
+    local = yield FreeMemory(keys.meta)
+    for server in servers.values():
+        _check_server(keys, planned, server, local)
+
+
+def _ask_room(key: str) -> Core[tuple[dict[str, str] | None, int]]:
+    """Return the fields of INFO, None where it is refused, and the length of a string."""
+    request = Request(key, [*_INFO, encode_command("STRLEN", key)])
+    try:
+        *texts, length = yield from deliver(request, repeatable=True)
+    except ConnectionLost as lost:
+        raise lost.cause from None
+    if any(isinstance(text, Exception) for text in texts):
+        return None, 0
+    lines = (line for text in texts for line in bytes(text).decode(errors="replace").splitlines())
+    told = dict(line.split(":", 1) for line in lines if ":" in line)
+    return told, length if isinstance(length, int) else 0
+
+
+def _check_server(
+    keys: FilterKeys, planned: Descriptor, server: _Server, local: int | None
+) -> None:
+    told = server.told
+    used, total = _number(told, "used_memory"), _number(told, "total_system_memory")
+    limit, policy = _number(told, "maxmemory"), told.get("maxmemory_policy", "noeviction")
+    bounds: list[tuple[int, str]] = []
+    if limit and policy == "noeviction":
+        counted = used - _number(told, "mem_not_counted_for_evict")
+        bounds.append((limit - counted, f"maxmemory is {bytes_text(limit)}"))
+    elif limit:
+        # What else is there gives way, as far as it may be evicted, which nobody can see.
+        bounds.append((limit, f"maxmemory is {bytes_text(limit)}"))
+    if total:
+        bounds.append((total - used, f"its machine has {bytes_text(total)}"))
+    if local is not None:
+        bounds.append((local, "the rest of this machine's memory is in use"))
+    if not bounds:
+        return
+    free, why = min(bounds)
+    free = max(0, free + server.replaced)
+    if server.wanted > free:
+        where = "a server of the cluster" if server.is_in_cluster else "its server"
+        raise ConfigurationError(
+            f"capacity is {planned.capacity} at error_rate {planned.error_rate:g}: filter "
+            f"{keys.name!r} takes {bytes_text(server.wanted)} of memory and {where} has "
+            f"{bytes_text(free)} free ({why}); give a smaller capacity, a larger error_rate or "
+            "another server"
+        )
+    if limit and policy.startswith("allkeys"):
+        logger.warning(
+            "filter %r may be evicted, and with it all that it has seen: its server's "
+            "maxmemory-policy is %s; use noeviction",
+            keys.name,
+            policy,
+        )
+
+
+def _number(told: dict[str, str], field: str) -> int:
+    text = told.get(field, "")
+    return int(text) if text.isdigit() else 0
+
+
+def allocated(size: int) -> int:
+    """Return the bytes that jemalloc takes for a large string; it has four sizes a doubling.
+
+    >>> allocated(5 * 2**20) / 2**20
+    6.0
+    """
+    if size <= _SMALL:
+        return size
+    size += _STRING_HEADER
+    step = 1 << ((size - 1).bit_length() - 3)
+    return -(-size // step) * step

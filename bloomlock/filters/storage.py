@@ -1,0 +1,353 @@
+"""What the server holds under a filter's name: reading it, and writing it shard by shard.
+
+One slot of the server holds the descriptor and the first shard; both are read together, and written
+together in one transaction. A client that writes a filter of several shards leaves the state
+"creating" until all are written, and a client that finds that state helps: each step is done only
+if it was not done yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from bloomlock.descriptor import (
+    CREATING,
+    FIELDS,
+    HEADER_BYTES,
+    READY,
+    Descriptor,
+    decode,
+    encode,
+    header_from_bytes,
+    is_header,
+    refuse_newer_format,
+    refuse_unknown_flags,
+)
+from bloomlock.effects import (
+    EXEC,
+    MULTI,
+    UNWATCH,
+    ConnectionLost,
+    Core,
+    Replies,
+    Request,
+    check,
+    deliver,
+    encode_command,
+)
+from bloomlock.errors import FilterMismatchError
+from bloomlock.scripts import Script
+from bloomlock.sizing import HEADER_BITS, MAX_SHARDS
+from bloomlock.strategies.wire import header_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bloomlock.keys import FilterKeys
+
+WATCHED_TRIES = 100
+CHANGED = -2
+REFUSED = -1
+"""What initialise.lua answers where it leaves a shard alone."""
+
+_SCRIPT = Script("initialise")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the server holds under a filter's name.
+
+    Attributes:
+        descriptor: The stored parameters; None if there are none.
+        header: The header of the first shard.
+        length: Bytes of the first shard's string.
+    """
+
+    descriptor: Descriptor | None
+    header: int
+    length: int
+
+
+def look(keys: FilterKeys) -> Core[Found]:
+    """Read descriptor and first header in one round trip.
+
+    Raises:
+        FilterMismatchError: If the keys hold something that is no filter of this version.
+    """
+    return _decoded(keys, (yield from _ask(keys.meta, _commands(keys))))
+
+
+def look_and_watch(keys: FilterKeys) -> Core[Found]:
+    """Do the same under WATCH, and hold the connection for the transaction to come.
+
+    Only the descriptor is watched: whoever creates or clears writes it, and adds to the bitmap, of
+    which there may be thousands a second, must not keep anybody from clearing.
+
+    Raises:
+        ConnectionLost: If the server cannot be reached; the WATCH is gone then.
+    """
+    watch = encode_command("WATCH", keys.meta)
+    request = Request(keys.meta, [watch, *_commands(keys)], hold=True)
+    watched, *replies = yield from deliver(request, repeatable=True)
+    check([watched])
+    return _decoded(keys, replies)
+
+
+def look_for_remains(keys: FilterKeys) -> Core[tuple[int, bool]]:
+    """Return how many shards there may be, and whether anything of a filter is there.
+
+    A descriptor that is damaged is no hindrance; it may have had any number of shards.
+
+    Raises:
+        FilterMismatchError: If the keys hold something that is no filter, or a newer one.
+    """
+    values, header, _ = _checked(keys, (yield from _ask(keys.meta, _commands(keys))))
+    try:
+        descriptor = decode(keys.name, values)
+    except FilterMismatchError:
+        refuse_newer_format(keys.name, values)
+        return MAX_SHARDS, True
+    if descriptor is not None:
+        return descriptor.size.shards, True
+    return 1, header != 0
+
+
+def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
+    """Return header and length in bytes of a shard; one round trip.
+
+    Raises:
+        FilterMismatchError: If the key holds something that is no shard of this version.
+    """
+    key = keys.bits(shard)
+    return _read_shard(keys, shard, (yield from _ask(key, _shard_commands(key))))
+
+
+def look_at_shard_and_watch(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
+    """Do the same under WATCH of the shard, as `look_and_watch`."""
+    key = keys.bits(shard)
+    commands = [encode_command("WATCH", key), *_shard_commands(key)]
+    watched, *replies = yield from deliver(Request(key, commands, hold=True), repeatable=True)
+    check([watched])
+    return _read_shard(keys, shard, replies)
+
+
+def refuse_wrong_length(keys: FilterKeys, shard: int, length: int, descriptor: Descriptor) -> None:
+    """Raise FilterMismatchError if a shard of that generation is not as long as its parameters say.
+
+    A string of the right generation has its full length from the start.
+    """
+    expected = string_bytes(descriptor)
+    if length != expected:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} is damaged: its string {keys.bits(shard)!r} has {length} bytes, "
+            f"and its parameters give {expected}; delete the filter to start again"
+        )
+
+
+def string_bytes(descriptor: Descriptor) -> int:
+    """Return the length of each shard's string."""
+    return (HEADER_BITS + descriptor.size.shard_bits + 7) // 8
+
+
+def _ask(key: str, commands: list[bytes]) -> Core[Replies]:
+    try:
+        return (yield from deliver(Request(key, commands), repeatable=True))
+    except ConnectionLost as lost:
+        raise lost.cause from None
+
+
+def _commands(keys: FilterKeys) -> list[bytes]:
+    return [
+        encode_command("HMGET", keys.meta, *FIELDS),
+        encode_command("EXISTS", keys.meta),
+        *_shard_commands(keys.bits(0)),
+    ]
+
+
+def _shard_commands(key: str) -> list[bytes]:
+    return [header_command(key), encode_command("STRLEN", key)]
+
+
+def _decoded(keys: FilterKeys, replies: Replies) -> Found:
+    values, header, length = _checked(keys, replies)
+    return Found(decode(keys.name, values), header, length)
+
+
+def _checked(keys: FilterKeys, replies: Replies) -> tuple[list[bytes | None], int, int]:
+    """Return the descriptor's fields, and header and length of the first shard."""
+    values, there, *shard = _refuse_other_types(keys, 0, replies)
+    header, length = _read_shard(keys, 0, shard)
+    # A hash with none of a descriptor's fields belongs to another program, and so does a string
+    # that begins otherwise than with a header or with as many zeros.
+    foreign = there or 0 < length < HEADER_BYTES or (header != 0 and not is_header(header))
+    if foreign and all(value is None for value in values):
+        raise _foreign(keys, 0)
+    return values, header, length
+
+
+def _read_shard(keys: FilterKeys, shard: int, replies: Replies) -> tuple[int, int]:
+    start, length = _refuse_other_types(keys, shard, replies)
+    header = header_from_bytes(start)
+    refuse_unknown_flags(keys.name, header)
+    return header, length
+
+
+def _refuse_other_types(keys: FilterKeys, shard: int, replies: Replies) -> Replies:
+    try:
+        return check(replies)
+    except ResponseError as error:
+        if "WRONGTYPE" not in str(error):
+            raise
+        raise _foreign(keys, shard) from None
+
+
+def _foreign(keys: FilterKeys, shard: int) -> FilterMismatchError:
+    return FilterMismatchError(
+        f"the keys of filter {keys.name!r} ({keys.meta!r}, {keys.bits(shard)!r}) hold something "
+        "that is no filter; nothing was changed; choose another name or prefix"
+    )
+
+
+class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
+    """Somebody else changed the filter meanwhile, or a generation was found broken."""
+
+    def __init__(self, broken: Iterable[int] = ()) -> None:
+        """Keep the generations that have lost a shard."""
+        super().__init__()
+        self.broken = set(broken)
+
+
+def write(keys: FilterKeys, planned: Descriptor) -> Core[Descriptor | None]:
+    """Write descriptor and first shard under the WATCH of the held connection.
+
+    Returns:
+        What was written; None if somebody else was faster and nothing was written.
+    """
+    if planned.size.shards > 1:
+        planned = replace(planned, state=CREATING)
+    commands = [
+        MULTI,
+        encode_command("DEL", keys.meta),
+        store_command(keys, planned),
+        *_empty_shard(keys.bits(0), planned),
+        EXEC,
+    ]
+    replies = yield Request(keys.meta, commands)
+    return planned if executed(replies) else None
+
+
+def store_command(keys: FilterKeys, descriptor: Descriptor) -> bytes:
+    """Return the command that stores the descriptor."""
+    fields = [part for pair in encode(descriptor).items() for part in pair]
+    return encode_command("HSET", keys.meta, *fields)
+
+
+def _empty_shard(key: str, descriptor: Descriptor) -> list[bytes]:
+    """Return the commands that replace a shard by an empty one of full length.
+
+    The full length is taken at once, so a server without the memory says so now and not later.
+    """
+    return [
+        encode_command("UNLINK", key),
+        encode_command("SETRANGE", key, _last_byte(descriptor), b"\0"),
+        encode_command("SETRANGE", key, 0, _header(descriptor)),
+    ]
+
+
+def _last_byte(descriptor: Descriptor) -> int:
+    return string_bytes(descriptor) - 1
+
+
+def _header(descriptor: Descriptor) -> bytes:
+    return descriptor.header.to_bytes(HEADER_BYTES, "big")
+
+
+def executed(replies: Replies) -> bool:
+    """Tell whether EXEC, the last of the replies, ran; raise what the server refused."""
+    # The reason stands in the reply to the refused command, EXEC only says that it aborted.
+    check(replies)
+    if isinstance(replies[-1], list):
+        check(replies[-1])
+    return replies[-1] is not None
+
+
+def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
+    """Bring the further shards to the descriptor's generation, or check that they are there."""
+    shards = range(1, descriptor.size.shards)
+    if descriptor.state == CREATING:
+        for shard in shards:
+            # In this order: the shard is emptied only if it still has the header that it had before
+            # the descriptor said so, and headers never return. A helper that sleeps in between
+            # empties no shard that is in use since.
+            before, _length = yield from look_at_shard(keys, shard)
+            _refuse_change((yield from look(keys)), descriptor)
+            if before != descriptor.header:
+                yield from _initialise(keys, shard, descriptor, before)
+        yield from mark_ready(keys, descriptor)
+        return replace(descriptor, state=READY)
+    for shard in shards:
+        header, length = yield from look_at_shard(keys, shard)
+        if header != descriptor.header:
+            raise Changed(broken={descriptor.generation})
+        refuse_wrong_length(keys, shard, length, descriptor)
+    return descriptor
+
+
+def mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
+    """Open a filter whose shards are all written.
+
+    Raises:
+        Changed: If somebody replaced it meanwhile.
+    """
+    _refuse_change((yield from look_and_watch(keys)), descriptor)
+    ready = encode_command("HSET", keys.meta, "state", READY)
+    if not executed((yield Request(keys.meta, [MULTI, ready, EXEC]))):
+        raise Changed
+
+
+def _refuse_change(found: Found, descriptor: Descriptor) -> None:
+    current = found.descriptor
+    known = (descriptor.generation, descriptor.state)
+    if current is None or (current.generation, current.state) != known:
+        raise Changed
+
+
+def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor, before: int) -> Core[None]:
+    """Empty one further shard that has the header `before`, unless a helper already did."""
+    arguments: list[str | bytes | int] = [
+        _header(descriptor),
+        _last_byte(descriptor),
+        before.to_bytes(HEADER_BYTES, "big"),
+    ]
+    (reply,) = yield from _SCRIPT.call([([keys.bits(shard)], arguments)], repeatable=True)
+    if isinstance(reply, NoPermissionError):
+        yield from _initialise_watched(keys, shard, descriptor, before)
+    elif reply == CHANGED:
+        raise Changed
+    elif reply == REFUSED or (isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply)):
+        # This look raises the reason, unless another client has changed the shard since.
+        yield from look_at_shard(keys, shard)
+        raise Changed
+    elif isinstance(reply, Exception):
+        raise reply
+
+
+def _initialise_watched(
+    keys: FilterKeys, shard: int, descriptor: Descriptor, before: int
+) -> Core[None]:
+    """Do the same where EVAL is forbidden; adds to the old generation may come between."""
+    key = keys.bits(shard)
+    for _ in range(WATCHED_TRIES):
+        header, _length = yield from look_at_shard_and_watch(keys, shard)
+        if header == descriptor.header:
+            yield Request(key, [UNWATCH])
+            return
+        if header != before:
+            yield Request(key, [UNWATCH])
+            raise Changed
+        if executed((yield Request(key, [MULTI, *_empty_shard(key, descriptor), EXEC]))):
+            return
+    raise Changed
