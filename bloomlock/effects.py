@@ -145,6 +145,35 @@ class Behind(NamedTuple):
     seconds: float
 
 
+class FanOut(NamedTuple):
+    """Run a core at each server of the runtime, all at once.
+
+    Answered by the list of their results: an exception where one was raised, None where there is
+    no result in time. What is late goes on in the background, and the next core of the same line
+    runs after it.
+
+    When enough is known the rest is waited for as long again: a server that is merely the last
+    one counts, and a silent one costs little.
+
+    Attributes:
+        cores: One for each server.
+        lines: One for each server; see Limit.
+        until: When the wait ends, by the clock of Clock.
+        is_enough: Called with the results so far; True: no more are needed.
+        patience_s: Seconds after which a core may be given up in the background too.
+    """
+
+    cores: Sequence[Generator[Any, Any, Any]]
+    lines: Sequence[list[Any]]
+    until: float
+    is_enough: Callable[[Sequence[Any]], bool]
+    patience_s: float
+
+    def end_of_grace(self, began: float, now: float) -> float:
+        """Return until when to wait for the rest after enough is known."""
+        return min(self.until, now + (now - began) + SHORTEST_GRACE_S)
+
+
 class FreeMemory(NamedTuple):
     """Answered by the bytes of memory that are free on the machine of a server.
 
@@ -171,12 +200,56 @@ class ExitContext(NamedTuple):
 
 
 NO_LIMIT = Limit(None, [])
+SHORTEST_GRACE_S = 0.002
 Effect: TypeAlias = (
-    Pause | Subscribe | NextMessage | Clock | Behind | FreeMemory | EnterContext | ExitContext
+    Pause
+    | Subscribe
+    | NextMessage
+    | Clock
+    | Behind
+    | FanOut
+    | FreeMemory
+    | EnterContext
+    | ExitContext
 )
 """A step without commands."""
 Step: TypeAlias = Request | Pipeline | Limit | Effect
 Core: TypeAlias = Generator[Step, Any, T]
+
+
+class Servers(Protocol):
+    """What a runtime knows of the servers behind it."""
+
+    def server_of(self, key: str) -> str:
+        """Return which server of a cluster has a key; empty if there is only one, or none."""
+
+    def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
+        """Return the items in groups, each of which one request may carry."""
+
+
+class Runtime(Servers, Protocol):
+    """Carries out the steps of cores, for threads."""
+
+    @property
+    def members(self) -> Sequence[Runtime]:
+        """The runtime of each server that a FanOut goes to; itself if there is one server."""
+
+    def run(self, core: Core[T]) -> T:
+        """Carry out the steps of a core and return its result."""
+
+
+class AsyncRuntime(Servers, Protocol):
+    """Carries out the steps of cores, for asyncio."""
+
+    @property
+    def members(self) -> Sequence[AsyncRuntime]:
+        """The runtime of each server that a FanOut goes to; itself if there is one server."""
+
+    async def run(self, core: Core[T]) -> T:
+        """Carry out the steps of a core and return its result."""
+
+
+AnyRuntime: TypeAlias = Runtime | AsyncRuntime
 
 
 class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is an event, not an error

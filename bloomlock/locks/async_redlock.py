@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 from bloomlock.errors import ConfigurationError, QuorumError
 from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.runtime.clients import async_clients
-from bloomlock.runtime.tasks import tasks_for
+from bloomlock.runtime.tasks import tasks_over
 
 from .async_lock import AsyncLock
 from .async_watchdog import watchdog_of_loop
-from .redlock_options import PAUSES, make_core
-from .redlock_tasks import AsyncCrew
+from .quorum_lock import PAUSES, make_core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from .events import Observer
-    from .redlock_core import RedlockCore
+    from .quorum_lock import RedlockCore
 
 
 class AsyncRedlock(AsyncLock):
@@ -86,9 +85,8 @@ class AsyncRedlock(AsyncLock):
 
     async def _attached(self) -> Any:
         if self._runtime is None:
-            crew: Any = AsyncCrew([tasks_for(each) for each in self._made])
-            self._runtime = crew
-            self._core.attach(crew, watchdog_of_loop())
+            self._runtime = tasks_over(self._made)
+            self._core.attach(self._runtime, watchdog_of_loop())
         return self._runtime
 
     @property
@@ -112,9 +110,8 @@ class AsyncRedlock(AsyncLock):
 
     async def close(self) -> None:
         """End what goes on in the background; close the clients that this object made."""
-        crew: Any = self._runtime
-        if crew is not None:
-            await crew.close(self._core.limits.server_timeout)
+        if self._runtime is not None:
+            await self._runtime.end_background(self._core.limits.server_timeout)
         for client in self._clients:
             await client.aclose()
 

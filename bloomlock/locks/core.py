@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from bloomlock.effects import ConnectionLost, Core, Limit, Pause
+from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, Pause
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
 from bloomlock.locks.protocol.model import LIVENESS_MS, AcquireRequest, ReleaseRequest
 from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
@@ -81,11 +81,11 @@ class LockCore:
         self._joins = may_join
         self._reentrant = reentrant
         self._watcher: Watcher
-        self._runtime: Any = None
+        self._runtime: AnyRuntime
         self._lease_ms = options.lease_ms
         self._crowded = False
 
-    def attach(self, runtime: Any, watcher: Watcher) -> None:
+    def attach(self, runtime: AnyRuntime, watcher: Watcher) -> None:
         """Tell through what commands go, and who renews."""
         self._runtime = runtime
         self._watcher = watcher
@@ -370,10 +370,10 @@ class LockCore:
 RENEWAL_PAUSE = 0.01
 TAKEN = "its key was gone, and the lock was granted anew"
 
-_MISSING: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+_MISSING: weakref.WeakKeyDictionary[AnyRuntime, set[str]] = weakref.WeakKeyDictionary()
 
 
-def missing_of(runtime: Any) -> set[str]:
+def missing_of(runtime: AnyRuntime) -> set[str]:
     """Return what the server of a runtime is known to lack."""
     known = _MISSING.get(runtime)
     if known is None:

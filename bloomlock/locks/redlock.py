@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 from bloomlock.errors import ConfigurationError, QuorumError
 from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.runtime.clients import sync_clients
-from bloomlock.runtime.threads import threads_for
+from bloomlock.runtime.threads import threads_for, threads_over
 
 from .lock import Lock, has_ended
-from .redlock_options import PAUSES, make_core
-from .redlock_threads import Crew
+from .quorum_lock import PAUSES, make_core
 from .watchdog import WATCHDOG
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     import redis
 
     from .events import Observer
-    from .redlock_core import RedlockCore
+    from .quorum_lock import RedlockCore
 
 
 class Redlock(Lock):
@@ -122,9 +121,8 @@ class Redlock(Lock):
         made = sync_clients(client)
         self._core.holdings.has_ended = has_ended
         self._clients = [each for each, is_ours in made if is_ours]
-        crew: Any = Crew([threads_for(each) for each, _ in made])
-        self._runtime = crew
-        self._core.attach(crew, WATCHDOG)
+        self._runtime = threads_over([each for each, _ in made])
+        self._core.attach(self._runtime, WATCHDOG)
 
     @property
     def fence(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
@@ -13,6 +16,9 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.server.urls import checked_address, explained, find_address, find_url, shown
 
 from . import redispy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CLIENTS = (
     redis.Redis,
@@ -170,3 +176,32 @@ def not_portable(made: Any) -> str:
         f"{kind} {made.name!r} cannot be pickled or copied, because its connections are of this "
         f"process; make another {kind} of the same name where it is needed"
     )
+
+
+MEMORY_REPORT = Path("/proc/meminfo")
+"""What sysconf calls available leaves out the file cache, most of which the system gives away."""
+
+
+def free_memory(connection: Mapping[str, Any]) -> int | None:
+    """Return the bytes of memory that programs on this machine can still have.
+
+    Args:
+        connection: Parameters of the connections to a server.
+
+    Returns:
+        None unless the server is reached by a unix socket and the system reports the number. A TCP
+        connection to this machine may be a tunnel to another one.
+    """
+    if "path" not in connection:
+        return None
+    with suppress(OSError, UnicodeDecodeError):
+        found = re.search(
+            r"^MemAvailable:\s+(\d+) kB$", MEMORY_REPORT.read_text("ascii"), re.MULTILINE
+        )
+        return int(found[1]) * 1024 if found else None
+    return None
+
+
+def not_a_manager(manager: object, wanted: str) -> ConfigurationError:
+    """Return the error for what is not the kind of context manager that is wanted."""
+    return ConfigurationError(f"factory must return {wanted} for each name, not {manager!r:.80}")

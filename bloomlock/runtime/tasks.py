@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,9 +17,17 @@ from bloomlock.effects import (
     NO_LIMIT,
     UNANSWERED,
     Behind,
+    Clock,
     ConnectionLost,
     Core,
+    Effect,
+    EnterContext,
+    ExitContext,
+    FanOut,
+    FreeMemory,
     Limit,
+    NextMessage,
+    Pause,
     Pipeline,
     Replies,
     Request,
@@ -29,7 +38,7 @@ from bloomlock.effects import (
 )
 
 from . import redispy
-from .async_asides import AsyncAsides
+from .clients import free_memory, not_a_manager
 from .clock import boot_clock
 from .finishing import finish
 from .hub import Hub
@@ -38,7 +47,7 @@ from .slots import Slots
 from .workers import out_of_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
 
 T = TypeVar("T")
@@ -55,9 +64,14 @@ class Tasks:
     Get one by `tasks_for`.
     """
 
-    def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> None:
-        """Keep the client."""
+    def __init__(
+        self,
+        client: redis.asyncio.Redis | redis.asyncio.RedisCluster,
+        members: Sequence[Tasks] = (),
+    ) -> None:
+        """Keep the client; `members` are the runtimes of several servers, see `tasks_over`."""
         self.client = client
+        self._members = members
         self._hub: Hub | None = None
         self._slots = Slots()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -65,10 +79,15 @@ class Tasks:
         # What goes on though nobody awaits it: a loop keeps its tasks by weak references.
         self._behind: set[asyncio.Task[Any]] = set()
 
+    @property
+    def members(self) -> Sequence[Tasks]:
+        """The runtime of each server that a FanOut goes to."""
+        return self._members or (self,)
+
     async def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
         held: _Lease | None = None
-        asides: AsyncAsides | None = None
+        scope: _Scope | None = None
         limit = NO_LIMIT
         replies: Any
         task = asyncio.current_task()
@@ -86,10 +105,8 @@ class Tasks:
                     elif isinstance(step, Limit):
                         limit, replies = step, None
                     else:
-                        asides = asides or AsyncAsides(
-                            self._find_hub, self._connects_by, self._run_behind
-                        )
-                        replies = await asides.carry_out(step)
+                        scope = scope or _Scope(self)
+                        replies = await scope.carry_out(step)
                     _look_for_cancellation(task, cancelled)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
@@ -101,8 +118,8 @@ class Tasks:
         finally:
             if held is not None:
                 await held.drop()
-            if asides is not None:
-                await asides.close()
+            if scope is not None:
+                await scope.close()
 
     async def _carry_out(
         self, step: Request | Pipeline, lease: _Lease | None
@@ -143,7 +160,8 @@ class Tasks:
         if not task.cancelled() and task.exception() is None and (lease := task.result()[1]):
             self._keep(lease.drop())
 
-    async def _run_behind(self, step: Behind) -> None:
+    async def run_behind(self, step: Behind) -> None:
+        """Carry out a core after what goes on in a line; wait for its end, but not for long."""
         task = self._keep(self._run_after(step.line[0], step.core))
         step.line[0] = task
         await asyncio.wait((task,), timeout=max(0.0, step.seconds))
@@ -156,7 +174,7 @@ class Tasks:
         except Exception:
             logger.exception("what was to be given back is left to expire")
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work, name="bloomlock-behind")
         self._behind.add(task)
         task.add_done_callback(self._behind.discard)
@@ -168,6 +186,8 @@ class Tasks:
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
+        if len(self.members) > 1:
+            return [[item] for item in items]
         if not isinstance(self.client, redis.asyncio.RedisCluster):
             return [items]
         groups: dict[int, list[T]] = {}
@@ -207,10 +227,56 @@ class Tasks:
             await self._move_to_running_loop()
         await self.client.aclose()
 
-    async def _connects_by(self, key: str) -> Mapping[str, Any]:
+    async def settings_of(self, key: str) -> Mapping[str, Any]:
+        """Return the settings of the connections to the server of a key."""
         return redispy.settings_of(await self._source(key))
 
-    async def _find_hub(self, step: Subscribe) -> Hub | None:
+    async def fan_out(self, step: FanOut) -> list[Any]:
+        """Run a core at each server; a silent server keeps its task, but not the caller."""
+        began = boot_clock()
+        answers: list[Any] = [None] * len(step.cores)
+        servers: dict[asyncio.Task[Any], int] = {}
+        for server, core in enumerate(step.cores):
+            line = step.lines[server]
+            task = self._keep(self._run_at(server, core, line[0], step.patience_s))
+            line[0] = task
+            servers[task] = server
+        out, until = set(servers), step.until
+        while out:
+            now = boot_clock()
+            if until == step.until and step.is_enough(answers):
+                until = step.end_of_grace(began, now)
+            done, out = await asyncio.wait(
+                out, timeout=max(0.0, until - now), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
+            for task in done:
+                if not task.cancelled():
+                    answers[servers[task]] = task.result()
+        return answers
+
+    async def _run_at(
+        self, server: int, core: Core[Any], before: asyncio.Task[Any] | None, patience_s: float
+    ) -> Any:
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self.members[server].run(core)
+        except Exception as error:  # noqa: BLE001 - an answer of the FanOut
+            return error
+
+    async def end_background(self, seconds: float) -> None:
+        """Wait for what goes on in the background; cancel what does not end in time."""
+        if self._behind:
+            _, late = await asyncio.wait(set(self._behind), timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def find_hub(self, step: Subscribe) -> Hub | None:
+        """Return what listens for this client, joined, or None if nothing can."""
         hub = self._hub
         if hub is None or hub.loop is not asyncio.get_running_loop():
             hub = self._hub = Hub()
@@ -313,6 +379,80 @@ def _look_for_cancellation(task: asyncio.Task[Any] | None, before: int) -> None:
         raise asyncio.CancelledError
 
 
+class _Scope:
+    """What one run of a core has open: a subscription and context managers."""
+
+    def __init__(self, runtime: Tasks) -> None:
+        self._runtime = runtime
+        self._hub: Hub | None = None
+        self._entered: list[Any] = []
+
+    async def carry_out(self, step: Effect) -> Any:
+        """Carry out a step without commands and return its answer."""
+        return await _EFFECTS[type(step)](self, step)
+
+    async def pause(self, step: Pause) -> None:
+        await asyncio.sleep(step.seconds)
+
+    async def clock(self, _: Clock) -> Callable[[], float]:
+        return boot_clock
+
+    async def behind(self, step: Behind) -> None:
+        await self._runtime.run_behind(step)
+
+    async def fan_out(self, step: FanOut) -> list[Any]:
+        return await self._runtime.fan_out(step)
+
+    async def free_memory(self, step: FreeMemory) -> int | None:
+        return free_memory(await self._runtime.settings_of(step.key))
+
+    async def subscribe(self, step: Subscribe) -> bytes:
+        self._hub = self._hub or await self._runtime.find_hub(step)
+        return self._hub.channel if self._hub else b""
+
+    async def next_message(self, step: NextMessage) -> bytes | None:
+        return await self._hub.wait(step.addressee, step.seconds) if self._hub else None
+
+    async def enter(self, step: EnterContext) -> Exception | None:
+        if not hasattr(type(step.manager), "__aenter__"):
+            return not_a_manager(step.manager, "an asynchronous context manager")
+        try:
+            await step.manager.__aenter__()
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return error
+        self._entered.append(step.manager)
+        return None
+
+    async def leave(self, _: ExitContext) -> Exception | None:
+        try:
+            await self._entered.pop().__aexit__(None, None, None)
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return error
+        return None
+
+    async def close(self) -> None:
+        """Leave what the core did not, and stop listening."""
+        try:
+            while self._entered:
+                await self._entered.pop().__aexit__(*sys.exc_info())
+        finally:
+            if self._hub is not None:
+                self._hub.part()
+
+
+_EFFECTS: dict[type, Callable[[_Scope, Any], Awaitable[Any]]] = {
+    Pause: _Scope.pause,
+    Clock: _Scope.clock,
+    Behind: _Scope.behind,
+    FanOut: _Scope.fan_out,
+    FreeMemory: _Scope.free_memory,
+    Subscribe: _Scope.subscribe,
+    NextMessage: _Scope.next_message,
+    EnterContext: _Scope.enter,
+    ExitContext: _Scope.leave,
+}
+
+
 def tasks_for(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Tasks:
     """Return the runtime of a client, the same for all filters and locks over it."""
     # A client's id is not given to another one while its runtime, which holds it, lives.
@@ -320,6 +460,11 @@ def tasks_for(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Tasks
     if shared is None:
         shared = _SHARED[id(client)] = Tasks(client)
     return shared
+
+
+def tasks_over(clients: Sequence[redis.asyncio.Redis | redis.asyncio.RedisCluster]) -> Tasks:
+    """Return a runtime for cores that ask several servers, by FanOut only."""
+    return Tasks(clients[0], [tasks_for(client) for client in clients])
 
 
 _SHARED: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()

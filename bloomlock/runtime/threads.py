@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
+import sys
 import time
 import weakref
 from functools import partial
@@ -22,9 +24,18 @@ from bloomlock.effects import (
     EXEC,
     NO_LIMIT,
     UNANSWERED,
+    Behind,
+    Clock,
     ConnectionLost,
     Core,
+    Effect,
+    EnterContext,
+    ExitContext,
+    FanOut,
+    FreeMemory,
     Limit,
+    NextMessage,
+    Pause,
     Pipeline,
     Replies,
     Request,
@@ -35,11 +46,11 @@ from bloomlock.effects import (
 )
 
 from . import redispy
-from .asides import Asides
+from .clients import free_memory, not_a_manager
 from .clock import boot_clock
 from .listening import Listener, connect_listener
 from .redirects import MAX_REDIRECTS, Redirect, find_redirects
-from .workers import out_of_time, within
+from .workers import Line, out_of_time, run_behind, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,9 +78,12 @@ class Threads:
     at each connection that comes back whether its server is still the master.
     """
 
-    def __init__(self, client: redis.Redis | redis.RedisCluster) -> None:
-        """Keep the client."""
+    def __init__(
+        self, client: redis.Redis | redis.RedisCluster, members: Sequence[Threads] = ()
+    ) -> None:
+        """Keep the client; `members` are the runtimes of several servers, see `threads_over`."""
         self.client: Any = client
+        self._members = members
         self._cluster: Any = client if isinstance(client, redis.RedisCluster) else None
         # Each with the time at which it was used last.
         self._idle: list[tuple[Lease, float]] = []
@@ -79,10 +93,15 @@ class Threads:
         self._listeners: list[Listener] = []
         self._keeps_idle = redispy.may_keep_one(redispy.own_pool(client))
 
+    @property
+    def members(self) -> Sequence[Threads]:
+        """The runtime of each server that a FanOut goes to."""
+        return self._members or (self,)
+
     def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
         held: Lease | None = None
-        asides: Asides | None = None
+        scope: _Scope | None = None
         limit = NO_LIMIT
         replies: Any
         try:
@@ -98,8 +117,8 @@ class Threads:
                     elif isinstance(step, Limit):
                         limit, replies = step, None
                     else:
-                        asides = asides or Asides(self._find_listener, self._connects_by, self.run)
-                        replies = asides.carry_out(step)
+                        scope = scope or _Scope(self)
+                        replies = scope.carry_out(step)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
                 else:
@@ -110,8 +129,8 @@ class Threads:
         finally:
             if held is not None:
                 self._drop(held)
-            if asides is not None and (listener := asides.close()) is not None:
-                self._stop_listening(listener)
+            if scope is not None:
+                scope.close()
 
     def _within(
         self, limit: Limit, step: Request | Pipeline, lease: Lease | None
@@ -143,6 +162,8 @@ class Threads:
 
     def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
         """Return the items in groups, each of which one request may carry."""
+        if len(self.members) > 1:
+            return [[item] for item in items]
         if self._cluster is None:
             return [items]
         groups: dict[int, list[T]] = {}
@@ -151,13 +172,42 @@ class Threads:
         return list(groups.values())
 
     def close(self) -> None:
-        """Give the idle connection back, and close those that listen for nobody."""
+        """Give the idle connection back, and close those that no core listens on."""
         _release_all(self._idle)
         with contextlib.suppress(IndexError):
             while True:
                 self._listeners.pop().close()
 
-    def _find_listener(self, step: Subscribe) -> Listener | None:
+    def fan_out(self, step: FanOut) -> list[Any]:
+        """Run a core at each server; a silent server keeps its thread, but not the caller."""
+        began = boot_clock()
+        answers: list[Any] = [None] * len(step.cores)
+        arrived: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        for server, core in enumerate(step.cores):
+            Line.of(step.lines[server]).append(partial(self._run_at, server, core, arrived))
+        num_out, until = len(answers), step.until
+        while num_out:
+            now = boot_clock()
+            if until == step.until and step.is_enough(answers):
+                until = step.end_of_grace(began, now)
+            try:
+                server, answer = arrived.get(timeout=max(0.0, until - now))
+            except queue.Empty:
+                break
+            answers[server] = answer
+            num_out -= 1
+        return answers
+
+    def _run_at(
+        self, server: int, core: Core[Any], arrived: queue.SimpleQueue[tuple[int, Any]]
+    ) -> None:
+        try:
+            arrived.put((server, self.members[server].run(core)))
+        except Exception as error:  # noqa: BLE001 - an answer of the FanOut
+            arrived.put((server, error))
+
+    def find_listener(self, step: Subscribe) -> Listener | None:
+        """Return a connection that listens, or None if there can be none."""
         pool = self._pool(step.key)
         # Of a cluster's nodes only the one that hands the lock on knows who listens there.
         for listener in [listener for listener in self._listeners if listener.pool is pool]:
@@ -168,10 +218,12 @@ class Threads:
                 listener.close()
         return connect_listener(pool, step.seconds) if step.connect else None
 
-    def _connects_by(self, key: str) -> Mapping[str, Any]:
+    def settings_of(self, key: str) -> Mapping[str, Any]:
+        """Return the settings of the connections to the server of a key."""
         return redispy.settings_of(self._pool(key))
 
-    def _stop_listening(self, listener: Listener) -> None:
+    def stop_listening(self, listener: Listener) -> None:
+        """Keep a listener for another core, or close it."""
         if listener.is_open() and len(self._listeners) < IDLE_LISTENERS:
             self._listeners.append(listener)
         else:
@@ -397,6 +449,80 @@ def _noted(writes: Iterable[Sequence[bytes]], sent: list[bytes]) -> Iterator[Seq
         yield commands
 
 
+class _Scope:
+    """What one run of a core has open: a subscription and context managers."""
+
+    def __init__(self, runtime: Threads) -> None:
+        self._runtime = runtime
+        self._listener: Listener | None = None
+        self._entered: list[Any] = []
+
+    def carry_out(self, step: Effect) -> Any:
+        """Carry out a step without commands and return its answer."""
+        return _EFFECTS[type(step)](self, step)
+
+    def pause(self, step: Pause) -> None:
+        time.sleep(step.seconds)
+
+    def clock(self, _: Clock) -> Callable[[], float]:
+        return boot_clock
+
+    def behind(self, step: Behind) -> None:
+        run_behind(step.line, partial(self._runtime.run, step.core), step.seconds)
+
+    def fan_out(self, step: FanOut) -> list[Any]:
+        return self._runtime.fan_out(step)
+
+    def free_memory(self, step: FreeMemory) -> int | None:
+        return free_memory(self._runtime.settings_of(step.key))
+
+    def subscribe(self, step: Subscribe) -> bytes:
+        self._listener = self._listener or self._runtime.find_listener(step)
+        return self._listener.channel if self._listener else b""
+
+    def next_message(self, step: NextMessage) -> bytes | None:
+        return self._listener.wait(step.addressee, step.seconds) if self._listener else None
+
+    def enter(self, step: EnterContext) -> Exception | None:
+        if not hasattr(type(step.manager), "__enter__"):
+            return not_a_manager(step.manager, "a context manager")
+        try:
+            step.manager.__enter__()
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return error
+        self._entered.append(step.manager)
+        return None
+
+    def leave(self, _: ExitContext) -> Exception | None:
+        try:
+            self._entered.pop().__exit__(None, None, None)
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return error
+        return None
+
+    def close(self) -> None:
+        """Leave what the core did not, and stop listening."""
+        try:
+            while self._entered:
+                self._entered.pop().__exit__(*sys.exc_info())
+        finally:
+            if self._listener is not None:
+                self._runtime.stop_listening(self._listener)
+
+
+_EFFECTS: dict[type, Callable[[_Scope, Any], Any]] = {
+    Pause: _Scope.pause,
+    Clock: _Scope.clock,
+    Behind: _Scope.behind,
+    FanOut: _Scope.fan_out,
+    FreeMemory: _Scope.free_memory,
+    Subscribe: _Scope.subscribe,
+    NextMessage: _Scope.next_message,
+    EnterContext: _Scope.enter,
+    ExitContext: _Scope.leave,
+}
+
+
 def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:
     """Return the runtime of a client, the same for all filters over it."""
     # A client's id is not given to another one while its runtime, which holds it, lives.
@@ -404,6 +530,11 @@ def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:
     if shared is None:
         shared = _SHARED[id(client)] = Threads(client)
     return shared
+
+
+def threads_over(clients: Sequence[redis.Redis | redis.RedisCluster]) -> Threads:
+    """Return a runtime for cores that ask several servers, by FanOut only."""
+    return Threads(clients[0], [threads_for(client) for client in clients])
 
 
 _SHARED: weakref.WeakValueDictionary[int, Threads] = weakref.WeakValueDictionary()

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ConfigurationError
-from bloomlock.runtime import asides
+from bloomlock.runtime import clients
 from bloomlock.server import PrivateServer
 
 MIB = 2**20
@@ -114,7 +114,7 @@ def test_where_other_keys_give_way_only_the_limit_counts(small, policy, caplog):
 def test_the_memory_of_this_machine_bounds_a_server_on_it(valkey, tmp_path, monkeypatch):
     report = tmp_path / "meminfo"
     report.write_text("MemTotal:  9999999 kB\nMemAvailable:   20480 kB\nBuffers:  1 kB\n")
-    monkeypatch.setattr(asides, "MEMORY_REPORT", report)
+    monkeypatch.setattr(clients, "MEMORY_REPORT", report)
     expected = TOO_LARGE.format(
         "large", r"\d\d\.\d MiB", "the rest of this machine's memory is in use"
     )
@@ -126,7 +126,7 @@ def test_the_memory_of_this_machine_bounds_a_server_on_it(valkey, tmp_path, monk
 
 
 def test_the_memory_of_the_servers_machine_bounds_it(valkey, monkeypatch, tmp_path):
-    monkeypatch.setattr(asides, "MEMORY_REPORT", tmp_path / "none")
+    monkeypatch.setattr(clients, "MEMORY_REPORT", tmp_path / "none")
     with redis.Redis.from_url(valkey) as client:
         total = client.info("memory")["total_system_memory"]
         used = client.info("memory")["used_memory"]

@@ -130,7 +130,7 @@ class Ballot:
         runs: Which run of a server program said so.
         obtained: When it got a majority.
         closed: Whether the token is being given back, so that nobody is to be asked for it.
-        lines: What a driver keeps the questions to each server in order by.
+        lines: What the runtime keeps the questions to each server in order by.
     """
 
     def __init__(self, token: bytes, servers: int) -> None:
@@ -143,7 +143,7 @@ class Ballot:
         self.runs: list[bytes | None] = [None] * servers
         self.obtained = NEVER
         self.closed = False
-        self.lines: list[Any] = [None] * servers
+        self.lines: list[list[Any]] = [[None] for _ in range(servers)]
 
     def say_yes(self, server: int, sent: float) -> Vote:
         """Note that the server gave the token a lease that was asked for at `sent`."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bloomlock import QuorumError
-from bloomlock.effects import Pause
+from bloomlock.effects import FanOut, Pause
 from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.majority import Limits, MajoritySteps
 from bloomlock.locks.protocol.model import AcquireRequest
 from bloomlock.locks.protocol.quorum import Vote
-from bloomlock.locks.redlock_asking import AskEach
-from bloomlock.locks.redlock_core import MajorityAttempt
-from bloomlock.locks.redlock_steps import Limits, MajoritySteps
+from bloomlock.locks.quorum_lock import MajorityAttempt
 
 YES, NO, ABSTAINS = Vote.YES, Vote.NO, Vote.ABSTAINS
 LEASE = 5.0
@@ -33,7 +32,7 @@ class Driven:
 
     def answer(self, *votes: Vote | Exception | None, after: float = 0.0) -> object:
         """Answer a question to all servers; returns the next step."""
-        assert isinstance(self.step, AskEach)
+        assert isinstance(self.step, FanOut)
         self.now += after
         self.step = self.core.send(list(votes))
         return self.step
@@ -62,7 +61,7 @@ def test_the_time_spent_counts_against_the_lease():
 
 def test_a_majority_that_comes_when_the_lease_is_over_is_none():
     driven = Driven(until=100.0)
-    assert isinstance(driven.answer(YES, YES, YES, after=LEASE), AskEach)
+    assert isinstance(driven.answer(YES, YES, YES, after=LEASE), FanOut)
     with pytest.raises(QuorumError, match="nothing was left of the lease"):
         driven.answer(YES, YES, YES)
 
@@ -110,10 +109,10 @@ def test_servers_that_were_restarted_are_no_outage():
 
 def test_servers_that_were_silent_hold_up_no_try_that_others_have_votes_of():
     driven = Driven(until=None)
-    assert not driven.step.enough([YES, NO, None])
+    assert not driven.step.is_enough([YES, NO, None])
     driven.poll(YES, NO, None, after=1.0)
     driven.pause()
-    assert driven.step.enough([YES, NO, None])
-    assert not driven.step.enough([YES, None, None])
-    assert not driven.step.enough([None, NO, None])
-    assert driven.step.enough([YES, YES, None])
+    assert driven.step.is_enough([YES, NO, None])
+    assert not driven.step.is_enough([YES, None, None])
+    assert not driven.step.is_enough([None, NO, None])
+    assert driven.step.is_enough([YES, YES, None])

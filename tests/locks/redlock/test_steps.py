@@ -7,12 +7,15 @@ import pytest
 from bloomlock import QuorumError
 from bloomlock.effects import ConnectionLost, Pause, Request, deliver
 from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.majority import (
+    Limits,
+    MajoritySteps,
+    VotingServer,
+    note_sending,
+)
 from bloomlock.locks.protocol.model import AcquireRequest, ReleaseRequest
 from bloomlock.locks.protocol.quorum import Vote
 from bloomlock.locks.protocol.steps import Renewal
-from bloomlock.locks.protocol.voting import note_sending
-from bloomlock.locks.redlock_server import VotingServer
-from bloomlock.locks.redlock_steps import Limits, MajoritySteps
 
 YES, NO, ABSTAINS = Vote.YES, Vote.NO, Vote.ABSTAINS
 DOWN = OSError("down")

@@ -2,23 +2,202 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bloomlock.effects import ConnectionLost, Core
-from bloomlock.errors import QuorumError
-from bloomlock.locks.protocol.quorum import Ballot, Vote, agreement, is_decided, majority_of
-from bloomlock.locks.protocol.steps import LockSteps
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from .redlock_asking import AskEach
-from .redlock_server import LINGER_SECONDS, VotingServer
+from bloomlock.effects import (
+    ConnectionLost,
+    Core,
+    FanOut,
+    Pause,
+    Request,
+    encode_command,
+    run_way,
+)
+from bloomlock.errors import QuorumError
+
+from .model import Busy, ReleaseRequest
+from .quorum import Ballot, Vote, agreement, is_decided, majority_of, seconds_without_vote
+from .steps import ACQUIRE, Call, LockSteps, Renewal, renew_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeVar
 
     from bloomlock.keys import LockKeys
-    from bloomlock.locks.protocol.model import AcquireRequest, ReleaseRequest
-    from bloomlock.locks.protocol.steps import Renewal
+
+    from .model import AcquireRequest, Granted
+
+    T = TypeVar("T")
+
+INFO = encode_command("INFO", "server")
+_UPTIME = re.compile(rb"^uptime_in_seconds:(\d+)", re.MULTILINE)
+_RUN = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
+
+
+class Answer(NamedTuple):
+    """What a server said.
+
+    Attributes:
+        answer: Whether it gave the lock.
+        uptime: For how many seconds it has been up, None if it does not tell.
+        run: Which run of a server program it is, None if it does not tell.
+    """
+
+    answer: Granted | Busy
+    uptime: int | None
+    run: bytes | None
+
+
+def ask_with_age(keys: LockKeys, asking: AcquireRequest, missing: set[str]) -> Core[Answer]:
+    """Take the lock at one server and ask how long it has been up; one round trip.
+
+    The age is told after the lock was taken, and on the same connection, so a restart in between
+    cannot hide.
+
+    Raises:
+        ConnectionLost: If the server does not answer.
+        redis.exceptions.RedisError: What it answers instead. It may have given the lock all the
+            same.
+    """
+    call = Call(keys, asking, INFO)
+    answer, info = yield from run_way(ACQUIRE.ways, call, missing)
+    return _read(answer, info)
+
+
+def _read(answer: Granted | Busy, info: bytes) -> Answer:
+    uptime, run = _UPTIME.search(info), _RUN.search(info)
+    return Answer(answer, int(uptime[1]) if uptime else None, run[1] if run else None)
+
+
+def note_sending(core: Core[T], note: Callable[[bool], None]) -> Core[T]:
+    """Run a core; `note` is told for each request whether any byte of it may have been sent.
+
+    A server that is down is not waited for: whoever polls comes back by himself.
+    """
+    step: Any
+    failure: ConnectionLost | None = None
+    try:
+        step = next(core)
+        while True:
+            if failure is not None and isinstance(step, Pause) and step.seconds:
+                raise failure
+            failure = None
+            try:
+                replies = yield step
+            except ConnectionLost as lost:
+                note(lost.sent)
+                step, failure = core.throw(lost), lost
+            else:
+                note(isinstance(step, Request))
+                step = core.send(replies)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
+LINGER_SECONDS = 10.0
+"""How long a server that does not answer is told in the background that a lock is given back."""
+
+
+class VotingServer:
+    """One of several servers.
+
+    Args:
+        index: Which one.
+        keys: The keys of the lock, the same on each server.
+        missing: What this one is known to lack.
+        longest_ttl: See Redlock.
+        clock: Seconds, counting in suspend.
+
+    Attributes:
+        steps: The plain steps on this server.
+        slow: Whether it was silent when it was asked for its vote last.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        keys: LockKeys,
+        missing: set[str],
+        longest_ttl: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """Keep the parameters."""
+        self.index = index
+        self.steps = LockSteps(keys, missing)
+        self.slow = False
+        self._missing = missing
+        self._longest_ttl = longest_ttl
+        self._clock = clock
+
+    def vote(self, ballot: Ballot, asking: AcquireRequest, until: float) -> Core[Vote]:
+        """Ask for the lock, unless it is too late for that by now."""
+        if ballot.closed or self._clock() >= until:
+            return Vote.SILENT
+        may_be_there = False
+
+        def note(sent: bool) -> None:
+            nonlocal may_be_there
+            may_be_there = may_be_there or sent
+
+        ballot.there[self.index] = True
+        try:
+            answer = yield from note_sending(self._take(asking), note)
+        except (ConnectionLost, RedisError):
+            ballot.there[self.index] = may_be_there
+            raise
+        self.slow = False
+        ballot.runs[self.index] = answer.run
+        if isinstance(answer.answer, Busy):
+            return ballot.say_no(self.index)
+        now = self._clock()
+        if seconds := seconds_without_vote(answer.uptime, self._longest_ttl):
+            ballot.counts_from[self.index] = now + seconds
+        return ballot.say_yes(self.index, now)
+
+    def _take(self, asking: AcquireRequest) -> Core[Answer]:
+        if self._longest_ttl:
+            return (yield from ask_with_age(self.steps.keys, asking, self._missing))
+        return Answer((yield from self.steps.acquire(asking)), None, None)
+
+    def renew(self, ballot: Ballot, renewal: Renewal, until: float) -> Core[Vote]:
+        """Renew the lease, unless it is too late for that by now; never takes the lock anew."""
+        if not ballot.there[self.index]:
+            return Vote.NO
+        sent = self._clock()
+        if ballot.closed or sent >= until:
+            return Vote.SILENT
+        [held] = yield from renew_all([renewal], self._missing)
+        if isinstance(held, Exception):
+            raise held
+        return ballot.say_yes(self.index, sent) if held else ballot.say_no(self.index)
+
+    def leave(self, ballot: Ballot) -> Core[Vote]:
+        """Give back at one server, again and again if it is there but does not answer."""
+        until, pause = self._clock() + LINGER_SECONDS, SHORTEST_RETRY
+        while ballot.there[self.index]:
+            leaving = ReleaseRequest(ballot.token)
+            try:
+                held = yield from self.steps.release(leaving, waiters=False)
+            except ConnectionLost as lost:
+                is_slow = isinstance(lost.cause, RedisTimeoutError)
+                if not is_slow or self._clock() + pause > until:
+                    raise
+            else:
+                counts = self._clock() >= ballot.counts_from[self.index]
+                ballot.say_no(self.index)
+                if held is False:
+                    return Vote.NO
+                return Vote.YES if counts else Vote.ABSTAINS
+            yield Pause(pause)
+            pause = min(2 * pause, LONGEST_RETRY)
+        return Vote.NO
 
 
 class Limits(NamedTuple):
@@ -191,15 +370,15 @@ class MajoritySteps(LockSteps):
         self,
         ballot: Ballot,
         question: Callable[[VotingServer], Core[Vote]],
-        enough: Callable[[Sequence[Any]], bool],
+        is_enough: Callable[[Sequence[Any]], bool],
         lease_ms: int,
     ) -> Core[list[Vote | None]]:
         seconds = self._limits.server_timeout
         cores = [_recorded(question(server), ballot, server.index) for server in self._servers]
-        patience = max(seconds, lease_ms / 1000)
-        step: Any = AskEach(cores, ballot.lines, self._clock() + seconds, enough, patience)
+        patience_s = max(seconds, lease_ms / 1000)
+        fan_out = FanOut(cores, ballot.lines, self._clock() + seconds, is_enough, patience_s)
         votes: list[Vote | None] = []
-        for server, answer in enumerate((yield step)):
+        for server, answer in enumerate((yield fan_out)):
             if isinstance(answer, Exception):
                 ballot.errors[server] = (
                     answer.cause if isinstance(answer, ConnectionLost) else answer
