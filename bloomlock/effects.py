@@ -425,7 +425,7 @@ class Way(NamedTuple, Generic[Item, T]):
     """
 
     needs: str
-    send: Callable[[Sequence[Item]], Core[Sequence[T | Exception]]]
+    send: Callable[[Sequence[Item]], Core[list[T | Exception]]]
     is_refused: Callable[[Exception], bool] = lambda error: (
         isinstance(error, redis.exceptions.NoScriptError) or is_missing(error)
     )
@@ -455,22 +455,22 @@ def run_ways(
     Returns:
         For each item its result, or the exception that the last way tried answered it with.
     """
-    answers: list[Any] = [None] * len(items)
-    left: Sequence[int] = range(len(items))
-    for way in ways:
-        if way.needs in missing and way is not ways[-1]:
-            continue
-        chosen = items if len(left) == len(items) else [items[index] for index in left]
-        refused = []
-        for index, answer in zip(left, (yield from way.send(chosen)), strict=True):
+    way = ways[0]
+    while way.needs in missing and len(ways) > 1:
+        ways = ways[1:]
+        way = ways[0]
+    answers = yield from way.send(items)
+    errors = [(i, answer) for i, answer in enumerate(answers) if isinstance(answer, Exception)]
+    if not errors:
+        return answers
+    refused = [(index, error) for index, error in errors if way.is_refused(error)]
+    if any(is_missing(error) for _, error in refused):
+        missing.add(way.needs)
+    if refused and len(ways) > 1:
+        left = [items[index] for index, _ in refused]
+        later = yield from run_ways(ways[1:], left, missing)
+        for (index, _), answer in zip(refused, later, strict=True):
             answers[index] = answer
-            if isinstance(answer, Exception) and way.is_refused(answer):
-                refused.append(index)
-                if is_missing(answer):
-                    missing.add(way.needs)
-        if not refused:
-            break
-        left = refused
     return answers
 
 

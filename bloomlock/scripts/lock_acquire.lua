@@ -1,17 +1,17 @@
 -- Take a lock, or stand in its queue in the same step.
 -- KEYS: see lock_common.lua
--- ARGV: 1 token, 2 group (empty: exclusive), 3 lease in ms, 4 1 if it may join its group past
---       waiters, 5 its record in the queue (empty: not willing to wait)
+-- ARGV: 1 group (empty: exclusive), 2 lease in ms, 3 1 if it may join its group past waiters,
+--       4 token, 5 its record in the queue (empty: not willing to wait)
 -- Reply: {1, fence, 1 if somebody waits behind} or {0, ms left of the holder's lease, position in
 --       the queue or -1, a number that fences of later grants exceed}
-local token, group, lease_ms, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
+local group, lease_ms, token, record = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5]
 
 local value = forget()
 local waiters = redis.call('EXISTS', KEYS[3])
 
 local function is_available(is_behind)
     local joinable = group ~= '' and value == '=' .. group
-    if joinable and ARGV[4] == '1' then
+    if joinable and ARGV[3] == '1' then
         return true
     end
     return (joinable or not value) and not is_behind

@@ -68,7 +68,8 @@ Answer: TypeAlias = tuple[R, Any]
 """What a step returns, and the reply to the command behind it."""
 
 SCRIPTS = "scripts"
-CACHED_HEADS = 1024
+CACHED_OPENINGS = 1024
+"""Beginnings of commands, which stay the same for a lock."""
 TRIES = 200
 SHORTEST_PAUSE = 0.0005
 LONGEST_PAUSE = 0.05
@@ -90,7 +91,7 @@ class Call(NamedTuple, Generic[Q]):
         keys: Of the lock.
         request: What is asked.
         after: A command to send behind the step, on the same connection.
-        repeatable: Whether it is sent again when its reply is lost.
+        repeatable: Whether it is sent again when its reply is lost; the same for all of a batch.
     """
 
     keys: LockKeys
@@ -104,7 +105,9 @@ class Change(Generic[Q, R]):
 
     Args:
         name: Of the script.
-        arguments: Makes the script's ARGV of a request.
+        constant: Returns the first arguments of the script, which are the same from one request
+            of a lock to the next.
+        varying: Returns the others.
         read: Reads the script's reply.
         transition: The rule.
         channel: Where the client that asks listens; None: the rule makes no grant.
@@ -116,7 +119,9 @@ class Change(Generic[Q, R]):
     def __init__(
         self,
         name: str,
-        arguments: Callable[[Q], Sequence[bytes | int]],
+        *,
+        constant: Callable[[Q], tuple[bytes | int, ...]],
+        varying: Callable[[Q], tuple[bytes, ...]],
         read: Callable[[Any], R],
         transition: Callable[[LockState, int, Q, Announce, Hears], R],
         channel: Callable[[Q], bytes | None],
@@ -128,19 +133,28 @@ class Change(Generic[Q, R]):
             Way(SCRIPTS, lambda calls: self._by_script(calls, self._by_source)),
             Way("", self._under_watch),
         )
-        self._arguments = arguments
+        self._constant = constant
+        self._varying = varying
         self._read = read
         self._transition = transition
         self._channel = channel
-        self._head = lru_cache(CACHED_HEADS)(self.script.head)
+        self._opening = lru_cache(CACHED_OPENINGS)(self._encode_opening)
+
+    def _encode_opening(
+        self, keys: LockKeys, constant: tuple[bytes | int, ...], num_varying: int
+    ) -> bytes:
+        head = self.script.head(keys, len(constant) + num_varying)
+        return head + encode_arguments(*constant)
 
     def by_digest(self, call: Call[Q]) -> bytes:
         """Return the command that runs the script by its digest."""
-        arguments = self._arguments(call.request)
-        return self._head(call.keys, len(arguments)) + encode_arguments(*arguments)
+        varying = self._varying(call.request)
+        opening = self._opening(call.keys, self._constant(call.request), len(varying))
+        return opening + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in varying])
 
     def _by_source(self, call: Call[Q]) -> bytes:
-        return self.script.by_source(call.keys, self._arguments(call.request))
+        arguments = self._constant(call.request) + self._varying(call.request)
+        return self.script.by_source(call.keys, arguments)
 
     def _by_script(
         self, calls: Sequence[Call[Q]], encode: Callable[[Call[Q]], bytes]
@@ -150,19 +164,7 @@ class Change(Generic[Q, R]):
             commands.append(encode(call))
             if call.after is not None:
                 commands.append(call.after)
-        request = Request(calls[0].keys.lock, commands)
-        replies = iter((yield from collect(request, repeatable=_may_repeat(calls))))
-        answers: list[Answer[R] | Exception] = []
-        for call in calls:
-            reply = next(replies)
-            after = None if call.after is None else next(replies)
-            if isinstance(reply, Exception):
-                answers.append(reply)
-            else:
-                answers.append(
-                    after if isinstance(after, Exception) else (self._read(reply), after)
-                )
-        return answers
+        return _exchange(calls, commands, self._read)
 
     def _under_watch(self, calls: Sequence[Call[Q]]) -> Core[list[Answer[R] | Exception]]:
         answers: list[Answer[R] | Exception] = []
@@ -199,30 +201,40 @@ class Change(Generic[Q, R]):
 def _compare_and_delete(name: str, *condition: str) -> Way[Call[ReleaseRequest], Answer[bool]]:
     """Return a native way to release; what is behind it is whether there is a queue."""
 
+    @lru_cache(CACHED_OPENINGS)
+    def encode(keys: LockKeys) -> tuple[bytes, bytes]:
+        words = (name, keys.lock, *condition)
+        opening = b"*%d\r\n%b" % (len(words) + 1, encode_arguments(*words))
+        return opening, encode_command("EXISTS", keys.queue)
+
     def send(calls: Sequence[Call[ReleaseRequest]]) -> Core[list[Answer[bool] | Exception]]:
-        commands = []
-        for keys, released, *_ in calls:
-            commands.append(encode_command(name, keys.lock, *condition, released.token))
-            commands.append(encode_command("EXISTS", keys.queue))
-        request = Request(calls[0].keys.lock, commands)
-        replies = yield from collect(request, repeatable=_may_repeat(calls))
-        answers: list[Answer[bool] | Exception] = []
-        for deleted, queue in zip(replies[::2], replies[1::2], strict=True):
-            answers.append(_error_in(deleted, queue) or (bool(deleted), queue))
-        return answers
+        commands: list[bytes] = []
+        for keys, request, *_ in calls:
+            opening, exists = encode(keys)
+            commands += (b"%b$%d\r\n%b\r\n" % (opening, len(request.token), request.token), exists)
+        return _exchange(calls, commands, bool)
 
     return Way(name, send)
 
 
-def _error_in(*replies: object) -> Exception | None:
-    for reply in replies:
-        if isinstance(reply, Exception):
-            return reply
-    return None
+def _exchange(
+    calls: Sequence[Call[Any]], commands: list[bytes], read: Callable[[Any], R]
+) -> Core[list[Answer[R] | Exception]]:
+    """Send the command of each call, or each call's command and the one behind it."""
+    request = Request(calls[0].keys.lock, commands)
+    replies = yield from collect(request, repeatable=calls[0].repeatable)
+    if len(replies) == len(calls):
+        return [each if isinstance(each, Exception) else (read(each), None) for each in replies]
+    return [
+        _error_in(reply, after) or (read(reply), after)
+        for reply, after in zip(replies[::2], replies[1::2], strict=True)
+    ]
 
 
-def _may_repeat(calls: Sequence[Call[Any]]) -> bool:
-    return all(call.repeatable for call in calls)
+def _error_in(reply: object, after: object) -> Exception | None:
+    if isinstance(reply, Exception):
+        return reply
+    return after if isinstance(after, Exception) else None
 
 
 def _read_acquire(reply: Any) -> Granted | Busy:
@@ -233,28 +245,29 @@ def _read_acquire(reply: Any) -> Granted | Busy:
 
 ACQUIRE: Change[AcquireRequest, Granted | Busy] = Change(
     "lock_acquire",
-    lambda request: (
-        request.token,
-        request.group,
-        request.lease_ms,
-        int(request.may_join),
-        request.record,
-    ),
-    _read_acquire,
-    model.acquire,
-    lambda request: request.channel,
+    constant=lambda request: (request.group, request.lease_ms, int(request.may_join)),
+    varying=lambda request: (request.token, request.record),
+    read=_read_acquire,
+    transition=model.acquire,
+    channel=lambda request: request.channel,
 )
 RELEASE: Change[ReleaseRequest, bool] = Change(
-    "lock_release", lambda request: request, bool, model.release, lambda _: b""
+    "lock_release",
+    constant=lambda request: (request.group,),
+    varying=lambda request: (request.token, request.record),
+    read=bool,
+    transition=model.release,
+    channel=lambda _: b"",
 )
 # No native command renews: SET IFEQ sets a shorter lease too, so a late copy of an earlier renewal
 # would shorten what was extended since.
 RENEW: Change[Renewal, bool] = Change(
     "lock_renew",
-    lambda renewal: renewal[1:],
-    bool,
-    lambda state, now_us, renewal, *_: model.renew(state, now_us, *renewal[1:]),
-    lambda _: None,
+    constant=lambda renewal: (renewal.group, renewal.lease_ms),
+    varying=lambda renewal: (renewal.token,),
+    read=bool,
+    transition=lambda state, now_us, renewal, *_: model.renew(state, now_us, *renewal[1:]),
+    channel=lambda _: None,
 )
 RELEASE_EXCLUSIVE = (
     _compare_and_delete("DELIFEQ"),
@@ -306,8 +319,7 @@ class LockSteps:
             Whether the lock was held; None: not known, a first try may have released it.
             One round trip; two if a client waits that was not known.
         """
-        once = Call(self.keys, request, repeatable=False)
-        again = once._replace(repeatable=True)
+        once, again = Call(self.keys, request, None, False), Call(self.keys, request)
         shared = waiters or request.group or request.record
         repeated = False
         for ways in (RELEASE.ways,) if shared else (RELEASE_EXCLUSIVE, RELEASE.ways):
