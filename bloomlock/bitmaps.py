@@ -49,7 +49,7 @@ def set_rows(bits: Bytes, rows: Rows) -> None:
 
 
 def rows_missing(bits: Bytes, rows: Rows) -> Flags:
-    """Tell for each row whether any of its bits is 0: then the item was never added.
+    """Return for each row whether any of its bits is 0: then the item was never added.
 
     >>> rows_missing(np.full(16, 128, np.uint8), np.array([[64, 72], [64, 73]], np.uint64)).tolist()
     [False, True]
@@ -62,7 +62,7 @@ def rows_missing(bits: Bytes, rows: Rows) -> Flags:
 
 
 def add_rows(bits: Bytes, rows: Rows, digests: Words) -> Flags:
-    """Set every bit of every row, and tell for each whether its item is new.
+    """Set every bit of every row, and return for each whether its item is new.
 
     An item is new if one of its bits was 0 before its slice of the batch (BITS_PER_SLICE) and no
     earlier item of the slice is the same. Adding one by one differs in one way only: there an item
@@ -71,7 +71,7 @@ def add_rows(bits: Bytes, rows: Rows, digests: Words) -> Flags:
     Args:
         bits: The bitmap.
         rows: n rows of k bit numbers.
-        digests: The n digests the rows come from, which tell items apart.
+        digests: The n digests the rows come from, which distinguish the items.
 
     >>> bits, rows = np.zeros(16, np.uint8), np.array([[64, 72], [65, 72], [64, 72]], np.uint64)
     >>> add_rows(bits, rows, rows).tolist()
@@ -93,7 +93,7 @@ def add_rows(bits: Bytes, rows: Rows, digests: Words) -> Flags:
 
 
 def first_of_each(digests: Words) -> Flags:
-    """Tell for each item whether none before it in the batch has the same digest.
+    """Return for each item whether none before it in the batch has the same digest.
 
     Each item writes its number into a table at a place its digest gives; written from the last to
     the first, the first stays. Who finds another number there is a repeat if the digests agree in

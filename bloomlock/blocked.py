@@ -94,7 +94,7 @@ def places_in_blocks(digests: Words, num_blocks: int, num_hashes: int) -> Words:
 
 
 def block_rate(num_hashes: int, items_per_block: float) -> float:
-    """Return the false-positive rate of blocks that hold so many items on average.
+    """Return the false-positive rate of blocks that hold this many items on average.
 
     Cost: 0.2 milliseconds.
 

@@ -84,12 +84,12 @@ def header_of(generation: int) -> int:
 
 
 def is_header(value: int) -> bool:
-    """Tell whether the first 64 bits of a string are a filter's header."""
+    """Return whether the first 64 bits of a string are a filter's header."""
     return value >> 56 == _MAGIC >> 56
 
 
 def has_unknown_flags(value: int) -> bool:
-    """Tell whether a header carries flags, which this version cannot know."""
+    """Return whether a header carries flags, which this version cannot know."""
     return value & _FLAGS != 0
 
 
@@ -170,7 +170,7 @@ class Descriptor:
         return replace(self, generation=generation, state=state, cleared=cleared)
 
     def same_bits(self, other: Descriptor) -> bool:
-        """Tell whether an item has the same offsets in both."""
+        """Return whether an item has the same offsets in both."""
         mine = (self.size, self.seeds, self.layout, self.key)
         return mine == (other.size, other.seeds, other.layout, other.key)
 

@@ -78,7 +78,7 @@ class OutcomeUnknownError(PartialResultError):
     """The bytes of an update may have left and no reply came: it may or may not have happened.
 
     Treat the item as new (working twice is better than never), or ask `exists` if a seen item
-    that nobody works on does no harm. `on_unknown="new"` does the former without raising.
+    without a worker does no harm. `on_unknown="new"` does the former without raising.
     """
 
 
@@ -97,7 +97,7 @@ class LockNotOwnedError(LockError, redis.exceptions.LockNotOwnedError):
 class LockLostError(LockNotOwnedError):
     """The lock was held and is no more.
 
-    Its lease ran out before it could be renewed, or its key was deleted. Somebody else may have
+    Its lease ended before it could be renewed, or its key was deleted. Another client may have
     worked since.
     """
 
@@ -111,7 +111,7 @@ class _BatchRedisError(BatchError, redis.exceptions.RedisError):
 
 
 class _BatchConnectionError(BatchError, redis.exceptions.ConnectionError):
-    """A batch stopped by a server that cannot be reached, or lets nobody in."""
+    """A batch stopped by a server that cannot be reached, or refuses connections."""
 
 
 class _BatchTimeoutError(BatchError, redis.exceptions.TimeoutError):

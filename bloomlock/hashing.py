@@ -23,7 +23,7 @@ it exchange the digests of two neighbouring seeds: without it both would have th
 With a key. The digest is not Murmur3's but the 16 bytes of BLAKE2b (RFC 7693) with that key and
 that digest size, h1 and h2 its halves, little-endian; the rest is default hashing, in any layout.
 Murmur3 with a known seed can be inverted, so a stranger can make an item with the bits of another
-one; without the key nobody can.
+one, but not without the key.
 
 The blocked layout has its own places (blocked.py), from the same digest and in the same shard.
 
@@ -64,7 +64,7 @@ OFFSETS_PER_SLICE = 2**16
 
 DIGEST_BYTES = 16
 MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
-"""128 bits, which nobody tries out, to as many as BLAKE2b takes."""
+"""From 128 bits, too many to try them all, to as many as BLAKE2b takes."""
 
 RANDOM_KEY_BYTES = 32
 _HALVES = Struct("<QQ")
@@ -76,7 +76,7 @@ class HashKey:
 
     Attributes:
         check: A keyed hash of nothing in hexadecimal: the same for the same key.
-        stored: Whether the key is stored with the filter; else whoever uses it brings it.
+        stored: Whether the key is stored with the filter; else each client brings it.
         secret: The key; None where it was not brought (yet).
     """
 
@@ -293,7 +293,7 @@ class Hasher:
     def _enhanced(self, digests: Words) -> Words:
         bits = np.uint64(self.shard_bits)
         i, pairs, triples = self._terms
-        # Column by column, so that whoever goes through the offsets has long runs in memory, and
+        # Column by column, so that a loop over the offsets has long runs in memory, and
         # in slices that stay in the cache.
         columns = np.empty((self.num_hashes, len(digests)), np.uint64)
         step = OFFSETS_PER_SLICE // self.num_hashes

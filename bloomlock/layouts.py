@@ -34,7 +34,7 @@ class Formulas(Protocol):
         """Return the false-positive rate after `count` distinct items."""
 
     def error_rate_at_fill(self, fill_ratio: float, num_hashes: int) -> float:
-        """Return the false-positive rate of a filter of which so many bits are set."""
+        """Return the false-positive rate of a filter with this part of its bits set."""
 
     def estimate_count(self, bits_set: float, num_bits: int, num_hashes: int) -> float:
         """Return the number of distinct items from the number of set bits."""

@@ -297,7 +297,7 @@ def estimate_count(bits_set: float, num_bits: int, num_hashes: float) -> float:
     """Return the number of distinct items from the number of set bits: -(m/k) ln(1 - X/m).
 
     Source: Swamidass, Baldi 2007. A bitmap with every bit set gives the estimate for one clear
-    bit, the largest the bitmap can tell.
+    bit, the largest estimate there is.
 
     >>> round(estimate_count(4_796_000, 9592955, 7))
     949768
