@@ -1,4 +1,4 @@
-"""A command as a child process, and who ends it if this process cannot.
+"""A command as a child process, which a guard ends if this process cannot.
 
 With no terminal around, the command gets a process group of its own and signals go to all of it:
 ending `sh -c "fetch; load"` has to end what the shell is running, too. At a terminal it stays in
@@ -18,6 +18,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bloomlock.server import ProcessGuard
+
 from .errors import Failure, warn
 
 if TYPE_CHECKING:
@@ -27,17 +29,6 @@ SIGNAL_STATUS = 128
 _SHELL = "/bin/sh"
 _FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
 _PAUSE = 0.05
-
-# Waits for the end of its input, which comes when this process is gone, however it went. $1 is a
-# number of tenths of a second.
-_GUARD = """
-while read -r line; do target=$line; done
-[ -n "$target" ] || exit 0
-kill -s TERM -- "$target"; kill -s CONT -- "$target"
-left=$1
-while [ "$left" -gt 0 ] && kill -s 0 -- "$target"; do sleep 0.1; left=$((left - 1)); done
-kill -s KILL -- "$target"
-"""
 
 
 class CannotRunError(Failure):
@@ -95,7 +86,7 @@ class Child:
         """Start it, under guard."""
         self._ended = asyncio.Event()
         self._alone = not _has_terminal()
-        self._guard = _Guard(grace)
+        self._guard = ProcessGuard(grace)
         try:
             self._process = self._start(program, arguments, environment)
         except BaseException:
@@ -145,7 +136,7 @@ class Child:
             await self.wait()
 
     def _send(self, number: int) -> bool:
-        """Return whether there was anybody to send it to, where it is a group."""
+        """Return whether there was a process to send it to, where it is a group."""
         try:
             if self._alone:
                 os.killpg(self._process.pid, number)
@@ -187,45 +178,12 @@ class Child:
             # What the caller opened for it (`3< file`, `<(...)`) is for it.
             close_fds=False,
             process_group=0 if self._alone else None,
-            # One write between fork and exec. If it were done here afterwards, a command could
-            # run that no guard knows.
-            preexec_fn=self._guard.watch_group if self._alone else self._guard.watch,  # noqa: PLW1509
+            # Between fork and exec: afterwards, a command could run that no guard knows.
+            preexec_fn=self._name_to_guard,  # noqa: PLW1509
         )
 
-
-class _Guard:
-    """A small shell that ends a process if this one is killed; a portable PR_SET_PDEATHSIG.
-
-    That would send one signal, without a second one for who does not listen, on Linux only, and
-    forgets about it when the command is run as another user.
-    """
-
-    def __init__(self, grace: float) -> None:
-        # Both ends stay open here, so that a guard that is gone breaks nothing.
-        self._pipe = os.pipe()
-        self._process = subprocess.Popen(  # noqa: S603 - a fixed script, arguments apart
-            [_SHELL, "-c", _GUARD, "sh", str(round(grace * 10))],
-            stdin=self._pipe[0],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
-
-    def watch(self) -> None:
-        """Name the process that calls this as the one to be ended."""
-        os.write(self._pipe[1], b"%d\n" % os.getpid())
-
-    def watch_group(self) -> None:
-        """Name the group that is led by the process that calls this."""
-        os.write(self._pipe[1], b"-%d\n" % os.getpid())
-
-    def dismiss(self) -> None:
-        """End the shell without what it waits for."""
-        self._process.kill()
-        self._process.wait()
-        for end in self._pipe:
-            os.close(end)
+    def _name_to_guard(self) -> None:
+        self._guard.watch(-os.getpid() if self._alone else os.getpid())
 
 
 def _has_terminal() -> bool:

@@ -7,13 +7,14 @@ user can reach, started by whichever process needs it first and left running for
 
 from __future__ import annotations
 
-from bloomlock.server.embedded import embedded_url, start, stop
+from bloomlock.server.embedded import ServerStatus, embedded_url, start, status, stop
 from bloomlock.server.private import PrivateServer
-from bloomlock.server.report import ServerStatus, status
+from bloomlock.server.process import ProcessGuard
 from bloomlock.server.urls import explained, find_address, hide_secret
 
 __all__ = [
     "PrivateServer",
+    "ProcessGuard",
     "ServerStatus",
     "embedded_url",
     "explained",

@@ -1,4 +1,4 @@
-"""The one server that all processes of a user share: find it, start it, stop it."""
+"""The one server that all processes of a user share: find, start, stop and look at it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,70 @@ import logging
 import math
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import filelock
 from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.server import life, process
+from bloomlock.server import process
 from bloomlock.server.paths import Home, find_home
-from bloomlock.server.probe import Answer, ask, connect, log_tail
-from bloomlock.server.trouble import died, explained, refuse_other_host, unreachable
+from bloomlock.server.probe import (
+    Answer,
+    ask,
+    connect,
+    died,
+    explained,
+    is_disk_full,
+    log_tail,
+    refuse_other_host,
+    unreachable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
 _PING_TIMEOUT = 1.0
-# A living server that says nothing for so long is taken to hang (seconds).
-_PATIENCE = 5.0
+_STATUS_TIMEOUT = 1.0
+# A living server that says nothing for this many seconds is taken to hang.
+_HANG_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """What is known of the embedded server.
+
+    Attributes:
+        running: Whether it lives; everything from `pid` on is None if it does not.
+        data_dir: Directory of its data.
+        socket_path: Its unix socket.
+        url: Its address for redis-py.
+        pid: Process id.
+        loading: Whether it is still reading its data and takes no commands yet.
+        version: Version of Valkey.
+        uptime: Seconds since its start.
+        memory_bytes: Memory it takes.
+        aof_bytes: Size of its append-only file; None also while it is loading.
+        keys: Number of keys in all its databases.
+        refuses_writes: Why it refuses writes; None if it takes them.
+    """
+
+    running: bool
+    data_dir: Path
+    socket_path: Path
+    url: str
+    pid: int | None = None
+    loading: bool | None = None
+    version: str | None = None
+    uptime: int | None = None
+    memory_bytes: int | None = None
+    aof_bytes: int | None = None
+    keys: int | None = None
+    refuses_writes: str | None = None
 
 
 def embedded_url(timeout: float = 30.0) -> str:
@@ -92,34 +137,62 @@ def stop(timeout: float = 10.0) -> bool:
     home = find_home()
     with explained(home):
         home.check()
-        if not life.is_held(home.life_file):
+        if not home.life_lock.is_held():
             return False
         home.check_files()
         deadline = time.monotonic() + timeout
         with _sole_starter(home, deadline):
-            if not life.is_held(home.life_file):
+            if not home.life_lock.is_held():
                 return False
             refuse_other_host(home)
             asked = _ask_to_end(home, min(2.0, timeout / 3))
-            if not (asked and life.wait_free(home.life_file, deadline - timeout / 3)):
+            if not (asked and home.life_lock.wait_free(deadline - timeout / 3)):
                 process.end(home, deadline)
     logger.info("stopped the embedded server in %s", home.data_dir)
     return True
 
 
+def status() -> ServerStatus:
+    """Look at the embedded server; starts and creates nothing. Takes 1-2 s at the most.
+
+    Raises:
+        ServerError: A server lives but does not answer, or runs on another host.
+        ConfigurationError: BLOOMLOCK_HOME is not an absolute path.
+    """
+    home = find_home()
+    deadline = time.monotonic() + _STATUS_TIMEOUT
+    with explained(home):
+        while True:
+            there = home.check()
+            if not home.life_lock.is_held():
+                return ServerStatus(
+                    running=False,
+                    data_dir=home.data_dir,
+                    socket_path=home.socket_path,
+                    url=home.url,
+                )
+            refuse_other_host(home)
+            info = _info(home) if there else None
+            if info is not None:
+                return _describe(home, info)
+            # It may be in the middle of its start or of its end.
+            if time.monotonic() >= deadline:
+                raise unreachable(home, Answer())
+            time.sleep(0.01)
+
+
 def _check_timeout(timeout: float) -> None:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise ConfigurationError(f"timeout is {timeout!r}: it must be a number of seconds above 0")
-    if not 0 < timeout < math.inf:
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout < math.inf:
         raise ConfigurationError(f"timeout is {timeout!r}: it must be a number of seconds above 0")
 
 
 def _bring_up(home: Home, timeout: float) -> bool:
-    """Wait until the server is ready; start it once if none lives. Tells whether it did."""
+    """Wait until the server is ready; start it once if none lives. Returns whether it did."""
     home.prepare()
     deadline = time.monotonic() + timeout
     log_start: int | None = None
-    heard = time.monotonic()
+    heard_at = time.monotonic()
     pause = 0.002
     while True:
         answer = _ask(home, deadline)
@@ -129,18 +202,18 @@ def _bring_up(home: Home, timeout: float) -> bool:
         if answer.text and not answer.busy:
             raise unreachable(home, answer)
         if answer.busy:
-            heard = now
-        if not life.is_held(home.life_file):
+            heard_at = now
+        if not home.life_lock.is_held():
             if log_start is not None:
                 raise died(home, log_tail(home.log_file, log_start))
             log_start = _start_once(home, deadline)
-            heard = time.monotonic()
+            heard_at = time.monotonic()
         elif now >= deadline:
             refuse_other_host(home)
             raise unreachable(home, answer)
-        elif now - heard >= _PATIENCE and home.pid() is not None:
+        elif now - heard_at >= _HANG_TIMEOUT and home.pid() is not None:
             _replace_or_give_up(home, deadline)
-            heard = time.monotonic()
+            heard_at = time.monotonic()
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
 
@@ -152,8 +225,8 @@ def _ask(home: Home, deadline: float) -> Answer:
 
 
 def _start_once(home: Home, deadline: float) -> int | None:
-    """Start a server unless somebody else just did; return where its part of the log begins."""
-    with _sole_starter(home, deadline), life.hold(home.life_file) as fd:
+    """Start a server unless another process just did; return where its part of the log begins."""
+    with _sole_starter(home, deadline), home.life_lock.hold() as fd:
         if fd is None:
             return None
         log_start = process.spawn(home, fd, deadline)
@@ -162,20 +235,20 @@ def _start_once(home: Home, deadline: float) -> int | None:
 
 
 def _replace_or_give_up(home: Home, deadline: float) -> None:
-    """End a living server whose socket somebody removed: nobody will ever reach it again."""
+    """End a living server whose socket was removed: no client can reach it."""
     refuse_other_host(home)
     pid = home.pid()
     if home.check():
         raise unreachable(home, Answer())
     with _sole_starter(home, deadline):
-        if home.pid() != pid or home.check() or not life.is_held(home.life_file):
-            return  # somebody else has done it
+        if home.pid() != pid or home.check() or not home.life_lock.is_held():
+            return  # another process has done it
         logger.warning("the embedded server in %s lost its socket: restarting it", home.data_dir)
         process.end(home, deadline)
 
 
 def _ask_to_end(home: Home, timeout: float) -> bool:
-    """Send SHUTDOWN; tell whether the server may have got it."""
+    """Send SHUTDOWN; return whether the server may have got it."""
     if not home.check():
         return False
     with connect(home.socket_path, timeout) as client:
@@ -208,3 +281,41 @@ def _sole_starter(home: Home, deadline: float) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _info(home: Home) -> dict[str, Any] | None:
+    with connect(home.socket_path, _STATUS_TIMEOUT) as client:
+        try:
+            info: dict[str, Any] = client.info()
+        except ResponseError as error:
+            raise unreachable(home, Answer(text=str(error))) from error
+        except RedisError:
+            return None
+    return info
+
+
+def _describe(home: Home, info: dict[str, Any]) -> ServerStatus:
+    return ServerStatus(
+        running=True,
+        data_dir=home.data_dir,
+        socket_path=home.socket_path,
+        url=home.url,
+        pid=info["process_id"],
+        loading=bool(info["loading"]),
+        version=info.get("valkey_version", info["redis_version"]),
+        uptime=info["uptime_in_seconds"],
+        memory_bytes=info["used_memory"],
+        aof_bytes=info.get("aof_current_size"),
+        keys=sum(value["keys"] for name, value in info.items() if name.startswith("db")),
+        refuses_writes=_why_not_writable(home, info),
+    )
+
+
+def _why_not_writable(home: Home, info: dict[str, Any]) -> str | None:
+    if info.get("aof_last_write_status", "ok") != "ok":
+        full = "the disk is full" if is_disk_full(home) else log_tail(home.log_file)
+        return f"its append-only file in {home.data_dir} cannot be written: {full}"
+    limit = info.get("maxmemory", 0)
+    if 0 < limit < info["used_memory"]:
+        return f"its memory is above its maxmemory, {limit} bytes"
+    return None

@@ -1,20 +1,27 @@
-"""Where the embedded server lives on disk, and who may go there."""
+"""The files of the embedded server, who may touch them, and the lock a living server holds."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
+import socket
 import stat
 import sys
 import tempfile
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import platformdirs
 
 from bloomlock.errors import ConfigurationError, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HOME_VARIABLE = "BLOOMLOCK_HOME"
 _WRITABLE_BY_OTHERS = 0o022
@@ -48,9 +55,9 @@ class Home:
         return self.data_dir / "start.lock"
 
     @property
-    def life_file(self) -> Path:
-        """Locked by the server itself for as long as it lives."""
-        return self.data_dir / _LIFE_NAME
+    def life_lock(self) -> LifeLock:
+        """Held by the server itself for as long as it lives."""
+        return LifeLock(self.data_dir / _LIFE_NAME)
 
     @property
     def pid_file(self) -> Path:
@@ -74,8 +81,8 @@ class Home:
         """Create what is missing, closed to all other users.
 
         Raises:
-            ServerError: A directory cannot be created, or it or a file in it belongs to somebody
-                else or can be written by others.
+            ServerError: A directory cannot be created, or it or a file in it belongs to
+                another user or can be written by others.
         """
         _make_private(self.data_dir)
         if self.socket_path.parent != self.data_dir:
@@ -86,22 +93,22 @@ class Home:
         """Refuse files that others may have put in the places of those that are written here.
 
         Raises:
-            ServerError: One is a link, is no file, or belongs to somebody else.
+            ServerError: One is a link, is no file, or belongs to another user.
         """
         old_log = self.log_file.with_suffix(".log.1")
-        for path in (self.start_lock, self.life_file, self.pid_file, self.log_file, old_log):
+        for path in (self.start_lock, self.life_lock.path, self.pid_file, self.log_file, old_log):
             found = _lstat(path)
             if found is not None:
                 _refuse_planted(path, found)
 
     def check(self) -> bool:
-        """Tell whether there is a socket, and refuse one that others could have put there.
+        """Return whether there is a socket, and refuse one that others could have put there.
 
         Returns:
             False if a directory or the socket is missing.
 
         Raises:
-            ServerError: One of them belongs to somebody else or is of another kind.
+            ServerError: One of them belongs to another user or is of another kind.
         """
         if not is_private(self.data_dir) or not is_private(self.socket_path.parent):
             return False
@@ -115,6 +122,87 @@ class Home:
                 f"can listen there, or {WAY_OUT}"
             )
         return True
+
+
+@dataclass(frozen=True)
+class LifeLock:
+    """One lock that a server holds from before its first instruction until after its last.
+
+    The starter locks a file and hands the open file down to the server. The system gives the lock
+    back when the last process that holds the file open is gone, however it went. So "the lock is
+    taken" means "a server lives on this data", also if it hangs or if its socket was removed, and
+    no second server can ever be started on the same files. A process id alone proves neither.
+
+    Attributes:
+        path: The locked file; it holds the name of the server's host.
+    """
+
+    path: Path
+
+    @contextmanager
+    def hold(self) -> Iterator[int | None]:
+        """Take the lock if it is free, and close this process's copy of it in the end.
+
+        A process started inside with the yielded descriptor (`pass_fds`) goes on holding the lock.
+
+        Yields:
+            The descriptor, or None if a server lives (or a process looks at the lock right now).
+        """
+        import fcntl  # noqa: PLC0415 - does not exist on Windows, where URLs are used all the same
+
+        fd = open_own(self.path, os.O_RDWR | os.O_CREAT)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+                return
+            os.ftruncate(fd, 0)
+            os.write(fd, socket.gethostname().encode())
+            yield fd
+        finally:
+            os.close(fd)
+
+    def is_held(self) -> bool:
+        """Return whether a server lives (or is being started)."""
+        import fcntl  # noqa: PLC0415 - as above
+
+        try:
+            fd = open_own(self.path, os.O_RDONLY)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            # Shared, so that processes which only look do not take each other for a server.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(fd)
+
+    def wait_free(self, deadline: float) -> bool:
+        """Wait until no server lives, at most until `deadline` (`time.monotonic`).
+
+        Returns:
+            Whether it is gone.
+        """
+        while self.is_held():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def foreign_host(self) -> str | None:
+        """Return the name of the host whose server holds the lock, if it is not this one.
+
+        Home directories are shared between machines; sockets and process ids are not.
+        """
+        try:
+            host = self.path.read_text()
+        except OSError:
+            return None
+        return host if host and host != socket.gethostname() else None
 
 
 def find_home() -> Home:
@@ -143,7 +231,7 @@ def socket_url(path: Path) -> str:
 
 
 def fits_socket(path: Path) -> bool:
-    """Tell whether a socket can be bound to `path` and its URL leads back to it."""
+    """Return whether a socket can be bound to `path` and its URL leads back to it."""
     try:
         return len(str(path).encode()) <= _SOCKET_LIMIT
     except UnicodeEncodeError:  # bytes that are no UTF-8 do not survive redis-py's URL parser
@@ -169,7 +257,7 @@ def open_own(path: Path, flags: int) -> int:
     """Open a file that only this user can have made, and return its descriptor.
 
     Raises:
-        ServerError: It is a link, no file, or belongs to somebody else; nothing of it is changed.
+        ServerError: It is a link, no file, or belongs to another user; nothing of it is changed.
         OSError: As os.open.
     """
     # A pipe would be waited for.
@@ -189,10 +277,10 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def is_private(path: Path) -> bool:
-    """Tell whether a directory exists, and refuse one that others own; close it to others.
+    """Return whether a directory exists, and refuse one that others own; close it to others.
 
     Raises:
-        ServerError: It belongs to somebody else, can be written by others, is no directory or
+        ServerError: It belongs to another user, can be written by others, is no directory or
             cannot be looked at.
     """
     found = _lstat(path)

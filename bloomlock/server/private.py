@@ -6,25 +6,28 @@ import atexit
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
-from bloomlock.errors import ServerError
-from bloomlock.server import directives
-from bloomlock.server.binary import valkey_binary
-from bloomlock.server.child import Child
+from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.server.paths import fits_socket, short_temp_dir, socket_url
 from bloomlock.server.probe import ask, log_size, log_tail
+from bloomlock.server.process import ProcessGuard, valkey_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
 
-    from bloomlock.server.directives import ConfigValue
-
+ConfigValue: TypeAlias = str | int | bool | Sequence[str]
 _START_TIMEOUT = 15.0
+_STOP_TIMEOUT = 5.0
+_PORT_LIMIT = 65535
+# Set by other parameters, or needed to keep hold of the process.
+_OWNED = ("port", "unixsocket", "unixsocketperm", "dir", "daemonize", "logfile")
 
 
 class PrivateServer:
@@ -62,13 +65,13 @@ class PrivateServer:
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         """Check the parameters; starts nothing yet."""
-        self._binary = valkey_binary() if binary is None else directives.checked_binary(binary)
-        self._wanted_port = directives.checked_port(port)
+        self._binary = valkey_binary() if binary is None else _checked_binary(binary)
+        self._wanted_port = _checked_port(port)
         self._port: int | None = None
-        self._config = directives.checked_config(config or {})
+        self._config = _checked_config(config or {})
         self._given = None if directory is None else Path(directory).absolute()
         self._temporary: Path | None = None
-        self._child: Child | None = None
+        self._child: _Child | None = None
         self._owner = os.getpid()
 
     def __enter__(self) -> Self:
@@ -86,7 +89,7 @@ class PrivateServer:
         self.close()
 
     def __repr__(self) -> str:
-        """Tell the program and whether it runs."""
+        """Show the program and whether it runs."""
         state = f"pid={self.pid}" if self.running else "not running"
         return f"<PrivateServer {self._binary.name} {state}>"
 
@@ -155,7 +158,7 @@ class PrivateServer:
         self._make_directories()
         atexit.register(self.close)
         if self._wanted_port is not None and self._port is None:
-            self._port = self._wanted_port or directives.free_port()
+            self._port = self._wanted_port or _free_port()
         try:
             self._spawn()
         except BaseException:
@@ -163,7 +166,7 @@ class PrivateServer:
             raise
 
     def stop(self) -> None:
-        """End the server in peace (SIGTERM), by force if it takes over 5 s; keep its directory."""
+        """End the server by SIGTERM, by SIGKILL if it takes over 5 s; keep its directory."""
         if self._child is not None:
             self._child.end(signal.SIGTERM)
 
@@ -208,7 +211,7 @@ class PrivateServer:
         log_file = self.directory / "server.log"
         log_start = log_size(log_file)
         command = [str(self._binary), *self._arguments()]
-        self._child = Child(command, self.directory, log_file, self._temporary)
+        self._child = _Child(command, self.directory, log_file, self._temporary)
         self._wait_ready(log_file, log_start)
 
     def _wait_ready(self, log_file: Path, log_start: int) -> None:
@@ -219,12 +222,12 @@ class PrivateServer:
             if answer.ready or (answer.text and not answer.busy):
                 return
             if not self.running:
-                words = log_tail(log_file, log_start)
-                raise ServerError(f"{self._binary} ended while it was starting; {words}")
+                log = log_tail(log_file, log_start)
+                raise ServerError(f"{self._binary} ended while it was starting; {log}")
             if time.monotonic() >= deadline:
-                words = log_tail(log_file, log_start)
+                log = log_tail(log_file, log_start)
                 raise ServerError(
-                    f"{self._binary} is not ready after {_START_TIMEOUT:.0f} s; {words}"
+                    f"{self._binary} is not ready after {_START_TIMEOUT:.0f} s; {log}"
                 )
             time.sleep(0.005)
 
@@ -238,4 +241,135 @@ class PrivateServer:
             "unixsocketperm": "700",
             "port": self._port or 0,
         }
-        return directives.arguments(defaults | self._config | own)
+        return _arguments(defaults | self._config | own)
+
+
+class _Child:
+    """A child process that cannot outlive this one.
+
+    Args:
+        command: Program and arguments.
+        directory: Where it works.
+        log_file: Where its output is appended.
+        leftover: A directory to remove if this process is killed.
+
+    Raises:
+        ServerError: It cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, log_file: Path, leftover: Path | None
+    ) -> None:
+        """Start it."""
+        self._owner = os.getpid()
+        self._guard = ProcessGuard(leftover=leftover)
+        try:
+            with log_file.open("ab") as log:
+                self._process = subprocess.Popen(  # noqa: S603 - the caller names the program
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=directory,
+                    # Ctrl-C is for this process, which then ends the server in its own time.
+                    start_new_session=True,
+                    umask=0o077,
+                )
+        except OSError as error:
+            self._guard.dismiss()
+            raise ServerError(f"{command[0]} cannot be run: {error}") from error
+        self._guard.watch(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def owned(self) -> bool:
+        """Whether this is the process that started it, and not a fork of that."""
+        return self._owner == os.getpid()
+
+    def alive(self) -> bool:
+        """Return whether it lives."""
+        if not self.owned:
+            return _exists(self._process.pid)
+        if self._process.poll() is None:
+            return True
+        # Its id is free for others from here on.
+        self._guard.dismiss()
+        return False
+
+    def end(self, number: signal.Signals) -> None:
+        """Send a signal and wait for its end, at most 5 s before it is killed."""
+        if not self.alive() or not self.owned:
+            return
+        self._process.send_signal(number)
+        try:
+            self._process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._guard.dismiss()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _checked_binary(binary: str | os.PathLike[str]) -> Path:
+    """Return the path of a program, which may be named without its directory."""
+    found = shutil.which(binary)
+    if found is None:
+        raise ConfigurationError(
+            f"binary is {os.fspath(binary)!r}: it must be the path of an executable server program"
+        )
+    return Path(found).absolute()
+
+
+def _checked_port(port: int | None) -> int | None:
+    """Return the port if it is one."""
+    if port is None:
+        return None
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _PORT_LIMIT:
+        raise ConfigurationError(
+            f"port is {port!r}: it must be None, 0 for any free port, or at most {_PORT_LIMIT}"
+        )
+    return port
+
+
+def _checked_config(config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    """Return the directives under their lower-case names."""
+    checked = {name.lower(): value for name, value in config.items()}
+    for name in _OWNED:
+        if name in checked:
+            raise ConfigurationError(
+                f"config holds {name}={checked[name]!r}: this directive is set by the private "
+                f"server itself; use its parameters port and directory"
+            )
+    return checked
+
+
+def _arguments(directives: Mapping[str, ConfigValue]) -> list[str]:
+    """Write directives as command-line arguments."""
+    return [part for name, value in directives.items() for part in (f"--{name}", *_words(value))]
+
+
+def _free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that is free at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _words(value: ConfigValue) -> list[str]:
+    if isinstance(value, bool):
+        return ["yes" if value else "no"]
+    if isinstance(value, str | int):
+        return [str(value)]
+    return [str(word) for word in value]

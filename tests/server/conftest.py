@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bloomlock import server
-from bloomlock.server import life
 from bloomlock.server.paths import find_home
 
 if TYPE_CHECKING:
@@ -55,16 +54,16 @@ def home(base: Path, use_home: Callable[[Path], Path]) -> Path:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for a server that is well than a busy machine keeps it waiting."""
-    monkeypatch.setattr("bloomlock.server.report._TIMEOUT", 30.0)
+    monkeypatch.setattr("bloomlock.server.embedded._STATUS_TIMEOUT", 30.0)
     monkeypatch.setattr("bloomlock.server.embedded._PING_TIMEOUT", 10.0)
-    monkeypatch.setattr("bloomlock.server.embedded._PATIENCE", 60.0)
+    monkeypatch.setattr("bloomlock.server.embedded._HANG_TIMEOUT", 60.0)
 
 
 def end_by_force() -> None:
     # By the pid the server wrote down, not by the code under test.
     at = find_home()
     pid = at.pid()
-    if pid is not None and life.is_held(at.life_file):
+    if pid is not None and at.life_lock.is_held():
         os.kill(pid, signal.SIGKILL)
 
 

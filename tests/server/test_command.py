@@ -64,7 +64,7 @@ def test_an_error_is_one_sentence(base, use_home, command):
 def test_a_hung_server_is_an_error_and_can_be_stopped(monkeypatch, pid):
     run("start")
     os.kill(pid(), signal.SIGSTOP)
-    monkeypatch.setattr("bloomlock.server.report._TIMEOUT", 0.2)
+    monkeypatch.setattr("bloomlock.server.embedded._STATUS_TIMEOUT", 0.2)
     result = run("status")
     assert result.exit_code == 1
     assert result.output.startswith("Error: the embedded server in ")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from bloomlock.errors import ServerError
-from bloomlock.server.binary import valkey_binary
+from bloomlock.server.process import valkey_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -59,7 +59,7 @@ def test_status_after_a_crash_is_not_running(home, pid):
 
 @pytest.mark.usefixtures("home")
 def test_a_hung_server_is_told_of_and_left_alone_until_stop(monkeypatch, pid):
-    monkeypatch.setattr("bloomlock.server.report._TIMEOUT", 0.2)
+    monkeypatch.setattr("bloomlock.server.embedded._STATUS_TIMEOUT", 0.2)
     server.embedded_url()
     number = pid()
     os.kill(number, signal.SIGSTOP)
@@ -77,7 +77,7 @@ def test_a_hung_server_is_told_of_and_left_alone_until_stop(monkeypatch, pid):
 
 @pytest.mark.usefixtures("home")
 def test_patience_with_a_hung_server_ends_before_a_long_timeout(monkeypatch, pid):
-    monkeypatch.setattr(embedded, "_PATIENCE", 0.2)
+    monkeypatch.setattr(embedded, "_HANG_TIMEOUT", 0.2)
     monkeypatch.setattr(embedded, "_PING_TIMEOUT", 0.2)
     server.embedded_url()
     os.kill(pid(), signal.SIGSTOP)
@@ -86,7 +86,7 @@ def test_patience_with_a_hung_server_ends_before_a_long_timeout(monkeypatch, pid
 
 
 def test_a_server_whose_socket_was_removed_is_replaced_and_keeps_its_data(home, monkeypatch, pid):
-    monkeypatch.setattr(embedded, "_PATIENCE", 0.2)
+    monkeypatch.setattr(embedded, "_HANG_TIMEOUT", 0.2)
     redis.Redis.from_url(server.embedded_url()).set("seen", "yes")
     first = pid()
     (home / "server.sock").unlink()
@@ -173,7 +173,7 @@ def test_old_log_lines_are_not_taken_for_last_words(home):
 
 
 def test_data_in_use_on_another_host_are_left_alone(home, monkeypatch, pid):
-    monkeypatch.setattr(embedded, "_PATIENCE", 0.2)
+    monkeypatch.setattr(embedded, "_HANG_TIMEOUT", 0.2)
     server.start()
     number = pid()
     # What a home directory on the network shows of the server of another machine.
