@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
     from bloomlock.keys import FilterKeys
 
+    Fields = list[bytes | None]
+
 WATCHED_TRIES = 100
 CHANGED = -2
 REFUSED = -1
@@ -77,23 +79,21 @@ def look(keys: FilterKeys) -> Core[Found]:
     Raises:
         FilterMismatchError: If the keys hold something that is no filter of this version.
     """
-    return _decoded(keys, (yield from _ask(keys.meta, _commands(keys))))
+    values, header, length = yield from _read(keys)
+    return Found(decode(keys.name, values), header, length)
 
 
 def look_and_watch(keys: FilterKeys) -> Core[Found]:
     """Do the same under WATCH, and hold the connection for the transaction to come.
 
-    Only the descriptor is watched: whoever creates or clears writes it, and adds to the bitmap, of
-    which there may be thousands a second, must not keep anybody from clearing.
+    Only the descriptor is watched, which every creation and clear writes. Adds to the bitmap, of
+    which there may be thousands a second, must not keep a client from clearing.
 
     Raises:
         ConnectionLost: If the server cannot be reached; the WATCH is gone then.
     """
-    watch = encode_command("WATCH", keys.meta)
-    request = Request(keys.meta, [watch, *_commands(keys)], hold=True)
-    watched, *replies = yield from deliver(request, repeatable=True)
-    check([watched])
-    return _decoded(keys, replies)
+    values, header, length = yield from _read(keys, watch=True)
+    return Found(decode(keys.name, values), header, length)
 
 
 def look_for_remains(keys: FilterKeys) -> Core[tuple[int, bool]]:
@@ -104,7 +104,7 @@ def look_for_remains(keys: FilterKeys) -> Core[tuple[int, bool]]:
     Raises:
         FilterMismatchError: If the keys hold something that is no filter, or a newer one.
     """
-    values, header, _ = _checked(keys, (yield from _ask(keys.meta, _commands(keys))))
+    values, header, _ = yield from _read(keys)
     try:
         descriptor = decode(keys.name, values)
     except FilterMismatchError:
@@ -159,26 +159,41 @@ def _ask(key: str, commands: list[bytes]) -> Core[Replies]:
         raise lost.cause from None
 
 
-def _commands(keys: FilterKeys) -> list[bytes]:
-    return [
+def _read(keys: FilterKeys, *, watch: bool = False) -> Core[tuple[Fields, int, int]]:
+    """Return the descriptor's fields, and header and length of the first shard, of one moment.
+
+    Another client may clear, delete or create between two commands of a request. Each writes the
+    header, and no header returns: if it is the same before and after, all is of one generation.
+    """
+    commands = [
+        header_command(keys.bits(0)),
         encode_command("HMGET", keys.meta, *FIELDS),
         encode_command("EXISTS", keys.meta),
         *_shard_commands(keys.bits(0)),
     ]
+    watched: Replies = []
+    while True:
+        if watch:
+            sent = [encode_command("WATCH", keys.meta), *commands]
+            request = Request(keys.meta, sent, hold=True)
+            *watched, before, values, there, length, after = yield from deliver(
+                request, repeatable=True
+            )
+        else:
+            before, values, there, length, after = yield from _ask(keys.meta, commands)
+        check(watched)
+        checked = _checked(keys, [before, values, there, length, after])
+        if before == after:
+            return checked
 
 
 def _shard_commands(key: str) -> list[bytes]:
-    return [header_command(key), encode_command("STRLEN", key)]
+    """Return what reads a shard: a header that is right says that the length before it was."""
+    return [encode_command("STRLEN", key), header_command(key)]
 
 
-def _decoded(keys: FilterKeys, replies: Replies) -> Found:
-    values, header, length = _checked(keys, replies)
-    return Found(decode(keys.name, values), header, length)
-
-
-def _checked(keys: FilterKeys, replies: Replies) -> tuple[list[bytes | None], int, int]:
-    """Return the descriptor's fields, and header and length of the first shard."""
-    values, there, *shard = _refuse_other_types(keys, 0, replies)
+def _checked(keys: FilterKeys, replies: Replies) -> tuple[Fields, int, int]:
+    _, values, there, *shard = _refuse_other_types(keys, 0, replies)
     header, length = _read_shard(keys, 0, shard)
     # A hash with none of a descriptor's fields belongs to another program, and so does a string
     # that begins otherwise than with a header or with as many zeros.
@@ -189,7 +204,7 @@ def _checked(keys: FilterKeys, replies: Replies) -> tuple[list[bytes | None], in
 
 
 def _read_shard(keys: FilterKeys, shard: int, replies: Replies) -> tuple[int, int]:
-    start, length = _refuse_other_types(keys, shard, replies)
+    length, start = _refuse_other_types(keys, shard, replies)
     header = header_from_bytes(start)
     refuse_unknown_flags(keys.name, header)
     return header, length

@@ -142,3 +142,22 @@ def test_a_batch_cut_by_two_clears_loses_no_item(r, valkey, on_lost):
         left = [item for item, new in zip(items, told, strict=True) if new is None]
         assert made.add_many(left) == [True] * len(left)
         made.close()
+
+
+@pytest.mark.parametrize("sent", range(1, 5))
+def test_a_clear_between_the_commands_of_a_look_is_no_loss(r, sent):
+    """A client attaches while another one clears: each command may be answered before or after."""
+    made = BloomFilter("x", 2000, client=r)
+    other = BloomFilter.open("x", client=r)
+    attach = ByHand(made, made._state.attach())
+    commands = attach._step.commands
+
+    def part(commands):
+        return (yield attach._step._replace(commands=commands))
+
+    attach._replies = made._runtime.run(part(commands[:sent]))
+    other.clear()
+    attach._replies += made._runtime.run(part(commands[sent:]))
+    attach.finish()
+    assert made.generation == other.generation
+    assert made.add("a")
