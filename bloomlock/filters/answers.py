@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from bloomlock.errors import CapacityError, PartialResultError, batch_error
+from bloomlock.errors import (
+    CapacityError,
+    PartialResultError,
+    after_added,
+    after_results,
+    take_known,
+)
 from bloomlock.items import encode_item
 
 from .batches import Chunks, answer_chunk, choose
@@ -131,18 +137,11 @@ class Stream:
                 self._state, chunks.taken, chunk, self._ask, write=True
             )
         except PartialResultError as error:
-            answers = [
-                answer for answer in takewhile(_is_known, error.results) if answer is not None
-            ]
+            answers = take_known(error)
             if not answers:
                 raise
-            del error.results[: len(answers)]
             self._failure = error
         return list(zip(chunks.taken, answers, strict=False))
-
-
-def _is_known(answer: bool | None) -> bool:
-    return answer is not None
 
 
 def exists_many(
@@ -163,16 +162,9 @@ def _in_chunks(
     # What the iterable raises is the caller's: it passes through as it is.
     while chunks.take():
         ask = partial(step, state, route=route)
-        try:
+        with after_results(results):
             chunk = chunks.encode()
             results += yield from answer_chunk(state, chunks.taken, chunk, ask, write=write)
-        except PartialResultError as error:
-            error.results[:0] = results
-            raise
-        except Exception as error:
-            if not results:
-                raise
-            raise batch_error(error, results) from error
     return results
 
 
@@ -183,18 +175,14 @@ def update(state: FilterState, items: Iterable[str | bytes], route: Route = "aut
     yield from state.current()
     while chunks.take():
         try:
-            chunk = chunks.encode()
-            # Never left out on the word of the near-cache: nobody is answered, so an item of a
-            # generation that is over would be lost unnoticed.
-            yield from _add_chunk(state, chunk, route, answers=False)
-        except BaseException as error:
+            with after_added(added):
+                chunk = chunks.encode()
+                # The near-cache leaves none out: an update has no answers, so an item of a
+                # generation that is over would be lost unnoticed.
+                yield from _add_chunk(state, chunk, route, answers=False)
+        except BaseException:
             if state.near is not None:
                 state.near.doubt()
-            if isinstance(error, PartialResultError):
-                error.results.clear()
-                error.added = added
-            elif added and isinstance(error, Exception):
-                raise batch_error(error, added=added) from error
             raise
         added += len(chunk)
 
@@ -219,7 +207,7 @@ def _add_in_shares(
     """
     results: list[bool] = []
     seen: list[bool] = []
-    try:
+    with after_results(results):
         while (start := len(results)) < len(items):
             if state.fill.refusing or not state.fill.until_look:
                 yield from state.fill.look((yield from state.current()))
@@ -234,13 +222,6 @@ def _add_in_shares(
                 new = (index for index in range(start, len(seen)) if not seen[index])
                 stop = next(islice(new, stop - start, None), len(seen))
             results += yield from _add_now(state, items[start:stop], route, answers=answers)
-    except PartialResultError as error:
-        error.results[:0] = results
-        raise
-    except Exception as error:
-        if not results:
-            raise
-        raise batch_error(error, results) from error
     return results
 
 

@@ -10,8 +10,9 @@ from bloomlock.descriptor import READY
 from bloomlock.errors import (
     CapacityError,
     ConfigurationError,
-    PartialResultError,
-    batch_error,
+    after_added,
+    after_results,
+    take_known,
 )
 from bloomlock.items import encode_items
 
@@ -85,9 +86,7 @@ class MemoryCore:
             try:
                 answers = self.add_chunk(encode_items(taken, count))
             except CapacityError as error:
-                # Up to the first new item all are known.
-                yield from zip(taken, map(bool, error.results), strict=False)
-                error.results.clear()
+                yield from zip(taken, take_known(error), strict=False)
                 raise
             yield from zip(taken, answers, strict=True)
             count += len(taken)
@@ -101,20 +100,12 @@ class MemoryCore:
         self.check_writable()
         added = 0
         for taken in self._chunks(items, finish=True):
-            try:
+            with after_added(added):
                 chunk = encode_items(taken, added)
                 if self._refusing():
                     self._refuse_new(chunk)
                 else:
                     self.bits.set_many(chunk)
-            except CapacityError as error:
-                error.results.clear()
-                error.added = added
-                raise
-            except Exception as error:
-                if not added:
-                    raise
-                raise batch_error(error, added=added) from error
             # How many of them are new was not asked; looking too often costs little.
             if self.fill.due(len(chunk)):
                 self.look()
@@ -199,15 +190,8 @@ class MemoryCore:
         results: list[bool] = []
         # What the iterable raises is the caller's: it passes through as it is.
         for taken in self._chunks(items):
-            try:
+            with after_results(results):
                 results += step(encode_items(taken, len(results)))
-            except PartialResultError as error:
-                error.results[:0] = results
-                raise
-            except Exception as error:
-                if not results:
-                    raise
-                raise batch_error(error, results) from error
         return results
 
     def _chunks(

@@ -10,7 +10,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
+
+from bloomlock.effects import is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,7 +142,7 @@ class WithFallback(Strategy):
         refused = [s.error for s in segments if isinstance(s.error, ResponseError)]
         if not refused:
             return segments
-        self.is_forbidden = any(map(_forbids, refused))
+        self.is_forbidden = any(map(is_missing, refused))
         if len(refused) == len(segments):
             return (yield from self._fall_back(shard, rows, write))
         answered: list[Segment] = []
@@ -162,10 +164,6 @@ class WithFallback(Strategy):
                 shard, rows[start : start + size], write=write
             )
         return segments
-
-
-def _forbids(error: ResponseError) -> bool:
-    return isinstance(error, NoPermissionError) or "unknown command" in str(error)
 
 
 def any_missing(bits: npt.NDArray[Any], num_hashes: int) -> Flags:
