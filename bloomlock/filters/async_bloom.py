@@ -98,7 +98,7 @@ class AsyncBloomFilter(FilterBase):
             on_unknown=on_unknown,
             caching=NearCaching.check(near_cache, max_staleness, boot_clock),
         )
-        self._prepare(state, client)
+        self._start(state, client)
 
     @classmethod
     async def open(
@@ -127,10 +127,10 @@ class AsyncBloomFilter(FilterBase):
             key=check_key(key),
         )
         made = cls.__new__(cls)
-        made._prepare(state, client)  # noqa: SLF001 - a second constructor
+        made._start(state, client)  # noqa: SLF001 - a second constructor
         return await made
 
-    def _prepare(self, state: FilterState, client: Client) -> None:
+    def _start(self, state: FilterState, client: Client) -> None:
         state.items_per_chunk = ITEMS_PER_CHUNK
         self._state = state
         self._client = client
@@ -149,7 +149,8 @@ class AsyncBloomFilter(FilterBase):
         if self._runtime is None:
             made, owned = await async_client(self._client)
             if self._runtime is None:
-                self._runtime, self._owns_client = tasks_for(made), owned
+                self._client, self._owns_client = made, owned
+                self._runtime = tasks_for(made)
             elif owned:
                 # Another task was faster while this one connected.
                 await made.aclose()
@@ -240,8 +241,7 @@ class AsyncBloomFilter(FilterBase):
         keys = FilterKeys(name, self._state.keys.prefix)
         await self._run(transfer.copy(self._state, keys))
         made = type(self).__new__(type(self))
-        client = self._runtime.client if self._runtime else None
-        made._prepare(self._state.sibling(keys), client)  # noqa: SLF001 - our own class
+        made._start(self._state.sibling(keys), self._client)  # noqa: SLF001 - our own class
         return await made
 
     async def reattach(self) -> None:

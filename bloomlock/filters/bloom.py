@@ -167,10 +167,12 @@ class BloomFilter(FilterBase):
 
     def _start(self, state: FilterState, client: Client) -> None:
         self._state = state
-        made, self._owns_client = sync_client(client)
-        self._runtime = threads_for(made)
+        self._client, self._owns_client = sync_client(client)
+        self._runtime = threads_for(self._client)
+        # An attribute, not a method: each call has a frame less.
+        self._run = self._runtime.run
         try:
-            self._runtime.run(state.attach())
+            self._run(state.attach())
         except BaseException:
             self.close()
             raise
@@ -200,7 +202,7 @@ class BloomFilter(FilterBase):
         """
         if (near := self._state.near) is not None and near.knows(item):
             return False
-        return self._runtime.run(answers.add(self._state, item))
+        return self._run(answers.add(self._state, item))
 
     def exists(self, item: str | bytes) -> bool:
         """Tell whether an item was added.
@@ -217,7 +219,7 @@ class BloomFilter(FilterBase):
         """
         if (near := self._state.near) is not None and near.knows(item):
             return True
-        return self._runtime.run(answers.exists(self._state, item))
+        return self._run(answers.exists(self._state, item))
 
     def __contains__(self, item: str | bytes) -> bool:
         """Return `exists(item)`."""
@@ -251,7 +253,7 @@ class BloomFilter(FilterBase):
         atomic strategy several commands are on their way at once, else one round trip for each
         10,000 / k items. By "bitmap" one round trip for a chunk and shard, its bits there and back.
         """
-        return self._runtime.run(answers.add_many(self._state, items, route))
+        return self._run(answers.add_many(self._state, items, route))
 
     def add_each(
         self, items: Iterable[Item], *, route: Route = "auto", batch_size: int | None = None
@@ -287,7 +289,7 @@ class BloomFilter(FilterBase):
         return self._each(answers.Stream(self._state, items, route, batch_size))
 
     def _each(self, stream: answers.Stream) -> Iterator[tuple[Any, bool]]:
-        while answered := self._runtime.run(stream.add_next()):
+        while answered := self._run(stream.add_next()):
             yield from answered
 
     def exists_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
@@ -295,7 +297,7 @@ class BloomFilter(FilterBase):
 
         Cost: as `add_many`.
         """
-        return self._runtime.run(answers.exists_many(self._state, items, route))
+        return self._run(answers.exists_many(self._state, items, route))
 
     def update(
         self, items: Iterable[str | bytes] | MemoryBloomFilter, *, route: Route = "auto"
@@ -320,9 +322,9 @@ class BloomFilter(FilterBase):
         Cost: as `add_many`, but memory for one chunk only.
         """
         if isinstance(items, MemoryBloomFilter):
-            self._runtime.run(transfer.merge(self._state, items))
+            self._run(transfer.merge(self._state, items))
         else:
-            self._runtime.run(answers.update(self._state, items, route))
+            self._run(answers.update(self._state, items, route))
 
     def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process.
@@ -331,14 +333,14 @@ class BloomFilter(FilterBase):
 
         Cost: the whole bitmap comes, 2 MiB in a round trip.
         """
-        return self._runtime.run(transfer.fetch(self._state))
+        return self._run(transfer.fetch(self._state))
 
     def count(self) -> int:
         """Return the estimated number of distinct items (Swamidass, Baldi 2007).
 
         Cost: the server reads the whole bitmap, at most 16 MiB in one command.
         """
-        return self._runtime.run(inspection.count(self._state))
+        return self._run(inspection.count(self._state))
 
     def __len__(self) -> int:
         """Return `count()`; so `if pages:` asks the server, and is False for an empty filter."""
@@ -349,7 +351,7 @@ class BloomFilter(FilterBase):
 
         Cost: as `count`.
         """
-        return self._runtime.run(inspection.info(self._state))
+        return self._run(inspection.info(self._state))
 
     def clear(self) -> None:
         """Empty the filter for everybody; other objects attached to it notice.
@@ -357,12 +359,12 @@ class BloomFilter(FilterBase):
         Cost: four round trips, three more for each further shard; the server frees the old bitmap
         in the background.
         """
-        self._runtime.run(self._state.clear())
+        self._run(self._state.clear())
 
     def delete(self) -> bool:
         """Delete the filter; True if there was one. Objects attached to it find it lost."""
         try:
-            return self._runtime.run(lifecycle.delete(self._state.keys))
+            return self._run(lifecycle.delete(self._state.keys))
         finally:
             self._state.forget()
 
@@ -377,9 +379,9 @@ class BloomFilter(FilterBase):
         Cost: the bitmap travels through this client, 1 MiB in one round trip each way.
         """
         keys = FilterKeys(name, self._state.keys.prefix)
-        self._runtime.run(transfer.copy(self._state, keys))
+        self._run(transfer.copy(self._state, keys))
         made = type(self).__new__(type(self))
-        made._start(self._state.sibling(keys), self._runtime.client)  # noqa: SLF001 - our own class
+        made._start(self._state.sibling(keys), self._client)  # noqa: SLF001 - our own class
         return made
 
     def reattach(self) -> None:
@@ -387,13 +389,13 @@ class BloomFilter(FilterBase):
 
         What to call after a FilterLostError that is no surprise.
         """
-        self._runtime.run(self._state.attach())
+        self._run(self._state.attach())
 
     def close(self) -> None:
         """Give back the connections; closes the client only if this object made it."""
         self._runtime.close()
         if self._owns_client:
-            self._runtime.client.close()
+            self._client.close()
 
     def __enter__(self) -> Self:
         """Return the filter itself."""

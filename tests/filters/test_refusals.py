@@ -174,6 +174,7 @@ def test_who_is_not_logged_in_adds_nothing(r, valkey, many):
             theirs = BloomFilter.__new__(BloomFilter)
             theirs._state = made._state
             theirs._runtime = type(made._runtime)(stranger)
+            theirs._run = theirs._runtime.run
             for _ in range(3):
                 # Of a command with many arguments an unknown client gets another answer.
                 with pytest.raises(redis.RedisError, match="uthenticat"):
@@ -191,6 +192,7 @@ def test_a_server_without_room_for_clients_adds_nothing(valkey, r):
         theirs = BloomFilter.__new__(BloomFilter)
         theirs._state = made._state
         theirs._runtime = type(made._runtime)(late)
+        theirs._run = theirs._runtime.run
         r.config_set("maxclients", 1)
         try:
             for _ in range(3):
