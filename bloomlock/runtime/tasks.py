@@ -40,10 +40,9 @@ from bloomlock.effects import (
 from . import redispy
 from .clients import free_memory, not_a_manager
 from .clock import boot_clock
+from .cluster import MAX_REDIRECTS, Redirect, find_redirects
 from .finishing import finish
-from .hub import Hub
-from .redirects import MAX_REDIRECTS, Redirect, find_redirects
-from .slots import Slots
+from .subscriptions import Hub
 from .workers import out_of_time
 
 if TYPE_CHECKING:
@@ -53,6 +52,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = logging.getLogger("bloomlock.runtime")
+
+MOST_AT_ONCE = 16
+"""Requests of one client to one server that may be on their way at once.
+
+Three hundred tasks that ask at the same moment would open three hundred connections, or find that
+the pool has no more. A task that waits for a lock counts only while it asks."""
 
 CANCELLED_SECONDS = 0.5
 """How long a cancelled request waits for its reply at most."""
@@ -73,7 +78,7 @@ class Tasks:
         self.client = client
         self._members = members
         self._hub: Hub | None = None
-        self._slots = Slots()
+        self._slots = _Slots()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moving: asyncio.Task[None] | None = None
         # What goes on though nobody awaits it: a loop keeps its tasks by weak references.
@@ -468,6 +473,28 @@ def tasks_over(clients: Sequence[redis.asyncio.Redis | redis.asyncio.RedisCluste
 
 
 _SHARED: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()
+
+
+class _Slots:
+    """Bounds for each server that a client talks to."""
+
+    def __init__(self) -> None:
+        """Start without a loop."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._slots: dict[str, asyncio.Semaphore] = {}
+
+    def of(self, source: Any) -> asyncio.Semaphore:
+        """Return the bound for a pool or a node of a cluster, on the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._slots = loop, {}
+        # A node that does not answer must not hold up what goes to the others.
+        name = str(getattr(source, "name", ""))
+        slots = self._slots.get(name)
+        if slots is None:
+            most = min(MOST_AT_ONCE, redispy.max_connections(source, MOST_AT_ONCE))
+            slots = self._slots[name] = asyncio.Semaphore(max(1, most))
+        return slots
 
 
 class _Lease:

@@ -48,8 +48,8 @@ from bloomlock.effects import (
 from . import redispy
 from .clients import free_memory, not_a_manager
 from .clock import boot_clock
-from .listening import Listener, connect_listener
-from .redirects import MAX_REDIRECTS, Redirect, find_redirects
+from .cluster import MAX_REDIRECTS, Redirect, find_redirects
+from .subscriptions import Listener, connect_listener
 from .workers import Line, out_of_time, run_behind, within
 
 if TYPE_CHECKING:

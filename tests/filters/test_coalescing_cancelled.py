@@ -14,8 +14,7 @@ from loss_proxy import LossProxy
 
 from bloomlock import AsyncBloomFilter, BloomFilter, BloomlockError, OutcomeUnknownError
 from bloomlock.filters import coalescing
-from bloomlock.runtime.slots import MOST_AT_ONCE
-from bloomlock.runtime.tasks import tasks_for
+from bloomlock.runtime.tasks import MOST_AT_ONCE, tasks_for
 
 MOST = 100
 

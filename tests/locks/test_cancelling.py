@@ -19,8 +19,7 @@ from lock_tools import (
 )
 
 from bloomlock import AsyncLock, AsyncReadWriteLock
-from bloomlock.runtime.slots import MOST_AT_ONCE
-from bloomlock.runtime.tasks import tasks_for
+from bloomlock.runtime.tasks import MOST_AT_ONCE, tasks_for
 
 MOST = 200
 LATE = pytest.mark.parametrize("late", [False, True], ids=["early", "late"])

@@ -6,7 +6,7 @@ import redis
 from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError
 
 from bloomlock.effects import ConnectionLost, encode_command
-from bloomlock.runtime.redirects import find_redirects
+from bloomlock.runtime.cluster import find_redirects
 
 MULTI, EXEC, ASKING = (encode_command(name) for name in ("MULTI", "EXEC", "ASKING"))
 MOVED, ASK = MovedError("7 127.0.0.1:7001"), AskError("7 127.0.0.1:7002")
