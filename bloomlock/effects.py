@@ -34,7 +34,7 @@ class Request(NamedTuple):
     An error that the server answers stands in the list as an exception.
 
     Attributes:
-        key: Any key of the commands; tells which server of a cluster.
+        key: Any key of the commands; it names the server of a cluster.
         commands: Each one RESP-encoded command with one reply.
         hold: Keep the connection for the next request of the same core (WATCH). A core that does
             something else than end the transaction costs its client a connection.
@@ -66,7 +66,7 @@ class Pipeline(NamedTuple):
     At most UNANSWERED commands have no reply when the next write is made. Answered as a Request.
 
     Attributes:
-        key: Any key of the commands; tells which server of a cluster.
+        key: Any key of the commands; it names the server of a cluster.
         writes: The commands, made while the server works on those before.
     """
 
@@ -86,10 +86,10 @@ class Pause(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """Be told of announcements until the core ends; answered by the channel, b"" if there is none.
+    """Receive announcements until the core ends; answered by the channel, b"" if there is none.
 
     Attributes:
-        key: Any key of the commands; tells which server of a cluster.
+        key: Any key of the commands; it names the server of a cluster.
         connect: Whether to connect for it; else only what is connected already is used.
         seconds: How long connecting may take; None: as long as the client allows.
     """
@@ -160,14 +160,14 @@ class FanOut(NamedTuple):
         lines: One for each server; see Limit.
         until: When the wait ends, by the clock of Clock.
         is_enough: Called with the results so far; True: no more are needed.
-        patience_s: Seconds after which a core may be given up in the background too.
+        background_s: Seconds after which a core may be given up in the background too.
     """
 
     cores: Sequence[Generator[Any, Any, Any]]
     lines: Sequence[list[Any]]
     until: float
     is_enough: Callable[[Sequence[Any]], bool]
-    patience_s: float
+    background_s: float
 
     def end_of_grace(self, began: float, now: float) -> float:
         """Return until when to wait for the rest after enough is known."""
@@ -196,7 +196,7 @@ class EnterContext(NamedTuple):
 
 
 class ExitContext(NamedTuple):
-    """Leave the context manager entered last; answered as Enter."""
+    """Leave the context manager entered last; answered as EnterContext."""
 
 
 NO_LIMIT = Limit(None, [])
@@ -274,7 +274,7 @@ class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is a
 
 
 def is_refusal(error: Exception) -> bool:
-    """Tell whether an error that came when a reply was read is what the server answered.
+    """Return whether an error raised while a reply was read is what the server answered.
 
     Then the command was not carried out, and the connection goes on. redis-py makes connection
     errors of some answers, though they are as definite as any other.
@@ -283,7 +283,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def ends_connection(refusal: Exception) -> bool:
-    """Tell whether the server closes the connection with this answer, and reads no more of it."""
+    """Return whether the server closes the connection with this answer, and reads no more of it."""
     message = str(refusal)
     return message == _NO_ROOM or message.startswith("Protocol error")
 
@@ -298,8 +298,10 @@ _REFUSALS = (
 _NO_ROOM = "max number of clients reached"
 
 UNANSWERED = 8
-"""Commands of a flight without a reply when the next are made: the replies to them have to fit into
-the buffers on the way, or a server that cannot send would not read either."""
+"""Commands of a pipeline without a reply when the next are made.
+
+The replies to them have to fit into the buffers on the way, or a server that cannot send would not
+read either."""
 
 RETRY_PAUSES = (0.0, 0.2)
 """Seconds before the second and third try of a request that may be repeated."""
@@ -333,7 +335,7 @@ UNWATCH = encode_command("UNWATCH")
 
 
 def ends_transaction(commands: Sequence[bytes], replies: Replies) -> bool:
-    """Tell whether a connection has neither MULTI nor WATCH pending after these commands.
+    """Return whether a connection has neither MULTI nor WATCH pending after these commands.
 
     A server that aborts EXEC discards the transaction and all WATCHes. Any other error, such as
     that of a proxy without transactions, leaves open what has become of them.

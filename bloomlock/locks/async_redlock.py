@@ -103,7 +103,7 @@ class AsyncRedlock(AsyncLock):
         sleep: float | None = None,
         token: str | bytes | None = None,
     ) -> Coroutine[Any, Any, bool]:
-        """Take the lock, asking again and again if need be; see Redlock.acquire."""
+        """Take the lock, polling until it is free if need be; see Redlock.acquire."""
         if token is not None:
             raise ConfigurationError(f"token must be None for a Redlock, not {token!r:.80}")
         return super().acquire(blocking, timeout, blocking_timeout=blocking_timeout, sleep=sleep)
@@ -116,7 +116,7 @@ class AsyncRedlock(AsyncLock):
             await client.aclose()
 
     def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
-        # Told by a log, as of the other locks: what the body did was done under the lock.
+        # Logged, as for the other locks: what the body did was done under the lock.
         if isinstance(failure, QuorumError):
             failure = ConnectionError(str(failure))
         return super()._explain_exit(failure, error)

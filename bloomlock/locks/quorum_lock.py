@@ -100,20 +100,21 @@ class MajorityAttempt(Attempt):
             is_over = now >= self._until
             if is_over and is_answered:
                 return None
-            patience = self.asking.lease_ms / 1000 if self._until == float("inf") else float("inf")
-            if is_over or now - outage_since > patience:
+            endless = self._until == float("inf")
+            longest_s = self.asking.lease_ms / 1000 if endless else float("inf")
+            if is_over or now - outage_since > longest_s:
                 then = f"their answers came {TOO_LATE}" if has_majority(votes) else GIVEN_BACK
                 raise self._majority.no_quorum(votes, ballot, then)
             yield Pause(max(0.0, min(self._pause(), self._until - now)))
 
     def leave_behind(self) -> Core[None]:
-        """Leave; no server is waited for longer than it has to answer, what is late goes on."""
+        """Give everything back; what is late goes on in the background."""
         yield from self.leave()
 
     def leave(self) -> Core[None]:
         """Give back whatever the last poll took; never raises.
 
-        What cannot be told to a server ends by itself, with the lease.
+        What a server cannot be asked to give back ends with its lease.
         """
         if self._ballot is not None:
             yield from self._majority.give_back(self._ballot, wait_for_all=True)
@@ -128,7 +129,7 @@ def _refuse_same_server(ballot: Ballot) -> None:
 
 
 def _are_up(votes: Sequence[Vote | None]) -> bool:
-    """Tell whether a majority answers, even if those that were restarted have no vote yet."""
+    """Return whether a majority answers, even if those that were restarted have no vote yet."""
     return voters(votes) + votes.count(Vote.ABSTAINS) >= majority_of(len(votes))
 
 
@@ -159,7 +160,7 @@ class RedlockCore(LockCore):
         self._jitter = jitter
 
     def attach(self, runtime: AnyRuntime, watcher: Watcher) -> None:
-        """Tell through what each server is asked, and who renews."""
+        """Set what asks the servers, and what renews."""
         self._runtime = runtime
         self._watcher = watcher
         missing = [missing_of(each) for each in runtime.members]

@@ -40,8 +40,8 @@ class Redlock(Lock):
     another one each time. If what the lock protects must refuse late writers, use Lock. On each
     server the lock is the Lock of the same name, and excludes it there.
 
-    Nobody queues across servers: who waits asks again after a pause of random length, so the
-    order is anybody's.
+    There is no queue across servers: a waiter asks again after a pause of random length, so the
+    order is random.
 
     Args:
         name: Free text; the lock's identity on the servers.
@@ -57,8 +57,8 @@ class Redlock(Lock):
         renew: Whether the lease is renewed, each third of it, while the lock is held.
         max_hold: Seconds after which it is renewed no more; None: no limit.
         on_lost: Called with the lock, from a thread of its own, when a hold is lost.
-        blocking: Whether `acquire` waits unless told otherwise.
-        blocking_timeout: How many seconds it waits unless told otherwise; None: for ever.
+        blocking: Whether `acquire` waits by default.
+        blocking_timeout: How many seconds it waits by default; None: without limit.
         thread_local: Whether a hold belongs to the thread that acquired it.
         observer: Called with a LockEvent for whatever happens; see Lock.
         prefix: Start of all keys.
@@ -138,11 +138,11 @@ class Redlock(Lock):
         sleep: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """Take the lock, asking again and again if need be.
+        """Take the lock, polling until it is free if need be.
 
         Args:
-            blocking: Whether to wait; None: as the object was told.
-            timeout: Seconds to wait at most; None or -1: as the object was told, else for ever.
+            blocking: Whether to wait; None: as the constructor says.
+            timeout: Seconds to wait at most; None or -1: as the constructor says.
             blocking_timeout: redis-py's name for it.
             sleep: redis-py's; accepted, but see `pauses`.
             token: Must be None: each try has a fresh one.
@@ -171,7 +171,7 @@ class Redlock(Lock):
     def release(self) -> None:
         """Give the lock back everywhere.
 
-        A server that did not answer yet is told as soon as it does, in the background.
+        A server that has not answered yet is asked as soon as it does, in the background.
 
         Raises:
             LockNotOwnedError: If this thread does not hold it; nothing is sent.
@@ -183,7 +183,7 @@ class Redlock(Lock):
         super().release()
 
     def locked(self) -> bool:
-        """Tell whether a majority of the servers knows one holder; one round trip to each.
+        """Return whether a majority of the servers knows one holder; one round trip to each.
 
         Raises:
             QuorumError: If that depends on servers that do not answer.
@@ -211,7 +211,7 @@ class Redlock(Lock):
         Raises:
             ConfigurationError: If it is longer than `longest_ttl`.
             LockNotOwnedError: If this thread does not hold it.
-            LockLostError: If so many servers deny it that no majority can have it.
+            LockLostError: If the servers that deny it leave no majority that can have it.
             QuorumError: If no majority answered; the lock is held for what `remaining` says.
 
         Cost: one round trip to each server at once; `server_timeout` if no majority answers.
@@ -225,7 +225,7 @@ class Redlock(Lock):
             client.close()
 
     def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
-        # Told by a log, as of the other locks: what the body did was done under the lock.
+        # Logged, as for the other locks: what the body did was done under the lock.
         if isinstance(failure, QuorumError):
             failure = ConnectionError(str(failure))
         return super()._explain_exit(failure, error)

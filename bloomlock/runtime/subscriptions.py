@@ -33,7 +33,7 @@ _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 def new_channel() -> bytes:
-    """Return a channel that nobody else listens on."""
+    """Return a channel that no other connection listens on."""
     return (PREFIX + secrets.token_hex(8)).encode()
 
 
@@ -73,7 +73,7 @@ class Listener:
         self._connection, self._timeout = connection, None
 
     def is_open(self) -> bool:
-        """Tell whether this process may still use it, as far as is known."""
+        """Return whether this process may still use it, as far as is known."""
         return self._connection is not None and self._pid == os.getpid()
 
     def wait(self, addressee: bytes, seconds: float) -> bytes | None:
@@ -157,7 +157,7 @@ class Hub:
         return self._connection is not None
 
     async def join(self, source: Any, seconds: float | None = None) -> bool:
-        """Begin to listen; tell whether the server allows it. Each `join` needs a `part`.
+        """Begin to listen; return whether the server allows it. Each `join` needs a `part`.
 
         Args:
             source: A pool or a node of a cluster, whose settings a connection is made with.

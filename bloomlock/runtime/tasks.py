@@ -81,7 +81,7 @@ class Tasks:
         self._slots = _Slots()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moving: asyncio.Task[None] | None = None
-        # What goes on though nobody awaits it: a loop keeps its tasks by weak references.
+        # What goes on without being awaited: a loop keeps its tasks by weak references.
         self._behind: set[asyncio.Task[Any]] = set()
 
     @property
@@ -216,7 +216,7 @@ class Tasks:
         elif not self._loop.is_running():
             if self._moving is None or self._moving.get_loop() is not loop:
                 self._moving = loop.create_task(self._disconnect())
-            # Nobody may take a connection before it is done, also not if another caller is gone.
+            # No caller takes a connection before it is done, even if its first caller is gone.
             await asyncio.shield(self._moving)
             self._loop, self._moving = loop, None
 
@@ -243,7 +243,7 @@ class Tasks:
         servers: dict[asyncio.Task[Any], int] = {}
         for server, core in enumerate(step.cores):
             line = step.lines[server]
-            task = self._keep(self._run_at(server, core, line[0], step.patience_s))
+            task = self._keep(self._run_at(server, core, line[0], step.background_s))
             line[0] = task
             servers[task] = server
         out, until = set(servers), step.until
@@ -262,12 +262,12 @@ class Tasks:
         return answers
 
     async def _run_at(
-        self, server: int, core: Core[Any], before: asyncio.Task[Any] | None, patience_s: float
+        self, server: int, core: Core[Any], before: asyncio.Task[Any] | None, background_s: float
     ) -> Any:
         if before is not None:
             await asyncio.wait([before])
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(background_s):
                 return await self.members[server].run(core)
         except Exception as error:  # noqa: BLE001 - an answer of the FanOut
             return error

@@ -1,7 +1,7 @@
 """Drives the cores over a redis-py client for threads.
 
 Commands are sent as bytes over the client's own connections: redis-py's `execute_command` would
-retry an update by itself, which loses items (the second try is told "already there" by the first).
+retry an update by itself, which loses items (the second try finds what the first one added).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Threads:
     ) -> tuple[Replies, Lease | None]:
         """Carry out what a server is asked; return a connection too that is to be held on."""
         if isinstance(step, Pipeline):
-            return self._fly(step), lease
+            return self._send_all(step), lease
         return self._request_on(lease, step) if lease or step.hold else (self._request(step), None)
 
     def _drop_late(self, answer: tuple[Replies, Lease | None]) -> None:
@@ -247,17 +247,17 @@ class Threads:
         self._end(lease, request.commands, replies, watches=watches)
         return replies, None
 
-    def _fly(self, flight: Pipeline) -> Replies:
-        lease = self._take(self._pool(flight.key))
+    def _send_all(self, pipeline: Pipeline) -> Replies:
+        lease = self._take(self._pool(pipeline.key))
         if self._cluster is None:
-            replies = self._exchange_many(lease, flight.writes)
+            replies = self._exchange_many(lease, pipeline.writes)
             self._give_back(lease)
             return replies
         # What a server of a cluster refuses has to be sent to another one.
         sent: list[bytes] = []
-        replies = self._exchange_many(lease, _noted(flight.writes, sent))
+        replies = self._exchange_many(lease, _noted(pipeline.writes, sent))
         self._give_back(lease)
-        self._follow(flight.key, sent, replies)
+        self._follow(pipeline.key, sent, replies)
         return replies
 
     def _follow(self, key: str, commands: Sequence[bytes], replies: Replies) -> None:
@@ -323,7 +323,7 @@ class Threads:
             kept_pool.release(connection)
             return None
         try:
-            # Readable means closed by the server, or replies that nobody asked for.
+            # Readable means closed by the server, or that there are replies without a request.
             fresh = time.monotonic() - used < FRESH_SECONDS
             usable = kept_pool is pool and (fresh or not redispy.is_readable(connection))
         except (RedisConnectionError, RedisTimeoutError, OSError):
@@ -344,7 +344,7 @@ class Threads:
     ) -> None:
         """Give a connection back, or close it if MULTI or WATCH may be pending on it.
 
-        Whoever had it next would find its commands queued, or its EXEC refused.
+        Its next user would find its commands queued, or its EXEC refused.
 
         Args:
             lease: The connection.
@@ -421,7 +421,7 @@ class Threads:
 
 
 def _read(connection: Any, count: int, replies: Replies) -> None:
-    """Read so many more replies, if any."""
+    """Read `count` more replies."""
     read = redispy.reply_reader(connection)
     wanted = len(replies) + count
     for _ in range(count):

@@ -72,7 +72,7 @@ class Workers:
             return self._jobs.get(timeout=IDLE_SECONDS)
         except queue.Empty:
             with self._lock:
-                # Whoever gave a job since counts on a thread that was idle then.
+                # The giver of a job since then counts on the thread that was idle.
                 with contextlib.suppress(queue.Empty):
                     return self._jobs.get_nowait()
                 self._idle -= 1
@@ -176,7 +176,7 @@ class _Awaited(Generic[T]):
 
 
 def out_of_time(*, sent: bool) -> ConnectionLost:
-    """Return what a core is told of a request for which there was no time left."""
+    """Return what is thrown into a core whose request had no time left."""
     cause = RedisTimeoutError("the server did not answer within the time limit")
     return ConnectionLost(cause, sent=sent, replies=[])
 

@@ -24,11 +24,9 @@ NOT_YET = (
     "bloomlock/cli/",
     "bloomlock/filters/",
     "bloomlock/locks/",
-    "bloomlock/runtime/",
     "bloomlock/scripts/",
     "bloomlock/server/",
     "bloomlock/strategies/",
-    "bloomlock/effects.py",
     "scrapy_ext/",
     "docs/benchmarks.md",
 )

@@ -44,8 +44,8 @@ class Answer(NamedTuple):
 
     Attributes:
         answer: Whether it gave the lock.
-        uptime: For how many seconds it has been up, None if it does not tell.
-        run: Which run of a server program it is, None if it does not tell.
+        uptime: For how many seconds it has been up, None if it does not say.
+        run: Which run of a server program it is, None if it does not say.
     """
 
     answer: Granted | Busy
@@ -53,10 +53,10 @@ class Answer(NamedTuple):
     run: bytes | None
 
 
-def ask_with_age(keys: LockKeys, asking: AcquireRequest, missing: set[str]) -> Core[Answer]:
+def ask_with_age(keys: LockKeys, request: AcquireRequest, missing: set[str]) -> Core[Answer]:
     """Take the lock at one server and ask how long it has been up; one round trip.
 
-    The age is told after the lock was taken, and on the same connection, so a restart in between
+    The age is asked after the lock was taken, and on the same connection, so a restart in between
     cannot hide.
 
     Raises:
@@ -64,7 +64,7 @@ def ask_with_age(keys: LockKeys, asking: AcquireRequest, missing: set[str]) -> C
         redis.exceptions.RedisError: What it answers instead. It may have given the lock all the
             same.
     """
-    call = Call(keys, asking, INFO)
+    call = Call(keys, request, INFO)
     answer, info = yield from run_way(ACQUIRE.ways, call, missing)
     return _read(answer, info)
 
@@ -75,9 +75,9 @@ def _read(answer: Granted | Busy, info: bytes) -> Answer:
 
 
 def note_sending(core: Core[T], note: Callable[[bool], None]) -> Core[T]:
-    """Run a core; `note` is told for each request whether any byte of it may have been sent.
+    """Run a core; `note` is called for each request with whether any byte of it may have been sent.
 
-    A server that is down is not waited for: whoever polls comes back by himself.
+    A server that is down is not waited for: the next poll tries it again.
     """
     step: Any
     failure: ConnectionLost | None = None
@@ -102,7 +102,7 @@ def note_sending(core: Core[T], note: Callable[[bool], None]) -> Core[T]:
 
 SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
 LINGER_SECONDS = 10.0
-"""How long a server that does not answer is told in the background that a lock is given back."""
+"""How long a release is repeated in the background at a server that does not answer."""
 
 
 class VotingServer:
@@ -136,7 +136,7 @@ class VotingServer:
         self._longest_ttl = longest_ttl
         self._clock = clock
 
-    def vote(self, ballot: Ballot, asking: AcquireRequest, until: float) -> Core[Vote]:
+    def vote(self, ballot: Ballot, request: AcquireRequest, until: float) -> Core[Vote]:
         """Ask for the lock, unless it is too late for that by now."""
         if ballot.closed or self._clock() >= until:
             return Vote.SILENT
@@ -148,7 +148,7 @@ class VotingServer:
 
         ballot.there[self.index] = True
         try:
-            answer = yield from note_sending(self._take(asking), note)
+            answer = yield from note_sending(self._take(request), note)
         except (ConnectionLost, RedisError):
             ballot.there[self.index] = may_be_there
             raise
@@ -161,10 +161,10 @@ class VotingServer:
             ballot.counts_from[self.index] = now + seconds
         return ballot.say_yes(self.index, now)
 
-    def _take(self, asking: AcquireRequest) -> Core[Answer]:
+    def _take(self, request: AcquireRequest) -> Core[Answer]:
         if self._longest_ttl:
-            return (yield from ask_with_age(self.steps.keys, asking, self._missing))
-        return Answer((yield from self.steps.acquire(asking)), None, None)
+            return (yield from ask_with_age(self.steps.keys, request, self._missing))
+        return Answer((yield from self.steps.acquire(request)), None, None)
 
     def renew(self, ballot: Ballot, renewal: Renewal, until: float) -> Core[Vote]:
         """Renew the lease, unless it is too late for that by now; never takes the lock anew."""
@@ -182,9 +182,8 @@ class VotingServer:
         """Give back at one server, again and again if it is there but does not answer."""
         until, pause = self._clock() + LINGER_SECONDS, SHORTEST_RETRY
         while ballot.there[self.index]:
-            leaving = ReleaseRequest(ballot.token)
             try:
-                held = yield from self.steps.release(leaving, waiters=False)
+                held = yield from self.steps.release(ReleaseRequest(ballot.token), waiters=False)
             except ConnectionLost as lost:
                 is_slow = isinstance(lost.cause, RedisTimeoutError)
                 if not is_slow or self._clock() + pause > until:
@@ -239,17 +238,17 @@ class MajoritySteps(LockSteps):
         self.ballots: dict[bytes, Ballot] = {}
 
     def new_ballot(self, token: bytes = b"") -> Ballot:
-        """Return the ballot of a token that nobody was asked for yet."""
+        """Return the ballot of a token that no server was asked for yet."""
         return Ballot(token, len(self._servers))
 
-    def ask_for(self, ballot: Ballot, asking: AcquireRequest) -> Core[list[Vote | None]]:
+    def ask_for(self, ballot: Ballot, request: AcquireRequest) -> Core[list[Vote | None]]:
         """Ask every server for the lock, until the outcome is certain or time is up."""
         until = self._clock() + self._limits.server_timeout
         votes = yield from self._ask_each(
             ballot,
-            lambda server: server.vote(ballot, asking, until),
+            lambda server: server.vote(ballot, request, until),
             lambda votes: is_decided(votes, [server.slow for server in self._servers]),
-            asking.lease_ms,
+            request.lease_ms,
         )
         if self._clock() >= until:
             for server, vote in zip(self._servers, votes, strict=True):
@@ -260,7 +259,7 @@ class MajoritySteps(LockSteps):
         """Release everywhere.
 
         Those are waited for that are known to have the token. A server that has not answered
-        yet is told as soon as it does.
+        yet is asked as soon as it does.
 
         Args:
             ballot: What to give back.
@@ -278,13 +277,13 @@ class MajoritySteps(LockSteps):
             )
         )
 
-    def release(self, leaving: ReleaseRequest, *, waiters: bool) -> Core[bool | None]:  # noqa: ARG002 - nobody queues across servers
+    def release(self, request: ReleaseRequest, *, waiters: bool) -> Core[bool | None]:  # noqa: ARG002 - there is no queue across servers
         """Release everywhere; True: a majority had it, False: none can have had it.
 
         Raises:
             ConnectionLost: If that is not known.
         """
-        ballot = self.ballots.pop(leaving.token, None)
+        ballot = self.ballots.pop(request.token, None)
         if ballot is None:
             return False
         votes = yield from self.give_back(ballot)
@@ -311,7 +310,7 @@ class MajoritySteps(LockSteps):
         return self.no_quorum(votes, ballot, "it was not renewed") if held is None else held
 
     def is_held(self, token: bytes, group: bytes) -> Core[bool]:
-        """Tell whether a majority has the token; QuorumError if that is not known."""
+        """Return whether a majority has the token; QuorumError if that is not known."""
         ballot = self.new_ballot(token)
 
         def look(server: VotingServer) -> Core[Vote]:
@@ -375,8 +374,8 @@ class MajoritySteps(LockSteps):
     ) -> Core[list[Vote | None]]:
         seconds = self._limits.server_timeout
         cores = [_recorded(question(server), ballot, server.index) for server in self._servers]
-        patience_s = max(seconds, lease_ms / 1000)
-        fan_out = FanOut(cores, ballot.lines, self._clock() + seconds, is_enough, patience_s)
+        background_s = max(seconds, lease_ms / 1000)
+        fan_out = FanOut(cores, ballot.lines, self._clock() + seconds, is_enough, background_s)
         votes: list[Vote | None] = []
         for server, answer in enumerate((yield fan_out)):
             if isinstance(answer, Exception):

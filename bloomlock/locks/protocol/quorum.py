@@ -2,8 +2,8 @@
 
 Two majorities of the same servers have one in common, and no server gives its lock to two. So the
 lock is held from when a majority has said yes until the first lease among those could be over,
-counted from before the servers were asked. It is lost at once when so many servers deny the token
-that no majority can have it.
+counted from before the servers were asked. It is lost at once when the servers that deny the
+token leave no majority that can have it.
 
 A server that was restarted may have forgotten what it granted. Until everything that it can have
 granted is over it has no vote.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NEVER = float("-inf")
 UPTIME_STEP = 1.0
-"""A server tells its uptime in whole seconds, which may be almost one too many."""
+"""A server reports its uptime in whole seconds, which may be almost one too many."""
 SHORTEST_SERVER_TIMEOUT, LONGEST_SERVER_TIMEOUT = 0.05, 1.0
 SERVER_SHARE = 10
 """A server is waited for a tenth of the lease, so that most of it is left."""
@@ -83,16 +83,16 @@ def voters(votes: Sequence[Vote | None]) -> int:
 
 
 def has_majority(votes: Sequence[Vote | None]) -> bool:
-    """Tell whether a majority of all servers says yes."""
+    """Return whether a majority of all servers says yes."""
     return votes.count(Vote.YES) >= majority_of(len(votes))
 
 
 def is_decided(votes: Sequence[Vote | None], slow: Sequence[bool] = ()) -> bool:
-    """Tell whether votes that are still out (None) are not worth waiting for.
+    """Return whether votes that are still out (None) are not worth waiting for.
 
     They could change neither whether there is a majority nor whether one was reached at all. Or
-    somebody else has votes too, and only servers are out that were silent the last time: to keep
-    votes from others meanwhile would keep all from getting a majority.
+    another client has votes too, and only servers are out that were silent the last time: to hold
+    votes meanwhile would keep every client from a majority.
 
     Args:
         votes: By server.
@@ -110,7 +110,7 @@ def is_decided(votes: Sequence[Vote | None], slow: Sequence[bool] = ()) -> bool:
 
 
 def agreement(yes: int, silent: int, servers: int) -> bool | None:
-    """Tell whether a majority says yes; None: that depends on those who said nothing."""
+    """Return whether a majority says yes; None: that depends on the silent servers."""
     if yes >= majority_of(servers):
         return True
     return None if yes + silent >= majority_of(servers) else False
@@ -122,19 +122,19 @@ class Ballot:
     A fresh token for each try: a release of an earlier one that comes late takes nothing away.
 
     Attributes:
-        token: Nobody else's.
+        token: Of one try of one client.
         there: Whether the token may be on the server. False before it was asked, too.
         counts_from: When the server's vote begins to count: later if it was restarted lately.
         votes: What the server said last, None before that.
         errors: Why it said nothing.
         runs: Which run of a server program said so.
         obtained: When it got a majority.
-        closed: Whether the token is being given back, so that nobody is to be asked for it.
+        closed: Whether the token is being given back, so that no server is to be asked for it.
         lines: What the runtime keeps the questions to each server in order by.
     """
 
     def __init__(self, token: bytes, servers: int) -> None:
-        """Nobody was asked yet."""
+        """No server was asked yet."""
         self.token = token
         self.there = [False] * servers
         self.counts_from = [NEVER] * servers
