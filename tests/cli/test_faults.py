@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from cli_process import PATIENCE, answer, send
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 from bloomlock import BloomFilter, delete_filter
 from bloomlock.server import PrivateServer
@@ -32,7 +32,7 @@ class LoseOne:
 @pytest.mark.parametrize("how", ["before", "after"])
 @pytest.mark.parametrize("number", [1, 23])
 def test_a_lost_reply_loses_no_line(run, valkey, name, how, number):
-    with LossProxy(valkey, LoseOne(number, how)) as proxy:
+    with Proxy(valkey, LoseOne(number, how)) as proxy:
         done = run("dedup", "--name", name, url=proxy.url, given=TEXT)
         assert proxy.lost == 1
     assert done.returncode == 0
@@ -52,7 +52,7 @@ def test_a_server_that_is_stuck_stops_it(run, valkey, name):
             return "before"
         return "pass"
 
-    with LossProxy(valkey, judge) as proxy:
+    with Proxy(valkey, judge) as proxy:
         url = f"{proxy.url}?socket_timeout=0.3"
         done = run("dedup", "--name", name, url=url, given=TEXT)
         ended.set()

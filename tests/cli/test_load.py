@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from cli_process import PATIENCE
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 from bloomlock import BloomFilter
 
@@ -52,7 +52,7 @@ class Stop:
 def interrupted(start, valkey, arguments, after, how=signal.SIGKILL):
     """Start a load, and end it when it sends a batch for the `after`th time; give both ends."""
     stop = Stop(after)
-    with LossProxy(valkey, stop) as proxy:
+    with Proxy(valkey, stop) as proxy:
         process = start("load", *arguments, url=proxy.url)
         assert stop.reached.wait(PATIENCE)
         process.send_signal(how)
@@ -132,7 +132,7 @@ def test_a_lost_reply_is_no_interruption(run, valkey, name, file, *, how, capaci
         executed.append(sent)
         return how if sent == command and executed.count(command) == 4 else "pass"
 
-    with LossProxy(valkey, judge) as proxy:
+    with Proxy(valkey, judge) as proxy:
         done = run("load", "--name", name, "--capacity", capacity, str(file), url=proxy.url)
         assert proxy.lost == 1
     assert (done.returncode, done.stderr) == (0, b"bloomlock: 120000 lines read\n")
@@ -148,7 +148,7 @@ def test_a_server_that_is_gone(run, valkey, name, file, *, capacity, command):
         sent.append(asked)
         return "before" if asked == command and sent.count(command) > 3 else "pass"
 
-    with LossProxy(valkey, judge) as proxy:
+    with Proxy(valkey, judge) as proxy:
         done = run("load", *arguments, url=proxy.url)
         assert done.returncode == 2
         assert done.stderr.startswith(b"bloomlock: ")
@@ -170,7 +170,7 @@ def test_a_full_filter_does_not_ask_for_another_try(run, name, file):
 
 def test_cleared_meanwhile(start, valkey, name, file):
     stop = Stop(3)
-    with LossProxy(valkey, stop) as proxy:
+    with Proxy(valkey, stop) as proxy:
         arguments = ("--name", name, "--on-lost", "recreate", *SMALL, str(file))
         process = start("load", *arguments, url=proxy.url)
         assert stop.reached.wait(PATIENCE)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 from cli_process import COMMAND, PATIENCE, answer, send
-from loss_proxy import LossProxy
+from proxy import Proxy
 from servers import wait_until
 
 LINES = [b"https://example.org/some/longer/path/%06d" % i for i in range(100_000)]
@@ -80,7 +80,7 @@ def test_a_signal_while_it_asks_loses_nothing(start, valkey, name, file, marked)
             go_on.wait(PATIENCE)
         return "pass"
 
-    with LossProxy(valkey, judge) as proxy:
+    with Proxy(valkey, judge) as proxy:
         process = start("dedup", "--name", name, file, url=proxy.url)
         assert asked.wait(PATIENCE)
         process.send_signal(signal.SIGINT)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 
 @pytest.fixture
 def proxy(valkey):
     """A proxy before that Valkey; it loses nothing until its `judge` is replaced."""
-    with LossProxy(valkey, lambda _name, _number: "pass") as made:
+    with Proxy(valkey) as made:
         yield made

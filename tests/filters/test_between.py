@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import redis
-from loss_proxy import HANDSHAKE, LossProxy
+from proxy import HANDSHAKE, Proxy
 from strategies import STRATEGIES
 
 from bloomlock import (
@@ -81,7 +81,7 @@ def test_a_lock_lost_before_the_bits_are_set_keeps_them_from_being_set(client, s
     for number in range(1, 100):
         client.flushall()
         with (
-            LossProxy(server_url, lambda _name, _number: "pass") as proxy,
+            Proxy(server_url) as proxy,
             BloomFilter(
                 "x", 2000, 1e-3, client=proxy.url, strategy=LockStrategy(timeout=0.05)
             ) as made,

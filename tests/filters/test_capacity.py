@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import redis
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 from bloomlock import BloomFilter, CapacityError, ConfigurationError
 
@@ -87,7 +87,7 @@ def test_a_batch_is_no_larger_than_what_is_free(client):
 
 
 def test_what_it_costs_to_keep_the_capacity(valkey):
-    with LossProxy(valkey, lambda _name, _number: "pass") as proxy:
+    with Proxy(valkey) as proxy:
         redis.Redis.from_url(valkey).flushall()
         made = BloomFilter("x", 2000, 1e-6, client=proxy.url, on_full="raise")
         items = [str(number) for number in range(2000)]

@@ -10,7 +10,7 @@ import pytest
 import redis
 import redis.asyncio
 from lock_tools import LONG, CancelledAt, happened, other_tasks
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 from bloomlock import AsyncBloomFilter, BloomFilter, BloomlockError, OutcomeUnknownError
 from bloomlock.filters import coalescing
@@ -19,7 +19,7 @@ from bloomlock.runtime.tasks import MOST_AT_ONCE, tasks_for
 MOST = 100
 
 
-class Gate(LossProxy):
+class Gate(Proxy):
     """A proxy whose connections stop at an update or a question while it is shut.
 
     Attributes:
@@ -29,15 +29,15 @@ class Gate(LossProxy):
     """
 
     def __init__(self, url):
-        super().__init__(url, lambda _name, _number: "pass")
+        super().__init__(url, self._wait)
         self.shut = False
         self.reached, self.opened = threading.Event(), threading.Event()
 
-    def _relay(self, near, far, command):
-        if self.shut and command[0] in {b"BITFIELD", b"BITFIELD_RO"}:
+    def _wait(self, name, _number):
+        if self.shut and name in {"BITFIELD", "BITFIELD_RO"}:
             self.reached.set()
             self.opened.wait(LONG)
-        return super()._relay(near, far, command)
+        return "pass"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import redis
 import redis.asyncio
 from lock_tools import commands_so_far
-from loss_proxy import HANDSHAKE
+from proxy import HANDSHAKE
 from strategies import STRATEGIES
 
 from bloomlock import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from loss_proxy import HANDSHAKE, LossProxy
+from proxy import HANDSHAKE, Proxy
 
 from bloomlock import BloomFilter, FilterLostError
 from bloomlock.filters import answers
@@ -111,7 +111,7 @@ def test_a_clear_forgets_no_item_that_was_told_to_nobody(r, many):
 @pytest.mark.parametrize("on_lost", ["raise", "recreate"])
 def test_a_batch_cut_by_two_clears_loses_no_item(r, valkey, on_lost):
     """Another thread attaches between the clears, so the batch follows to the first of them."""
-    with LossProxy(valkey, lambda _name, _number: "pass") as proxy:
+    with Proxy(valkey) as proxy:
         made = BloomFilter("x", 200_000, 1e-9, client=proxy.url, on_lost=on_lost)
         other = BloomFilter.open("x", client=r, on_lost="recreate")
         direct = BloomFilter.open("x", client=r)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import redis
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 from bloomlock import BloomFilter, Lock, LockStrategy, LockTimeoutError
 
@@ -15,7 +15,7 @@ STRIPE = "bloomlock:{x}:lock:0"
 
 @pytest.fixture
 def proxy(server_url):
-    with LossProxy(server_url, lambda _name, _number: "pass") as made:
+    with Proxy(server_url) as made:
         yield made
 
 
@@ -27,7 +27,7 @@ def filter_at(url, **options):
 def test_an_update_that_exec_refused_is_done_again(client, server_url, forbidden):
     rules = ["+@all", *forbidden.split()]
     client.acl_setuser("some", enabled=True, nopass=True, keys="*", channels="*", commands=rules)
-    with LossProxy(server_url, lambda _name, _number: "pass") as proxy:
+    with Proxy(server_url) as proxy:
         made = BloomFilter(
             "x",
             1000,

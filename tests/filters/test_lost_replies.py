@@ -12,7 +12,7 @@ import random
 import pytest
 import redis
 import redis.asyncio
-from loss_proxy import HANDSHAKE
+from proxy import HANDSHAKE
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from strategies import STRATEGIES

@@ -9,7 +9,7 @@ import time
 import pytest
 import redis
 import redis.asyncio
-from loss_proxy import HANDSHAKE
+from proxy import HANDSHAKE
 from servers import wait_until
 from strategies import STRATEGIES
 

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 import redis
 import redis.asyncio
-from loss_proxy import HANDSHAKE
+from proxy import HANDSHAKE
 
 from bloomlock import (
     AsyncBloomFilter,

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 import pytest
 import redis
 from foreign.half_way import HalfWay, lock_strategy
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -62,7 +62,7 @@ async def race_half_way(valkey, factory, patience):
         async with AsyncBloomFilter("x", 5_000, 1e-9, client=url, strategy=strategy) as made:
             return [item for item in ITEMS if await made.add(item)]
 
-    with LossProxy(valkey, half_way.stopped) as one, LossProxy(valkey, half_way.passing) as other:
+    with Proxy(valkey, half_way.stopped) as one, Proxy(valkey, half_way.passing) as other:
         won = await asyncio.gather(offer(one.url), offer(other.url))
     return Counter(item for each in won for item in each), half_way.met
 
@@ -155,5 +155,5 @@ def test_a_cancelled_add_leaves_no_lock_behind(server, valkey, who):
             assert [lock.locked() for lock in locks.values()] == [False]
             assert await made.add("item") is False
 
-    with LossProxy(valkey, judge) as proxy:
+    with Proxy(valkey, judge) as proxy:
         asyncio.run(run(proxy.url))

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from foreign.half_way import HalfWay, lock_strategy
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 from bloomlock import BatchError, BloomFilter, ConfigurationError, LockStrategy, OutcomeUnknownError
 
@@ -179,7 +179,7 @@ def test_an_interrupt_while_it_works_gives_the_lock_back(valkey, made, factory):
             caught.wait(60)
         return "pass"
 
-    with LossProxy(valkey, judge) as proxy:
+    with Proxy(valkey, judge) as proxy:
         other = BloomFilter.open("x", client=proxy.url, strategy=LockStrategy(factory))
         with pytest.raises(KeyboardInterrupt):
             other.add("item")
@@ -191,7 +191,7 @@ def test_a_context_that_swallows_errors_does_not_swallow_the_servers(valkey, mad
     def judge(name, _number):
         return "before" if name == "SETBIT" else "pass"
 
-    with LossProxy(valkey, judge) as proxy:
+    with Proxy(valkey, judge) as proxy:
         swallowing = LockStrategy(lambda _name: contextlib.suppress(Exception))
         other = BloomFilter.open("x", client=proxy.url, strategy=swallowing)
         with pytest.raises(OutcomeUnknownError):
@@ -239,8 +239,8 @@ def race_half_way(valkey, made, factory, patience):
             return [item for item in ITEMS if mine.add(item)]
 
     with (
-        LossProxy(valkey, half_way.stopped) as one,
-        LossProxy(valkey, half_way.passing) as other,
+        Proxy(valkey, half_way.stopped) as one,
+        Proxy(valkey, half_way.passing) as other,
         ThreadPoolExecutor(2) as threads,
     ):
         won = Counter(item for each in threads.map(offer, [one.url, other.url]) for item in each)

@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 import redis
 from foreign.half_way import HalfWay
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 adders = pytest.importorskip("foreign.adders", exc_type=ImportError)
 turns = pytest.importorskip("foreign.turns", exc_type=ImportError)
@@ -55,7 +55,7 @@ def race_half_way(valkey, lock, how, patience):
         client.flushall()
     bits = adders.race_filter(valkey, lambda _name: contextlib.nullcontext()).num_hashes
     half_way = HalfWay(bits, len(ITEMS), patience)
-    with LossProxy(valkey, half_way.stopped) as one, LossProxy(valkey, half_way.passing) as other:
+    with Proxy(valkey, half_way.stopped) as one, Proxy(valkey, half_way.passing) as other:
         won = race([one.url, other.url], lock, how, None)
     return won, half_way.met
 
@@ -89,7 +89,7 @@ def test_a_holder_that_slept_through_its_lease_does_not_win_as_well(system, valk
         return "pass"
 
     with (
-        LossProxy(valkey, judge) as proxy,
+        Proxy(valkey, judge) as proxy,
         turns.started(adders.add_one, proxy.url, system, 2, results) as sleeper,
         factories.open_factory(*system) as factory,
     ):

@@ -11,8 +11,8 @@ import redis
 import servers
 from lock_chaos.forks import ForkServer
 from lock_chaos.harness import Chaos
-from lock_chaos.proxy import CuttingProxy
 from lock_tools import WATCH_USER
+from proxy import Proxy
 
 from bloomlock.locks import hold
 from bloomlock.server import PrivateServer
@@ -63,9 +63,9 @@ def chaos(forks: ForkServer, chaos_server: PrivateServer, tmp_path: Path) -> Ite
 
 
 @pytest.fixture
-def cutting(chaos_server: PrivateServer) -> Iterator[CuttingProxy]:
+def cutting(chaos_server: PrivateServer) -> Iterator[Proxy]:
     """Stand before that server, and cut nothing until told."""
-    with CuttingProxy(chaos_server.url, lambda _name: "pass") as made:
+    with Proxy(chaos_server.url, pushes=True) as made:
         yield made
 
 

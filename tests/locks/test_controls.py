@@ -40,7 +40,7 @@ def cut_first(cutting, verdict, name):
     """Cut the next command of this name, and no other."""
     left = [verdict]
 
-    def judge(asked):
+    def judge(asked, _number):
         return left.pop() if left and asked == name else "pass"
 
     cutting.judge = judge
@@ -166,7 +166,7 @@ def test_a_slow_waiter_sleeps_through_a_free_lock(patient, cutting):
     one.do("acquire")
     came, go = threading.Event(), threading.Event()
 
-    def judge(name):
+    def judge(name, _number):
         if name == "BLPOP":
             came.set()
             go.wait(30)

@@ -7,7 +7,7 @@ import random
 import pytest
 import servers
 from lock_chaos.harness import KEYS, NO_SCRIPTS, Chaos
-from lock_chaos.proxy import PUSH
+from proxy import PUSH
 
 from bloomlock.server import PrivateServer
 
@@ -42,7 +42,7 @@ def cutter(seed, share):
     """Cut so many of the commands and pushes, before or after the server has seen them."""
     pick = random.Random(seed)
 
-    def verdict(name):
+    def verdict(name, _number):
         if name in HANDSHAKE or pick.random() >= share:
             return "pass"
         return "before" if name != PUSH and pick.random() < 0.5 else "after"

@@ -9,7 +9,7 @@ import time
 import pytest
 import servers
 from lock_chaos.harness import KEYS, NO_SCRIPTS, Chaos
-from lock_chaos.proxy import CuttingProxy
+from proxy import Proxy
 from servers import wait_until
 
 from bloomlock.server import PrivateServer
@@ -179,7 +179,11 @@ def test_renewals_that_fail_are_tried_again(patient, cutting, kind):
     one, other = chaos.worker(kind, url=cutting.url), chaos.worker(kind)
     one.do("acquire")
     verdicts = ["before", "after", "after", "before"]
-    cutting.judge = lambda name: verdicts.pop() if name.startswith("EVAL") and verdicts else "pass"
+
+    def judge(name, _number):
+        return verdicts.pop() if name.startswith("EVAL") and verdicts else "pass"
+
+    cutting.judge = judge
     start_waiting(chaos, other)
     one.do("hold", seconds=2 * chaos.ttl)
     assert cutting.cuts == {"before": 2, "after": 2}
@@ -217,13 +221,13 @@ def test_an_announcement_that_got_lost_is_made_again(forks, tmp_path, kind, verd
     """Where EVAL is forbidden it is a command of its own."""
     asked = []
 
-    def judge(name):
+    def judge(name, _number):
         asked.append(name)
         return verdict if name == "PUBLISH" and asked.count(name) == 1 else "pass"
 
     with (
         PrivateServer(binary=servers.require_server("valkey"), config=NO_SCRIPTS) as server,
-        CuttingProxy(server.url, judge) as proxy,
+        Proxy(server.url, judge, pushes=True) as proxy,
         Chaos(forks, server.url, tmp_path, 30.0) as chaos,
     ):
         one, other = chaos.worker(kind, url=proxy.url), chaos.worker(kind)

@@ -14,7 +14,7 @@ import redis.asyncio
 import redis.asyncio.retry
 import servers
 from lock_tools import LONG, OvertakingProxy, happened
-from loss_proxy import LossProxy
+from proxy import Proxy
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import wait_until
@@ -208,7 +208,7 @@ def test_an_extension_is_not_overtaken_by_a_renewal(r, valkey):
     """The holder would rely on a lease that the server has shortened."""
     with Lock("job", client=r) as lock:
         lock.extend()  # the scripts are known from now on
-    with OvertakingProxy(valkey, names=(b"EVALSHA",), delays=(0.0, 0.0, 0.2)) as proxy:
+    with OvertakingProxy(valkey, names=("EVALSHA",), delays=(0.0, 0.0, 0.2)) as proxy:
         lock = Lock("job", client=proxy.url, ttl=20)
         lock.acquire()
         lock.extend()
@@ -280,7 +280,7 @@ class Blind:
 @pytest.mark.parametrize("is_over", [True, False])
 def test_a_release_that_may_have_come_too_late(r, valkey, is_over):
     """Its first reply is lost, and the second says that the lock was not held."""
-    with LossProxy(valkey, lambda _name, _number: "pass") as proxy:
+    with Proxy(valkey) as proxy:
         lock = Lock("job", client=proxy.url, ttl=0.05 if is_over else LONG, renew=False)
         lock._core.attach(lock._runtime, Blind())
         lock.acquire()

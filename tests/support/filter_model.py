@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 import redis.asyncio
-from loss_proxy import HANDSHAKE, LossProxy, Verdict
+from proxy import HANDSHAKE, Proxy, Verdict
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -390,7 +390,7 @@ class _Losing(contextlib.ExitStack):
         self.losing = False
         self._random = random.Random(f"{round_.seed} losses")
         if round_.faults:
-            self.url = self.enter_context(LossProxy(url, self._judge)).url
+            self.url = self.enter_context(Proxy(url, self._judge)).url
 
     def _judge(self, name: str, _number: int) -> Verdict:
         if not self.losing or name in HANDSHAKE or self._random.random() > 1 / 200:

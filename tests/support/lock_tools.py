@@ -6,13 +6,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Coroutine, Generator, Sequence
 
     import redis
+    from proxy import Verdict
 
 WATCH_USER = ("default", "on", "nopass", "~*", "&*", "+@all", "-@scripting")
 """Directive `user` of a server that forbids EVAL, so that WATCH has to do."""
@@ -101,7 +101,7 @@ class CancelledAt:
             future.add_done_callback(lambda _: task.cancel())
 
 
-class OvertakingProxy(LossProxy):
+class OvertakingProxy(Proxy):
     """A network in which what is sent later, on another connection, arrives earlier.
 
     Args:
@@ -113,21 +113,16 @@ class OvertakingProxy(LossProxy):
     def __init__(
         self,
         url: str,
-        names: Sequence[bytes] = (b"EVAL", b"EVALSHA"),
+        names: Sequence[str] = ("EVAL", "EVALSHA"),
         delays: Sequence[float] = (0.06, 0.04, 0.02),
     ) -> None:
-        super().__init__(url, lambda _name, _number: "pass")
+        super().__init__(url, self._delay)
         self._names = names
         self._delays = iter(delays)
-        self.under_way = 0
         self.held_up = 0
 
-    def _relay(self, near: socket.socket, far: socket.socket, command: list[bytes]) -> bool:
-        self.under_way += 1
-        try:
-            if command[0] in self._names:
-                self.held_up += 1
-                time.sleep(next(self._delays, 0.0))
-            return super()._relay(near, far, command)
-        finally:
-            self.under_way -= 1
+    def _delay(self, name: str, _number: int) -> Verdict:
+        if name in self._names:
+            self.held_up += 1
+            time.sleep(next(self._delays, 0.0))
+        return "pass"

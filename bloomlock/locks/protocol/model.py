@@ -92,9 +92,9 @@ class Waiter(NamedTuple):
 
 
 def read_record(record: bytes) -> Waiter:
-    """Return what `Asking.record` wrote.
+    """Return what `AcquireRequest.record` wrote.
 
-    >>> read_record(Asking(b"t1", 30_000, channel=b"c1").record)
+    >>> read_record(AcquireRequest(b"t1", 30_000, channel=b"c1").record)
     Waiter(token=b't1', lease_ms=32000, group=b'', channel=b'c1')
     """
     token, lease_ms, group, channel = record.split(b" ")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import redis
-from loss_proxy import LossProxy
+from proxy import Proxy
 
 
 @pytest.fixture
 def proxy(client, server_url):
     """A proxy in front of an empty server, that loses nothing until its `judge` is replaced."""
-    with LossProxy(server_url, lambda _name, _number: "pass") as made:
+    with Proxy(server_url) as made:
         yield made
 
 

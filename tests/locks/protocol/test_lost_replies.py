@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import lock_ways
 import pytest
 import redis
-from lock_chaos.proxy import PUSH, CuttingProxy
-from loss_proxy import HANDSHAKE
+from proxy import HANDSHAKE, PUSH, Proxy
 
 from bloomlock import Lock
 from bloomlock.keys import LockKeys
@@ -121,7 +120,7 @@ def test_many_threads_exclude_each_other_whatever_is_lost(server_url, client):
     print(f"seed {seed}")
     chance = random.Random(seed)
 
-    def judge(name):
+    def judge(name, _number):
         if name in HANDSHAKE or name in (PUSH, "SUBSCRIBE") or chance.random() > 1 / 30:
             return "pass"
         return chance.choice(["before", "after"])
@@ -143,7 +142,7 @@ def test_many_threads_exclude_each_other_whatever_is_lost(server_url, client):
                 with contextlib.suppress(redis.ConnectionError):
                     lock.release()
 
-    with CuttingProxy(server_url, judge) as proxy:
+    with Proxy(server_url, judge, pushes=True) as proxy:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, range(threads)))
         assert min(proxy.cuts.values()) > 0

@@ -7,7 +7,7 @@ from itertools import groupby
 import lock_ways
 import pytest
 import redis
-from loss_proxy import HANDSHAKE
+from proxy import HANDSHAKE
 
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.model import AcquireRequest, Busy, Granted, ReleaseRequest

@@ -12,7 +12,7 @@ from bloomlock.strategies.setbit import PipelineStrategy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loss_proxy import Verdict
+    from proxy import Verdict
 
     from bloomlock.effects import Core
     from bloomlock.keys import LockKeys
@@ -48,7 +48,7 @@ class HalfWay:
     """Stops one client in the middle of each item until the other has sent all bits of it.
 
     Without a lock both find bits that are 0, if an update is in pieces. Its methods are what two
-    LossProxy ask.
+    Proxy ask.
 
     Args:
         bits: Bits of an item.

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as Late
 from typing import TYPE_CHECKING, TypeVar
 
-import hiredis
 import redis
-from loss_proxy import HANDSHAKE, LossProxy
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from proxy import Proxy, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from loss_proxy import Verdict
+    from proxy import Verdict
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -27,82 +23,11 @@ LONG = 60.0
 """Bound against hanging, in seconds; nothing here takes a hundredth of it."""
 
 
-class Gate(LossProxy):
-    """A loss proxy that also lets through what the server sends unasked, and can hold a command.
+class Gate(Proxy):
+    """A proxy that neither judges nor counts the commands of the handshake."""
 
-    Commands of the handshake are neither judged nor counted. The judge may block: it runs in the
-    thread of the one connection whose command it judges.
-
-    Attributes:
-        packets: How often a client sent something; what goes out in one piece counts once.
-        answers: How often the server did.
-    """
-
-    def __init__(
-        self, url: str, judge: Callable[[str, int], Verdict] = lambda _name, _number: "pass"
-    ) -> None:
-        super().__init__(url, judge)
-        self.answers = 0
-        self.packets = 0
-
-    def client(self, retries: int = 0) -> redis.Redis:
-        """Return a client through the gate that repeats a command `retries` times by itself."""
-        return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), retries))
-
-    def _serve(self, near: socket.socket) -> None:
-        far = socket.socket(socket.AF_UNIX)
-        deaf = threading.Event()
-        with contextlib.suppress(OSError):
-            far.connect(self._server)
-            threading.Thread(target=self._back, args=(far, near, deaf), daemon=True).start()
-            self._forward(near, far, deaf)
-        for end in (near, far):  # closing alone would not wake the other thread
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def _forward(self, near: socket.socket, far: socket.socket, deaf: threading.Event) -> None:
-        commands = hiredis.Reader()
-        while data := near.recv(65536):
-            self.packets += 1
-            commands.feed(data)
-            while (command := commands.gets()) is not False:
-                verdict = self._judged(command[0].decode().upper())
-                if verdict == "before":
-                    return
-                if verdict == "after":
-                    deaf.set()
-                far.sendall(hiredis.pack_command(tuple(command)))
-
-    def _judged(self, name: str) -> Verdict:
-        if name in HANDSHAKE:
-            return "pass"
-        with self._lock:
-            number = len(self.seen)
-            self.seen.append(name)
-        verdict = self.judge(name, number)
-        self.lost += verdict != "pass"
-        return verdict
-
-    def _back(self, far: socket.socket, near: socket.socket, deaf: threading.Event) -> None:
-        with contextlib.suppress(OSError):
-            while data := far.recv(65536):
-                self.answers += 1
-                if deaf.is_set():
-                    break
-                near.sendall(data)
-        with contextlib.suppress(OSError):
-            near.shutdown(socket.SHUT_RDWR)
-
-    def cut(self, count: int) -> None:
-        """Cut the connections of the next commands, before they arrive."""
-        end = len(self.seen) + count
-        self.judge = lambda _name, number: "before" if number < end else "pass"
-
-    def deafen(self, at: int = 0) -> None:
-        """Lose the reply of the next command, or of one after it."""
-        only = len(self.seen) + at
-        self.judge = lambda _name, number: "after" if number == only else "pass"
+    def __init__(self, url: str, judge: Callable[[str, int], Verdict] = deliver) -> None:
+        super().__init__(url, judge, handshake=False)
 
 
 class Hold:
