@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from . import sizing
+from . import blocked, sizing
 from .errors import ConfigurationError, FilterMismatchError
 from .hashing import (
     DIGEST_BYTES,
@@ -22,8 +22,9 @@ from .hashing import (
     check_seeds,
     key_difference,
 )
-from .layouts import CLASSIC, LAYOUTS, check_layout
 from .sizing import (
+    BLOCKED,
+    CLASSIC,
     MAX_CAPACITY,
     MAX_HASHES,
     MAX_SHARD_BITS,
@@ -37,7 +38,6 @@ from .sizing import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .layouts import Formulas
 
 FORMAT = 1
 KEYED_FORMAT = 2
@@ -91,11 +91,6 @@ def is_header(value: int) -> bool:
 def has_unknown_flags(value: int) -> bool:
     """Return whether a header carries flags, which this version cannot know."""
     return value & _FLAGS != 0
-
-
-def header_from_bytes(data: bytes) -> int:
-    """Return the header from `GETRANGE key 0 7`; a string too short has none."""
-    return int.from_bytes(data, "big") if len(data) == HEADER_BYTES else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,3 +399,51 @@ def _whole(fields: Mapping[str, str], name: str, most: int) -> int:
 
 def _is_whole(text: str) -> bool:
     return _WHOLE.fullmatch(text) is not None
+
+
+class Formulas(Protocol):
+    """What a layout says about sizes and rates; `sizing` and `blocked` document the functions."""
+
+    def size_for(
+        self,
+        capacity: int,
+        error_rate: float,
+        *,
+        num_hashes: int | None = None,
+        shards: int | None = None,
+    ) -> Size:
+        """Return the smallest filter that holds `capacity` items at `error_rate`."""
+
+    def expected_error_rate(self, count: float, num_bits: int, num_hashes: int) -> float:
+        """Return the false-positive rate after `count` distinct items."""
+
+    def error_rate_at_fill(self, fill_ratio: float, num_hashes: int) -> float:
+        """Return the false-positive rate of a filter with this part of its bits set."""
+
+    def estimate_count(self, bits_set: float, num_bits: int, num_hashes: int) -> float:
+        """Return the number of distinct items from the number of set bits."""
+
+    def estimate_deviation(
+        self, capacity: float, num_bits: int, num_hashes: int, sampled_bits: int
+    ) -> float:
+        """Return the standard deviation of `estimate_count` at capacity."""
+
+
+LAYOUTS: Mapping[str, Formulas] = {CLASSIC: sizing, BLOCKED: blocked}
+
+
+def check_layout(layout: object, seeds: object = None) -> str:
+    """Return `layout`, or raise ConfigurationError.
+
+    >>> check_layout("blocked")
+    'blocked'
+    """
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        known = " or ".join(map(repr, LAYOUTS))
+        raise ConfigurationError(f"layout must be {known}, not {layout!r:.80}")
+    if layout == BLOCKED and seeds is not None:
+        raise ConfigurationError(
+            "seeds must be None with layout='blocked', which takes all bits of an item from one "
+            f"digest, not {seeds!r:.80}"
+        )
+    return layout

@@ -8,13 +8,12 @@ pass through as they are.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import redis.exceptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 class BloomlockError(Exception):
@@ -159,48 +158,3 @@ def batch_error(
     error = kind(str(cause) or type(cause).__name__, results, added)
     error.__cause__ = cause
     return error
-
-
-@contextmanager
-def after_results(results: Sequence[bool | None]) -> Iterator[None]:
-    """Put the answers known so far before those of an error; KeyboardInterrupt and the like pass.
-
-    Raises:
-        PartialResultError: With `results` before its own; a BatchError for any other error, if
-            there are any.
-    """
-    try:
-        yield
-    except PartialResultError as error:
-        error.results[:0] = results
-        raise
-    except Exception as error:
-        if not results:
-            raise
-        raise batch_error(error, results) from error
-
-
-@contextmanager
-def after_added(added: int) -> Iterator[None]:
-    """Do the same for an update: the errors carry how many items were added before."""
-    try:
-        yield
-    except PartialResultError as error:
-        error.results.clear()
-        error.added = added
-        raise
-    except Exception as error:
-        if not added:
-            raise
-        raise batch_error(error, added=added) from error
-
-
-def take_known(error: PartialResultError) -> list[bool]:
-    """Take the answers before the first unknown one out of the results of an error."""
-    known = []
-    for answer in error.results:
-        if answer is None:
-            break
-        known.append(answer)
-    del error.results[: len(known)]
-    return known

@@ -14,8 +14,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Literal
 
 from .errors import ConfigurationError
+
+Layout = Literal["classic", "blocked"]
+CLASSIC: Layout = "classic"
+BLOCKED: Layout = "blocked"
 
 HEADER_BITS = 64
 """Bits at the start of every shard that hold its header; the bitmap follows."""

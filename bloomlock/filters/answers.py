@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from bloomlock.errors import (
-    CapacityError,
-    PartialResultError,
-    after_added,
-    after_results,
-    take_known,
-)
-from bloomlock.items import encode_item
+from bloomlock.errors import CapacityError, PartialResultError
+from bloomlock.hashing import encode_item
 
-from .batches import Chunks, answer_chunk, choose
+from .batches import Chunks, after_added, after_results, answer_chunk, choose, take_known
 from .operation import Operation
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from bloomlock.effects import Core
-    from bloomlock.layouts import Layout
+    from bloomlock.sizing import Layout
     from bloomlock.strategies import Strategy
 
     from .batches import Route

@@ -17,16 +17,17 @@ which `on_unknown` counts as new.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from itertools import compress, islice, repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
-from bloomlock.items import encode_item, encode_items
+from bloomlock.hashing import encode_item, encode_items
 from bloomlock.strategies.base import BITS_PER_TRIP
-from bloomlock.strategies.bitmap import image_bytes, is_quick
+from bloomlock.strategies.bitmap import is_quick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bloomlock.effects import Core
     from bloomlock.strategies import Strategy
@@ -89,7 +90,7 @@ def _best_route(state: FilterState, view: View, count: int, *, write: bool, answ
         return "items"
     shard = view.shards[0]
     as_items = count * view.descriptor.size.num_hashes * state.strategy.bytes_per_bit
-    as_bitmap = sum(map(image_bytes, view.shards)) * (write + answers)
+    as_bitmap = view.image_bytes * (write + answers)
     if as_bitmap <= as_items and is_quick(shard, exact=answers):
         return "bitmap"
     return "script" if shard.block_bits else "items"
@@ -301,3 +302,48 @@ def _merge(
         except StopIteration:
             break
     return merged
+
+
+@contextmanager
+def after_results(results: Sequence[bool | None]) -> Iterator[None]:
+    """Put the answers known so far before those of an error; KeyboardInterrupt and the like pass.
+
+    Raises:
+        PartialResultError: With `results` before its own; a BatchError for any other error, if
+            there are any.
+    """
+    try:
+        yield
+    except PartialResultError as error:
+        error.results[:0] = results
+        raise
+    except Exception as error:
+        if not results:
+            raise
+        raise batch_error(error, results) from error
+
+
+@contextmanager
+def after_added(added: int) -> Iterator[None]:
+    """Do the same for an update: the errors carry how many items were added before."""
+    try:
+        yield
+    except PartialResultError as error:
+        error.results.clear()
+        error.added = added
+        raise
+    except Exception as error:
+        if not added:
+            raise
+        raise batch_error(error, added=added) from error
+
+
+def take_known(error: PartialResultError) -> list[bool]:
+    """Take the answers before the first unknown one out of the results of an error."""
+    known = []
+    for answer in error.results:
+        if answer is None:
+            break
+        known.append(answer)
+    del error.results[: len(known)]
+    return known

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from bloomlock.layouts import Layout
+    from bloomlock.sizing import Layout
     from bloomlock.strategies import Strategy
 
     from .batches import Route

@@ -41,7 +41,7 @@ from bloomlock.errors import (
     OutcomeUnknownError,
     PartialResultError,
 )
-from bloomlock.items import encode_item
+from bloomlock.hashing import encode_item
 
 from . import answers
 from .operation import outcome_unknown

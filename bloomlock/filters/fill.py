@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
-from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import Core, ask, encode_command
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.strategies.wire import header_command
+from bloomlock.strategies.base import header_command, header_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

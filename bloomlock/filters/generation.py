@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from bloomlock.blocked import BLOCK_BITS
 from bloomlock.descriptor import GENERATION_BITS
-from bloomlock.layouts import BLOCKED
-from bloomlock.sizing import HEADER_BITS
+from bloomlock.sizing import BLOCKED, HEADER_BITS
 from bloomlock.strategies import Shard
+from bloomlock.strategies.bitmap import image_bytes
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
@@ -31,12 +31,14 @@ class View:
         header: What every shard starts with.
         hasher: Places items.
         shards: Where the bits are.
+        image_bytes: Length of all shards' strings together.
     """
 
     descriptor: Descriptor
     header: int
     hasher: Hasher
     shards: tuple[Shard, ...]
+    image_bytes: int
 
     @classmethod
     def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
@@ -48,7 +50,8 @@ class View:
             Shard(keys.bits(n), header, digits, size.shard_bits, block_bits)
             for n in range(size.shards)
         )
-        return cls(descriptor, header, descriptor.hasher(), shards)
+        whole = sum(map(image_bytes, shards))
+        return cls(descriptor, header, descriptor.hasher(), shards, whole)
 
 
 def new_generation() -> int:

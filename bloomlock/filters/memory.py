@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from bloomlock.descriptor import HEADER_BYTES, Wanted
-from bloomlock.hashing import check_key
-from bloomlock.items import encode_item
+from bloomlock.hashing import check_key, encode_item
 
 from . import memory_file
 from .base import Parameters

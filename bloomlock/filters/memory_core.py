@@ -7,16 +7,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.descriptor import READY
-from bloomlock.errors import (
-    CapacityError,
-    ConfigurationError,
-    after_added,
-    after_results,
-    take_known,
-)
-from bloomlock.items import encode_items
+from bloomlock.errors import CapacityError, ConfigurationError
+from bloomlock.hashing import encode_items
 
-from .batches import check_batch_size
+from .batches import after_added, after_results, check_batch_size, take_known
 from .fill import SAMPLE_BYTES, FillWatch
 from .inspection import FilterInfo
 

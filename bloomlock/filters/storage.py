@@ -21,7 +21,6 @@ from bloomlock.descriptor import (
     Descriptor,
     decode,
     encode,
-    header_from_bytes,
     is_header,
     refuse_newer_format,
     refuse_unknown_flags,
@@ -41,7 +40,7 @@ from bloomlock.effects import (
 from bloomlock.errors import FilterMismatchError
 from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS, MAX_SHARDS
-from bloomlock.strategies.wire import header_command
+from bloomlock.strategies.base import header_command, header_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

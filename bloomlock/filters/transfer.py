@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from redis.exceptions import RedisError, ResponseError
 
-from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, header_from_bytes
+from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor
 from bloomlock.effects import (
     EXEC,
     MULTI,
@@ -31,8 +31,8 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.keys import copy_key
+from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import image_bytes, merge_image
-from bloomlock.strategies.wire import header_command
 
 from .generation import new_generation
 from .lifecycle import check_room, delete

@@ -22,8 +22,7 @@ from bloomlock.effects import (
     encode_command,
 )
 
-from .base import Segment, Strategy, any_missing, error_of
-from .wire import encode_offsets, unfilled
+from .base import Segment, Strategy, any_missing, encode_offsets, error_of, unfilled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

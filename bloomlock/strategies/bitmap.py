@@ -20,7 +20,7 @@ import numpy as np
 from redis.exceptions import NoScriptError
 
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
-from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import (
     EXEC,
     MULTI,
@@ -35,9 +35,8 @@ from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS
 
-from .base import Segment, Strategy
+from .base import Segment, Strategy, header_command, header_from_bytes
 from .setbit import why_aborted
-from .wire import header_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

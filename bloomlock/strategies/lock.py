@@ -12,12 +12,13 @@ it is one transaction; that no other client comes in between is as true as that 
 
 from __future__ import annotations
 
+import logging
 import secrets
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis.exceptions
-from redis.exceptions import RedisError, WatchError
+from redis.exceptions import RedisError, ResponseError, WatchError
 
 from bloomlock.effects import (
     NO_LIMIT,
@@ -30,27 +31,37 @@ from bloomlock.effects import (
     Limit,
     Pause,
     Request,
+    Way,
+    check,
     collect,
+    deliver,
+    encode_command,
+    run_way,
+    run_ways,
 )
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.keys import LockKeys, stripe_keys
-from bloomlock.locks.protocol.model import AcquireRequest
-from bloomlock.locks.protocol.steps import LockSteps
-from bloomlock.locks.protocol.stripes import release_all, take_and_watch, watch
-from bloomlock.locks.protocol.waiting import (
-    CLEANUP_SECONDS,
-    GRACE_SECONDS,
-    OUTAGE_PAUSE,
-    Attempt,
+from bloomlock.locks.protocol.model import AcquireRequest, ReleaseRequest
+from bloomlock.locks.protocol.steps import (
+    ACQUIRE,
+    RELEASE,
+    RELEASE_EXCLUSIVE,
+    SCRIPTS,
+    Call,
+    LockSteps,
 )
+from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUTAGE_PAUSE, Attempt
 
 from .base import Segment, Strategy
 from .setbit import TransactionStrategy, decode_transaction, encode_transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from .base import Rows, Shard
+
+
+logger = logging.getLogger("bloomlock.locks")
 
 STRIPES = 1024
 LEASE_MS = 10_000
@@ -150,7 +161,7 @@ class LockStrategy(Strategy):
             line: list[Any] = [None]
             try:
                 yield Limit(until + GRACE_SECONDS, line)
-                taken = yield from take_and_watch(wanted, asking, self._missing)
+                taken = yield from _take_and_watch(wanted, asking, self._missing)
                 if not taken:
                     taken = yield from self._wait_for(wanted[0], asking, until, clock)
                 yield NO_LIMIT
@@ -169,10 +180,10 @@ class LockStrategy(Strategy):
                 # Nothing but locks was asked for so far.
                 update.fail(wanted, lost.cause)
                 seconds = min(CLEANUP_SECONDS, until + GRACE_SECONDS - clock())
-                yield Behind(release_all(taken, asking.token, self._missing), line, seconds)
+                yield Behind(_release_all(taken, asking.token, self._missing), line, seconds)
                 return
             yield NO_LIMIT
-            yield from release_all(taken, asking.token, self._missing)
+            yield from _release_all(taken, asking.token, self._missing)
 
     def _wait_for(
         self, keys: LockKeys, asking: AcquireRequest, until: float, clock: Callable[[], float]
@@ -185,7 +196,7 @@ class LockStrategy(Strategy):
         except RedisError:
             yield from attempt.leave_behind()
             raise
-        return (yield from watch([keys], asking.token)) if got else []
+        return (yield from _watch([keys], asking.token)) if got else []
 
     def _lock_of(self, key: str, first_offset: int) -> LockKeys:
         # The same item has the same stripe everywhere. The sum of the offsets would leave three of
@@ -236,7 +247,7 @@ class _Update:
         while locks and (aborted := (yield from self.carry_out(locks))) is not None:
             if not isinstance(aborted, WatchError):
                 raise aborted
-            locks = yield from watch(locks, token)
+            locks = yield from _watch(locks, token)
 
     def carry_out(self, locks: list[LockKeys]) -> Core[RedisError | None]:
         """Update the rows of these locks, or return why EXEC did nothing and may do it later."""
@@ -251,3 +262,116 @@ class _Update:
             self.results[index] = segment._replace(rows=1, missing=missing)
         self.waiting.difference_update(locks)
         return None
+
+
+class _Taking(NamedTuple):
+    """Locks to take at once, each by the same request; see `_take_and_watch`."""
+
+    locks: Sequence[LockKeys]
+    request: AcquireRequest
+    missing: set[str]
+
+
+def _take_and_watch(
+    locks: Sequence[LockKeys], request: AcquireRequest, missing: set[str]
+) -> Core[list[LockKeys]]:
+    """Try once to take each lock, and watch those held then; one round trip if all are free.
+
+    WATCH makes the fence part of the update: EXEC does nothing if a watched lock was lost since its
+    holder was last seen in it, so a holder that slept through its lease cannot write. The
+    connection is kept for the transaction that follows; see `_unwatch`.
+
+    Returns:
+        The locks held, in order.
+
+    Raises:
+        ConnectionLost, redis.exceptions.RedisError: If the server cannot be asked.
+    """
+    return (yield from run_way(_WAYS, _Taking(locks, request, missing), missing))
+
+
+def _take_by_script(items: Sequence[_Taking]) -> Core[list[list[LockKeys] | Exception]]:
+    [(locks, asked, _)] = items
+    take = [ACQUIRE.by_digest(Call(lock, asked)) for lock in locks]
+    request = Request(locks[0].lock, [*take, *_watching(locks)], hold=True)
+    replies = yield from deliver(request, repeatable=True)
+    error = next((reply for reply in replies if isinstance(reply, Exception)), None)
+    if error is None and (held := _held(locks, replies, asked.token)) == list(locks):
+        return [held]
+    yield from _unwatch(locks[0].lock)
+    if error is not None:
+        return [error]
+    return [(yield from _watch(held, asked.token)) if held else []]
+
+
+def _take_then_watch(items: Sequence[_Taking]) -> Core[list[list[LockKeys] | Exception]]:
+    [(locks, request, missing)] = items
+    calls = [Call(lock, request) for lock in locks]
+    for answer in (yield from run_ways(ACQUIRE.ways, calls, missing)):
+        if isinstance(answer, Exception):
+            return [answer]
+    return [(yield from _watch(locks, request.token))]
+
+
+# Any error is refusal enough: taken one after the other, locks also find another node of a cluster.
+_WAYS = (
+    Way(SCRIPTS, _take_by_script, lambda error: isinstance(error, ResponseError)),
+    Way("", _take_then_watch),
+)
+
+
+def _watch(locks: Sequence[LockKeys], token: bytes) -> Core[list[LockKeys]]:
+    """Watch locks and return those held with `token`; one round trip, as `_take_and_watch`.
+
+    If some are not held, only the others are watched, by another round trip: what other clients do
+    with theirs must not stop a transaction.
+    """
+    held = list(locks)
+    while held:
+        request = Request(held[0].lock, _watching(held), hold=True)
+        replies = check((yield from deliver(request, repeatable=True)))
+        seen = _held(held, replies, token)
+        if seen == held:
+            break
+        yield from _unwatch(held[0].lock)
+        held = seen
+    return held
+
+
+def _unwatch(key: str) -> Core[None]:
+    """Give the connection back that `_watch` kept."""
+    try:
+        yield Request(key, [encode_command("UNWATCH")])
+    except ConnectionLost:
+        return
+
+
+def _release_all(locks: Sequence[LockKeys], token: bytes, missing: set[str]) -> Core[None]:
+    """Give up locks and hand them on; one round trip if no client waits.
+
+    Never raises what the server or the network did: the leases end by themselves.
+    """
+    calls = [Call(lock, ReleaseRequest(token)) for lock in locks]
+    if not calls:
+        return
+    answers = yield from run_ways(RELEASE_EXCLUSIVE, calls, missing)
+    awaited = [
+        call
+        for call, answer in zip(calls, answers, strict=True)
+        if not isinstance(answer, Exception) and answer[1]
+    ]
+    if awaited:
+        answers += yield from run_ways(RELEASE.ways, awaited, missing)
+    error = next((answer for answer in answers if isinstance(answer, Exception)), None)
+    if error is not None:
+        logger.debug("releasing %d locks failed, they expire: %s", len(locks), error)
+
+
+def _watching(locks: Sequence[LockKeys]) -> list[bytes]:
+    gets = [encode_command("GET", lock.lock) for lock in locks]
+    return [encode_command("WATCH", *(lock.lock for lock in locks)), *gets]
+
+
+def _held(locks: Sequence[LockKeys], replies: Sequence[object], token: bytes) -> list[LockKeys]:
+    values = replies[len(replies) - len(locks) :]
+    return [lock for lock, value in zip(locks, values, strict=True) if value == token]

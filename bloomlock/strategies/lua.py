@@ -18,12 +18,12 @@ import numpy as np
 from redis.exceptions import NoScriptError
 
 from bloomlock.blocked import BLOCK_BITS
-from bloomlock.descriptor import HEADER_BYTES, header_from_bytes
+from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import Core, Pipeline, Replies, Request, collect
 from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS
 
-from .base import Segment, Strategy, error_of
+from .base import Segment, Strategy, error_of, header_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

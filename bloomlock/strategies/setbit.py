@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from redis.exceptions import WatchError
 
-from bloomlock.descriptor import header_from_bytes
 from bloomlock.effects import (
     EXEC,
     MULTI,
@@ -23,8 +22,7 @@ from bloomlock.effects import (
     encode_arguments,
 )
 
-from .base import Segment, Strategy, any_missing
-from .wire import encode_each, header_command
+from .base import Segment, Strategy, any_missing, encode_each, header_command, header_from_bytes
 
 if TYPE_CHECKING:
     from .base import Flags, Rows, Shard

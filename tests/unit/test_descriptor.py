@@ -17,12 +17,12 @@ from bloomlock.descriptor import (
     decode,
     encode,
     has_unknown_flags,
-    header_from_bytes,
     header_of,
     is_header,
 )
 from bloomlock.keys import FilterKeys, escape, meta_pattern, name_of, unescape
 from bloomlock.sizing import bits_needed
+from bloomlock.strategies.base import header_from_bytes
 
 seeds = st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9, unique=True)
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from murmur import murmur3_x64_128
 
 from bloomlock import ConfigurationError
-from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, check_seeds
-from bloomlock.items import encode_item, encode_items
+from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, check_seeds, encode_item, encode_items
 from bloomlock.sizing import HEADER_BITS, MAX_SHARD_BITS
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text("utf-8"))

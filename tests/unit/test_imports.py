@@ -12,9 +12,8 @@ ROOT = Path(__file__).parents[2]
 # From the bottom up; a module may import from its own layer and from those before it.
 LAYERS = [
     {"errors"},
-    {"sizing", "keys", "items"},
+    {"sizing", "keys"},
     {"blocked"},
-    {"layouts"},
     {"hashing", "bitmaps"},
     {"descriptor"},
     {"effects"},
@@ -34,9 +33,7 @@ PURE = {
     "sizing",
     "keys",
     "blocked",
-    "layouts",
     "hashing",
-    "items",
     "bitmaps",
     "descriptor",
     "effects",

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bloomlock.strategies.wire import encode_each, encode_offsets, unfilled
+from bloomlock.strategies.base import encode_each, encode_offsets, unfilled
 
 BEFORE, AFTER = "$6\r\nSETBIT\r\n$5\r\nkäy\0\r\n".encode(), b"$1\r\n1\r\n"
 EDGES = [0, 1, *(10**power + step for power in range(1, 10) for step in (-1, 0, 1)), 2**32 - 1]
