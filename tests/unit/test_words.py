@@ -53,7 +53,6 @@ NAMES = {
     "trial": "provisional",
     "patience": "the name of the limit",
     "pace": "batch size",
-    "silence": "null",
     "board": "frontier",
     "tally": "stats",
     "team": "workers",
@@ -61,13 +60,12 @@ NAMES = {
     "nearby": "near_cache",
     "gathered": "batch",
     "following": "what is done",
-    "life": "life_lock",
 }
 """Parts of the names of classes, functions, parameters and modules."""
 
 WHOLE_NAMES = {
-    *("Aside", "Enter", "Flight", "Leave", "Listen", "Wait", "Work"),
-    *("flight", "in_hand", "last_words", "rest()"),
+    *("Aside", "Enter", "Flight", "Leave", "Listen", "Silence", "Wait", "Work"),
+    *("flight", "in_hand", "last_words", "life", "rest()"),
 }
 """Names that are words of English otherwise; with brackets, of functions."""
 
@@ -77,9 +75,6 @@ ALLOWED = {
 """What contains a word, and why it may."""
 
 ALLOWED_NAMES = {
-    "FENCE_LIFE_MS": "how long a key lives",
-    "fence_life_ms": "how long a key lives",
-    "life_ms": "how long a key lives",
     "_ASKING": "a command of Redis Cluster",
 }
 """Names that contain a word, and why they may."""
@@ -143,5 +138,5 @@ def test_words_and_names_are_found():
     assert words_in("intelligent; a foretold end; file.tell()") == set()
     code = "class LockFace:\n    def wait(self, asking): return self._in_hand\nclass Wait: ...\n"
     assert private_names("a/team.py", code) == {"LockFace", "asking", "_in_hand", "Wait", "team"}
-    code = "head, *rest = fence_life_ms\nasync def _rest(): ..."
+    code = "head, *rest = life_lock\nasync def _rest(): ..."
     assert private_names("a/frontier.py", code) == {"_rest()"}
