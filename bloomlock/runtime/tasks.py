@@ -75,7 +75,8 @@ class Tasks:
         members: Sequence[Tasks] = (),
     ) -> None:
         """Keep the client; `members` are the runtimes of several servers, see `tasks_over`."""
-        self.client = client
+        self.client: Any = client
+        self._cluster: Any = client if isinstance(client, redis.asyncio.RedisCluster) else None
         self._members = members
         self._hub: Hub | None = None
         self._slots = _Slots()
@@ -193,7 +194,7 @@ class Tasks:
         """Return the items in groups, each of which one request may carry."""
         if len(self.members) > 1:
             return [[item] for item in items]
-        if not isinstance(self.client, redis.asyncio.RedisCluster):
+        if self._cluster is None:
             return [items]
         groups: dict[int, list[T]] = {}
         for item in items:
@@ -280,7 +281,7 @@ class Tasks:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def find_hub(self, step: Subscribe) -> Hub | None:
+    async def subscribe(self, step: Subscribe) -> Hub | None:
         """Return what listens for this client, joined, or None if nothing can."""
         hub = self._hub
         if hub is None or hub.loop is not asyncio.get_running_loop():
@@ -292,14 +293,17 @@ class Tasks:
             return hub
         return None
 
+    def unsubscribe(self, hub: Hub) -> None:
+        """End the part of one core in what listens."""
+        hub.part()
+
     async def _carry(
         self, key: str, writes: Iterable[Sequence[bytes]], commands: Sequence[bytes] = ()
     ) -> Replies:
         """Exchange writes; `commands` are those of a request, which may be a transaction."""
         lease = await self._take(await self._source(key))
-        cluster = isinstance(self.client, redis.asyncio.RedisCluster)
         # What a server of a cluster refuses has to be sent to another one.
-        sent: list[bytes] | None = [] if cluster else None
+        sent: list[bytes] | None = None if self._cluster is None else []
         replies = await _exchange(lease, writes, sent)
         await lease.end(commands, replies)
         if sent is not None:
@@ -347,13 +351,12 @@ class Tasks:
         return await redispy.source_of_key(self.client, key)
 
     async def _redirected_source(self, key: str, redirect: Redirect) -> Any:
-        client: Any = self.client
         if redirect.ask:
-            source = redispy.source_of_address(client, redirect.host, redirect.port)
+            source = redispy.source_of_address(self._cluster, redirect.host, redirect.port)
             if source is not None:
                 return source
-        await redispy.async_find_servers(client)
-        return await redispy.source_of_key(client, key)
+        await redispy.async_find_servers(self._cluster)
+        return await self._source(key)
 
     async def _take(self, source: Any) -> _Lease:
         slots = self._slots.of(source)
@@ -368,9 +371,9 @@ class Tasks:
         try:
             return await redispy.async_get_connection(source)
         except (RedisError, OSError) as error:
-            if isinstance(self.client, redis.asyncio.RedisCluster):
+            if self._cluster is not None:
                 with contextlib.suppress(RedisError, OSError):
-                    await redispy.async_find_servers(self.client)
+                    await redispy.async_find_servers(self._cluster)
             raise ConnectionLost(error, sent=False, replies=[]) from error
 
 
@@ -389,7 +392,7 @@ class _Scope:
 
     def __init__(self, runtime: Tasks) -> None:
         self._runtime = runtime
-        self._hub: Hub | None = None
+        self._subscription: Hub | None = None
         self._entered: list[Any] = []
 
     async def carry_out(self, step: Effect) -> Any:
@@ -412,11 +415,13 @@ class _Scope:
         return free_memory(await self._runtime.settings_of(step.key))
 
     async def subscribe(self, step: Subscribe) -> bytes:
-        self._hub = self._hub or await self._runtime.find_hub(step)
-        return self._hub.channel if self._hub else b""
+        self._subscription = self._subscription or await self._runtime.subscribe(step)
+        return self._subscription.channel if self._subscription else b""
 
     async def next_message(self, step: NextMessage) -> bytes | None:
-        return await self._hub.wait(step.addressee, step.seconds) if self._hub else None
+        if self._subscription is None:
+            return None
+        return await self._subscription.wait(step.addressee, step.seconds)
 
     async def enter(self, step: EnterContext) -> Exception | None:
         if not hasattr(type(step.manager), "__aenter__"):
@@ -441,8 +446,8 @@ class _Scope:
             while self._entered:
                 await self._entered.pop().__aexit__(*sys.exc_info())
         finally:
-            if self._hub is not None:
-                self._hub.part()
+            if self._subscription is not None:
+                self._runtime.unsubscribe(self._subscription)
 
 
 _EFFECTS: dict[type, Callable[[_Scope, Any], Awaitable[Any]]] = {
@@ -568,6 +573,7 @@ async def _exchange(
 
 
 async def _read(connection: Any, count: int, replies: Replies) -> None:
+    """Read until there are `count` replies."""
     read = redispy.async_reply_reader(connection)
     while len(replies) < count:
         try:

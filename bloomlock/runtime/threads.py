@@ -178,6 +178,10 @@ class Threads:
             while True:
                 self._listeners.pop().close()
 
+    def run_behind(self, step: Behind) -> None:
+        """Carry out a core after what goes on in a line; wait for its end, but not for long."""
+        run_behind(step.line, partial(self.run, step.core), step.seconds)
+
     def fan_out(self, step: FanOut) -> list[Any]:
         """Run a core at each server; a silent server keeps its thread, but not the caller."""
         began = boot_clock()
@@ -206,9 +210,9 @@ class Threads:
         except Exception as error:  # noqa: BLE001 - an answer of the FanOut
             arrived.put((server, error))
 
-    def find_listener(self, step: Subscribe) -> Listener | None:
+    def subscribe(self, step: Subscribe) -> Listener | None:
         """Return a connection that listens, or None if there can be none."""
-        pool = self._pool(step.key)
+        pool = self._source(step.key)
         # Of a cluster's nodes only the one that hands the lock on knows who listens there.
         for listener in [listener for listener in self._listeners if listener.pool is pool]:
             with contextlib.suppress(ValueError):
@@ -220,9 +224,9 @@ class Threads:
 
     def settings_of(self, key: str) -> Mapping[str, Any]:
         """Return the settings of the connections to the server of a key."""
-        return redispy.settings_of(self._pool(key))
+        return redispy.settings_of(self._source(key))
 
-    def stop_listening(self, listener: Listener) -> None:
+    def unsubscribe(self, listener: Listener) -> None:
         """Keep a listener for another core, or close it."""
         if listener.is_open() and len(self._listeners) < IDLE_LISTENERS:
             self._listeners.append(listener)
@@ -230,7 +234,7 @@ class Threads:
             listener.close()
 
     def _request(self, request: Request) -> Replies:
-        lease = self._take(self._pool(request.key))
+        lease = self._take(self._source(request.key))
         replies = self._exchange(lease, request.commands)
         self._end(lease, request.commands, replies)
         if self._cluster is not None:
@@ -240,7 +244,7 @@ class Threads:
     def _request_on(self, lease: Lease | None, request: Request) -> tuple[Replies, Lease | None]:
         """Use the connection that was held, if one was; return it too if it is to be held on."""
         watches = lease is not None
-        lease = lease or self._take(self._pool(request.key))
+        lease = lease or self._take(self._source(request.key))
         replies = self._exchange(lease, request.commands)
         if request.hold:
             return replies, lease
@@ -248,7 +252,7 @@ class Threads:
         return replies, None
 
     def _send_all(self, pipeline: Pipeline) -> Replies:
-        lease = self._take(self._pool(pipeline.key))
+        lease = self._take(self._source(pipeline.key))
         if self._cluster is None:
             replies = self._exchange_many(lease, pipeline.writes)
             self._give_back(lease)
@@ -274,7 +278,7 @@ class Threads:
     ) -> None:
         again = [commands[index] for index in redirect.indices]
         try:
-            lease = self._take(self._redirected_pool(key, redirect))
+            lease = self._take(self._redirected_source(key, redirect))
             again = redirect.prepare(again)
             answers = self._exchange(lease, again)
         except ConnectionLost as lost:
@@ -286,18 +290,18 @@ class Threads:
             self._end(lease, again, answers)
             redirect.merge(replies, answers)
 
-    def _pool(self, key: str) -> Any:
+    def _source(self, key: str) -> Any:
         if self._cluster is None:
             return self.client.connection_pool
         return redispy.pool_of_key(self._cluster, key)
 
-    def _redirected_pool(self, key: str, redirect: Redirect) -> Any:
+    def _redirected_source(self, key: str, redirect: Redirect) -> Any:
         if redirect.ask:
-            pool = redispy.pool_of_address(self._cluster, redirect.host, redirect.port)
-            if pool is not None:
-                return pool
+            source = redispy.pool_of_address(self._cluster, redirect.host, redirect.port)
+            if source is not None:
+                return source
         redispy.find_servers(self._cluster)
-        return self._pool(key)
+        return self._source(key)
 
     def _take(self, pool: Any) -> Lease:
         lease = self._take_idle(pool)
@@ -404,10 +408,10 @@ class Threads:
         written = 0
         try:
             for commands in writes:
-                _read(connection, written - UNANSWERED - len(replies), replies)
+                _read(connection, written - UNANSWERED, replies)
                 written += len(commands)
                 redispy.send(connection, b"".join(commands))
-            _read(connection, written - len(replies), replies)
+            _read(connection, written, replies)
         except (RedisError, OSError) as error:
             self._drop(lease)
             raise ConnectionLost(
@@ -421,20 +425,20 @@ class Threads:
 
 
 def _read(connection: Any, count: int, replies: Replies) -> None:
-    """Read `count` more replies."""
+    """Read until there are `count` replies."""
     read = redispy.reply_reader(connection)
-    wanted = len(replies) + count
-    for _ in range(count):
+    while len(replies) < count:
         try:
-            replies.append(read(connection))
+            reply = read(connection)
         except (RedisError, OSError) as error:
             if not is_refusal(error):
                 raise
             if ends_connection(error):
                 redispy.close_quietly(connection)
-                replies += [error] * (wanted - len(replies))
+                replies += [error] * (count - len(replies))
                 return
-            replies.append(error)
+            reply = error
+        replies.append(reply)
 
 
 def _leave_replica(connection: Any, replies: Replies) -> None:
@@ -454,7 +458,7 @@ class _Scope:
 
     def __init__(self, runtime: Threads) -> None:
         self._runtime = runtime
-        self._listener: Listener | None = None
+        self._subscription: Listener | None = None
         self._entered: list[Any] = []
 
     def carry_out(self, step: Effect) -> Any:
@@ -468,7 +472,7 @@ class _Scope:
         return boot_clock
 
     def behind(self, step: Behind) -> None:
-        run_behind(step.line, partial(self._runtime.run, step.core), step.seconds)
+        self._runtime.run_behind(step)
 
     def fan_out(self, step: FanOut) -> list[Any]:
         return self._runtime.fan_out(step)
@@ -477,11 +481,13 @@ class _Scope:
         return free_memory(self._runtime.settings_of(step.key))
 
     def subscribe(self, step: Subscribe) -> bytes:
-        self._listener = self._listener or self._runtime.find_listener(step)
-        return self._listener.channel if self._listener else b""
+        self._subscription = self._subscription or self._runtime.subscribe(step)
+        return self._subscription.channel if self._subscription else b""
 
     def next_message(self, step: NextMessage) -> bytes | None:
-        return self._listener.wait(step.addressee, step.seconds) if self._listener else None
+        if self._subscription is None:
+            return None
+        return self._subscription.wait(step.addressee, step.seconds)
 
     def enter(self, step: EnterContext) -> Exception | None:
         if not hasattr(type(step.manager), "__enter__"):
@@ -506,8 +512,8 @@ class _Scope:
             while self._entered:
                 self._entered.pop().__exit__(*sys.exc_info())
         finally:
-            if self._listener is not None:
-                self._runtime.stop_listening(self._listener)
+            if self._subscription is not None:
+                self._runtime.unsubscribe(self._subscription)
 
 
 _EFFECTS: dict[type, Callable[[_Scope, Any], Any]] = {
