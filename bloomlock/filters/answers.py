@@ -44,7 +44,7 @@ def add(state: FilterState, item: str | bytes) -> Core[bool]:
 
 
 def exists(state: FilterState, item: str | bytes) -> Core[bool]:
-    """Tell whether an item was added (or, at the error rate, looks like it)."""
+    """Return whether an item was added (or, at the error rate, looks like it)."""
     data = encode_item(item)
     view = state.view
     if view is None or state.lost:
@@ -251,18 +251,18 @@ def _ask_once(
     try:
         found = yield from operation.run(view)
     except PartialResultError as error:
-        told = dict(zip(different, error.results, strict=False))
-        known = list(takewhile(told.__contains__, items))
-        error.results[:] = _repeat(told, known, write=write)
+        answered = dict(zip(different, error.results, strict=False))
+        known = list(takewhile(answered.__contains__, items))
+        error.results[:] = _repeat(answered, known, write=write)
         raise
     return _repeat(dict(zip(different, found, strict=True)), items, write=write)
 
 
-def _repeat(told: dict[bytes, A], items: Sequence[bytes], *, write: bool) -> list[A | bool]:
+def _repeat(answered: dict[bytes, A], items: Sequence[bytes], *, write: bool) -> list[A | bool]:
     """Return the answer to each item from those to different ones; an item is new once."""
     if write:
-        return [told.pop(item, False) for item in items]
-    return [told[item] for item in items]
+        return [answered.pop(item, False) for item in items]
+    return [answered[item] for item in items]
 
 
 def _refuse_new(state: FilterState, items: Sequence[bytes]) -> Core[list[bool]]:
@@ -282,7 +282,7 @@ def _refuse_new(state: FilterState, items: Sequence[bytes]) -> Core[list[bool]]:
 
 
 def take_unreported(state: FilterState, item: bytes) -> bool:
-    """Tell whether an item that is there was added as new without a caller having learnt so."""
+    """Return whether an item that is there was added as new and not reported to a caller."""
     return state.view is not None and state.unreported.take(state.view.header, item)
 
 

@@ -40,7 +40,7 @@ Item = TypeVar("Item", bound=str | bytes)
 T = TypeVar("T")
 
 ITEMS_PER_CHUNK = 2**14
-"""Items of a batch are hashed and placed on the loop, so many in some milliseconds."""
+"""Items of a batch are hashed and placed on the loop; this number takes some milliseconds."""
 
 
 class AsyncBloomFilter(FilterBase):
@@ -178,7 +178,7 @@ class AsyncBloomFilter(FilterBase):
         return await self._calls().call(item, write=True)
 
     async def exists(self, item: str | bytes) -> bool:
-        """Tell whether an item was added. See BloomFilter.exists."""
+        """Return whether an item was added. See BloomFilter.exists."""
         if (near := self._state.near) is not None and near.knows(item):
             return True
         return await self._calls().call(item, write=False)
@@ -226,7 +226,7 @@ class AsyncBloomFilter(FilterBase):
         return await self._run(inspection.info(self._state))
 
     async def clear(self) -> None:
-        """Empty the filter for everybody. See BloomFilter.clear."""
+        """Empty the filter for all clients. See BloomFilter.clear."""
         await self._run(self._state.clear())
 
     async def delete(self) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Parameters:
-    """What every kind of filter tells from its descriptor alone."""
+    """What every kind of filter reports from its descriptor alone."""
 
     @property
     def _descriptor(self) -> Descriptor:
@@ -106,7 +106,7 @@ class FilterBase(Parameters):
         raise TypeError(not_portable(self))
 
     def __repr__(self) -> str:
-        """Tell name and parameters; asks nothing of the server."""
+        """Return name and parameters; no request is sent."""
         kind = type(self).__name__
         if self._state.view is None and self._state.wanted is None:
             return f"<{kind} {self.name!r}: not opened yet, {self.strategy}>"

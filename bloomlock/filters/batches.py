@@ -223,7 +223,7 @@ def answer_chunk(
 
 
 def _look_up(near: NearCache, items: Items) -> list[bool]:
-    """Tell of each item whether it is kept, unless it looks as if none were."""
+    """Return for each item whether it is kept; after a sample without any, none is looked up."""
     if len(items) > SAMPLE and not any(near.known(items[:SAMPLE])):
         return [False] * len(items)
     return near.known(items)
@@ -261,7 +261,7 @@ class _Chunk(NamedTuple):
         if all(known):
             return [kept_answer] * len(known)
         missed = [not kept for kept in known]
-        told: Iterable[bool | None] = repeat(kept_answer)
+        kept: Iterable[bool | None] = repeat(kept_answer)
         rest: Sequence[bool | None] = []
         try:
             rest = yield from self.ask(
@@ -273,21 +273,21 @@ class _Chunk(NamedTuple):
                     answers[index] = bool(answer)
                 return answers
             # The filter was cleared, as has just turned out: what is kept was true before.
-            told = yield from self.asks(list(compress(encoded, known)))
+            kept = yield from self.asks(list(compress(encoded, known)))
         except Exception as error:
             partly = error.results if isinstance(error, PartialResultError) else ()
             if rest:
-                told = partly
+                kept = partly
             else:
                 gone = state.view is not self.view or state.lost is not None
-                rest, told = partly, repeat(None if gone else kept_answer)
-            merged = _merge(known, told, rest)
+                rest, kept = partly, repeat(None if gone else kept_answer)
+            merged = _merge(known, kept, rest)
             if isinstance(error, PartialResultError):
                 error.results[:] = merged
             elif any(answer is not None for answer in merged):
                 raise batch_error(error, merged) from error
             raise
-        return cast("list[bool]", _merge(known, told, rest))
+        return cast("list[bool]", _merge(known, kept, rest))
 
 
 def _merge(

@@ -205,7 +205,7 @@ class BloomFilter(FilterBase):
         return self._run(answers.add(self._state, item))
 
     def exists(self, item: str | bytes) -> bool:
-        """Tell whether an item was added.
+        """Return whether an item was added.
 
         Returns:
             True if it was, or with probability `error_rate` if it only looks like it; False
@@ -354,7 +354,7 @@ class BloomFilter(FilterBase):
         return self._run(inspection.info(self._state))
 
     def clear(self) -> None:
-        """Empty the filter for everybody; other objects attached to it notice.
+        """Empty the filter for all clients; other objects attached to it notice.
 
         Cost: four round trips, three more for each further shard; the server frees the old bitmap
         in the background.

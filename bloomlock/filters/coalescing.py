@@ -164,7 +164,7 @@ class CallBatch:
             self._take(self._adds, new)
 
     def _refuse(self, error: CapacityError) -> Core[None]:
-        """Tell seen items from new ones in a full filter, as an add of each alone does."""
+        """Accept seen items and refuse new ones in a full filter, as an add of each alone does."""
         left = self._unknown_of(self._adds)
         yield from self._ask(left)
         for index in left:
@@ -250,7 +250,7 @@ class Coalescer:
         self._run = run
         self._locks = state.strategy.is_exclusive
         self._apart = not state.strategy.may_share_calls
-        # Whether somebody's call or a batch is under way, or about to be.
+        # Whether a call or a batch is under way, or about to be.
         self._busy = False
         self._closed = False
         self._waiting: dict[asyncio.Future[bool], Call] = {}
@@ -272,7 +272,7 @@ class Coalescer:
                 return await self._call_alone(item, write)
             finally:
                 self._go_on()
-        # What is no item harms nobody else's batch.
+        # What is no item must not fail the batch of other callers.
         data = encode_item(item)
         future: asyncio.Future[bool] = self.loop.create_future()
         # A near-cache knows items as they were given.
@@ -305,18 +305,18 @@ class Coalescer:
     def _leave(self, future: asyncio.Future[bool]) -> None:
         """Take out a call whose caller is gone."""
         if future.done() and not future.cancelled():
-            # Answered at the same moment; asyncio complains of errors that nobody looked at.
+            # Answered at the same moment; asyncio logs errors that are not looked at.
             future.exception()
             return
         if self._waiting.pop(future, None) is not None:
             return
         known = self._under_way.pop(future, None) is not None
         if known and not self._under_way and self._task is not None and not self._locks:
-            # Nobody is left whom the batch is for; a server that hangs must not hold up the next.
+            # The batch has no callers left; a server that hangs must not hold up the next.
             self._task.cancel()
 
     def _go_on(self) -> None:
-        """What was under way is over: start a batch if somebody waits."""
+        """Start a batch if calls wait; what was under way is over."""
         self._busy = bool(self._waiting) and not self.loop.is_closed()
         if not self._busy:
             return

@@ -1,6 +1,6 @@
 """How full a filter is: counted bits, and a watch that says so in time for little.
 
-The bits of a Bloom filter are spread evenly, so a slice of the bitmap tells the fill of the
+The bits of a Bloom filter are spread evenly, so a slice of the bitmap gives the fill of the
 whole: 64 KiB are counted in some microseconds and give the number of items within 0.5 %.
 """
 
@@ -85,12 +85,12 @@ class FillWatch(LockOwner):
         yield from self.look(view)
 
     def due(self, count: int) -> bool:
-        """Note that this process added `count` new items; tell whether it is time to look."""
+        """Note that this process added `count` new items; return whether it is time to look."""
         with self._lock:
             self._until_look -= count
             if self._until_look > 0 and not self._is_stale():
                 return False
-            # One look tells all threads; the next is not far, should this one come to nothing.
+            # One look serves all threads; the next is not far, should this one fail.
             self._until_look = 1 if self.refuse else FEWEST_BETWEEN_LOOKS
             return True
 

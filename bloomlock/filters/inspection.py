@@ -1,4 +1,4 @@
-"""What can be told about a filter: its parameters, its fill, its memory."""
+"""What is known about a filter: its parameters, its fill, its memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FilterInfo:
         fill_ratio: bits_set / num_bits; at capacity about one half, less in the blocked layout.
         estimated_count: Distinct items added, estimated from the set bits.
         current_error_rate: Chance that an item never added is taken for a seen one, now.
-        memory_bytes: What the server says the keys take; 0 where it does not tell.
+        memory_bytes: What the server says the keys take; 0 where it does not say.
     """
 
     name: str

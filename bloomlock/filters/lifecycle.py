@@ -230,18 +230,18 @@ class _Server:
     """What one server says about itself, and what the filter takes there.
 
     Attributes:
-        told: The fields of INFO.
+        fields: The fields of INFO.
         wanted: Bytes the filter's shards take.
         replaced: Bytes of what is there in their places.
     """
 
-    told: dict[str, str]
+    fields: dict[str, str]
     wanted: int = 0
     replaced: int = 0
 
     @property
     def is_in_cluster(self) -> bool:
-        return "cluster" in (self.told.get("redis_mode"), self.told.get("server_mode"))
+        return "cluster" in (self.fields.get("redis_mode"), self.fields.get("server_mode"))
 
 
 def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core[None]:
@@ -262,11 +262,11 @@ def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core
     size = HEADER_BYTES + (planned.size.shard_bits + 7) // 8
     for shard in range(planned.size.shards):
         key = keys.bits(shard)
-        told, length = yield from _ask_room(key)
-        if told is None:
+        fields, length = yield from _ask_room(key)
+        if fields is None:
             return
-        server = servers.setdefault(told.get("run_id", ""), _Server(told))
-        each = allocated(size) if told.get("mem_allocator", "").startswith("jemalloc") else size
+        server = servers.setdefault(fields.get("run_id", ""), _Server(fields))
+        each = allocated(size) if fields.get("mem_allocator", "").startswith("jemalloc") else size
         server.replaced += length
         if shard == 0 and not replaces and not server.is_in_cluster:
             server.wanted = each * planned.size.shards
@@ -287,22 +287,22 @@ def _ask_room(key: str) -> Core[tuple[dict[str, str] | None, int]]:
     if any(isinstance(text, Exception) for text in texts):
         return None, 0
     lines = (line for text in texts for line in bytes(text).decode(errors="replace").splitlines())
-    told = dict(line.split(":", 1) for line in lines if ":" in line)
-    return told, length if isinstance(length, int) else 0
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return fields, length if isinstance(length, int) else 0
 
 
 def _check_server(
     keys: FilterKeys, planned: Descriptor, server: _Server, local: int | None
 ) -> None:
-    told = server.told
-    used, total = _number(told, "used_memory"), _number(told, "total_system_memory")
-    limit, policy = _number(told, "maxmemory"), told.get("maxmemory_policy", "noeviction")
+    fields = server.fields
+    used, total = _number(fields, "used_memory"), _number(fields, "total_system_memory")
+    limit, policy = _number(fields, "maxmemory"), fields.get("maxmemory_policy", "noeviction")
     bounds: list[tuple[int, str]] = []
     if limit and policy == "noeviction":
-        counted = used - _number(told, "mem_not_counted_for_evict")
+        counted = used - _number(fields, "mem_not_counted_for_evict")
         bounds.append((limit - counted, f"maxmemory is {bytes_text(limit)}"))
     elif limit:
-        # What else is there gives way, as far as it may be evicted, which nobody can see.
+        # What else is there gives way, as far as it may be evicted, which cannot be seen.
         bounds.append((limit, f"maxmemory is {bytes_text(limit)}"))
     if total:
         bounds.append((total - used, f"its machine has {bytes_text(total)}"))
@@ -329,8 +329,8 @@ def _check_server(
         )
 
 
-def _number(told: dict[str, str], field: str) -> int:
-    text = told.get(field, "")
+def _number(fields: dict[str, str], field: str) -> int:
+    text = fields.get(field, "")
     return int(text) if text.isdigit() else 0
 
 

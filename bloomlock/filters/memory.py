@@ -175,7 +175,7 @@ class MemoryBloomFilter(Parameters):
         return self._core.add(encode_item(item))
 
     def exists(self, item: str | bytes) -> bool:
-        """Tell whether an item was added (or, at the error rate, looks like it)."""
+        """Return whether an item was added (or, at the error rate, looks like it)."""
         return self._core.bits.exists(encode_item(item))
 
     def __contains__(self, item: str | bytes) -> bool:
@@ -329,5 +329,5 @@ class MemoryBloomFilter(Parameters):
         )
 
     def __repr__(self) -> str:
-        """Tell the parameters."""
+        """Return the parameters."""
         return f"<{type(self).__name__}: {self._shape()}>"

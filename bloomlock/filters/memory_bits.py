@@ -98,7 +98,7 @@ class MemoryBits(LockOwner):
         return new
 
     def exists(self, data: bytes) -> bool:
-        """Tell whether all bits of one encoded item are 1."""
+        """Return whether all bits of one encoded item are 1."""
         if self._file is not None:
             self._file.check()
         number, offsets = self._locate(data)
@@ -109,7 +109,7 @@ class MemoryBits(LockOwner):
         return True
 
     def add_many(self, items: Sequence[bytes]) -> Flags:
-        """Set the bits of many encoded items; tell for each whether it is new (`add_rows`)."""
+        """Set the bits of many encoded items; return for each whether it is new (`add_rows`)."""
         self.check_file()
         digests = self._hasher.digests(items)
         new = np.empty(len(items), np.bool_)
@@ -119,7 +119,7 @@ class MemoryBits(LockOwner):
         return new
 
     def exists_many(self, items: Sequence[bytes]) -> Flags:
-        """Tell for each of many encoded items whether all its bits are 1."""
+        """Return for each of many encoded items whether all its bits are 1."""
         self.check_file()
         missing = np.empty(len(items), np.bool_)
         for number, chosen, rows in self._by_shard(self._hasher.digests(items)):

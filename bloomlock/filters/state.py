@@ -59,7 +59,7 @@ def choice(parameter: str, value: object, allowed: object) -> str:
 
 
 def refuses(on_full: object) -> bool:
-    """Tell whether a full filter refuses new items; ConfigurationError if `on_full` is unknown.
+    """Return whether a full filter refuses new items; ConfigurationError if `on_full` is unknown.
 
     >>> refuses("warn"), refuses("raise")
     (False, True)
@@ -87,7 +87,7 @@ class Unreported(LockOwner):
         return bool(self._items)
 
     def __contains__(self, item: bytes) -> bool:
-        """Tell whether the item is noted for any generation."""
+        """Return whether the item is noted for any generation."""
         with self._lock:
             return any(item in items for items in self._items.values())
 
@@ -99,7 +99,7 @@ class Unreported(LockOwner):
                 self._noted[header] = next(self._moments)
 
     def take(self, header: int, item: bytes) -> bool:
-        """Tell whether the item is noted for that generation, to one caller only."""
+        """Return whether the item is noted for that generation; True for one caller only."""
         with self._lock:
             items = self._items.get(header)
             if items is None or item not in items:
@@ -255,7 +255,7 @@ class FilterState(LockOwner):
         return generation
 
     def is_own(self, header: int) -> bool:
-        """Tell whether this object wrote the generation of a header, or was about to.
+        """Return whether this object wrote the generation of a header, or was about to.
 
         What one thread clears is no loss to the others.
         """
@@ -290,8 +290,8 @@ class FilterState(LockOwner):
         near = caching.start(view.header)
         if view is self.view and self.lost is None:
             self.near = near
-            # Looked at again, because whoever replaces the view or finds it lost ends the cache
-            # that was there before this one.
+            # Looked at again: a thread that replaces the view or finds it lost ends the cache that
+            # was there before this one.
             if view is not self.view or self.lost is not None:
                 near.end()
         return near
@@ -305,8 +305,8 @@ class FilterState(LockOwner):
         """Return the view to work with, attaching at the first use.
 
         Raises:
-            FilterLostError: If an earlier operation found the filter lost and nobody called
-                `reattach` since.
+            FilterLostError: If an earlier operation found the filter lost and `reattach` was not
+                called since.
         """
         if self.lost is not None:
             raise FilterLostError(self.lost)

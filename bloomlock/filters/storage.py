@@ -226,7 +226,7 @@ def _foreign(keys: FilterKeys, shard: int) -> FilterMismatchError:
 
 
 class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
-    """Somebody else changed the filter meanwhile, or a generation was found broken."""
+    """Another client changed the filter meanwhile, or a generation was found broken."""
 
     def __init__(self, broken: Iterable[int] = ()) -> None:
         """Keep the generations that have lost a shard."""
@@ -238,7 +238,7 @@ def write(keys: FilterKeys, planned: Descriptor) -> Core[Descriptor | None]:
     """Write descriptor and first shard under the WATCH of the held connection.
 
     Returns:
-        What was written; None if somebody else was faster and nothing was written.
+        What was written; None if another client was faster and nothing was written.
     """
     if planned.size.shards > 1:
         planned = replace(planned, state=CREATING)
@@ -280,7 +280,7 @@ def _header(descriptor: Descriptor) -> bytes:
 
 
 def executed(replies: Replies) -> bool:
-    """Tell whether EXEC, the last of the replies, ran; raise what the server refused."""
+    """Return whether EXEC, the last of the replies, ran; raise what the server refused."""
     # The reason stands in the reply to the refused command, EXEC only says that it aborted.
     check(replies)
     if isinstance(replies[-1], list):
@@ -314,7 +314,7 @@ def mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
     """Open a filter whose shards are all written.
 
     Raises:
-        Changed: If somebody replaced it meanwhile.
+        Changed: If another client replaced it meanwhile.
     """
     _refuse_change((yield from look_and_watch(keys)), descriptor)
     ready = encode_command("HSET", keys.meta, "state", READY)

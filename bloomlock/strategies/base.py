@@ -89,7 +89,7 @@ class Strategy(ABC):
         has_free_repeats: Whether an item that is repeated in a batch costs nothing more.
         bits_per_exchange: Bits of one exchange at most.
         bytes_per_bit: What a bit takes on the wire, both directions together, in a batch.
-        few_bits: Batches of at most so many bits go through `few`.
+        few_bits: Bits of the largest batch that goes through `few`.
     """
 
     name: ClassVar[str]

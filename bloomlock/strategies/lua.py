@@ -43,7 +43,7 @@ class LuaStrategy(Strategy):
     name = "lua"
     bits_per_exchange = 2**18
     # On the wire it is two or four; but the script's 0.2 to 0.35 microseconds for a bit are what
-    # weighs against a bitmap, and a bitmap of so many bytes takes as long.
+    # weighs against a bitmap, and a bitmap of as many bytes takes as long.
     bytes_per_bit = 32
 
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
