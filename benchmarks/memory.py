@@ -1,7 +1,7 @@
 """Memory for each item, beside the least that a Bloom filter can do with.
 
 A Bloom filter for n items at rate p needs n log2(e) log2(1/p) bits if every one of them is as good
-as a coin. On a server it is what MEMORY USAGE tells of all keys, allocator's overhead included. A
+as a coin. On a server it is the MEMORY USAGE of all keys, allocator's overhead included. A
 set is filled, the others have their size from the beginning or get it with their first items.
 """
 

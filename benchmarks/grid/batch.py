@@ -2,7 +2,7 @@
 
 Small batches live on the round trip, larger ones on encoding and on the server's work for each
 item, and the largest ones on sending bits in place of items. `update` asks for no answers, so it
-may send less than `add_many`. SADD with all items in one command tells only how many were new, and
+may send less than `add_many`. SADD with all items in one command only counts the new ones, and
 `SADD / SISMEMBER` is a pipeline of SADDs for `add_many`. Filters are cleared before each slice of
 10,000 items and more. Error rates are 1e-6, as crawlers use, and 1e-3 once more for 1,000 items:
 half as many bits for each.

@@ -1,6 +1,6 @@
 """In the process, without a server: MemoryBloomFilter beside rbloom and a set.
 
-`add` answers whether the item is new; rbloom and a set do not tell, so they are asked before.
+`add` answers whether the item is new; rbloom and a set do not, so they are asked before.
 `update` gets 200,000 new items at once. Each call is timed on its own, which adds about 0.1 µs to
 all of them; `micro` has single calls without that.
 """

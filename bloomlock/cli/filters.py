@@ -144,7 +144,7 @@ def _for_each(names: Sequence[str], verb: str, act: Callable[[str], None], *, ye
 
 
 def _confirm(question: str) -> bool:
-    # What comes through a pipe is no answer to a question that nobody has read.
+    # What comes through a pipe does not answer the question.
     if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         raise Failure(f"{question} There is no terminal to ask at; give --yes")
     click.echo(f"{question} [y/N] ", nl=False, err=True)

@@ -273,5 +273,5 @@ def examples(*lines: str) -> str:
     ['Examples:', '  bloomlock ls', '  bloomlock info urls']
     """
     title = "Example:" if len(lines) == 1 else "Examples:"
-    # The backspace tells click to leave the lines as they are.
+    # The backspace makes click leave the lines as they are.
     return "\n  ".join(["\b\n" + title, *lines])

@@ -2,7 +2,7 @@
 -- KEYS: see lock_common.lua
 -- ARGV: 1 group (empty: exclusive), 2 lease in ms, 3 1 if it may join its group past waiters,
 --       4 token, 5 its record in the queue (empty: not willing to wait)
--- Reply: {1, fence, 1 if somebody waits behind} or {0, ms left of the holder's lease, position in
+-- Reply: {1, fence, 1 if a client waits behind} or {0, ms left of the holder's lease, position in
 --       the queue or -1, a number that fences of later grants exceed}
 local group, lease_ms, token, record = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5]
 

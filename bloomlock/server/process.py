@@ -56,7 +56,7 @@ def valkey_binary() -> Path:
 
 
 def spawn(home: Home, life_fd: int, deadline: float) -> int:
-    """Start the server in the background, as a child of nobody.
+    """Start the server in the background, detached from this process.
 
     Args:
         home: Where it lives.
@@ -76,7 +76,7 @@ def spawn(home: Home, life_fd: int, deadline: float) -> int:
     binary = valkey_binary()
     try:
         # Its own session, and detached by itself (daemonize): no Ctrl-C of the starter reaches
-        # it, it is nobody's zombie, and the starter has no child it did not ask for.
+        # it, and it is neither a child nor a zombie of the starter.
         done = subprocess.run(  # noqa: S603 - a fixed program, its arguments as a list
             [str(binary), *_arguments(home)],
             stdin=subprocess.DEVNULL,

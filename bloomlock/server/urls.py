@@ -116,7 +116,7 @@ def shown(value: object) -> str:
 def hide_secret(url: str) -> str:
     """Return the URL without user name, password and parameters; the one function that hides them.
 
-    What cannot be told from a password, because one was not written as URLs need it, is hidden too.
+    What may be a password, because it was not written as URLs need it, is hidden too.
 
     >>> hide_secret("redis://user:secret@host:6379/0")
     'redis://***@host:6379/0'

@@ -24,11 +24,8 @@ NOT_YET = (
     "bloomlock/cli/",
     "bloomlock/filters/",
     "bloomlock/locks/",
-    "bloomlock/scripts/",
-    "bloomlock/server/",
     "bloomlock/strategies/",
     "scrapy_ext/",
-    "docs/benchmarks.md",
 )
 """Where the words are still to be replaced."""
 
