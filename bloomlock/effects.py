@@ -462,13 +462,16 @@ def run_ways(
         ways = ways[1:]
         way = ways[0]
     answers = yield from way.send(items)
-    errors = [(i, answer) for i, answer in enumerate(answers) if isinstance(answer, Exception)]
-    if not errors:
+    refused = [
+        (index, answer)
+        for index, answer in enumerate(answers)
+        if isinstance(answer, Exception) and way.is_refused(answer)
+    ]
+    if not refused:
         return answers
-    refused = [(index, error) for index, error in errors if way.is_refused(error)]
     if any(is_missing(error) for _, error in refused):
         missing.add(way.needs)
-    if refused and len(ways) > 1:
+    if len(ways) > 1:
         left = [items[index] for index, _ in refused]
         later = yield from run_ways(ways[1:], left, missing)
         for (index, _), answer in zip(refused, later, strict=True):

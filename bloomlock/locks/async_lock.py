@@ -14,9 +14,9 @@ from bloomlock.runtime.finishing import GRACE_SECONDS as FINISH_SECONDS
 from bloomlock.runtime.finishing import finish
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
-from .async_watchdog import watchdog_of_loop
 from .base import READERS, LockBase, check_token, know_each_other, owner_group
-from .options import check_seconds, seconds_to_wait
+from .options import NOT_GIVEN, seconds_to_wait
+from .watchdog import watchdog_of_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -76,7 +76,7 @@ class AsyncLock(LockBase):
         self._runtime: Tasks | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_lost_tasks: set[asyncio.Future[Any]] = set()
-        self._core.holdings.has_ended = _has_ended
+        self._session.holdings.has_ended = _has_ended
 
     async def _attached(self) -> Tasks:
         """Connect at the first use, when there is a loop."""
@@ -89,7 +89,7 @@ class AsyncLock(LockBase):
                 await made.aclose()
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._loop = loop
-            self._core.attach(self._runtime, watchdog_of_loop())
+            self._session.attach(self._runtime, watchdog_of_loop())
         return self._runtime
 
     async def _attached_within(self, seconds: float | None) -> Tasks:
@@ -129,31 +129,33 @@ class AsyncLock(LockBase):
     def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float | None = -1,
+        timeout: float | None = NOT_GIVEN,
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,
         token: str | bytes | None = None,
     ) -> Coroutine[Any, Any, bool]:
         """Take the lock, waiting for it if need be; see Lock.acquire."""
-        if sleep is not None:
-            check_seconds("sleep", sleep, least=0.0)
-        seconds = seconds_to_wait(self._core.options, blocking, timeout, blocking_timeout)
-        return self._acquire(self._owner(), seconds, check_token(token))
+        seconds = self._session.options.seconds_to_wait
+        if not (blocking is sleep is blocking_timeout is None and timeout is NOT_GIVEN):
+            seconds = seconds_to_wait(
+                self._session.options, blocking, timeout, blocking_timeout, sleep
+            )
+        return self._acquire(self._owner(), seconds, None if token is None else check_token(token))
 
     async def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
         runtime = await self._attached_within(seconds)
         owner = self._owner()
-        attempt = self._core.begin(owner, seconds, token)
+        attempt = self._session.begin(owner, seconds, token)
         if isinstance(attempt, bool):
             return attempt
         try:
-            got = await runtime.run(self._core.acquire(attempt, owner))
+            got = await runtime.run(self._session.acquire(attempt, owner))
         except BaseException:
-            await finish(runtime.run(self._core.undo(attempt, owner)), FINISH_SECONDS)
+            await finish(runtime.run(self._session.undo(attempt, owner)), FINISH_SECONDS)
             raise
         if got and caller is not owner:
-            self._core.holdings.bequeath(owner, caller)
+            self._session.holdings.bequeath(owner, caller)
         return got
 
     def release(self) -> Coroutine[Any, Any, None]:
@@ -163,8 +165,8 @@ class AsyncLock(LockBase):
     async def _release(self, caller: object) -> None:
         if self._runtime is None:
             raise LockNotOwnedError(f"lock {self.name!r} is not held by this thread or task")
-        core = self._core.release(self._or_this_task(caller))
-        await finish(self._runtime.run(core), FINISH_SECONDS)
+        released = self._session.release(self._or_this_task(caller))
+        await finish(self._runtime.run(released), FINISH_SECONDS)
 
     def _or_this_task(self, caller: object) -> object:
         """Return who called, or this task if it was called where no task was running."""
@@ -173,7 +175,7 @@ class AsyncLock(LockBase):
     async def locked(self) -> bool:
         """Tell whether anybody holds the lock; one round trip."""
         runtime = await self._attached()
-        return await runtime.run(self._core.locked())
+        return await runtime.run(self._session.locked())
 
     def owned(self) -> Coroutine[Any, Any, bool]:
         """Ask the server whether this task holds the lock; see Lock.owned."""
@@ -181,7 +183,7 @@ class AsyncLock(LockBase):
 
     async def _owned(self, caller: object) -> bool:
         owner, runtime = self._or_this_task(caller), await self._attached()
-        return await runtime.run(self._core.owned(owner))
+        return await runtime.run(self._session.owned(owner))
 
     def extend(
         self, ttl: float | None = None, *, replace_ttl: bool = True
@@ -191,7 +193,7 @@ class AsyncLock(LockBase):
 
     async def _extend(self, caller: object, ttl: float | None, replace_ttl: bool) -> bool:
         owner, runtime = self._or_this_task(caller), await self._attached()
-        return await runtime.run(self._core.extend(owner, ttl, add=not replace_ttl))
+        return await runtime.run(self._session.extend(owner, ttl, add=not replace_ttl))
 
     def reacquire(self) -> Coroutine[Any, Any, bool]:
         """Let the lease begin anew; redis-py's name for `extend()`."""

@@ -10,8 +10,8 @@ from bloomlock.runtime.clients import async_clients
 from bloomlock.runtime.tasks import tasks_over
 
 from .async_lock import AsyncLock
-from .async_watchdog import watchdog_of_loop
-from .quorum_lock import PAUSES, make_core
+from .quorum_lock import PAUSES, make_session
+from .watchdog import watchdog_of_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from .events import Observer
-    from .quorum_lock import RedlockCore
+    from .quorum_lock import RedlockSession
 
 
 class AsyncRedlock(AsyncLock):
@@ -39,7 +39,7 @@ class AsyncRedlock(AsyncLock):
     True
     """
 
-    _core: RedlockCore
+    _session: RedlockSession
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class AsyncRedlock(AsyncLock):
         prefix: str = DEFAULT_PREFIX,
     ) -> None:
         """Check the parameters; see Redlock."""
-        core = make_core(
+        session = make_session(
             name,
             ttl=ttl,
             server_timeout=server_timeout,
@@ -75,7 +75,7 @@ class AsyncRedlock(AsyncLock):
             observer=observer,
             prefix=prefix,
         )
-        self._use(core, clients)
+        self._use(session, clients)
 
     def _start(self, client: Any) -> None:
         made = async_clients(client)
@@ -86,7 +86,7 @@ class AsyncRedlock(AsyncLock):
     async def _attached(self) -> Any:
         if self._runtime is None:
             self._runtime = tasks_over(self._made)
-            self._core.attach(self._runtime, watchdog_of_loop())
+            self._session.attach(self._runtime, watchdog_of_loop())
         return self._runtime
 
     @property
@@ -111,7 +111,7 @@ class AsyncRedlock(AsyncLock):
     async def close(self) -> None:
         """End what goes on in the background; close the clients that this object made."""
         if self._runtime is not None:
-            await self._runtime.end_background(self._core.limits.server_timeout)
+            await self._runtime.end_background(self._session.limits.server_timeout)
         for client in self._clients:
             await client.aclose()
 

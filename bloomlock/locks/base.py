@@ -14,8 +14,8 @@ from bloomlock.keys import DEFAULT_PREFIX, LockKeys
 from bloomlock.runtime.clients import CLIENTS, not_portable
 from bloomlock.runtime.clock import boot_clock
 
-from .core import LockCore
 from .options import check_options
+from .session import LockSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ class LockBase:
             thread_local=thread_local,
             raise_on_release_error=raise_on_release_error,
         )
-        core = LockCore(
+        session = LockSession(
             name,
             keys,
             options,
@@ -82,16 +82,16 @@ class LockBase:
             may_join=self._reentrant,
             reentrant=self._reentrant,
         )
-        self._use(core, client)
+        self._use(session, client)
 
-    def _use(self, core: LockCore, client: Any) -> None:
-        self._core = core
-        if core.options.on_lost is not None:
-            core.tell_lost = _Telling(self)
+    def _use(self, session: LockSession, client: Any) -> None:
+        self._session = session
+        if session.options.on_lost is not None:
+            session.tell_lost = _Telling(self)
         self._start(client)
 
     def _start(self, client: Any) -> None:
-        """Connect the core to a client."""
+        """Connect the session to a client."""
         raise NotImplementedError
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
@@ -113,42 +113,42 @@ class LockBase:
     @property
     def name(self) -> str:
         """The lock's name."""
-        return self._core.name
+        return self._session.name
 
     @property
     def key(self) -> str:
         """Its key: a plain string that holds the token, as redis-py's own Lock keeps it."""
-        return self._core.keys.lock
+        return self._session.keys.lock
 
     @property
     def ttl(self) -> float:
         """The lease in seconds."""
-        return self._core.options.ttl
+        return self._session.options.ttl
 
     @property
     def timeout(self) -> float | None:
         """The lease in seconds if it is not renewed, else None; redis-py's name."""
-        return None if self._core.options.renew else self._core.options.ttl
+        return None if self._session.options.renew else self._session.options.ttl
 
     @property
     def blocking(self) -> bool:
         """Whether `acquire` waits unless told otherwise."""
-        return self._core.options.blocking
+        return self._session.options.blocking
 
     @property
     def blocking_timeout(self) -> float | None:
         """How many seconds `acquire` waits unless told otherwise; None: for ever."""
-        return self._core.options.blocking_timeout
+        return self._session.options.blocking_timeout
 
     @property
     def thread_local(self) -> bool:
         """Whether a hold belongs to the thread or task that acquired it."""
-        return self._core.options.thread_local
+        return self._session.options.thread_local
 
     @property
     def raise_on_release_error(self) -> bool:
         """Whether leaving a `with` raises LockLostError."""
-        return self._core.options.raise_on_release_error
+        return self._session.options.raise_on_release_error
 
     @property
     def fence(self) -> int | None:
@@ -162,19 +162,19 @@ class LockBase:
         if a failover lost the last grant and the new master's clock is behind by more than has
         passed since.
         """
-        hold = self._core.holdings.of(self._owner())
+        hold = self._session.holdings.of(self._owner())
         return hold.fence if hold is not None else None
 
     @property
     def token(self) -> str | None:
         """The token of this hold, None if the lock is not held."""
-        hold = self._core.holdings.of(self._owner())
+        hold = self._session.holdings.of(self._owner())
         return hold.token.decode() if hold is not None else None
 
     @property
     def lost(self) -> Any:
         """An event that is set when this hold is lost; a new one for each hold."""
-        hold = self._core.holdings.of(self._owner())
+        hold = self._session.holdings.of(self._owner())
         if hold is None:
             return self._event_class()
         if hold.event is None:
@@ -188,7 +188,7 @@ class LockBase:
 
         By the holder's own clock, which goes on in suspend; no round trip.
         """
-        hold = self._core.holdings.of(self._owner())
+        hold = self._session.holdings.of(self._owner())
         if hold is None or hold.lost:
             return 0.0
         return max(0.0, hold.deadline - boot_clock())
@@ -200,7 +200,7 @@ class LockBase:
             LockLostError: If it was lost.
             LockNotOwnedError: If it is not held.
         """
-        self._core.check(self._owner())
+        self._session.check(self._owner())
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied: a hold is of this process, and so is a connection."""
@@ -208,13 +208,13 @@ class LockBase:
 
     def __repr__(self) -> str:
         """Tell the name and whether it is held here; asks nothing of the server."""
-        held = self._core.holdings.of(self._owner())
+        held = self._session.holdings.of(self._owner())
         state = "not held here" if held is None else f"lost: {held.lost}" if held.lost else "held"
         return f"<{type(self).__name__} {self.name!r}: {state}>"
 
     def _not_obtained(self) -> LockTimeoutError:
-        seconds = self._core.options.blocking_timeout
-        if not self._core.options.blocking:
+        seconds = self._session.options.blocking_timeout
+        if not self._session.options.blocking:
             return LockTimeoutError(f"lock {self.name!r} is held by somebody else")
         return LockTimeoutError(f"lock {self.name!r} was not obtained within {seconds:g} s")
 
@@ -224,7 +224,7 @@ class LockBase:
             error.add_note(str(failure))
             return False
         if isinstance(failure, LockError):
-            if self._core.options.raise_on_release_error:
+            if self._session.options.raise_on_release_error:
                 return True
         elif not isinstance(failure, (RedisError, OSError)):
             return True
@@ -240,13 +240,13 @@ class _Telling:
 
     def __call__(self) -> None:
         lock = self._lock()
-        if lock is not None and (on_lost := lock._core.options.on_lost) is not None:  # noqa: SLF001 - the same module
+        if lock is not None and (on_lost := lock._session.options.on_lost) is not None:  # noqa: SLF001 - the same module
             lock._call_on_lost(on_lost)  # noqa: SLF001 - the same module
 
 
 def know_each_other(read: LockBase, write: LockBase) -> None:
     """Let each side of a read-write lock refuse who holds the other and would wait for himself."""
-    read._core.other_side, write._core.other_side = write._core, read._core  # noqa: SLF001 - the same module
+    read._session.other_side, write._session.other_side = write._session, read._session  # noqa: SLF001 - the same module
 
 
 def owner_group(owner: str | None) -> bytes:
@@ -262,14 +262,12 @@ def owner_group(owner: str | None) -> bytes:
     return b"owner-" + hashlib.sha256(owner.encode()).hexdigest()[:32].encode()
 
 
-def check_token(token: str | bytes | None) -> bytes | None:
+def check_token(token: str | bytes) -> bytes:
     """Return a token given by the caller, as bytes.
 
     Raises:
         ConfigurationError: If it cannot stand in a queue.
     """
-    if token is None:
-        return None
     data = token.encode(errors="replace") if isinstance(token, str) else token
     if isinstance(token, str) and data.decode() != token:
         raise ConfigurationError(f"token must be a text that has a UTF-8 form, not {token!r:.80}")

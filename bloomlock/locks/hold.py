@@ -1,13 +1,13 @@
-"""A hold: one lock as long as one thread or task of this process has it."""
+"""Holds: each is one lock as long as one thread or task of this process has it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+OUT_OF_LEASE = "its lease ran out before it could be renewed"
 RENEWALS_PER_LEASE = 3
-MOMENT = 0.01
-"""Seconds; a hold that is shorter pays for no renewal."""
 
 
 @dataclass(eq=False, slots=True)
@@ -47,24 +47,13 @@ class Hold:
     count: int = 1
     renewing: bool = False
     lost: str = ""
-    unreported: list[None] = field(default_factory=lambda: [None])
+    unreported: list[None] = field(default_factory=partial(list, (None,)))
     event: Any = field(default=None)
 
     @property
     def renewal_seconds(self) -> float:
         """After how long it is renewed."""
         return self.lease_ms / 1000 / RENEWALS_PER_LEASE
-
-    def seconds_to_first_renewal(self, now: float) -> float:
-        """Return after how long it is renewed first.
-
-        A grant that was announced comes with a provisional lease; if less than two thirds of the
-        whole lease are left, the hold gets the whole one as soon as it has lasted a moment.
-        """
-        left = self.deadline - now
-        if left < self.lease_ms / 1000 - self.renewal_seconds:
-            return min(MOMENT, left / RENEWALS_PER_LEASE)
-        return left / RENEWALS_PER_LEASE
 
     def schedule_renewal(self, at: float) -> None:
         """Let the next renewal be due then, unless it is not to be renewed any more, or not now."""

@@ -10,7 +10,7 @@ from bloomlock.runtime.clients import not_portable, sync_client
 from bloomlock.runtime.threads import threads_for
 
 from .base import READERS, LockBase, check_token, know_each_other, owner_group
-from .options import check_seconds, seconds_to_wait
+from .options import NOT_GIVEN, seconds_to_wait
 from .watchdog import WATCHDOG
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ class Lock(LockBase):
             """An event that is set when this hold is lost; a new one for each hold."""
 
     def _start(self, client: Client) -> None:
-        self._core.holdings.has_ended = has_ended
+        self._session.holdings.has_ended = has_ended
         made, self._owns_client = sync_client(client)
         self._runtime = threads_for(made)
-        self._core.attach(self._runtime, WATCHDOG)
+        self._session.attach(self._runtime, WATCHDOG)
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
         WATCHDOG.call(partial(self._tell, on_lost))
@@ -100,7 +100,7 @@ class Lock(LockBase):
     def acquire(
         self,
         blocking: bool | None = None,
-        timeout: float | None = -1,
+        timeout: float | None = NOT_GIVEN,
         *,
         blocking_timeout: float | None = None,
         sleep: float | None = None,
@@ -130,17 +130,19 @@ class Lock(LockBase):
         Cost: one round trip if the lock is free (two more with `replicas`), else one or two, and
         one each two seconds of waiting.
         """
-        if sleep is not None:
-            check_seconds("sleep", sleep, least=0.0)
-        seconds = seconds_to_wait(self._core.options, blocking, timeout, blocking_timeout)
+        seconds = self._session.options.seconds_to_wait
+        if not (blocking is sleep is blocking_timeout is None and timeout is NOT_GIVEN):
+            seconds = seconds_to_wait(
+                self._session.options, blocking, timeout, blocking_timeout, sleep
+            )
         owner = self._owner()
-        attempt = self._core.begin(owner, seconds, check_token(token))
+        attempt = self._session.begin(owner, seconds, None if token is None else check_token(token))
         if isinstance(attempt, bool):
             return attempt
         try:
-            return self._runtime.run(self._core.acquire(attempt, owner))
+            return self._runtime.run(self._session.acquire(attempt, owner))
         except BaseException:
-            self._runtime.run(self._core.undo(attempt, owner))
+            self._runtime.run(self._session.undo(attempt, owner))
             raise
 
     def release(self) -> None:
@@ -153,18 +155,18 @@ class Lock(LockBase):
 
         Cost: one round trip; two if somebody began to wait meanwhile.
         """
-        self._runtime.run(self._core.release(self._owner()))
+        self._runtime.run(self._session.release(self._owner()))
 
     def locked(self) -> bool:
         """Tell whether anybody holds the lock; one round trip."""
-        return self._runtime.run(self._core.locked())
+        return self._runtime.run(self._session.locked())
 
     def owned(self) -> bool:
         """Ask the server whether this thread holds the lock; one round trip, none if it does not.
 
         `check` tells the same from what is known here.
         """
-        return self._runtime.run(self._core.owned(self._owner()))
+        return self._runtime.run(self._session.owned(self._owner()))
 
     def extend(self, ttl: float | None = None, *, replace_ttl: bool = True) -> bool:
         """Let the lease be `ttl` seconds from now, and at each renewal from now on.
@@ -183,7 +185,7 @@ class Lock(LockBase):
 
         Cost: one round trip.
         """
-        return self._runtime.run(self._core.extend(self._owner(), ttl, add=not replace_ttl))
+        return self._runtime.run(self._session.extend(self._owner(), ttl, add=not replace_ttl))
 
     def reacquire(self) -> bool:
         """Let the lease begin anew; redis-py's name for `extend()`."""

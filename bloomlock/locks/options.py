@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from .events import Observer
 
+NOT_GIVEN = -1
+"""The time limit of `acquire` that leaves it to the lock object."""
 DEFAULT_TTL = 30.0
 SHORTEST_TTL = 0.05
 LONGEST_TTL = 365 * 86_400.0
@@ -52,6 +55,11 @@ class LockOptions:
     replicas: int
     observer: Observer | None
     raise_on_release_error: bool
+
+    @cached_property
+    def seconds_to_wait(self) -> float | None:
+        """How long `acquire` waits if its caller does not say: 0 for not at all, None for ever."""
+        return self.blocking_timeout if self.blocking else 0.0
 
     @property
     def lease_ms(self) -> int:
@@ -147,19 +155,22 @@ def seconds_to_wait(
     blocking: bool | None,
     timeout: float | None,
     blocking_timeout: float | None,
+    sleep: float | None,
 ) -> float | None:
     """Return how long `acquire` waits: seconds, 0 for not at all, None for ever.
 
     Raises:
         ConfigurationError: If the arguments contradict each other, as threading.Lock raises then.
     """
+    if sleep is not None:
+        check_seconds("sleep", sleep, least=0.0)
     if blocking_timeout is not None:
         blocking_timeout = check_seconds("blocking_timeout", blocking_timeout, least=0.0)
     if timeout is None:
-        timeout = -1
-    if blocking_timeout is not None and timeout != -1:
+        timeout = NOT_GIVEN
+    if blocking_timeout is not None and timeout != NOT_GIVEN:
         raise ConfigurationError("timeout and blocking_timeout mean the same; give one of them")
-    if timeout == -1:
+    if timeout == NOT_GIVEN:
         given = blocking_timeout
     else:
         given = check_seconds("timeout (other than -1)", timeout, least=0.0)
@@ -168,7 +179,7 @@ def seconds_to_wait(
     else:
         check_flag("blocking", blocking)
     if not blocking:
-        if timeout != -1:
+        if timeout != NOT_GIVEN:
             raise ConfigurationError(f"timeout must be -1 if blocking is False, not {timeout!r}")
         return 0.0
     return given if given is not None else options.blocking_timeout

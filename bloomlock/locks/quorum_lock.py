@@ -1,4 +1,4 @@
-"""The algorithm of a lock on several servers; what it shares with the others stands in core.py."""
+"""The algorithm of a lock on several servers; session.py has what it shares with other locks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from bloomlock.locks.protocol.quorum import (
 from bloomlock.locks.protocol.waiting import Attempt, Obtained, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .core import LockCore, Watcher, missing_of
 from .options import LONGEST_TTL, check_options, check_seconds, milliseconds
-from .tokens import TOKENS
+from .session import TOKENS, LockSession, Watcher, missing_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,7 +132,7 @@ def _are_up(votes: Sequence[Vote | None]) -> bool:
     return voters(votes) + votes.count(Vote.ABSTAINS) >= majority_of(len(votes))
 
 
-class RedlockCore(LockCore):
+class RedlockSession(LockSession):
     """One lock object over several servers.
 
     Args:
@@ -197,7 +196,7 @@ PAUSES = (0.05, 0.25)
 SHORTEST_PAUSE = 0.001
 
 
-def make_core(
+def make_session(
     name: str,
     *,
     ttl: float | None,
@@ -212,8 +211,8 @@ def make_core(
     thread_local: bool,
     observer: Observer | None,
     prefix: str,
-) -> RedlockCore:
-    """Return the core of a lock with these parameters; see Redlock.
+) -> RedlockSession:
+    """Return the session of a lock with these parameters; see Redlock.
 
     Raises:
         ConfigurationError: If one of them is not usable.
@@ -233,7 +232,7 @@ def make_core(
         thread_local=thread_local,
         raise_on_release_error=True,
     )
-    return RedlockCore(
+    return RedlockSession(
         name, keys, options, _check_limits(options.ttl, server_timeout, longest_ttl, pauses)
     )
 

@@ -10,7 +10,7 @@ from bloomlock.runtime.clients import sync_clients
 from bloomlock.runtime.threads import threads_for, threads_over
 
 from .lock import Lock, has_ended
-from .quorum_lock import PAUSES, make_core
+from .quorum_lock import PAUSES, make_session
 from .watchdog import WATCHDOG
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import redis
 
     from .events import Observer
-    from .quorum_lock import RedlockCore
+    from .quorum_lock import RedlockSession
 
 
 class Redlock(Lock):
@@ -79,7 +79,7 @@ class Redlock(Lock):
     True
     """
 
-    _core: RedlockCore
+    _session: RedlockSession
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Redlock(Lock):
         prefix: str = DEFAULT_PREFIX,
     ) -> None:
         """Check the parameters."""
-        core = make_core(
+        session = make_session(
             name,
             ttl=ttl,
             server_timeout=server_timeout,
@@ -115,14 +115,14 @@ class Redlock(Lock):
             observer=observer,
             prefix=prefix,
         )
-        self._use(core, clients)
+        self._use(session, clients)
 
     def _start(self, client: Any) -> None:
         made = sync_clients(client)
-        self._core.holdings.has_ended = has_ended
+        self._session.holdings.has_ended = has_ended
         self._clients = [each for each, is_ours in made if is_ours]
         self._runtime = threads_over([each for each, _ in made])
-        self._core.attach(self._runtime, WATCHDOG)
+        self._session.attach(self._runtime, WATCHDOG)
 
     @property
     def fence(self) -> None:

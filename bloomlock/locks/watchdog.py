@@ -1,42 +1,259 @@
-"""One thread for all locks of the process: renews what is held, tells what is lost.
+"""Watchdogs renew what is held and find out what is lost.
 
-It never talks to a server itself: renewals run in a short-lived thread for each client that has
-some due, so a server that does not answer holds up neither the locks of others nor the news that
-a lock is lost. A child of fork starts with nothing to watch.
+There is one thread for all locks of the process, and one timer for all locks of an event loop.
+Neither waits for a server: renewals run in a short-lived thread, or task, for each client and
+server that has some due, so a server that does not answer holds up neither the locks of others nor
+the news that a lock is lost. A child of fork starts with nothing to watch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import logging
 import os
 import queue
 import threading
+import weakref
 from collections import deque
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import RedisError
+
+from bloomlock.effects import ConnectionLost, Limit
+from bloomlock.locks.protocol.model import ReleaseRequest
+from bloomlock.locks.protocol.steps import Renewal
+from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .schedule import (
-    AT_END_SECONDS,
-    LONGEST_SLEEP,
-    Schedule,
-    Watch,
-    give_back,
-    give_up,
-    key_of,
-    renew,
-)
+from .events import LockEvent
+from .hold import OUT_OF_LEASE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable, Iterable
+
+    from bloomlock.effects import AnyRuntime, Core
+    from bloomlock.locks.protocol.steps import LockSteps
 
     from .hold import Hold
+    from .session import LockSession
 
 logger = logging.getLogger("bloomlock.locks")
 
 IDLE_SECONDS = 5.0
+
+LONGEST_RETRY = 1.0
+LONGEST_SLEEP = 1.0
+"""Seconds between looks: what a watchdog sleeps by does not count suspend, the leases do."""
+GOES_ALONG = 0.25
+"""By which part of the time between two renewals one may be early."""
+AT_END_SECONDS = 1.0
+"""How long what is held is given back when the process or the loop ends."""
+GONE = "its key was gone when it was to be renewed"
+ENDED = "the thread or task that held it has ended"
+
+
+@dataclass(eq=False, slots=True)
+class Watch:
+    """A hold that is watched.
+
+    Attributes:
+        hold: The hold.
+        runtime: Through what it is renewed.
+        session: Of the lock object. If that is no more, no caller can release the hold: it is
+            renewed no more, and expires unless the process ends before.
+        steps: Those of the lock.
+    """
+
+    hold: Hold
+    runtime: Any  # of the one kind or the other, as the watchdog
+    session: weakref.ref[LockSession]
+    steps: LockSteps
+
+    def next_time(self) -> float:
+        """Return when something is to be done about it."""
+        renew_at = self.hold.renew_at
+        if self.hold.renewing or renew_at is None:
+            return self.hold.deadline
+        return min(renew_at, self.hold.deadline)
+
+    def is_due(self, at: float) -> bool:
+        """Tell whether it is to be renewed at that time."""
+        renew_at = self.hold.renew_at
+        return renew_at is not None and renew_at <= at and not self.hold.renewing
+
+
+def key_of(watch: Watch) -> str:
+    """Return the key of a watched lock; empty if the lock object is no more."""
+    session = watch.session()
+    return session.keys.lock if session is not None else ""
+
+
+def place_of(watch: Watch) -> tuple[Any, str]:
+    """Return through what a watched lock is renewed, and on which server of a cluster."""
+    server_of = getattr(watch.runtime, "server_of", None)
+    return watch.runtime, server_of(key_of(watch)) if server_of is not None else ""
+
+
+class Schedule:
+    """The holds that are watched, and what is due when; the time is passed in.
+
+    Not safe to use from two threads at once.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._watches: dict[int, Watch] = {}
+
+    def __len__(self) -> int:
+        """Return how many holds are watched."""
+        return len(self._watches)
+
+    def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> Watch:
+        """Watch a hold, anew if it is watched already."""
+        watch = Watch(hold, runtime, weakref.ref(session), session.steps)
+        self._watches[id(hold)] = watch
+        return watch
+
+    def remove(self, hold: Hold) -> None:
+        """Forget a hold."""
+        self._watches.pop(id(hold), None)
+
+    def watches(self, hold: Hold) -> bool:
+        """Tell whether a hold is still watched."""
+        return id(hold) in self._watches
+
+    def next_time(self) -> float:
+        """Return when to look again."""
+        return min((watch.next_time() for watch in self._watches.values()), default=float("inf"))
+
+    def over(self, now: float) -> list[tuple[Watch, str]]:
+        """Take out and return the holds that are over, each with the reason.
+
+        The owner of a hold is looked at whenever it is to be renewed.
+        """
+        over = []
+        for watch in list(self._watches.values()):
+            session = watch.session()
+            if watch.hold.deadline <= now:
+                over.append((watch, OUT_OF_LEASE))
+            elif (
+                watch.is_due(now) and session is not None and session.holdings.is_orphan(watch.hold)
+            ):
+                over.append((watch, ENDED))
+        for watch, _ in over:
+            self.remove(watch.hold)
+        return over
+
+    def take_abandoned(self, has_ended: Callable[[object], bool]) -> list[Watch]:
+        """Take out and return the holds of owners that can give nothing back any more.
+
+        Args:
+            has_ended: Whether an owner can do nothing more.
+        """
+        abandoned = []
+        for watch in list(self._watches.values()):
+            session = watch.session()
+            owner = session.holdings.owner_of(watch.hold) if session is not None else None
+            if watch.hold.pid == os.getpid() and (owner is None or has_ended(owner)):
+                abandoned.append(watch)
+                self.remove(watch.hold)
+        return abandoned
+
+    def due(self, now: float) -> dict[tuple[Any, str], list[Watch]]:
+        """Return the holds to renew now, by runtime and server; each once until it is answered.
+
+        A server that is still busy with an earlier renewal waits its turn: one that does not
+        answer must not collect threads, nor hold up the other ones of a cluster. What would be due
+        soon goes along with what is due now, so that holds that began one by one are renewed
+        together.
+        """
+        if not any(watch.is_due(now) for watch in self._watches.values()):
+            return {}
+        busy = {place_of(watch) for watch in self._watches.values() if watch.hold.renewing}
+        found: dict[tuple[Any, str], list[Watch]] = {}
+        for watch in list(self._watches.values()):
+            if not watch.is_due(now + watch.hold.renewal_seconds * GOES_ALONG):
+                continue
+            session = watch.session()
+            if session is None:
+                logger.warning("a lock was dropped while held; it is left to expire")
+                watch.hold.renew_at = None
+            elif (place := place_of(watch)) in busy:
+                watch.hold.renew_at = now + retry_seconds(watch.hold)
+            else:
+                found.setdefault(place, []).append(watch)
+        for watches in found.values():
+            for watch in watches:
+                watch.hold.renewing = True
+        return found
+
+
+def retry_seconds(hold: Hold) -> float:
+    """Return how long to wait before a renewal is tried again."""
+    return min(LONGEST_RETRY, hold.lease_ms / 10_000)
+
+
+def give_back(watch: Watch, until: float) -> Core[None]:
+    """Release a hold that its owner did not, if the server answers in time; never raises."""
+    yield Limit(until, [None])
+    try:
+        yield from watch.steps.release(
+            ReleaseRequest(watch.hold.token, watch.hold.group), waiters=watch.hold.waiters
+        )
+    except (ConnectionLost, RedisError) as error:
+        logger.warning("a lock was not released at the end and is left to expire: %s", error)
+
+
+def give_up(watches: Iterable[Watch], now: float) -> None:
+    """Note which renewals came to nothing for now; they are tried again."""
+    for watch in watches:
+        if watch.hold.renewing:
+            watch.hold.renewing = False
+            watch.hold.schedule_renewal(now + retry_seconds(watch.hold))
+
+
+def renew(
+    watches: Iterable[Watch],
+    clock: Callable[[], float],
+    lose: Callable[[Watch, str], None],
+) -> Core[None]:
+    """Renew holds that one request may carry and note the answers.
+
+    A hold whose renewal is not answered is tried again until its deadline.
+    """
+    sent = clock()
+    asked: list[tuple[Watch, LockSession, Renewal]] = []
+    for watch in watches:
+        session, hold = watch.session(), watch.hold
+        lease_ms = hold.lease_to_ask_ms(sent)
+        if session is None or not lease_ms:
+            hold.renew_at, hold.renewing = None, False
+        else:
+            asked.append((watch, session, Renewal(session.keys, hold.token, hold.group, lease_ms)))
+    if not asked:
+        return
+    # All go to the same server, or it is a single one.
+    session = asked[0][1]
+    results = yield from session.renew_all([renewal for _, _, renewal in asked])
+    for (watch, session, renewal), result in zip(asked, results, strict=True):
+        hold = watch.hold
+        if isinstance(result, Exception):
+            logger.warning("lock %r could not be renewed yet: %s", session.name, result)
+            hold.schedule_renewal(clock() + retry_seconds(hold))
+        elif not result:
+            lose(watch, GONE)
+        else:
+            hold.deadline = max(hold.deadline, deadline_of(sent, renewal.lease_ms))
+            hold.schedule_renewal(sent + hold.renewal_seconds)
+        # Whoever waits for this finds the deadline as it is now.
+        hold.renewing = False
+        if result is True and session.options.observer is not None:
+            held = sent - hold.since
+            session.report_behind(LockEvent("renewed", session.name, hold.fence, held))
 
 
 class Watchdog:
@@ -58,10 +275,10 @@ class Watchdog:
         self._wake_at = float("-inf")
         self._runs = False
 
-    def add(self, watch: Watch) -> None:
+    def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> None:
         """Begin to watch a hold."""
         with self._lock:
-            self._schedule.add(watch)
+            watch = self._schedule.add(hold, session, runtime)
             runs = self._runs
         if not runs:
             start_thread("bloomlock-watchdog", self._run)
@@ -79,7 +296,7 @@ class Watchdog:
         The main thread is at its end then. A daemon thread may still work under its locks.
         """
         with self._lock:
-            abandoned = self._schedule.take_abandoned(_is_at_its_end)
+            abandoned = self._schedule.take_abandoned(_thread_is_over)
         until = boot_clock() + AT_END_SECONDS
         for watch in abandoned:
             try:
@@ -158,9 +375,9 @@ class Watchdog:
 
     def _lose(self, watch: Watch, reason: str) -> None:
         self.remove(watch.hold)
-        core = watch.core()
-        if core is not None:
-            core.lose_behind(watch.hold, reason)
+        session = watch.session()
+        if session is not None:
+            session.lose_behind(watch.hold, reason)
 
 
 def start_thread(name: str, target: Any, *arguments: Any) -> None:
@@ -168,10 +385,125 @@ def start_thread(name: str, target: Any, *arguments: Any) -> None:
     threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
 
 
-def _is_at_its_end(owner: object) -> bool:
+def _thread_is_over(owner: object) -> bool:
     return not isinstance(owner, threading.Thread) or (
         owner is threading.main_thread() or not owner.is_alive()
     )
+
+
+class AsyncWatchdog:
+    """Watches the holds of all tasks of one loop; get it by `watchdog_of_loop`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start without a timer."""
+        # The loop must not be kept alive by what is kept for it.
+        self._loop = weakref.ref(loop)
+        self._schedule = Schedule()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._at_end: AsyncGenerator[None, None] | None = None
+
+    def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> None:
+        """Begin to watch a hold."""
+        self._schedule.add(hold, session, runtime)
+        self._set_timer()
+        if self._at_end is None:
+            # A loop that ends closes its asynchronous generators while it still runs.
+            self._at_end = self._give_back_at_end()
+            with contextlib.suppress(StopIteration):
+                self._at_end.__anext__().send(None)
+
+    async def _give_back_at_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            self._at_end = None
+            until = boot_clock() + AT_END_SECONDS
+            abandoned = self._schedule.take_abandoned(_task_is_over)
+            before = asyncio.all_tasks()
+            await asyncio.gather(
+                *(watch.runtime.run(give_back(watch, until)) for watch in abandoned),
+                return_exceptions=True,
+            )
+            # The loop has cancelled its tasks already; what a silent server keeps is of later.
+            for task in (late := asyncio.all_tasks() - before):
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def remove(self, hold: Hold) -> None:
+        """Stop watching a hold."""
+        self._schedule.remove(hold)
+
+    def _set_timer(self) -> None:
+        loop = self._loop()
+        if loop is None or not len(self._schedule):
+            return
+        seconds = min(max(0.0, self._schedule.next_time() - boot_clock()), LONGEST_SLEEP)
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._look)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop."""
+        function()
+
+    def _look(self) -> None:
+        self._timer = None
+        now = boot_clock()
+        try:
+            for watch, reason in self._schedule.over(now):
+                self._lose(watch, reason)
+            for (runtime, _), watches in self._schedule.due(now).items():
+                task = asyncio.get_running_loop().create_task(
+                    self._renew(runtime, watches), name="bloomlock-renewal"
+                )
+                self._tasks.add(task)
+                # Also of one that is cancelled before its first step.
+                task.add_done_callback(partial(self._after_renewal, watches))
+        finally:
+            self._set_timer()
+
+    async def _renew(self, runtime: Any, watches: list[Watch]) -> None:
+        for part in runtime.by_server(watches, key_of):
+            try:
+                await runtime.run(renew(part, boot_clock, self._lose))
+            except Exception:
+                logger.exception("renewing locks failed")
+
+    def _after_renewal(self, watches: list[Watch], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        give_up(watches, boot_clock())
+        self._set_timer()
+
+    def _lose(self, watch: Watch, reason: str) -> None:
+        self._schedule.remove(watch.hold)
+        session = watch.session()
+        if session is not None:
+            session.lose_behind(watch.hold, reason)
+
+
+def _task_is_over(owner: object) -> bool:
+    return not isinstance(owner, asyncio.Future) or owner.done()
+
+
+def watchdog_of_loop() -> AsyncWatchdog:
+    """Return the watchdog of the running loop."""
+    loop = asyncio.get_running_loop()
+    watchdog = _WATCHDOGS.get(loop)
+    if watchdog is None:
+        for other in list(_WATCHDOGS):
+            # Its generator keeps a loop that was closed without being shut down.
+            if other.is_closed():
+                del _WATCHDOGS[other]
+        watchdog = _WATCHDOGS[loop] = AsyncWatchdog(loop)
+    return watchdog
+
+
+_WATCHDOGS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWatchdog] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 WATCHDOG = Watchdog()

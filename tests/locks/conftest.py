@@ -14,7 +14,7 @@ from lock_chaos.harness import Chaos
 from lock_tools import WATCH_USER
 from proxy import Proxy
 
-from bloomlock.locks import hold
+from bloomlock.locks import hold, session
 from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
     So a test sees several renewals in a second, and none is late if the machine stands still.
     """
-    monkeypatch.setattr(hold, "RENEWALS_PER_LEASE", 300)
+    for module in (hold, session):
+        monkeypatch.setattr(module, "RENEWALS_PER_LEASE", 300)
 
 
 @pytest.fixture

@@ -93,11 +93,11 @@ def test_a_child_renews_nothing_of_its_parents(r):
             with Lock("other", client=r, ttl=LONG, observer=events.append) as other:
                 other.extend()
                 wait_for_renewals(events, 3)
-                watched = [watch.core().name for watch in watches()]
+                watched = [watch.session().name for watch in watches()]
             return f"{watched} {threading.active_count()}"
 
         assert in_child(hold_another) == "['other'] 2"
-        assert [watch.core().name for watch in watches()] == ["job"]
+        assert [watch.session().name for watch in watches()] == ["job"]
         lock.check()
     assert is_free(r, lock)
 
@@ -105,7 +105,7 @@ def test_a_child_renews_nothing_of_its_parents(r):
 def watches():
     """What the watchdog of this process watches, but for locks that were dropped while held."""
     watched = lock_module.WATCHDOG._schedule._watches.values()
-    return [watch for watch in list(watched) if watch.core() is not None]
+    return [watch for watch in list(watched) if watch.session() is not None]
 
 
 def test_a_child_locks_by_itself_with_tokens_of_its_own(r):

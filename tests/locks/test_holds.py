@@ -200,7 +200,7 @@ class Crowd:
 
 
 def live(lock):
-    return [hold for hold in list(lock._core.holdings._owners) if not hold.lost]
+    return [hold for hold in list(lock._session.holdings._owners) if not hold.lost]
 
 
 def sides_of(kind, clients, **options):
@@ -344,7 +344,7 @@ def test_who_takes_a_lock_whose_key_was_lost_ends_the_hold_before(r, renew):
 def test_a_hold_that_is_put_in_late_is_the_one_that_is_lost(r):
     """A thread that sleeps between its grant and its books finds a later grant there."""
     lock = Lock("job", r, TTL, thread_local=False)
-    core, owner = lock._core, threading.current_thread()
+    core, owner = lock._session, threading.current_thread()
     core.attach(lock._runtime, core._watcher)
     attempt = core.begin(owner, 0.0, None)
     slow = core.acquire(attempt, owner)

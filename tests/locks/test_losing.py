@@ -270,7 +270,7 @@ def test_others_are_not_held_up_by_a_silent_server(server, r):
 class Blind:
     """A watcher that watches nothing: what is lost is found by the release alone."""
 
-    def add(self, watch):
+    def add(self, hold, session, runtime):
         pass
 
     def remove(self, hold):
@@ -282,7 +282,7 @@ def test_a_release_that_may_have_come_too_late(r, valkey, is_over):
     """Its first reply is lost, and the second says that the lock was not held."""
     with Proxy(valkey) as proxy:
         lock = Lock("job", client=proxy.url, ttl=0.05 if is_over else LONG, renew=False)
-        lock._core.attach(lock._runtime, Blind())
+        lock._session.attach(lock._runtime, Blind())
         lock.acquire()
         if is_over:
             wait_until(lambda: lock.remaining() == 0.0, LONG)

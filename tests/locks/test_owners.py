@@ -56,7 +56,7 @@ def test_asyncio_a_task_that_died_holding_has_lost_the_lock(r, valkey, number, c
             renewed = kinds.count("renewed")
             async with lock:
                 await happened(lambda: kinds.count("renewed") >= renewed + 2)
-                assert len(lock._core.holdings.tokens()) == 1
+                assert len(lock._session.holdings.tokens()) == 1
             assert is_free(r, lock)
 
     asyncio.run(main())
@@ -172,7 +172,7 @@ def test_a_thread_that_died_holding_has_lost_the_lock(r, number, caplog):
     wait_until(lambda: len(told) == number, LONG)
     assert caplog.text.count(ENDED) == number
     assert r.exists(lock.key)
-    assert not lock._core.holdings.tokens()
+    assert not lock._session.holdings.tokens()
     # Neither renewed nor waited for any more than a lease.
     r.delete(lock.key, f"{lock.key}:holders")
     with Lock("job", r, LONG) as writer:

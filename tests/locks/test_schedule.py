@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
-
 import redis
 
 from bloomlock import Lock
 from bloomlock.locks.hold import Hold
-from bloomlock.locks.schedule import Schedule, Watch, retry_seconds
+from bloomlock.locks.watchdog import Schedule, retry_seconds
 
 NOW = 1000.0
 LEASE_MS = 30_000
@@ -22,10 +20,10 @@ def watched(schedule, runtime, name, locks):
     """Watch a hold that is to be renewed now."""
     lock = Lock(name, client=redis.Redis(port=1))
     locks.append(lock)
-    core = lock._core
+    session = lock._session
     hold = Hold(b"token", b"", LEASE_MS, 1, False, NOW, NOW + 30, 0, renew_at=NOW)
-    core.holdings.put(lock._owner(), hold)
-    schedule.add(Watch(hold, runtime, weakref.ref(core), core.steps))
+    session.holdings.put(lock._owner(), hold)
+    schedule.add(hold, session, runtime)
     return hold
 
 

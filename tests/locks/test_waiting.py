@@ -286,8 +286,7 @@ class Listing:
     def __init__(self):
         self.watches = []
 
-    def add(self, watch):
-        hold = watch.hold
+    def add(self, hold, _session, _runtime):
         self.watches.append((hold.renew_at - hold.since, hold.deadline - hold.since))
 
     def remove(self, hold):
@@ -296,7 +295,7 @@ class Listing:
 
 def test_a_hold_that_was_waited_for_gets_its_whole_lease_within_a_moment(r):
     holder, waiter, listing = Lock("job", client=r), Lock("job", client=r, ttl=30), Listing()
-    waiter._core.attach(waiter._runtime, listing)
+    waiter._session.attach(waiter._runtime, listing)
     holder.acquire()
     thread = threading.Thread(target=waiter.acquire)
     thread.start()

@@ -246,7 +246,7 @@ def _read_acquire(reply: Any) -> Granted | Busy:
 ACQUIRE: Change[AcquireRequest, Granted | Busy] = Change(
     "lock_acquire",
     constant=lambda request: (request.group, request.lease_ms, int(request.may_join)),
-    varying=lambda request: (request.token, request.record),
+    varying=lambda request: (request.token, request.record if request.channel else b""),
     read=_read_acquire,
     transition=model.acquire,
     channel=lambda request: request.channel,
@@ -319,7 +319,7 @@ class LockSteps:
             Whether the lock was held; None: not known, a first try may have released it.
             One round trip; two if a client waits that was not known.
         """
-        once, again = Call(self.keys, request, None, False), Call(self.keys, request)
+        once = Call(self.keys, request, None, False)
         shared = waiters or request.group or request.record
         repeated = False
         for ways in (RELEASE.ways,) if shared else (RELEASE_EXCLUSIVE, RELEASE.ways):
@@ -332,9 +332,9 @@ class LockSteps:
                 if queue:
                     # It is free already: a waiter that this does not reach looks by itself.
                     with contextlib.suppress(ConnectionLost):
-                        yield from run_way(RELEASE.ways, again, self._missing)
+                        yield from run_way(RELEASE.ways, Call(self.keys, request), self._missing)
                 return held
-        held, _ = yield from run_way(RELEASE.ways, again, self._missing)
+        held, _ = yield from run_way(RELEASE.ways, Call(self.keys, request), self._missing)
         return held or (None if repeated else False)
 
     def is_held(self, token: bytes, group: bytes) -> Core[bool]:

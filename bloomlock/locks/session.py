@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
+import secrets
+import threading
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, Pause
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
@@ -15,11 +18,8 @@ from bloomlock.locks.protocol.waiting import GRACE_SECONDS, Attempt, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
 from .events import Events, LockEvent
-from .hold import Hold
-from .holdings import Holdings
+from .hold import OUT_OF_LEASE, RENEWALS_PER_LEASE, Hold
 from .options import CONFIRM_SECONDS, check_lease, milliseconds
-from .schedule import OUT_OF_LEASE, Watch
-from .tokens import TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,12 +30,39 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bloomlock.locks")
 
+MOMENT = 0.01
+"""Seconds; a hold that is shorter pays for no renewal."""
+RENEWAL_PAUSE = 0.01
+TAKEN = "its key was gone, and the lock was granted anew"
+
+_guard = threading.RLock()
+
+
+class Tokens:
+    """A source of tokens that no other client has: random for each process, counted within it.
+
+    A child of fork must start over.
+    """
+
+    def __init__(self) -> None:
+        """Draw the random part."""
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Draw another random part."""
+        self._random = secrets.token_urlsafe(15).encode()
+        self._numbers = itertools.count(1)
+
+    def new(self) -> bytes:
+        """Return the next token."""
+        return b"%b.%x" % (self._random, next(self._numbers))
+
 
 class Watcher(Protocol):
-    """Who renews holds and notices that they are lost."""
+    """What renews holds and finds out that they are lost."""
 
-    def add(self, watch: Watch) -> None:
-        """Begin to watch a hold."""
+    def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> None:
+        """Begin to watch a hold of a lock object, which is renewed through a runtime."""
 
     def remove(self, hold: Hold) -> None:
         """Stop; from now on it is not renewed."""
@@ -44,7 +71,147 @@ class Watcher(Protocol):
         """Call a function that runs the user's code, where it stops no renewal; never raises."""
 
 
-class LockCore:
+class Holdings:
+    """The holds of one lock object by owner: the thread or task that acquired them.
+
+    No hold replaces another: an owner has all that were granted to it and not given back. Reading
+    takes no lock, because the tuples are replaced as a whole.
+
+    Args:
+        shared: Whether an owner that has no hold of its own may use those of others.
+
+    Attributes:
+        has_ended: Whether an owner has ended.
+    """
+
+    def __init__(self, *, shared: bool = False) -> None:
+        """Start with none."""
+        self.has_ended: Callable[[Any], bool] = lambda _: False
+        self._shared = shared
+        self._holds: dict[object, tuple[Hold, ...]] = {}
+        self._owners: dict[Hold, object] = {}
+
+    def own(self, owner: object) -> Hold | None:
+        """Return what an owner acquired last, lost or not; none that a parent process acquired."""
+        if owner not in self._holds:
+            return None
+        held = [hold for hold in self._holds.get(owner, ()) if hold.pid == os.getpid()]
+        return held[-1] if held else None
+
+    def mine(self, owner: object) -> Hold | None:
+        """Return an owner's hold: what it acquired, or what it is the heir of."""
+        if not self._owners:
+            return None
+        hold = self.own(owner)
+        if hold is None and owner is not None:
+            for left in self._all():
+                if left.heir is owner and self._has_lost_its_owner(left):
+                    self.drop(left)
+                    self.put(owner, left)
+                    return left
+        return hold
+
+    def of(self, owner: object) -> Hold | None:
+        """Return what an owner may give back: its own; else, if they are shared, the oldest."""
+        hold = self.mine(owner)
+        if hold is None and self._shared:
+            held = self._all()
+            live = [other for other in held if not other.lost]
+            return min(live or held, key=lambda other: other.since, default=None)
+        return hold
+
+    def put(self, owner: object, hold: Hold) -> None:
+        """Note that an owner holds the lock; what it has already stays."""
+        with _guard:
+            self._holds[owner] = (*self._holds.get(owner, ()), hold)
+            self._owners[hold] = owner
+
+    def rivals(self, hold: Hold) -> list[Hold]:
+        """Return all other holds that are not known to be lost."""
+        if len(self._owners) == 1:
+            return []
+        return [other for other in self._all() if other is not hold and not other.lost]
+
+    def forget_lost(self, owner: object) -> None:
+        """Forget the lost holds of an owner that has a newer one."""
+        holds = self._holds.get(owner, ())
+        for hold in holds[:-1] if len(holds) > 1 else ():
+            if hold.lost:
+                self.drop(hold)
+
+    def count_again(self, hold: Hold) -> bool:
+        """Count a hold once more; False if it was given back meanwhile."""
+        with _guard:
+            if hold not in self:
+                return False
+            hold.count += 1
+            return True
+
+    def give_back(self, hold: Hold, stop: Callable[[Hold], None]) -> int | None:
+        """Count a hold once less, and forget it with the last.
+
+        Args:
+            hold: One of these.
+            stop: Called with the hold before it is forgotten.
+
+        Returns:
+            How often it is still held; None: another thread has given it back.
+        """
+        with _guard:
+            if hold not in self._owners:
+                return None
+            if hold.count > 1:
+                hold.count -= 1
+                return hold.count
+            stop(hold)
+            self.drop(hold)
+            return 0
+
+    def drop(self, hold: Hold) -> None:
+        """Forget a hold, however often it is counted."""
+        with _guard:
+            if hold not in self._owners:
+                return
+            owner = self._owners.pop(hold)
+            held = self._holds[owner]
+            rest = tuple(other for other in held if other is not hold) if len(held) > 1 else ()
+            if rest:
+                self._holds[owner] = rest
+            else:
+                del self._holds[owner]
+
+    def tokens(self) -> set[bytes]:
+        """Return the tokens of all holds."""
+        return {hold.token for hold in list(self._owners)}
+
+    def __contains__(self, hold: Hold) -> bool:
+        """Tell whether a hold was not given back yet."""
+        return hold in self._owners
+
+    def owner_of(self, hold: Hold) -> object:
+        """Return who acquired a hold, None if it was given back."""
+        return self._owners.get(hold)
+
+    def bequeath(self, owner: object, heir: object) -> None:
+        """Let an owner's hold be another's once the owner has ended."""
+        if (hold := self.own(owner)) is not None:
+            hold.heir = heir
+
+    def is_orphan(self, hold: Hold) -> bool:
+        """Return whether neither its owner nor its heir is left to give a hold back."""
+        heir_is_left = hold.heir is not None and not self.has_ended(hold.heir)
+        return not (self._shared or heir_is_left) and self._has_lost_its_owner(hold)
+
+    def _has_lost_its_owner(self, hold: Hold) -> bool:
+        owner = self._owners.get(hold)
+        return owner is not None and self.has_ended(owner)
+
+    def _all(self) -> list[Hold]:
+        pid = os.getpid()
+        return [hold for hold in list(self._owners) if hold.pid == pid]
+
+
+class LockSession:
     """One lock object: who of this process holds it, and what that takes.
 
     Args:
@@ -74,7 +241,7 @@ class LockCore:
         # Called once for each hold that is lost; set by the lock's class.
         self.tell_lost: Callable[[], None] = lambda: None
         # The write side of a read-write lock for its read side, and the other way round.
-        self.other_side: LockCore | None = None
+        self.other_side: LockSession | None = None
         self.events = Events(options.observer)
         self.holdings = Holdings(shared=not options.thread_local)
         self._group = group
@@ -169,7 +336,7 @@ class LockCore:
         if self.options.max_hold is not None:
             hold.last_renewal = now + self.options.max_hold
         if self.options.renew:
-            hold.renew_at = now + hold.seconds_to_first_renewal(now)
+            hold.renew_at = now + _seconds_to_first_renewal(self._lease_ms, got.deadline - now)
         self.holdings.put(owner, hold)
         self._watch(hold)
         if self.options.observer is not None:
@@ -296,7 +463,7 @@ class LockCore:
 
     def _watch(self, hold: Hold) -> None:
         """Watch a hold, or look anew at when it is due."""
-        self._watcher.add(Watch(hold, self._runtime, weakref.ref(self), self.steps))
+        self._watcher.add(hold, self, self._runtime)
 
     def owned(self, owner: object) -> Core[bool]:
         """Ask the server whether the owner's hold is in force."""
@@ -367,8 +534,17 @@ class LockCore:
         return LockLostError(f"lock {self.name!r} was lost: {hold.lost}")
 
 
-RENEWAL_PAUSE = 0.01
-TAKEN = "its key was gone, and the lock was granted anew"
+def _seconds_to_first_renewal(lease_ms: int, left: float) -> float:
+    """Return after how long a hold is renewed first, of whose lease so many seconds are left.
+
+    A grant that was announced comes with a provisional lease; if less than two thirds of the
+    whole lease are left, the hold gets the whole one as soon as it has lasted a moment.
+    """
+    seconds = left / RENEWALS_PER_LEASE
+    if left < lease_ms / 1000 * (1 - 1 / RENEWALS_PER_LEASE):
+        return min(MOMENT, seconds)
+    return seconds
+
 
 _MISSING: weakref.WeakKeyDictionary[AnyRuntime, set[str]] = weakref.WeakKeyDictionary()
 
@@ -379,3 +555,15 @@ def missing_of(runtime: AnyRuntime) -> set[str]:
     if known is None:
         known = _MISSING[runtime] = set()
     return known
+
+
+TOKENS = Tokens()
+
+
+def _start_over() -> None:
+    global _guard  # noqa: PLW0603 - another thread may have had it when this process was forked
+    _guard = threading.RLock()
+    TOKENS.start_over()
+
+
+os.register_at_fork(after_in_child=_start_over)
