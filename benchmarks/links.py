@@ -14,7 +14,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from parsel import Selector
 
-from scrapy_ext.crawl.pydoc_pages import pydoc_site
+from scrapy_ext.crawl.render import pydoc_site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""The main job: several Scrapy processes, one filter, one queue.
+"""`bloomlock crawl`: several Scrapy processes, one filter, one queue.
 
-`job.run` starts and watches the processes, `worker` is one of them, `spider` and `scheduler` are
-what runs in it, `journal` is what each writes down and `report` what the journals add up to.
-`pydoc_pages` and `serve` make the site that is crawled when none is given.
+`job.run` starts and watches the processes of `workers`; `spider` runs in each; `frontier` is what
+they share in Redis; `stats` is what each writes down and what that adds up to. `site` is what is
+crawled, `render` makes the pages that are crawled when none are given.
 """

@@ -14,11 +14,17 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter, FilterNotFoundError
-from scrapy_ext.crawl.config import CrawlConfig
 from scrapy_ext.crawl.frontier import Frontier
-from scrapy_ext.crawl.report import Progress, Rendering, Report
-from scrapy_ext.crawl.stats import CrawlStats, JournalReader, tolerated
-from scrapy_ext.crawl.target import Target, open_target
+from scrapy_ext.crawl.site import Target, open_target
+from scrapy_ext.crawl.spider import CrawlConfig
+from scrapy_ext.crawl.stats import (
+    CrawlStats,
+    JournalReader,
+    Progress,
+    Rendering,
+    Report,
+    tolerated,
+)
 from scrapy_ext.crawl.workers import Workers
 
 if TYPE_CHECKING:
@@ -39,13 +45,13 @@ class JobOptions:
         error_rate: Share of new links taken for seen ones at that fill.
         url: Redis URL; None: the library's default.
         strategy: How updates reach the server.
-        max_pages: Stop after about so many pages; 0: never.
+        max_pages: Stop after about this many pages; 0: never.
         keep: Keep the filter (and what is left of the queue) at the end.
         robots: Obey robots.txt.
         concurrency: Pages one worker fetches at the same time.
         delay: Pause between two pages of one worker, in seconds.
         timeout: Longest wait for one page, in seconds.
-        patience: Give up after so many seconds without news from any worker.
+        stall_timeout: Seconds without news from any worker after which the job is given up.
     """
 
     source: str | None = None
@@ -61,7 +67,7 @@ class JobOptions:
     concurrency: int = 8
     delay: float = 0.0
     timeout: float = 20.0
-    patience: float = 120.0
+    stall_timeout: float = 120.0
 
 
 def run(
@@ -86,10 +92,10 @@ def run(
     """
     show = on_progress or (lambda _: None)
     with (
-        Frontier.connect(options.url) as board,
+        Frontier.connect(options.url) as frontier,
         open_target(options.source, lambda done, total: show(Rendering(done, total))) as target,
     ):
-        return _Job(options, target, board, show).run()
+        return _Job(options, target, frontier, show).run()
 
 
 class _Job:
@@ -99,14 +105,14 @@ class _Job:
         self,
         options: JobOptions,
         target: Target,
-        board: Frontier,
+        frontier: Frontier,
         on_progress: Callable[[Progress], None],
     ) -> None:
         self._options = options
         self._target = target
-        self._board = board
+        self._frontier = frontier
         self._on_progress = on_progress
-        self._tally = CrawlStats()
+        self._stats = CrawlStats()
         self._report = Report(target.title, options.workers)
         self._name = options.name or f"crawl:{uuid.uuid4().hex[:12]}"
         self._keep = options.keep if options.keep is not None else options.name is not None
@@ -116,7 +122,7 @@ class _Job:
         shared = self._filter()
         try:
             fresh = shared.count() == 0
-            self._board.open_queue(self._name, self._options.workers)
+            self._frontier.open_queue(self._name, self._options.workers)
             self._crawl(shared)
             self._add_up(shared, fresh=fresh)
         finally:
@@ -126,7 +132,7 @@ class _Job:
     def _clean_up(self, shared: BloomFilter) -> None:
         """Delete the keys of this run; a server that is gone by now is part of the report."""
         try:
-            self._board.close_queue(keep=self._keep)
+            self._frontier.close_queue(keep=self._keep)
             if not self._keep:
                 shared.delete()
         except redis.exceptions.RedisError as error:
@@ -139,7 +145,7 @@ class _Job:
 
     def _filter(self) -> BloomFilter:
         """Attach to the filter of that name, or make one."""
-        options, client = self._options, self._board.client
+        options, client = self._options, self._frontier.client
         if options.name is not None and options.capacity is None and options.error_rate is None:
             try:
                 return BloomFilter.open(self._name, client=client, strategy=options.strategy)
@@ -158,13 +164,13 @@ class _Job:
         return CrawlConfig(
             start=target.start,
             token=target.token,
-            redis=self._board.url,
+            redis=self._frontier.url,
             filter_name=self._name,
             capacity=shared.capacity,
             error_rate=shared.error_rate,
             strategy=options.strategy,
-            queue=self._board.queue,
-            busy=self._board.busy,
+            queue=self._frontier.queue,
+            busy=self._frontier.busy,
             robots=target.remote if options.robots is None else options.robots,
             concurrency=options.concurrency,
             delay=options.delay,
@@ -178,94 +184,94 @@ class _Job:
         with tempfile.TemporaryDirectory(prefix="bloomlock-crawl-") as folder:
             config.save(Path(folder, "config.json"))
             started = time.monotonic()
-            team = Workers(Path(folder), self._options.workers, config.last_pages)
-            reader = JournalReader(team.journals)
-            with team:
+            workers = Workers(Path(folder), self._options.workers, config.last_pages)
+            reader = JournalReader(workers.journals)
+            with workers:
                 try:
-                    self._watch(team, reader)
+                    self._watch(workers, reader)
                 except KeyboardInterrupt:
                     self._report.interrupted = True
                 except redis.exceptions.RedisError as error:
                     self._server_failed(error)
                 self._report.seconds = time.monotonic() - started
                 if not self._report.failures:
-                    self._stop(team)
-                team.kill()
+                    self._stop(workers)
+                workers.kill()
             if self._report.interrupted:
                 # Ctrl-C can strike between reading a line and adding it.
-                self._tally, reader = CrawlStats(), JournalReader(team.journals)
-            reader.read_into(self._tally)
-            self._report.failures += team.failures()
+                self._stats, reader = CrawlStats(), JournalReader(workers.journals)
+            reader.read_into(self._stats)
+            self._report.failures += workers.failures()
 
-    def _stop(self, team: Workers) -> None:
+    def _stop(self, workers: Workers) -> None:
         """Let the workers finish their pages; Ctrl-C (again) ends them at once."""
         try:
-            team.stop()
+            workers.stop()
         except KeyboardInterrupt:
             self._report.interrupted = True
-            team.kill()
+            workers.kill()
 
-    def _watch(self, team: Workers, reader: JournalReader) -> None:
+    def _watch(self, workers: Workers, reader: JournalReader) -> None:
         """Return when the crawl is over, for whatever reason."""
         limit = self._options.max_pages
         limit = self._target.max_pages if limit is None else limit
-        last_news = time.monotonic()
+        last_news_at = time.monotonic()
         gone: set[int] = set()
         while True:
-            if reader.read_into(self._tally):
-                last_news = time.monotonic()
-            running = team.running()
+            if reader.read_into(self._stats):
+                last_news_at = time.monotonic()
+            running = workers.running()
             for number in set(range(self._options.workers)) - set(running) - gone:
                 gone.add(number)
-                self._board.leave_out(number)
-            queued, over = self._board.state()
-            self._on_progress(self._progress(team, queued, len(running)))
-            if over or not running or (limit and len(self._tally.fetched) >= limit):
+                self._frontier.leave_out(number)
+            queued, over = self._frontier.state()
+            self._on_progress(self._progress(workers, queued, len(running)))
+            if over or not running or (limit and len(self._stats.fetched) >= limit):
                 return
-            if time.monotonic() - last_news > self._options.patience:
-                seconds = f"{self._options.patience:g} s"
-                self._report.failures.append(f"no worker has got on for {seconds}; given up")
+            if time.monotonic() - last_news_at > self._options.stall_timeout:
+                seconds = f"{self._options.stall_timeout:g} s"
+                self._report.failures.append(f"no worker has made progress for {seconds}; given up")
                 return
             time.sleep(_LOOK_SECONDS)
 
-    def _progress(self, team: Workers, queued: int, running: int) -> Progress:
-        tally = self._tally
-        links, duplicates = sum(tally.links.values()), sum(tally.duplicates.values())
-        return Progress(len(tally.fetched), links, duplicates, queued, running, team.pids)
+    def _progress(self, workers: Workers, queued: int, running: int) -> Progress:
+        stats = self._stats
+        links, duplicates = sum(stats.links.values()), sum(stats.duplicates.values())
+        return Progress(len(stats.fetched), links, duplicates, queued, running, workers.pids)
 
     def _look_at_start(self) -> None:
-        """Report a start page that was not to be had, if nothing else was either."""
-        start, tally = self._target.start, self._tally
+        """Report a start page that is not available, if no page is."""
+        start, stats = self._target.start, self._stats
         key = fingerprint(Request(start)).hex()
-        why = tally.failed.get(key) or tally.refused.get(key)
-        if why and not tally.fetched:
+        why = stats.failed.get(key) or stats.refused.get(key)
+        if why and not stats.fetched:
             self._report.failures.append(f"the start page {start} could not be fetched: {why}")
 
     def _add_up(self, shared: BloomFilter, *, fresh: bool) -> None:
         """Fill in the report."""
-        tally, report = self._tally, self._report
-        report.pages = len(tally.fetched)
-        report.links = sum(tally.links.values())
-        report.duplicates = sum(tally.duplicates.values())
-        report.distinct = len(tally.found)
-        report.twice = sorted(tally.twice())
-        report.refused = {tally.found.get(key, key): why for key, why in tally.refused.items()}
-        report.failed = {tally.found.get(key, key): why for key, why in tally.failed.items()}
+        stats, report = self._stats, self._report
+        report.pages = len(stats.fetched)
+        report.links = sum(stats.links.values())
+        report.duplicates = sum(stats.duplicates.values())
+        report.distinct = len(stats.found)
+        report.twice = sorted(stats.twice())
+        report.refused = {stats.found.get(key, key): why for key, why in stats.refused.items()}
+        report.failed = {stats.found.get(key, key): why for key, why in stats.failed.items()}
         report.filter_name = self._name
         report.filter_capacity = shared.capacity
         report.filter_error_rate = shared.error_rate
-        report.tolerated = tolerated(len(tally.found), shared.error_rate)
+        report.tolerated = tolerated(len(stats.found), shared.error_rate)
         queued: set[str] = set()
         try:
-            queued = self._board.queued_fingerprints()
+            queued = self._frontier.queued_fingerprints()
             report.filter_bytes = shared.info().memory_bytes or None
-            report.set_bytes = self._board.memory_of_exact_set(list(tally.found))
+            report.set_bytes = self._frontier.memory_of_exact_set(list(stats.found))
         except redis.exceptions.RedisError as error:
             self._server_failed(error)
-        lost, never_new = tally.lost(queued), tally.never_new(queued)
+        lost, never_new = stats.lost(queued), stats.never_new(queued)
         missed = lost | never_new if fresh else lost
         report.queued = len(queued)
         self._look_at_start()
-        report.missed = sorted(tally.found[key] for key in missed)
+        report.missed = sorted(stats.found[key] for key in missed)
         report.lost = len(lost)
         report.earlier = 0 if fresh else len(never_new)

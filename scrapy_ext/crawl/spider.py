@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
@@ -11,33 +13,83 @@ from scrapy.http import HtmlResponse
 from scrapy.utils.asyncio import call_later
 from w3lib.html import get_base_url
 
-from scrapy_ext.crawl.config import same_site
-from scrapy_ext.crawl.scheduler import wake_up
+from scrapy_ext.crawl.frontier import wake_up
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from twisted.python.failure import Failure
 
-    from scrapy_ext.crawl.config import CrawlConfig
-    from scrapy_ext.crawl.journal import Journal
+    from scrapy_ext.crawl.stats import Journal
 
 # How soon an idle worker looks into the queue again, in seconds; the engine alone takes 5.
 _LOOK_AGAIN = 0.1
 _FIRST_REFUSAL = 400
 _FIRST_REDIRECT = 300
-_SCHEMES = {"http", "https"}
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlConfig:
+    """The part of a job that is the same for each of its workers.
+
+    Attributes:
+        start: Address of the first page.
+        token: What the job's own folder server wants in its header; empty for other sites.
+        redis: URL of the server that holds the filter and the queue.
+        filter_name: Name of the filter.
+        capacity: Its capacity.
+        error_rate: Its error rate.
+        strategy: How an update of it reaches the server.
+        queue: Key of the queue.
+        busy: Key of the hash that says which worker has pages in flight.
+        robots: Whether robots.txt is obeyed.
+        concurrency: Pages one worker fetches at the same time.
+        delay: Pause between two pages of one worker, in seconds.
+        throttle: Whether each worker slows down with the site.
+        timeout: Longest wait for one page, in seconds.
+    """
+
+    start: str
+    token: str = field(repr=False)
+    redis: str = field(repr=False)
+    filter_name: str
+    capacity: int
+    error_rate: float
+    strategy: str
+    queue: str
+    busy: str
+    robots: bool
+    concurrency: int
+    delay: float
+    throttle: bool
+    timeout: float
+
+    @property
+    def last_pages(self) -> float:
+        """How long a stopped worker may take for the pages it has in flight, in seconds."""
+        return 15.0 + self.delay * self.concurrency
+
+    def save(self, path: Path) -> None:
+        """Write the file; it holds passwords, so it belongs into a private folder."""
+        path.write_text(json.dumps(asdict(self)), "utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> CrawlConfig:
+        """Read the file."""
+        return cls(**json.loads(path.read_text("utf-8")))
 
 
 class SiteSpider(Spider):
-    """Follows every link to the host it started on, and stays until it is told to stop."""
+    """Follows every link to the host it started on, and stays until the job stops it."""
 
     name = "site"
 
     def __init__(self, config: CrawlConfig, journal: Journal, worker: int, **kwargs: Any) -> None:
-        """Keep what the worker was told.
+        """Keep what the job gave the worker.
 
         Args:
             config: The job.
@@ -81,7 +133,7 @@ class SiteSpider(Spider):
         yield from requests
 
     def failed(self, failure: Failure) -> None:
-        """Note a page that could not be had."""
+        """Note a page that is not available."""
         request: Request = failure.request  # type: ignore[attr-defined] # set by Scrapy
         if isinstance(failure.value, IgnoreRequest):
             self.journal.refused(self._key(request), request.url, str(failure.value))
@@ -125,7 +177,7 @@ class SiteSpider(Spider):
 
     def _is_here(self, url: str) -> bool:
         try:
-            return urlsplit(url).scheme in _SCHEMES and same_site(url, self.config.start)
+            return urlsplit(url).scheme in _PORTS and same_site(url, self.config.start)
         except ValueError:
             return False
 
@@ -144,3 +196,18 @@ def _join(base: str, link: str) -> str:
         return urljoin(base, link)
     except ValueError:
         return ""
+
+
+def same_site(first: str, second: str) -> bool:
+    """Return whether two URLs name the same host and port; http and https count as one.
+
+    Raises:
+        ValueError: One of them is no URL.
+    """
+    return _site(first) == _site(second)
+
+
+def _site(url: str) -> tuple[str | None, int]:
+    parts = urlsplit(url)
+    port = parts.port or _PORTS.get(parts.scheme, 0)
+    return parts.hostname, 0 if port in _PORTS.values() else port

@@ -1,9 +1,20 @@
-"""Adding up the journals: what was found, won, fetched, refused. Pure but for reading files."""
+"""What workers write down, what that adds up to, and what a job reports.
+
+A worker's journal has one JSON line for each event, each in one write. A line is in the file as
+soon as the call returns, so a worker that is killed leaves a true record:
+
+- `page`: a page was fetched; the links on it, and which of them this worker had not met before
+- `won`: a link was new to the shared filter and put into the queue by this worker
+- `refused`: a page was not available (robots.txt, 404, too large)
+- `failed`: a page was not available because of the network
+- `count`: links checked and duplicates filtered by this worker so far
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,6 +22,43 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+
+class Journal:
+    """The journal of one worker."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file for appending."""
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._met: set[str] = set()
+        self.checked = 0
+        self.duplicates = 0
+
+    def page(self, key: bytes, url: str, links: Iterable[tuple[bytes, str]]) -> None:
+        """Note a page that was fetched, and the fingerprints and URLs of its links."""
+        found = {link.hex(): target for link, target in links}
+        fresh = {link: target for link, target in found.items() if link not in self._met}
+        self._met.update(fresh)
+        self._write("page", key=key.hex(), url=url, found=fresh)
+
+    def won(self, key: bytes, url: str) -> None:
+        """Note a link that the filter said is new and that is about to be queued."""
+        self._write("won", key=key.hex(), url=url)
+
+    def refused(self, key: bytes, url: str, why: str) -> None:
+        """Note a page that the site, or its robots.txt, does not give."""
+        self._write("refused", key=key.hex(), url=url, why=why)
+
+    def failed(self, key: bytes, url: str, why: str) -> None:
+        """Note a page that could not be fetched."""
+        self._write("failed", key=key.hex(), url=url, why=why)
+
+    def count(self) -> None:
+        """Note the counters as they stand."""
+        self._write("count", checked=self.checked, duplicates=self.duplicates)
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        os.write(self._file, json.dumps({"kind": kind, **fields}).encode() + b"\n")
 
 
 @dataclass(slots=True)
@@ -21,7 +69,7 @@ class CrawlStats:
         found: Every link seen on a page, and its URL.
         won: Links the filter called new, and how often.
         fetched: Pages, and how often each was fetched.
-        refused: Pages that are not to be had, and why.
+        refused: Pages that are not available, and why.
         failed: Pages the network failed for, and why.
         links: Links checked, for each worker.
         duplicates: Duplicates filtered, for each worker.
@@ -59,7 +107,7 @@ class CrawlStats:
         return [self.found[key] for key, times in self.fetched.items() if times > 1]
 
     def lost(self, queued: Iterable[str]) -> set[str]:
-        """Return the links the filter called new that nobody fetched, was refused, or will fetch.
+        """Return the links called new that no worker fetched, was refused, or will fetch.
 
         Args:
             queued: Fingerprints of what is still in the queue.
@@ -67,7 +115,7 @@ class CrawlStats:
         return self.won.keys() - self._settled(queued)
 
     def never_new(self, queued: Iterable[str]) -> set[str]:
-        """Return the links found that nobody fetched and that the filter called new to nobody.
+        """Return the links found that no worker fetched and that the filter called new to none.
 
         In a filter that was empty at the start these are its false positives.
         """
@@ -85,13 +133,13 @@ class JournalReader:
         self._paths = paths
         self._offsets = [0] * len(paths)
 
-    def read_into(self, tally: CrawlStats) -> bool:
-        """Add the new whole lines to the tally.
+    def read_into(self, stats: CrawlStats) -> bool:
+        """Add the new whole lines to the stats.
 
         Returns:
             Whether there was anything but counters.
         """
-        news = False
+        is_news = False
         for worker, path in enumerate(self._paths):
             if not path.exists():
                 continue
@@ -102,12 +150,105 @@ class JournalReader:
                         break
                     self._offsets[worker] += len(line)
                     event = json.loads(line)
-                    tally.add(worker, event)
-                    news = news or event["kind"] != "count"
-        return news
+                    stats.add(worker, event)
+                    is_news = is_news or event["kind"] != "count"
+        return is_news
 
 
 def tolerated(items: int, error_rate: float) -> int:
     """Return how many false positives are no surprise: the mean and four standard deviations."""
     mean = items * error_rate
     return math.floor(mean + 4 * math.sqrt(mean))
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a running job is.
+
+    Attributes:
+        pages: Pages fetched.
+        links: Links checked.
+        duplicates: Links filtered.
+        queued: Pages waiting.
+        workers: Workers running.
+        pids: Process ids of all workers, in order.
+    """
+
+    pages: int
+    links: int
+    duplicates: int
+    queued: int
+    workers: int
+    pids: list[int]
+
+
+@dataclass(slots=True)
+class Rendering:
+    """How far the pages are that are made before the crawl.
+
+    Attributes:
+        done: Pages rendered.
+        total: Pages there will be at most.
+    """
+
+    done: int
+    total: int
+
+
+@dataclass(slots=True)
+class Report:
+    """The end of a job.
+
+    Attributes:
+        title: What was crawled.
+        workers: How many processes crawled it.
+        pages: Pages fetched.
+        links: Links checked.
+        distinct: Distinct links found.
+        duplicates: Links filtered as duplicates.
+        twice: URLs of pages fetched more than once.
+        missed: URLs of links found, never fetched, never refused, and not in the queue.
+        lost: How many of those the filter had called new: no false positives.
+        tolerated: How many of the others the filter's error rate explains.
+        refused: URLs that are not available, and why.
+        failed: URLs the network failed for, and why.
+        queued: Pages left in the queue, where the job was stopped early.
+        earlier: Links an earlier job of the same name had seen.
+        seconds: Length of the crawl.
+        filter_name: Name of the filter.
+        filter_capacity: Its capacity.
+        filter_error_rate: Its error rate.
+        filter_bytes: Its memory; None where the server does not say.
+        set_bytes: Memory of a Redis set of the same fingerprints, exact.
+        failures: A sentence for each thing that went wrong.
+        interrupted: Whether the user stopped the job.
+    """
+
+    title: str
+    workers: int
+    pages: int = 0
+    links: int = 0
+    distinct: int = 0
+    duplicates: int = 0
+    twice: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    lost: int = 0
+    tolerated: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    queued: int = 0
+    earlier: int = 0
+    seconds: float = 0.0
+    filter_name: str = ""
+    filter_capacity: int = 0
+    filter_error_rate: float = 0.0
+    filter_bytes: int | None = None
+    set_bytes: int | None = None
+    failures: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Nothing fetched twice, nothing missed beyond the error rate, nothing went wrong."""
+        explained = not self.lost and len(self.missed) <= self.tolerated
+        return not self.twice and explained and not self.failures

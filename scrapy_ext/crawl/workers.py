@@ -1,18 +1,39 @@
-"""The worker processes of a job: started together, watched, and ended without exception."""
+"""The worker processes of a job: how the job starts and ends them, and what runs in each.
+
+A worker is `python -m scrapy_ext.crawl.workers CONFIG JOURNAL NUMBER`, a Scrapy process like any
+other. It runs until its standard input ends: the job closes it to stop the worker, and it closes
+when the job is killed. Then the worker finishes the pages it has in flight.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING, Self
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from scrapy.crawler import CrawlerProcess
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro
+
+from bloomlock import BloomlockError
+from scrapy_ext.crawl.site import TOKEN_HEADER
+from scrapy_ext.crawl.spider import CrawlConfig, SiteSpider
+from scrapy_ext.crawl.stats import Journal
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from scrapy.crawler import Crawler
+    from twisted.python.failure import Failure
 
-# After its own time for the last pages a worker is asked once more, then killed.
+# A worker that takes this much longer than its last pages may take is killed.
 _GRACE = 3.0
+_STOPPED = "stopped"
 
 
 class Workers:
@@ -34,7 +55,7 @@ class Workers:
         self._config = folder / "config.json"
         self._last_pages = last_pages
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._put_down: set[int] = set()
+        self._killed: set[int] = set()
 
     def __enter__(self) -> Self:
         """Start the processes."""
@@ -51,9 +72,9 @@ class Workers:
         self.kill()
 
     def _start(self, journal: Path, number: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "scrapy_ext.crawl.worker"]
+        command = [sys.executable, "-m", __name__]
         with journal.with_suffix(".err").open("wb") as errors:
-            # S603: this very interpreter and the module beside this one.
+            # S603: this very interpreter and this very module.
             return subprocess.Popen(  # noqa: S603
                 [*command, str(self._config), str(journal), str(number)],
                 stdin=subprocess.PIPE,
@@ -81,16 +102,16 @@ class Workers:
         ]
 
     def _end(self, number: int, code: int) -> str:
-        """Say how a worker ended, and its last words."""
-        if number in self._put_down:
+        """Say how a worker ended, and the last line it wrote."""
+        if number in self._killed:
             return "still ran at the end and was killed"
         if code < 0:
             # What it logged last is no reason.
-            return f"was killed by signal {-code}{self._last_words(number, '.err')}"
-        return f"ended with status {code}{self._last_words(number, '.err', '.log')}"
+            return f"was killed by signal {-code}{self._log_tail(number, '.err')}"
+        return f"ended with status {code}{self._log_tail(number, '.err', '.log')}"
 
     def stop(self) -> None:
-        """Let the workers finish the pages they have in hand, and wait for their end."""
+        """Let the workers finish the pages they have in flight, and wait for their end."""
         for process in self._processes:
             if process.stdin is not None and not process.stdin.closed:
                 process.stdin.close()
@@ -99,21 +120,21 @@ class Workers:
             try:
                 process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                self._put_down.add(number)
+                self._killed.add(number)
                 process.kill()
 
     def kill(self) -> None:
         """End the workers at once."""
         for number, process in enumerate(self._processes):
             if process.poll() is None:
-                self._put_down.add(number)
+                self._killed.add(number)
                 process.kill()
         for process in self._processes:
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
 
-    def _last_words(self, number: int, *endings: str) -> str:
+    def _log_tail(self, number: int, *endings: str) -> str:
         """Return the last line a failed worker wrote into the first of its files that has one."""
         journal = self.journals[number]
         for source in map(journal.with_suffix, endings):
@@ -122,3 +143,119 @@ class Workers:
                 if lines:
                     return ": " + lines[-1][-300:]
         return ""
+
+
+def scrapy_settings(config: CrawlConfig, log: Path) -> dict[str, Any]:
+    """Return the settings of a worker: scrapy-redis's scheduler, bloomlock's filter."""
+    headers = {TOKEN_HEADER: config.token} if config.token else {}
+    client = {
+        "socket_timeout": 5.0,
+        "socket_connect_timeout": 5.0,
+        "retry_on_timeout": False,
+        # A push that is sent twice is a page that is fetched twice.
+        "retry": Retry(NoBackoff(), 0),
+    }
+    return {
+        "DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter",
+        "BLOOMLOCK_NAME": config.filter_name.replace("%", "%%"),
+        "BLOOMLOCK_CAPACITY": config.capacity,
+        "BLOOMLOCK_ERROR_RATE": config.error_rate,
+        "BLOOMLOCK_STRATEGY": config.strategy,
+        "SCHEDULER": "scrapy_ext.crawl.frontier.CrawlScheduler",
+        "SCHEDULER_PERSIST": True,
+        "SCHEDULER_QUEUE_CLASS": "scrapy_ext.crawl.frontier.SharedQueue",
+        "SCHEDULER_QUEUE_KEY": config.queue.replace("%", "%%"),
+        "SCHEDULER_SERIALIZER": "scrapy_ext.crawl.frontier",
+        "REDIS_URL": config.redis,
+        "REDIS_PARAMS": client,
+        "USER_AGENT": f"bloomlock/{version('bloomlock')}",
+        "DEFAULT_REQUEST_HEADERS": {"Accept": "text/html,*/*;q=0.5", **headers},
+        "ROBOTSTXT_OBEY": config.robots,
+        "CONCURRENT_REQUESTS": config.concurrency,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": config.concurrency,
+        "DOWNLOAD_DELAY": config.delay,
+        "AUTOTHROTTLE_ENABLED": config.throttle,
+        "AUTOTHROTTLE_START_DELAY": 0.5,
+        "AUTOTHROTTLE_MAX_DELAY": 10.0,
+        "DOWNLOAD_TIMEOUT": config.timeout,
+        "DOWNLOAD_MAXSIZE": 32 << 20,
+        "RETRY_TIMES": 2,
+        # Each of these would take a URL out of sight of the journal.
+        "REDIRECT_ENABLED": False,
+        "METAREFRESH_ENABLED": False,
+        "HTTPERROR_ALLOW_ALL": True,
+        "URLLENGTH_LIMIT": 0,
+        "COOKIES_ENABLED": False,
+        "TELNETCONSOLE_ENABLED": False,
+        "LOG_LEVEL": "INFO",
+        "LOG_FILE": str(log),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Run one worker to its end; return its exit status."""
+    journal_path = Path(arguments[1])
+    config = CrawlConfig.load(Path(arguments[0]))
+    process = CrawlerProcess(scrapy_settings(config, journal_path.with_suffix(".log")))
+    crawler = process.create_crawler(SiteSpider)
+    journal = Journal(journal_path)
+    errors: list[BaseException] = []
+    crawling = process.crawl(crawler, config=config, journal=journal, worker=int(arguments[2]))
+
+    def note(failure: Failure) -> None:
+        if failure.value is not None:
+            errors.append(_root(failure.value))
+
+    crawling.addErrback(note)
+    end = threading.Thread(target=_await_end, args=(crawler, config.last_pages), daemon=True)
+    end.start()
+    process.start()
+    journal.count()
+    reason = crawler.stats.get_value("finish_reason")
+    if process.bootstrap_failed or reason != _STOPPED:
+        causes = [f"{type(error).__name__}: {error}" for error in errors]
+        why = next(iter(causes), None) or reason or "it did not start"
+        sys.stderr.write(f"the spider ended by itself: {why}\n")
+        return 1
+    return 0
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return what an error began with, or the last one of ours on the way from there.
+
+    Scrapy fails again when it closes an engine that has not started.
+    """
+    while not isinstance(error, BloomlockError):
+        earlier = error.__cause__ or error.__context__
+        if earlier is None:
+            break
+        error = earlier
+    return error
+
+
+def _await_end(crawler: Crawler, last_pages: float) -> None:
+    """Wait in a thread for the end of standard input, then stop the spider, at last by force."""
+    from twisted.internet import reactor  # noqa: PLC0415 - Scrapy has to install it first
+
+    # Not through sys.stdin, whose lock this thread would hold when the interpreter ends: it aborts.
+    while os.read(0, 1):
+        pass
+    reactor.callFromThread(_stop, crawler)
+    threading.Event().wait(last_pages)
+    os._exit(3)
+
+
+def _stop(crawler: Crawler) -> None:
+    """Close the spider; where it is not open yet, as soon as it is."""
+    try:
+        opened = crawler.engine.spider is not None
+    except RuntimeError:
+        opened = False
+    if opened:
+        deferred_from_coro(crawler.engine.close_spider_async(reason=_STOPPED))
+    else:
+        call_later(0.1, _stop, crawler)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from scrapy import Request
 
-from scrapy_ext.crawl.config import same_site
-from scrapy_ext.crawl.journal import Journal
-from scrapy_ext.crawl.pydoc_pages import module_names, pydoc_site
-from scrapy_ext.crawl.scheduler import dumps, loads
-from scrapy_ext.crawl.serve import TOKEN_HEADER, FolderServer
-from scrapy_ext.crawl.stats import CrawlStats, JournalReader, tolerated
+from scrapy_ext.crawl.frontier import dumps, loads
+from scrapy_ext.crawl.render import module_names, pydoc_site
+from scrapy_ext.crawl.site import TOKEN_HEADER, FolderServer
+from scrapy_ext.crawl.spider import same_site
+from scrapy_ext.crawl.stats import CrawlStats, Journal, JournalReader, tolerated
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,7 @@ from servers import wait_until
 
 from bloomlock import BloomFilter, ConfigurationError, FilterMismatchError, ServerError
 from bloomlock.server import PrivateServer
-from scrapy_ext.guard import GuardedFilter, Verdict
-from scrapy_ext.outage import CircuitBreaker, LastRequests
+from scrapy_ext.guard import CircuitBreaker, GuardedFilter, LastRequests, Verdict
 from scrapy_ext.settings import FilterSettings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A folder of HTML on a loopback port, for the length of a `with` block."""
+"""The site that is crawled: a URL, a folder served on a loopback port, or the pydoc pages."""
 
 from __future__ import annotations
 
@@ -7,19 +7,82 @@ import os
 import secrets
 import threading
 import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from bloomlock import ConfigurationError
+from scrapy_ext.crawl.render import pydoc_site
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
+_CAPACITY_OF_A_SITE = 100_000
+_PAGES_OF_A_SITE = 10_000
+_SMALLEST = 1_000
 TOKEN_HEADER = "X-Bloomlock-Token"  # noqa: S105 - the header's name, not a secret
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A site to crawl.
+
+    Attributes:
+        title: What to call it.
+        start: Address of its first page.
+        remote: Whether it is served elsewhere: then robots.txt counts and each worker slows
+            down with the site.
+        capacity: Distinct links to reckon with.
+        max_pages: Where to stop by default; None: at the end.
+        token: What the job's own server wants to see.
+    """
+
+    title: str
+    start: str
+    remote: bool
+    capacity: int
+    max_pages: int | None = None
+    token: str = ""
+
+
+@contextmanager
+def open_target(
+    source: str | None, on_render: Callable[[int, int], None] = lambda _done, _total: None
+) -> Iterator[Target]:
+    """Make the site that the user named, for the length of a `with` block.
+
+    Args:
+        source: An http or https URL, a folder of HTML, or None for the pydoc pages.
+        on_render: Called with the pages rendered and their number while there are pages to render.
+
+    Raises:
+        ConfigurationError: The source is neither.
+    """
+    parts = urlsplit(source or "")
+    if source is not None and parts.scheme in {"http", "https"}:
+        if not parts.hostname:
+            raise ConfigurationError(f"SOURCE is {source!r}; a URL needs a host.")
+        yield Target(source, source, True, _CAPACITY_OF_A_SITE, _PAGES_OF_A_SITE)
+        return
+    folder = pydoc_site(on_render) if source is None else Path(source)
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"SOURCE is {source!r}; allowed are an http or https URL and an existing folder."
+        )
+    files = sum(1 for path in folder.rglob("*") if path.is_file())
+    title = "the standard library's documentation" if source is None else str(folder)
+    with FolderServer(folder) as server:
+        capacity = max(_SMALLEST, 2 * files)
+        yield Target(title, server.url, False, capacity, token=server.token)
+
+
 class FolderServer:
-    """Serves the files of a folder on 127.0.0.1 to whoever knows the token.
+    """Serves the files of a folder on 127.0.0.1 to clients that know the token.
 
     A loopback port is open to every user of the machine, the folder may not be: a request
     without the token is answered 403.
@@ -84,7 +147,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*args, directory=directory)
 
     def send_head(self) -> Any:
-        """Answer 403 to whoever has not the token."""
+        """Answer 403 to a request without the token."""
         if hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self._token.encode()):
             return super().send_head()
         self.send_error(HTTPStatus.FORBIDDEN)
