@@ -47,7 +47,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._config: FilterSettings | None = None
         self._guard: GuardedFilter | UnsharedFilter | None = None
         self._dropped: Request | None = None
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._flush_due = False
         self._spider_is_open = False
         self._closed = False
@@ -146,8 +146,8 @@ class BloomDupeFilter(BaseDupeFilter):
         # A project's fingerprinter may raise anything; the links of the page shall not pay for it.
         except Exception:
             self._count("fingerprint_errors")
-            if "fingerprint" not in self._told:
-                self._told.add("fingerprint")
+            if "fingerprint" not in self._logged:
+                self._logged.add("fingerprint")
                 logger.exception("The request fingerprinter failed for %s", request)
             own = b"no fingerprint:" + default_fingerprint(request)
             return guard.decide(own, owed=False, droppable=droppable)
@@ -218,8 +218,8 @@ class BloomDupeFilter(BaseDupeFilter):
             message = "Filtered duplicate request: %(request)s (referer: %(referer)s)"
             values = {"request": request, "referer": referer_str(request)}
             logger.debug(message, values, extra={"spider": spider})
-        elif "duplicate" not in self._told:
-            self._told.add("duplicate")
+        elif "duplicate" not in self._logged:
+            self._logged.add("duplicate")
             message = (
                 "Filtered duplicate request: %(request)s - no more duplicates will be shown "
                 "(see DUPEFILTER_DEBUG to show all duplicates)"
@@ -232,8 +232,8 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _end_crawl(self, reason: str) -> None:
         """Close the spider once; before it is open, `_spider_opened` does it."""
-        if self._spider_is_open and "closing" not in self._told:
-            self._told.add("closing")
+        if self._spider_is_open and "closing" not in self._logged:
+            self._logged.add("closing")
             logger.error("Closing the spider: %s.", reason)
             deferred_from_coro(self._crawler.engine.close_spider_async(reason=reason))
 

@@ -104,7 +104,7 @@ class LockCommand(click.Command):
     default=1,
     show_default=True,
     metavar="N",
-    help="Exit status if the lock is not to be had in that time.",
+    help="Exit status if the lock is not obtained in that time.",
 )
 @click.option("--fair", is_flag=True, help="Strictly in the order of asking.")
 @click.option(
@@ -146,7 +146,7 @@ def lock_command(
     The signals HUP, INT, QUIT, TERM, USR1 and USR2 are sent on to COMMAND.
 
     Exit status: that of COMMAND; 128 + N if signal N ended it; 126 if it cannot be run, 127 if
-    there is none such; 1 (see -E) if the lock was not to be had in time; 75 if the lock was lost;
+    there is none such; 1 (see -E) if the lock was not obtained in time; 75 if the lock was lost;
     2 after an error.
     """
     if shared and fair:
@@ -176,7 +176,7 @@ class Job(NamedTuple):
         ttl: Seconds the lock outlives this process if that is killed.
         timeout: Seconds to wait for the lock, or None for ever.
         grace: Seconds between SIGTERM and SIGKILL.
-        conflict: Exit status if the lock was not to be had in time.
+        conflict: Exit status if the lock was not obtained in time.
         verbose: Whether to say how long it took.
     """
 

@@ -25,7 +25,6 @@ NOT_YET = (
     "bloomlock/filters/",
     "bloomlock/locks/",
     "bloomlock/strategies/",
-    "scrapy_ext/",
 )
 """Where the words are still to be replaced."""
 
