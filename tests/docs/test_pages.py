@@ -52,6 +52,17 @@ def test_every_link_inside_a_page_leads_somewhere(name):
             assert pages.dead_links(f"{there}\n[x](#{heading})") == set(), heading
 
 
+def test_every_module_is_in_the_tree_of_the_design():
+    tree = pages.read("docs/design.md").partition("## The modules")[2].split("```")[1]
+    modules = {
+        path.stem
+        for package in ("bloomlock", "scrapy_ext")
+        for path in (pages.ROOT / package).rglob("*.py")
+        if path.stem != "__main__"
+    }
+    assert modules - set(re.findall(r"\w+", tree)) == set()
+
+
 def test_ci_runs_the_test_command_of_the_readme():
     commands = [line.strip() for line in README.splitlines() if line.startswith("    pip install")]
     _, tests = commands
