@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import redis
 import redis.asyncio
 import redis.asyncio.connection
-import redis.asyncio.sentinel
 import redis.connection
 import redis.crc
 import redis.sentinel
@@ -45,13 +44,14 @@ _read_reply: Callable[[Connection], Any] = methodcaller(
 )
 
 
-def reply_reader(connection: Connection) -> Callable[[Connection], Any]:
-    """Return a function that reads the next reply as bytes and raises an error that is one.
+def reply_reader(pool: Source | None) -> Callable[[Connection], Any]:
+    """Return a function that reads the next reply of a connection of a pool.
 
-    It leaves the connection open whatever comes.
+    It returns bytes, raises an error that is a reply, and leaves the connection open whatever
+    comes.
     """
-    if isinstance(connection, redis.sentinel.SentinelManagedConnection):
-        # Its own reading turns the reply READONLY into a lost connection.
+    if asks_sentinel(pool):
+        # The connection's own reading turns the reply READONLY into a lost connection.
         return _read_managed_reply
     return _read_reply
 
@@ -161,20 +161,9 @@ def may_keep_one(pool: Source | None) -> bool:
     )
 
 
-def asks_sentinel(pool: Source) -> bool:
-    """Return whether a pool learns from Sentinel where its server is."""
+def asks_sentinel(pool: Source | None) -> bool:
+    """Return whether the connections of a pool ask Sentinel for the server when they open."""
     return hasattr(pool, "sentinel_manager")
-
-
-def is_managed(connection: Connection) -> bool:
-    """Return whether a connection asks Sentinel for its server each time it is opened."""
-    return isinstance(
-        connection,
-        (
-            redis.sentinel.SentinelManagedConnection,
-            redis.asyncio.sentinel.SentinelManagedConnection,
-        ),
-    )
 
 
 def renew_lock(pool: Source | None) -> None:
@@ -229,9 +218,9 @@ def address_of_url(url: str) -> Mapping[str, Any]:
 # The same for asyncio.
 
 
-def async_reply_reader(connection: Connection) -> Callable[[Connection], Awaitable[Any]]:
+def async_reply_reader(pool: Source | None) -> Callable[[Connection], Awaitable[Any]]:
     """Return a function that reads the next reply; see `reply_reader`."""
-    if isinstance(connection, redis.asyncio.sentinel.SentinelManagedConnection):
+    if asks_sentinel(pool):
         read = redis.asyncio.connection.AbstractConnection.read_response
         return partial(read, disable_decoding=True, disconnect_on_error=False)
     return _read_reply

@@ -78,6 +78,9 @@ class Tasks:
         self.client: Any = client
         self._cluster: Any = client if isinstance(client, redis.asyncio.RedisCluster) else None
         self._members = members
+        pool = redispy.own_pool(client)
+        self._asks_sentinel = redispy.asks_sentinel(pool)
+        self._read_reply = redispy.async_reply_reader(pool)
         self._hub: Hub | None = None
         self._slots = _Slots()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -304,7 +307,7 @@ class Tasks:
         lease = await self._take(await self._source(key))
         # What a server of a cluster refuses has to be sent to another one.
         sent: list[bytes] | None = None if self._cluster is None else []
-        replies = await _exchange(lease, writes, sent)
+        replies = await self._exchange(lease, writes, sent)
         await lease.end(commands, replies)
         if sent is not None:
             for _ in range(MAX_REDIRECTS):
@@ -321,7 +324,7 @@ class Tasks:
         """Use the connection that was held, if one was; return it too if it is to be held on."""
         watches = lease is not None
         lease = lease or await self._take(await self._source(request.key))
-        replies = await _exchange(lease, (request.commands,))
+        replies = await self._exchange(lease, (request.commands,))
         if request.hold:
             return replies, lease
         await lease.end(request.commands, replies, watches=watches)
@@ -334,7 +337,7 @@ class Tasks:
         try:
             lease = await self._take(await self._redirected_source(key, redirect))
             again = redirect.prepare(again)
-            answers = await _exchange(lease, (again,))
+            answers = await self._exchange(lease, (again,))
         except ConnectionLost as lost:
             redirect.merge(replies, lost.replies, lost)
         except (RedisError, RedisClusterException, OSError) as error:
@@ -375,6 +378,60 @@ class Tasks:
                 with contextlib.suppress(RedisError, OSError):
                     await redispy.async_find_servers(self._cluster)
             raise ConnectionLost(error, sent=False, replies=[]) from error
+
+    async def _exchange(
+        self, lease: _Lease, writes: Iterable[Sequence[bytes]], sent: list[bytes] | None = None
+    ) -> Replies:
+        """Send one write after the other and return all replies; note the commands in `sent`."""
+        connection = lease.connection
+        replies: Replies = []
+        written = before = 0
+        try:
+            try:
+                for commands in writes:
+                    await self._read(connection, written - UNANSWERED, replies)
+                    before = written
+                    written += len(commands)
+                    if sent is not None:
+                        sent += commands
+                    await redispy.async_send(connection, b"".join(commands))
+                await self._read(connection, written, replies)
+            except asyncio.CancelledError:
+                # What was sent is carried out; what the caller does about it must not overtake it.
+                with contextlib.suppress(RedisError, OSError):
+                    await finish(self._read_soon(connection, written, replies))
+                raise
+        except (RedisError, OSError) as error:
+            await lease.drop()
+            # What is refused while a closed connection is opened again was not sent.
+            left = (before if is_refusal(error) else written) > 0
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from error
+        except BaseException:
+            await lease.drop()
+            raise
+        if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
+            # It was the master; opened again, the connection asks Sentinel for the master of now.
+            await redispy.async_close_quietly(connection)
+        return replies
+
+    async def _read(self, connection: Any, count: int, replies: Replies) -> None:
+        """Read until there are `count` replies."""
+        while len(replies) < count:
+            try:
+                reply = await self._read_reply(connection)
+            except (RedisError, OSError) as error:
+                if not is_refusal(error):
+                    raise
+                if ends_connection(error):
+                    await redispy.async_close_quietly(connection)
+                    replies += [error] * (count - len(replies))
+                    return
+                reply = error
+            replies.append(reply)
+
+    async def _read_soon(self, connection: Any, count: int, replies: Replies) -> None:
+        async with asyncio.timeout(CANCELLED_SECONDS):
+            await self._read(connection, count, replies)
 
 
 def _look_for_cancellation(task: asyncio.Task[Any] | None, before: int) -> None:
@@ -536,65 +593,3 @@ class _Lease:
             await redispy.async_close_quietly(self.connection)
         finally:
             await self.give_back()
-
-
-async def _exchange(
-    lease: _Lease, writes: Iterable[Sequence[bytes]], sent: list[bytes] | None = None
-) -> Replies:
-    """Send one write after the other and return all replies; note the commands in `sent`."""
-    connection = lease.connection
-    replies: Replies = []
-    written = before = 0
-    try:
-        try:
-            for commands in writes:
-                await _read(connection, written - UNANSWERED, replies)
-                before = written
-                written += len(commands)
-                if sent is not None:
-                    sent += commands
-                await redispy.async_send(connection, b"".join(commands))
-            await _read(connection, written, replies)
-        except asyncio.CancelledError:
-            # What was sent is carried out; what the caller does about it must not overtake it.
-            with contextlib.suppress(RedisError, OSError):
-                await finish(_read_soon(connection, written, replies))
-            raise
-    except (RedisError, OSError) as error:
-        await lease.drop()
-        # What is refused while a closed connection is opened again was not sent.
-        left = (before if is_refusal(error) else written) > 0
-        raise ConnectionLost(error, sent=left, replies=replies, written=written) from error
-    except BaseException:
-        await lease.drop()
-        raise
-    await _leave_replica(connection, replies)
-    return replies
-
-
-async def _read(connection: Any, count: int, replies: Replies) -> None:
-    """Read until there are `count` replies."""
-    read = redispy.async_reply_reader(connection)
-    while len(replies) < count:
-        try:
-            reply = await read(connection)
-        except (RedisError, OSError) as error:
-            if not is_refusal(error):
-                raise
-            if ends_connection(error):
-                await redispy.async_close_quietly(connection)
-                replies += [error] * (count - len(replies))
-                return
-            reply = error
-        replies.append(reply)
-
-
-async def _leave_replica(connection: Any, replies: Replies) -> None:
-    """Close a connection to what was the master, so that Sentinel is asked for the master."""
-    if redispy.is_managed(connection) and any(isinstance(r, ReadOnlyError) for r in replies):
-        await redispy.async_close_quietly(connection)
-
-
-async def _read_soon(connection: Any, count: int, replies: Replies) -> None:
-    async with asyncio.timeout(CANCELLED_SECONDS):
-        await _read(connection, count, replies)

@@ -91,7 +91,10 @@ class Threads:
         weakref.finalize(self, _release_all, self._idle).atexit = False
         self._release_at = time.monotonic() + KEPT_SECONDS
         self._listeners: list[Listener] = []
-        self._keeps_idle = redispy.may_keep_one(redispy.own_pool(client))
+        pool = redispy.own_pool(client)
+        self._keeps_idle = redispy.may_keep_one(pool)
+        self._asks_sentinel = redispy.asks_sentinel(pool)
+        self._read_reply = redispy.reply_reader(pool)
 
     @property
     def members(self) -> Sequence[Threads]:
@@ -387,10 +390,10 @@ class Threads:
             if not sent:
                 redispy.send(connection, commands[0])
                 sent = True
-                _read(connection, 1, replies)
+                self._read(connection, 1, replies)
             else:
                 redispy.send(connection, b"".join(commands))
-                _read(connection, len(commands), replies)
+                self._read(connection, len(commands), replies)
         except (RedisError, OSError) as error:
             self._drop(lease)
             # What is refused while a closed connection is opened again was not sent.
@@ -399,7 +402,9 @@ class Threads:
         except BaseException:
             self._drop(lease)
             raise
-        _leave_replica(connection, replies)
+        if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
+            # It was the master; opened again, the connection asks Sentinel for the master of now.
+            redispy.close_quietly(connection)
         return replies
 
     def _exchange_many(self, lease: Lease, writes: Iterable[Sequence[bytes]]) -> Replies:
@@ -408,10 +413,10 @@ class Threads:
         written = 0
         try:
             for commands in writes:
-                _read(connection, written - UNANSWERED, replies)
+                self._read(connection, written - UNANSWERED, replies)
                 written += len(commands)
                 redispy.send(connection, b"".join(commands))
-            _read(connection, written, replies)
+            self._read(connection, written, replies)
         except (RedisError, OSError) as error:
             self._drop(lease)
             raise ConnectionLost(
@@ -420,31 +425,25 @@ class Threads:
         except BaseException:
             self._drop(lease)
             raise
-        _leave_replica(connection, replies)
+        if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
+            # It was the master; opened again, the connection asks Sentinel for the master of now.
+            redispy.close_quietly(connection)
         return replies
 
-
-def _read(connection: Any, count: int, replies: Replies) -> None:
-    """Read until there are `count` replies."""
-    read = redispy.reply_reader(connection)
-    while len(replies) < count:
-        try:
-            reply = read(connection)
-        except (RedisError, OSError) as error:
-            if not is_refusal(error):
-                raise
-            if ends_connection(error):
-                redispy.close_quietly(connection)
-                replies += [error] * (count - len(replies))
-                return
-            reply = error
-        replies.append(reply)
-
-
-def _leave_replica(connection: Any, replies: Replies) -> None:
-    """Close a connection to what was the master, so that Sentinel is asked for the master."""
-    if redispy.is_managed(connection) and any(isinstance(r, ReadOnlyError) for r in replies):
-        redispy.close_quietly(connection)
+    def _read(self, connection: Any, count: int, replies: Replies) -> None:
+        """Read until there are `count` replies."""
+        while len(replies) < count:
+            try:
+                reply = self._read_reply(connection)
+            except (RedisError, OSError) as error:
+                if not is_refusal(error):
+                    raise
+                if ends_connection(error):
+                    redispy.close_quietly(connection)
+                    replies += [error] * (count - len(replies))
+                    return
+                reply = error
+            replies.append(reply)
 
 
 def _noted(writes: Iterable[Sequence[bytes]], sent: list[bytes]) -> Iterator[Sequence[bytes]]:

@@ -104,7 +104,7 @@ def test_each_function_is_tested_here():
 def test_commands_are_sent_as_they_are_and_replies_come_as_bytes(valkey, options):
     with redis.Redis.from_url(valkey, **options) as client:
         made = client.connection_pool.get_connection()
-        read = redispy.reply_reader(made)
+        read = redispy.reply_reader(client.connection_pool)
         redispy.send(made, encode_command("SET", "a", "1") + encode_command("GET", "a"))
         assert read(made) == b"OK"
         assert read(made) == b"1"
@@ -120,7 +120,7 @@ def test_the_same_for_asyncio(valkey, options):
     async def run():
         async with redis.asyncio.Redis.from_url(valkey, **options) as client:
             made = await redispy.async_get_connection(client.connection_pool)
-            read = redispy.async_reply_reader(made)
+            read = redispy.async_reply_reader(client.connection_pool)
             await redispy.async_send(
                 made, encode_command("SET", "a", "1") + encode_command("GET", "a")
             )
@@ -141,7 +141,7 @@ def test_the_same_for_asyncio(valkey, options):
 def test_a_closed_connection_is_opened_by_the_next_command(r, connection):
     redispy.close_quietly(connection)
     redispy.send(connection, PING)
-    assert redispy.reply_reader(connection)(connection) == b"PONG"
+    assert redispy.reply_reader(r.connection_pool)(connection) == b"PONG"
 
     async def run():
         path = redispy.settings_of(r.connection_pool)["path"]
@@ -149,7 +149,7 @@ def test_a_closed_connection_is_opened_by_the_next_command(r, connection):
             made = await redispy.async_get_connection(client.connection_pool)
             await redispy.async_close_quietly(made)
             await redispy.async_send(made, PING)
-            assert await redispy.async_reply_reader(made)(made) == b"PONG"
+            assert await redispy.async_reply_reader(client.connection_pool)(made) == b"PONG"
             await redispy.async_release(client.connection_pool, made)
 
     asyncio.run(run())
@@ -159,7 +159,7 @@ def test_a_connection_is_readable_when_something_came_or_it_was_closed(r, connec
     assert not redispy.is_readable(connection)
     redispy.send(connection, PING)
     wait_until(lambda: redispy.is_readable(connection))
-    assert redispy.reply_reader(connection)(connection) == b"PONG"
+    assert redispy.reply_reader(r.connection_pool)(connection) == b"PONG"
     assert not redispy.is_readable(connection)
     r.client_kill_filter(_type="normal", skipme=True)
 
@@ -192,7 +192,7 @@ def test_a_rotated_credential_is_used_at_the_release(r):
         r.connection_pool.release(made)
         assert redispy.may_be_kept(made)
         redispy.send(made, encode_command("ACL", "WHOAMI"))
-        assert redispy.reply_reader(made)(made) == b"rotated"
+        assert redispy.reply_reader(r.connection_pool)(made) == b"rotated"
         redispy.close_quietly(made)
     finally:
         r.acl_deluser("rotated")
@@ -352,27 +352,25 @@ def test_the_reply_of_a_replica_is_a_reply_although_sentinel_is_asked():
         assert not redispy.asks_sentinel(admin.connection_pool)
         assert not redispy.may_keep_one(pool)
         made = pool.get_connection()
-        assert redispy.is_managed(made)
-        assert not redispy.is_managed(admin.connection_pool.get_connection())
+        assert not redispy.asks_sentinel(None)
 
         async def run():
             watching = redis.asyncio.sentinel.Sentinel([("127.0.0.1", port)], socket_timeout=LONG)
             source = watching.master_for("mymaster").connection_pool
             assert redispy.asks_sentinel(source)
             made = await redispy.async_get_connection(source)
-            assert redispy.is_managed(made)
             admin.replicaof("127.0.0.1", port)
             await redispy.async_send(made, encode_command("SET", "a", "1") + PING)
             with pytest.raises(ReadOnlyError):
-                await redispy.async_reply_reader(made)(made)
-            assert await redispy.async_reply_reader(made)(made) == b"PONG"
+                await redispy.async_reply_reader(source)(made)
+            assert await redispy.async_reply_reader(source)(made) == b"PONG"
             await redispy.async_close_quietly(made)
 
         asyncio.run(run())
         redispy.send(made, encode_command("SET", "a", "1") + PING)
         with pytest.raises(ReadOnlyError):
-            redispy.reply_reader(made)(made)
-        assert redispy.reply_reader(made)(made) == b"PONG"
+            redispy.reply_reader(pool)(made)
+        assert redispy.reply_reader(pool)(made) == b"PONG"
         redispy.close_quietly(made)
 
 
@@ -393,7 +391,7 @@ def test_the_servers_of_a_cluster(nodes):
             assert port_of(redispy.pool_of_key(cluster, "a")) == second
             made = redispy.pool_of_key(cluster, "a").get_connection()
             redispy.send(made, encode_command("SET", "a", "1"))
-            assert redispy.reply_reader(made)(made) == b"OK"
+            assert redispy.reply_reader(None)(made) == b"OK"
             redispy.pool_of_key(cluster, "a").release(made)
         finally:
             nodes[1].flushall()
@@ -420,7 +418,7 @@ def test_the_servers_of_a_cluster_for_asyncio(nodes):
             assert not redispy.waits_in_release(source)
             made = await redispy.async_get_connection(source)
             await redispy.async_send(made, encode_command("SET", "a", "1"))
-            assert await redispy.async_reply_reader(made)(made) == b"OK"
+            assert await redispy.async_reply_reader(source)(made) == b"OK"
             await redispy.async_release(source, made)
             # The node has had one more, for what the client asked itself.
             taken = [await redispy.async_get_connection(source) for _ in range(2)]

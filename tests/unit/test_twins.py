@@ -95,6 +95,7 @@ WHY: dict[str, tuple[str, ...]] = {
     "a cancelled task leaves no connection half-used, and tasks share a bound of requests": (
         "Tasks.__init__",
         "Tasks._carry_out",
+        "Tasks._exchange",
         "Tasks._redirect",
         "Tasks._request_on",
         "Tasks._source",
