@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError, FilterLostError, MemoryBloomFilter
 from bloomlock.descriptor import FIELDS, READY, Wanted, encode
-from bloomlock.filters import memory_core
+from bloomlock.filters import memory
 
 SAVED = encode(Wanted.check(1_000, 0.01, shards=2).describe().with_generation(1, READY))
 
@@ -229,7 +229,7 @@ def test_a_file_that_was_cut_is_an_error_and_not_the_end_of_the_process(path, mo
 
 
 def test_answers_before_the_cut_are_known(path, monkeypatch):
-    monkeypatch.setattr(memory_core, "ITEMS_PER_CHUNK", 2)
+    monkeypatch.setattr(memory, "ITEMS_PER_CHUNK", 2)
 
     def cutting():
         yield from ["a", "new"]
