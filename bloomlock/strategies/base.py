@@ -124,7 +124,8 @@ class Strategy(ABC):
 
     def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
         """Do the same for one item."""
-        (segment,) = yield from self.few(shard, [offsets], write=write)
+        row = np.array([offsets], np.uint64)
+        (segment,) = yield from self.many(shard, row, write=write)
         return segment
 
 
