@@ -11,7 +11,7 @@ import numpy as np
 from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
 
-from .batches import Chunks, after_added, after_results, answer_chunk, choose, take_known
+from .batches import Chunks, answer_chunk, choose, fail_after, fail_after_adding, take_known
 from .operation import Operation
 
 if TYPE_CHECKING:
@@ -156,9 +156,11 @@ def _in_chunks(
     # What the iterable raises is the caller's: it passes through as it is.
     while chunks.take():
         ask = partial(step, state, route=route)
-        with after_results(results):
+        try:
             chunk = chunks.encode()
             results += yield from answer_chunk(state, chunks.taken, chunk, ask, write=write)
+        except Exception as error:  # noqa: BLE001 - raised again
+            fail_after(results, error)
     return results
 
 
@@ -169,14 +171,15 @@ def update(state: FilterState, items: Iterable[str | bytes], route: Route = "aut
     yield from state.current()
     while chunks.take():
         try:
-            with after_added(added):
-                chunk = chunks.encode()
-                # The near-cache leaves none out: an update has no answers, so an item of a
-                # generation that is over would be lost unnoticed.
-                yield from _add_chunk(state, chunk, route, answers=False)
-        except BaseException:
+            chunk = chunks.encode()
+            # The near-cache leaves none out: an update has no answers, so an item of a
+            # generation that is over would be lost unnoticed.
+            yield from _add_chunk(state, chunk, route, answers=False)
+        except BaseException as error:
             if state.near is not None:
                 state.near.doubt()
+            if isinstance(error, Exception):
+                fail_after_adding(added, error)
             raise
         added += len(chunk)
 
@@ -201,7 +204,7 @@ def _add_in_shares(
     """
     results: list[bool] = []
     seen: list[bool] = []
-    with after_results(results):
+    try:
         while (start := len(results)) < len(items):
             if state.fill.refusing or not state.fill.until_look:
                 yield from state.fill.look((yield from state.current()))
@@ -216,6 +219,8 @@ def _add_in_shares(
                 new = (index for index in range(start, len(seen)) if not seen[index])
                 stop = next(islice(new, stop - start, None), len(seen))
             results += yield from _add_now(state, items[start:stop], route, answers=answers)
+    except Exception as error:  # noqa: BLE001 - raised again
+        fail_after(results, error)
     return results
 
 

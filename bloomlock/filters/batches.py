@@ -17,9 +17,8 @@ which `on_unknown` counts as new.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from itertools import compress, islice, repeat
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, cast, get_args
 
 from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
 from bloomlock.hashing import encode_item, encode_items
@@ -27,7 +26,7 @@ from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bloomlock.effects import Core
     from bloomlock.strategies import Strategy
@@ -304,38 +303,30 @@ def _merge(
     return merged
 
 
-@contextmanager
-def after_results(results: Sequence[bool | None]) -> Iterator[None]:
-    """Put the answers known so far before those of an error; KeyboardInterrupt and the like pass.
+def fail_after(results: Sequence[bool | None], error: Exception) -> NoReturn:
+    """Raise an error of a batch with the answers known before it.
 
     Raises:
         PartialResultError: With `results` before its own; a BatchError for any other error, if
             there are any.
     """
-    try:
-        yield
-    except PartialResultError as error:
+    if isinstance(error, PartialResultError):
         error.results[:0] = results
-        raise
-    except Exception as error:
-        if not results:
-            raise
-        raise batch_error(error, results) from error
+        raise error
+    if not results:
+        raise error
+    raise batch_error(error, results) from error
 
 
-@contextmanager
-def after_added(added: int) -> Iterator[None]:
-    """Do the same for an update: the errors carry how many items were added before."""
-    try:
-        yield
-    except PartialResultError as error:
+def fail_after_adding(added: int, error: Exception) -> NoReturn:
+    """Do the same for an update, whose errors carry how many items were added before."""
+    if isinstance(error, PartialResultError):
         error.results.clear()
         error.added = added
-        raise
-    except Exception as error:
-        if not added:
-            raise
-        raise batch_error(error, added=added) from error
+        raise error
+    if not added:
+        raise error
+    raise batch_error(error, added=added) from error
 
 
 def take_known(error: PartialResultError) -> list[bool]:

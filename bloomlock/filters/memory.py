@@ -12,7 +12,7 @@ from bloomlock.hashing import check_key, encode_item, encode_items
 
 from . import memory_file
 from .base import Parameters
-from .batches import after_added, after_results, check_batch_size, take_known
+from .batches import check_batch_size, fail_after, fail_after_adding, take_known
 from .fill import SAMPLE_BYTES, FillWatch
 from .inspection import FilterInfo
 from .memory_bits import MemoryBits
@@ -106,12 +106,14 @@ class MemoryCore:
         self.check_writable()
         added = 0
         for taken in self._chunks(items, finish=True):
-            with after_added(added):
+            try:
                 chunk = encode_items(taken, added)
                 if self._refusing():
                     self._refuse_new(chunk)
                 else:
                     self.bits.set_many(chunk)
+            except Exception as error:  # noqa: BLE001 - raised again
+                fail_after_adding(added, error)
             # How many of them are new was not asked; looking too often costs little.
             if self.fill.due(len(chunk)):
                 self.look()
@@ -196,8 +198,10 @@ class MemoryCore:
         results: list[bool] = []
         # What the iterable raises is the caller's: it passes through as it is.
         for taken in self._chunks(items):
-            with after_results(results):
+            try:
                 results += step(encode_items(taken, len(results)))
+            except Exception as error:  # noqa: BLE001 - raised again
+                fail_after(results, error)
         return results
 
     def _chunks(
