@@ -15,11 +15,11 @@ class Hold:
     """What is known of it here.
 
     Attributes:
-        token: Its token; nobody else's.
-        group: Whom it shares the lock with; empty: nobody.
+        token: Its token, which no other hold has.
+        group: Which holds it shares the lock with; empty: none.
         lease_ms: The lease it is renewed to.
         fence: Number of the grant, None if its kind of lock has none.
-        waiters: Whether somebody was waiting when it was granted.
+        waiters: Whether a client was waiting when it was granted.
         since: When it was obtained, by the holder's clock in seconds.
         deadline: Until when the holder may rely on it.
         renew_at: When to renew it; None: never.
@@ -29,8 +29,8 @@ class Hold:
         count: How often a re-entrant lock was acquired.
         renewing: Whether a renewal is on its way.
         lost: Why it is lost; empty: it is not.
-        unreported: Emptied by the one who tells that it is lost.
-        event: Set when it is lost, once somebody asked for it.
+        unreported: Emptied by the thread that reports that it is lost.
+        event: Set when it is lost; made at its first use.
     """
 
     token: bytes

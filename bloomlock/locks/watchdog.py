@@ -81,7 +81,7 @@ class Watch:
         return min(renew_at, self.hold.deadline)
 
     def is_due(self, at: float) -> bool:
-        """Tell whether it is to be renewed at that time."""
+        """Return whether it is to be renewed at that time."""
         renew_at = self.hold.renew_at
         return renew_at is not None and renew_at <= at and not self.hold.renewing
 
@@ -123,7 +123,7 @@ class Schedule:
         self._watches.pop(id(hold), None)
 
     def watches(self, hold: Hold) -> bool:
-        """Tell whether a hold is still watched."""
+        """Return whether a hold is still watched."""
         return id(hold) in self._watches
 
     def next_time(self) -> float:
@@ -249,7 +249,7 @@ def renew(
         else:
             hold.deadline = max(hold.deadline, deadline_of(sent, renewal.lease_ms))
             hold.schedule_renewal(sent + hold.renewal_seconds)
-        # Whoever waits for this finds the deadline as it is now.
+        # What waits for this finds the new deadline.
         hold.renewing = False
         if result is True and session.options.observer is not None:
             held = sent - hold.since

@@ -28,11 +28,11 @@ SLICE_MS = 2_000
 LIVENESS_MS = 3 * SLICE_MS
 """A waiter that was not heard of for so long is passed over."""
 NEVER_MS = 2**52
-"""When a lock that somebody else took without a lease expires."""
+"""When a lock expires that another library took without a lease."""
 FENCE_LIFE_MS = 60_000
 """How long the last fence is kept at least once it is behind the server's clock."""
 
-NOBODY = b"-"
+NO_CHANNEL = b"-"
 """The channel of waiters to whom nothing can be announced."""
 
 
@@ -40,7 +40,7 @@ class AcquireRequest(NamedTuple):
     """Who asks for the lock.
 
     Attributes:
-        token: Nobody else's; fixed before the first byte is sent. Without spaces.
+        token: No other client has it; fixed before the first byte is sent. Without spaces.
         lease_ms: How long the hold lives without renewal.
         group: Empty: exclusive. Otherwise shared with holds of the same group. Without spaces.
         joins: Whether it may join its own group past waiters (a re-entrant owner must, a
@@ -59,7 +59,7 @@ class AcquireRequest(NamedTuple):
 
     @property
     def granted_ms(self) -> int:
-        """The lease a waiter counts on when it is told of its grant."""
+        """The lease a waiter counts on when its grant is announced."""
         return min(self.lease_ms, self.provisional_lease_ms or self.lease_ms)
 
     @property
@@ -111,7 +111,7 @@ class Granted(NamedTuple):
 
     Attributes:
         fence: Rises with every grant.
-        waiters: Whether somebody is waiting behind.
+        waiters: Whether a client is waiting behind.
     """
 
     fence: int
@@ -119,7 +119,7 @@ class Granted(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Somebody else has the lock.
+    """Another client has the lock.
 
     Attributes:
         remaining_ms: What is left of the holder's lease; negative: it has none.
@@ -134,7 +134,7 @@ class Busy(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """A waiter was given the lock and is to be told.
+    """A waiter was given the lock, which is to be announced.
 
     Attributes:
         channel: Where it listens.
@@ -198,7 +198,7 @@ def acquire(
         now_us: The server's time.
         asking: Who asks.
         announce: Is given each grant that is made to a waiter.
-        hears: Tells whether a message on a channel reaches anybody.
+        hears: Returns whether a message on a channel reaches a client.
     """
     _forget(state, now_us)
     granted: dict[bytes, Granted] = {}
@@ -236,7 +236,7 @@ def release(
     announce: Announce,
     hears: Hears = lambda _: True,
 ) -> bool:
-    """Give up a hold and a place in the queue; tell whether the lock was held.
+    """Give up a hold and a place in the queue; return whether the lock was held.
 
     The arguments are those of `acquire`.
     """
@@ -254,7 +254,7 @@ def release(
 
 
 def renew(state: LockState, now_us: int, token: bytes, group: bytes, lease_ms: int) -> bool:
-    """Let a hold live for at least `lease_ms` from now; tell whether it was held."""
+    """Let a hold live for at least `lease_ms` from now; return whether it was held."""
     _forget(state, now_us)
     held = _holds(state, token, group)
     if held:
@@ -349,11 +349,11 @@ def _is_alive(state: LockState, now_us: int, record: bytes) -> bool:
 
 def _is_heard(channel: bytes, hears: Hears) -> bool:
     # Who listens nowhere looks by itself, and often.
-    return channel == NOBODY or hears(channel)
+    return channel == NO_CHANNEL or hears(channel)
 
 
 def _is_reached(state: LockState, waiter: Waiter, record: bytes, hears: Hears) -> bool:
-    """Tell whether a waiter gets to know of a grant, by the message or by looking.
+    """Return whether a waiter learns of a grant, by the message or by looking.
 
     One who was reached when it last asked and is not any more keeps its place; it is dead, or
     comes back by itself.
@@ -370,7 +370,7 @@ def _promote(
         state: Is changed.
         now_us: The server's time.
         announce: Is given the grants.
-        hears: Tells whether a message on a channel reaches anybody.
+        hears: Returns whether a message on a channel reaches a client.
         asker: The record of who is answered in this step, so that no message is needed.
 
     Returns:

@@ -43,7 +43,7 @@ from . import model
 from .model import (
     LIVENESS_MS,
     NEVER_MS,
-    NOBODY,
+    NO_CHANNEL,
     AcquireRequest,
     Busy,
     Granted,
@@ -451,9 +451,9 @@ def _read(keys: LockKeys) -> Core[tuple[int, LockState]]:
 
 
 def _listeners(keys: LockKeys, state: LockState, asker: bytes | None) -> Core[Hears]:
-    """Ask which waiters a message reaches; all, if the server does not tell."""
+    """Ask which waiters a message reaches; all, if the server does not answer that."""
     channels = {read_record(record).channel for record in state.queue} | {asker or b""}
-    channels -= {b"", NOBODY}
+    channels -= {b"", NO_CHANNEL}
     if asker is None or not channels:
         return lambda _: True
     command = encode_command("PUBSUB", "NUMSUB", *channels)
@@ -515,7 +515,7 @@ def _announce(keys: LockKeys, announcements: list[Announcement]) -> Core[None]:
     if announcements:
         commands = [encode_command("PUBLISH", a.channel, a.payload) for a in announcements]
         try:
-            # Told twice is told once. Errors are the server's to have: a waiter that is not told
+            # Repeating a PUBLISH is harmless. An error is ignored: a waiter that is not reached
             # looks by itself.
             yield from deliver(Request(keys.lock, commands), repeatable=True)
         except ConnectionLost:

@@ -15,7 +15,7 @@ import redis.exceptions
 
 from bloomlock.effects import Behind, ConnectionLost, Core, Limit, NextMessage, Pause, Subscribe
 
-from .model import NOBODY, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_payload
+from .model import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ class Attempt:
         self._line: list[Any] = [None]
 
     def run(self) -> Core[Obtained | None]:
-        """Get the lock, standing in its queue while somebody has it.
+        """Get the lock, standing in its queue while another client has it.
 
         Returns:
             The lock, or None if time is up; then there is no queue entry either.
@@ -143,7 +143,7 @@ class Attempt:
     def leave(self) -> Core[None]:
         """Leave the queue, and pass on the lock if it was granted meanwhile; never raises.
 
-        What cannot be told to the server ends by itself, with the liveness or the lease.
+        What does not reach the server ends by itself, with the liveness or the lease.
         """
         asking = self.asking
         try:
@@ -156,7 +156,7 @@ class Attempt:
         left = self._limit() - self._clock()
         seconds = max(0.0, left) if left < float("inf") else None
         channel = yield Subscribe(self._steps.keys.lock, connect, seconds)
-        self.asking = self.asking._replace(channel=channel or (NOBODY if connect else b""))
+        self.asking = self.asking._replace(channel=channel or (NO_CHANNEL if connect else b""))
 
     def _ask(self, asking: AcquireRequest) -> Core[Granted | Busy | None]:
         """Ask once; None: the server did not answer, for no longer than a lease so far."""
@@ -181,7 +181,7 @@ class Attempt:
             stagger = STAGGER_SECONDS * (max(busy.position, 0) + 1)
             seconds = min(seconds, busy.remaining_ms / 1000 + stagger)
         seconds = min(seconds, self._until - self._clock())
-        if asking.channel == NOBODY:
+        if asking.channel == NO_CHANNEL:
             yield Pause(max(0.0, min(seconds, self._look)))
             self._look = min(2 * self._look, LONGEST_LOOK)
             return None

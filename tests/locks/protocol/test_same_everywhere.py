@@ -12,7 +12,7 @@ from servers import wait_until
 
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.model import (
-    NOBODY,
+    NO_CHANNEL,
     AcquireRequest,
     Busy,
     Granted,
@@ -277,7 +277,7 @@ def test_the_clock_of_a_server_may_have_been_ahead(client, way):
     operated = lock_ways.ServerWay(client, LockKeys.of(way), lock_ways.WAYS[way]())
     ahead = now_us(client) + 3_600_000_000
     client.set(operated.keys.fence, ahead, px=LEASE_MS)
-    first = AcquireRequest(b"first", LEASE_MS, channel=NOBODY)
+    first = AcquireRequest(b"first", LEASE_MS, channel=NO_CHANNEL)
     granted = operated.acquire(AcquireRequest(b"holder", LEASE_MS))
     assert granted == Granted(ahead + 1, waiters=False)
     # It is kept until it is behind the clock, and a minute, or two leases, longer.

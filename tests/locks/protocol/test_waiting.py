@@ -18,7 +18,7 @@ from bloomlock.locks.protocol.model import (
     ReleaseRequest,
 )
 from bloomlock.locks.protocol.steps import LockSteps
-from bloomlock.locks.protocol.waiting import NOBODY, Attempt, deadline_of
+from bloomlock.locks.protocol.waiting import NO_CHANNEL, Attempt, deadline_of
 
 LEASE_MS = 600_000
 KEYS = LockKeys.of("waited for")
@@ -206,7 +206,7 @@ def test_whom_nobody_can_tell_looks_by_itself(client, holder, missing):
     looks = [waiter.go() for _ in range(6)]
     assert all(isinstance(step, Pause) for step in looks)
     assert [step.seconds for step in looks] == [0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
-    assert waiter.asking.channel == NOBODY
+    assert waiter.asking.channel == NO_CHANNEL
     holder.release(ReleaseRequest(b"holder"))
     assert waiter.go() is None
     assert waiter.result is not None
