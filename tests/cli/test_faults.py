@@ -1,4 +1,4 @@
-"""What happens to the lines in flight when the server, or somebody at it, does the unexpected."""
+"""What happens to the lines in flight when the server, or one of its users, does the unexpected."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ def test_a_server_that_is_stuck_stops_it(run, valkey, name):
         return "pass"
 
     with Proxy(valkey, judge) as proxy:
-        url = f"{proxy.url}?socket_timeout=0.3"
+        # Long enough for every answer that a busy machine gives.
+        url = f"{proxy.url}?socket_timeout=3"
         done = run("dedup", "--name", name, url=url, given=TEXT)
         ended.set()
     assert done.returncode == 2
     written = done.stdout.splitlines()
-    # The first round trip was answered; of the second nobody knows.
+    # The first round trip was answered, the second may have been carried out.
     assert written == LINES[: len(written)]
     assert 600 < len(written) < 1400
     assert done.stderr.splitlines()[-1].startswith(

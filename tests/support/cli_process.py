@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 COMMAND = (sys.executable, "-m", "bloomlock.cli")
-PATIENCE = 60.0
+PATIENCE = 240.0
+"""Seconds; only a process that hangs takes as long, however busy the machine is."""
 
 
 class Done(NamedTuple):
@@ -36,7 +37,7 @@ class ForkServer:
             env=environment(None, {"OPENBLAS_NUM_THREADS": "1"}),
         )
         theirs.close()
-        ours.settimeout(60)
+        ours.settimeout(PATIENCE)
         self._control = ours
         return self
 
@@ -65,6 +66,7 @@ class ForkServer:
         status = int(self._control.recv(100))
         for thread in threads:
             thread.join(PATIENCE)
+        assert not any(thread.is_alive() for thread in threads), "its pipes are still open"
         return Done(status, *outputs)
 
 

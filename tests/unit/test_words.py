@@ -21,7 +21,6 @@ FILES = sorted(
 )
 
 NOT_YET = (
-    "bloomlock/cli/",
     "bloomlock/filters/",
     "bloomlock/locks/",
     "bloomlock/strategies/",
