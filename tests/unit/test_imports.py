@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import collections
+import graphlib
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,8 @@ PURE = {
     "strategies",
 }
 IMPURE_MODULES = {"socket", "time", "asyncio", "threading", "subprocess", "os", "redis.client"}
+SINGLE = 45
+"""Modules that one other imports, at most."""
 PUBLIC = {"bloomlock", "bloomlock.server", "bloomlock.errors"}
 
 
@@ -111,3 +115,47 @@ def test_what_stands_above_uses_public_names(path):
     ours = {name for name in imported(path) if name.split(".")[0] == "bloomlock"}
     inner = {name for name in ours if not name.startswith("bloomlock.cli")}
     assert inner <= PUBLIC
+
+
+def imports_of_each() -> dict[str, set[str]]:
+    """What each module and package of ours imports of our modules, wherever the import stands."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for folder in ("bloomlock", "scrapy_ext")
+        for path in modules(folder)
+    }
+    known = {name for name in paths if not name.endswith("__")}
+    return {name: _imported_modules(path, known) - {name} for name, path in paths.items()}
+
+
+def _imported_modules(path: Path, known: set[str]) -> set[str]:
+    """`from package import module` counts as well as `import package.module`."""
+    package = path.relative_to(ROOT).parts[:-1]
+    found = imported(path)
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            start = ".".join((*base, *filter(None, [node.module])))
+            found |= {f"{start}.{alias.name}" for alias in node.names}
+    return found & known
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    order = graphlib.TopologicalSorter(imports_of_each())
+    try:
+        order.prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"modules import each other: {' -> '.join(reversed(error.args[1]))}")
+
+
+def test_few_modules_serve_one_other():
+    """A module with a single importer is a part of it, unless it is a subject of its own."""
+    importers = collections.defaultdict(list)
+    for importer, names in imports_of_each().items():
+        for name in names:
+            importers[name].append(importer)
+    single = {name: by[0] for name, by in importers.items() if len(by) == 1}
+    # What a package alone imports is public.
+    single = {name: by for name, by in single.items() if not by.endswith("__init__")}
+    print(len(single), *(f"{name} <- {by}" for name, by in sorted(single.items())), sep="\n")
+    assert len(single) <= SINGLE
