@@ -27,12 +27,11 @@ from bloomlock.descriptor import CLEARED, FIELDS, KEY, READY, decode, encode
 from bloomlock.errors import (
     BloomlockError,
     ConfigurationError,
-    FilterLostError,
     FilterMismatchError,
 )
 from bloomlock.hashing import key_difference
 
-from .memory_bits import MemoryBits, image_bytes
+from .memory_bits import MappedFile, MemoryBits, image_bytes
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
@@ -48,37 +47,6 @@ PAGE = 4096
 """Images start at multiples of this, a page of memory on most machines."""
 
 _ACCESS = {"r": mmap.ACCESS_READ, "c": mmap.ACCESS_COPY, "r+": mmap.ACCESS_WRITE}
-
-
-class MappedFile:
-    """A file whose bytes are memory of this process.
-
-    To touch a page that is no longer in the file ends the process by SIGBUS, so operations look
-    at the length first. A file that is cut between that look and the touch still ends it.
-    """
-
-    def __init__(self, path: FilePath, mapped: mmap.mmap) -> None:
-        """Take the mapping; the file is whole."""
-        self._path = os.fspath(path)
-        self._mapped = mapped
-        self._length = len(mapped)
-
-    def check(self) -> None:
-        """Raise FilterLostError if the file was cut.
-
-        Cost: a system call, about a microsecond.
-        """
-        length = self._mapped.size()
-        if length < self._length:
-            raise FilterLostError(
-                f"{self._path!r} was cut to {length} of {self._length} bytes while this filter has "
-                "it mapped; load a whole file, and replace one by renaming, as save does"
-            )
-
-    def flush(self) -> None:
-        """Write changes to the disk, if the file is where changes go."""
-        self.check()
-        self._mapped.flush()
 
 
 def save(path: FilePath, descriptor: Descriptor, bits: MemoryBits) -> None:
