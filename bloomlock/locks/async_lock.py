@@ -136,7 +136,7 @@ class AsyncLock(LockBase):
         token: str | bytes | None = None,
     ) -> Coroutine[Any, Any, bool]:
         """Take the lock, waiting for it if need be; see Lock.acquire."""
-        seconds = self._session.options.seconds_to_wait
+        seconds = self._session.options.wait_s
         if not (blocking is sleep is blocking_timeout is None and timeout is NOT_GIVEN):
             seconds = seconds_to_wait(
                 self._session.options, blocking, timeout, blocking_timeout, sleep

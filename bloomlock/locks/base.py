@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from redis.exceptions import RedisError
 
 from bloomlock.errors import ConfigurationError, LockError, LockTimeoutError
-from bloomlock.keys import DEFAULT_PREFIX, LockKeys
+from bloomlock.keys import LockKeys
 from bloomlock.runtime.clients import CLIENTS, not_portable
 from bloomlock.runtime.clock import boot_clock
 
-from .options import check_options
+from .options import LockOptions
 from .session import LockSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Unpack
 
-    from .events import Observer
+    from .options import LockParameters
 
 logger = logging.getLogger("bloomlock.locks")
 
@@ -40,43 +41,17 @@ class LockBase:
         name: str,
         client: Any = None,
         ttl: float | None = None,
-        *,
-        renew: bool | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[Any], object] | None = None,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        thread_local: bool = True,
-        replicas: int = 0,
-        observer: Observer | None = None,
-        prefix: str = DEFAULT_PREFIX,
-        timeout: float | None = None,
-        sleep: float | None = None,
-        raise_on_release_error: bool = True,
+        **options: Unpack[LockParameters],
     ) -> None:
         """Check the parameters before anything is sent."""
         if isinstance(name, CLIENTS):
             # The order of redis-py's own locks, by which `r.lock(name, lock_class=Lock)` calls.
             name, client = client, name
-        keys = LockKeys.of(name, prefix)
-        options = check_options(
-            ttl=ttl,
-            timeout=timeout,
-            sleep=sleep,
-            renew=renew,
-            max_hold=max_hold,
-            blocking_timeout=blocking_timeout,
-            replicas=replicas,
-            on_lost=on_lost,
-            observer=observer,
-            blocking=blocking,
-            thread_local=thread_local,
-            raise_on_release_error=raise_on_release_error,
-        )
+        checked = LockOptions(ttl=ttl, **options)
         session = LockSession(
             name,
-            keys,
-            options,
+            LockKeys.of(name, checked.prefix),
+            checked,
             group=self._group,
             # An owner comes back while he holds the lock; to wait behind others he must not.
             may_join=self._reentrant,
@@ -123,17 +98,17 @@ class LockBase:
     @property
     def ttl(self) -> float:
         """The lease in seconds."""
-        return self._session.options.ttl
+        return self._session.options.lease_s
 
     @property
     def timeout(self) -> float | None:
         """The lease in seconds if it is not renewed, else None; redis-py's name."""
-        return None if self._session.options.renew else self._session.options.ttl
+        return None if self._session.options.renews else self._session.options.lease_s
 
     @property
     def blocking(self) -> bool:
         """Whether `acquire` waits unless told otherwise."""
-        return self._session.options.blocking
+        return bool(self._session.options.blocking)
 
     @property
     def blocking_timeout(self) -> float | None:
@@ -143,12 +118,12 @@ class LockBase:
     @property
     def thread_local(self) -> bool:
         """Whether a hold belongs to the thread or task that acquired it."""
-        return self._session.options.thread_local
+        return bool(self._session.options.thread_local)
 
     @property
     def raise_on_release_error(self) -> bool:
         """Whether leaving a `with` raises LockLostError."""
-        return self._session.options.raise_on_release_error
+        return bool(self._session.options.raise_on_release_error)
 
     @property
     def fence(self) -> int | None:

@@ -130,7 +130,7 @@ class Lock(LockBase):
         Cost: one round trip if the lock is free (two more with `replicas`), else one or two, and
         one each two seconds of waiting.
         """
-        seconds = self._session.options.seconds_to_wait
+        seconds = self._session.options.wait_s
         if not (blocking is sleep is blocking_timeout is None and timeout is NOT_GIVEN):
             seconds = seconds_to_wait(
                 self._session.options, blocking, timeout, blocking_timeout, sleep

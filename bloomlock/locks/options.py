@@ -1,14 +1,14 @@
-"""The parameters of a lock: checked before anything is sent."""
+"""The options of locks: declared once, and checked before anything is sent."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from bloomlock.errors import ConfigurationError
+from bloomlock.keys import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,8 @@ CONFIRM_SECONDS = 1.0
 """How long replicas have to acknowledge a grant."""
 
 
-class LockParameters(TypedDict, total=False):
-    """The parameters of a lock that are given by name, for type checkers."""
+class SharedParameters(TypedDict, total=False):
+    """The options that all locks take by name, for type checkers."""
 
     renew: bool | None
     max_hold: float | None
@@ -33,96 +33,88 @@ class LockParameters(TypedDict, total=False):
     blocking: bool
     blocking_timeout: float | None
     thread_local: bool
-    replicas: int
     observer: Observer | None
     prefix: str
+
+
+class LockParameters(SharedParameters, total=False):
+    """The options of a lock on one server."""
+
     timeout: float | None
     sleep: float | None
-    raise_on_release_error: bool
-
-
-@dataclass(frozen=True)
-class LockOptions:
-    """See Lock for what they mean."""
-
-    ttl: float
-    renew: bool
-    max_hold: float | None
-    on_lost: Callable[[Any], object] | None
-    blocking: bool
-    blocking_timeout: float | None
-    thread_local: bool
     replicas: int
-    observer: Observer | None
     raise_on_release_error: bool
 
-    @cached_property
-    def seconds_to_wait(self) -> float | None:
-        """How long `acquire` waits if its caller does not say: 0 for not at all, None for ever."""
-        return self.blocking_timeout if self.blocking else 0.0
 
-    @property
-    def lease_ms(self) -> int:
-        """The lease in milliseconds; no longer than the lock may be held."""
-        longest = self.ttl if self.max_hold is None else self.max_hold
-        return milliseconds(min(self.ttl, longest))
+class RedlockParameters(SharedParameters, total=False):
+    """The options of a lock on several servers."""
+
+    server_timeout: float | None
+    longest_ttl: float | None
+    pauses: tuple[float, float]
 
 
-def check_options(
-    *,
-    ttl: float | None,
-    timeout: float | None,
-    sleep: float | None,
-    renew: bool | None,
-    max_hold: float | None,
-    blocking_timeout: float | None,
-    replicas: int,
-    on_lost: Callable[[Any], object] | None,
-    observer: Observer | None,
-    blocking: bool,
-    thread_local: bool,
-    raise_on_release_error: bool,
-) -> LockOptions:
-    """Return the options of a lock.
+@dataclass(frozen=True, kw_only=True)
+class LockOptions:
+    """The options of a lock, checked when they are made; see Lock for what they mean.
+
+    Attributes:
+        lease_s: The lease in seconds.
+        lease_ms: The lease in milliseconds; no longer than the lock may be held.
+        renews: Whether it is renewed.
+        wait_s: How many seconds `acquire` waits if its caller does not say; None: for ever.
 
     Raises:
         ConfigurationError: If one of them is not usable.
     """
-    if timeout is not None and ttl is not None:
-        raise ConfigurationError("ttl and timeout mean the same here; give one of them")
-    if sleep is not None:
-        # A waiter is woken, so there is nothing to sleep for; redis-py's word is understood.
-        check_seconds("sleep", sleep, least=0.0)
-    if max_hold is not None:
-        check_seconds("max_hold", max_hold, least=SHORTEST_TTL)
-    if blocking_timeout is not None:
-        check_seconds("blocking_timeout", blocking_timeout, least=0.0)
-    if not isinstance(replicas, Integral) or isinstance(replicas, bool) or replicas < 0:
-        raise ConfigurationError(f"replicas must be a whole number from 0 on, not {replicas!r:.80}")
-    for name, flag in (
-        ("blocking", blocking),
-        ("thread_local", thread_local),
-        ("raise_on_release_error", raise_on_release_error),
-    ):
-        check_flag(name, flag)
-    if renew is not None:
-        check_flag("renew", renew)
-    for name, function in (("on_lost", on_lost), ("observer", observer)):
-        if function is not None and not callable(function):
-            raise ConfigurationError(f"{name} must be a function or None, not {function!r:.80}")
-    return LockOptions(
-        ttl=check_lease(timeout, "timeout") if timeout is not None else check_lease(ttl),
+
+    ttl: float | None = None
+    timeout: float | None = None
+    sleep: float | None = None
+    renew: bool | None = None
+    max_hold: float | None = None
+    on_lost: Callable[[Any], object] | None = None
+    blocking: bool = True
+    blocking_timeout: float | None = None
+    thread_local: bool = True
+    replicas: int = 0
+    observer: Observer | None = None
+    raise_on_release_error: bool = True
+    prefix: str = DEFAULT_PREFIX
+    lease_s: float = field(init=False)
+    lease_ms: int = field(init=False)
+    renews: bool = field(init=False)
+    wait_s: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check what was given, and work out what follows from it."""
+        if self.timeout is not None and self.ttl is not None:
+            raise ConfigurationError("ttl and timeout mean the same here; give one of them")
+        for name, least in (("sleep", 0.0), ("max_hold", SHORTEST_TTL), ("blocking_timeout", 0.0)):
+            if (seconds := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_seconds(name, seconds, least=least))
+        replicas = self.replicas
+        if not isinstance(replicas, Integral) or isinstance(replicas, bool) or replicas < 0:
+            raise ConfigurationError(
+                f"replicas must be a whole number from 0 on, not {replicas!r:.80}"
+            )
+        for name in ("blocking", "thread_local", "raise_on_release_error"):
+            check_flag(name, getattr(self, name))
+        if self.renew is not None:
+            check_flag("renew", self.renew)
+        for name in ("on_lost", "observer"):
+            if (function := getattr(self, name)) is not None and not callable(function):
+                raise ConfigurationError(f"{name} must be a function or None, not {function!r:.80}")
         # redis-py's timeout is the longest a lock is held, so it is not renewed.
-        renew=timeout is None if renew is None else renew,
-        max_hold=None if max_hold is None else float(max_hold),
-        on_lost=on_lost,
-        blocking=bool(blocking),
-        blocking_timeout=None if blocking_timeout is None else float(blocking_timeout),
-        thread_local=bool(thread_local),
-        replicas=int(replicas),
-        observer=observer,
-        raise_on_release_error=raise_on_release_error,
-    )
+        renews = self.timeout is None if self.renew is None else bool(self.renew)
+        lease_s = check_lease(self.ttl)
+        if self.timeout is not None:
+            lease_s = check_lease(self.timeout, "timeout")
+        longest = lease_s if self.max_hold is None else self.max_hold
+        object.__setattr__(self, "renews", renews)
+        object.__setattr__(self, "lease_s", lease_s)
+        object.__setattr__(self, "lease_ms", milliseconds(min(lease_s, longest)))
+        object.__setattr__(self, "wait_s", self.blocking_timeout if self.blocking else 0.0)
 
 
 def check_lease(ttl: float | None, name: str = "ttl") -> float:

@@ -21,17 +21,16 @@ from bloomlock.locks.protocol.quorum import (
 from bloomlock.locks.protocol.waiting import Attempt, Obtained, deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .options import LONGEST_TTL, check_options, check_seconds, milliseconds
+from .options import LONGEST_TTL, LockOptions, RedlockParameters, check_seconds, milliseconds
 from .session import TOKENS, LockSession, Watcher, missing_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Unpack
 
     from bloomlock.locks.protocol.steps import Renewal
 
-    from .events import Observer
     from .hold import Hold
-    from .options import LockOptions
 
 NO_FENCE = 0
 GIVEN_BACK = "what was taken was given back"
@@ -188,7 +187,7 @@ class RedlockSession(LockSession):
         ballots, held = self.steps.ballots, self.holdings.tokens()
         for token in [token for token in list(ballots) if token not in held]:
             # One that is not held yet was obtained this very moment by another thread.
-            if boot_clock() > ballots[token].obtained + 2 * self.options.ttl:
+            if boot_clock() > ballots[token].obtained + 2 * self.options.lease_s:
                 ballots.pop(token, None)
 
 
@@ -197,43 +196,27 @@ SHORTEST_PAUSE = 0.001
 
 
 def make_session(
-    name: str,
-    *,
-    ttl: float | None,
-    server_timeout: float | None,
-    longest_ttl: float | None,
-    pauses: tuple[float, float],
-    renew: bool | None,
-    max_hold: float | None,
-    on_lost: Callable[[Any], object] | None,
-    blocking: bool,
-    blocking_timeout: float | None,
-    thread_local: bool,
-    observer: Observer | None,
-    prefix: str,
+    name: str, ttl: float | None, **parameters: Unpack[RedlockParameters]
 ) -> RedlockSession:
     """Return the session of a lock with these parameters; see Redlock.
 
     Raises:
         ConfigurationError: If one of them is not usable.
+        TypeError: If there is none of that name.
     """
-    keys = LockKeys.of(name, prefix)
-    options = check_options(
-        ttl=ttl,
-        timeout=None,
-        sleep=None,
-        renew=renew,
-        max_hold=max_hold,
-        blocking_timeout=blocking_timeout,
-        replicas=0,
-        on_lost=on_lost,
-        observer=observer,
-        blocking=blocking,
-        thread_local=thread_local,
-        raise_on_release_error=True,
-    )
+    known = RedlockParameters.__annotations__.keys()
+    if unknown := next((key for key in parameters if key not in known), None):
+        raise TypeError(f"a Redlock has no parameter {unknown!r}")
+    shared: dict[str, Any] = dict(parameters)
+    server_timeout = shared.pop("server_timeout", None)
+    longest_ttl = shared.pop("longest_ttl", None)
+    pauses = shared.pop("pauses", PAUSES)
+    options = LockOptions(ttl=ttl, **shared)
     return RedlockSession(
-        name, keys, options, _check_limits(options.ttl, server_timeout, longest_ttl, pauses)
+        name,
+        LockKeys.of(name, options.prefix),
+        options,
+        _check_limits(options.lease_s, server_timeout, longest_ttl, pauses),
     )
 
 

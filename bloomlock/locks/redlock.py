@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.errors import ConfigurationError, QuorumError
-from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.runtime.clients import sync_clients
 from bloomlock.runtime.threads import threads_for, threads_over
 
 from .lock import Lock, has_ended
-from .quorum_lock import PAUSES, make_session
+from .quorum_lock import make_session
 from .watchdog import WATCHDOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
+    from typing import Unpack
 
     import redis
 
-    from .events import Observer
+    from .options import RedlockParameters
     from .quorum_lock import RedlockSession
 
 
@@ -86,36 +86,10 @@ class Redlock(Lock):
         name: str,
         clients: Iterable[redis.Redis | redis.RedisCluster | str],
         ttl: float | None = None,
-        *,
-        server_timeout: float | None = None,
-        longest_ttl: float | None = None,
-        pauses: tuple[float, float] = PAUSES,
-        renew: bool | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[Any], object] | None = None,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        thread_local: bool = True,
-        observer: Observer | None = None,
-        prefix: str = DEFAULT_PREFIX,
+        **options: Unpack[RedlockParameters],
     ) -> None:
         """Check the parameters."""
-        session = make_session(
-            name,
-            ttl=ttl,
-            server_timeout=server_timeout,
-            longest_ttl=longest_ttl,
-            pauses=pauses,
-            renew=renew,
-            max_hold=max_hold,
-            on_lost=on_lost,
-            blocking=blocking,
-            blocking_timeout=blocking_timeout,
-            thread_local=thread_local,
-            observer=observer,
-            prefix=prefix,
-        )
-        self._use(session, clients)
+        self._use(make_session(name, ttl, **options), clients)
 
     def _start(self, client: Any) -> None:
         made = sync_clients(client)

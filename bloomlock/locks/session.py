@@ -285,7 +285,7 @@ class LockSession:
                 # The server would let a reader in a second time.
                 self.events.report(LockEvent("timeout", self.name, None, 0.0))
                 return False
-        provisional_lease_ms = LIVENESS_MS if self.options.renew else 0
+        provisional_lease_ms = LIVENESS_MS if self.options.renews else 0
         asking = AcquireRequest(
             token or TOKENS.new(),
             self._lease_ms,
@@ -335,7 +335,7 @@ class LockSession:
         )
         if self.options.max_hold is not None:
             hold.last_renewal = now + self.options.max_hold
-        if self.options.renew:
+        if self.options.renews:
             hold.renew_at = now + _seconds_to_first_renewal(self._lease_ms, got.deadline - now)
         self.holdings.put(owner, hold)
         self._watch(hold)
@@ -434,7 +434,7 @@ class LockSession:
             hold.deadline = deadline_of(sent, lease_ms)
             renew_at = sent + hold.renewal_seconds
         finally:
-            if self.options.renew and not hold.lost:
+            if self.options.renews and not hold.lost:
                 hold.renew_at = renew_at
                 self._watch(hold)
         return True

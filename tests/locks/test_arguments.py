@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import inspect
 import pickle
 import time
@@ -16,7 +17,6 @@ import redis.asyncio.lock
 import redis.lock
 from lock_tools import LONG, is_free
 
-import bloomlock
 from bloomlock import (
     AsyncBloomFilter,
     AsyncLock,
@@ -32,6 +32,7 @@ from bloomlock import (
     Redlock,
     ReentrantLock,
 )
+from bloomlock.locks.options import LockOptions, LockParameters
 from bloomlock.strategies.lock import LockStrategy
 
 OURS_BY_ANOTHER_NAME = {"additional_time": "ttl"}
@@ -49,8 +50,15 @@ def parameters(function):
     "method", ["acquire", "release", "locked", "owned", "extend", "reacquire", "__init__"]
 )
 def test_each_parameter_of_redis_pys_lock_is_one_of_ours(theirs, ours, method):
-    mine = bloomlock.locks.base.LockBase if method == "__init__" else ours
-    assert parameters(getattr(theirs, method)) <= parameters(getattr(mine, method))
+    mine = parameters(getattr(ours, method))
+    if method == "__init__":
+        mine |= {*LockParameters.__annotations__}
+    assert parameters(getattr(theirs, method)) <= mine
+
+
+def test_each_option_is_declared_with_its_type_and_its_default():
+    fields = {field.name for field in dataclasses.fields(LockOptions) if field.init}
+    assert fields == {*LockParameters.__annotations__, "ttl"}
 
 
 @BOTH

@@ -26,7 +26,7 @@ def test_the_same_constructor(client):
     assert lock.owned()
     # redis-py's timeout is a lease that is not renewed.
     assert lock.ttl == 10
-    assert lock._session.options.renew is False
+    assert lock._session.options.renews is False
     lock.extend(20)
     assert 15_000 < client.pttl(lock.key) <= 20_000
     assert 15 < lock.remaining() < 20
