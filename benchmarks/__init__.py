@@ -8,9 +8,10 @@ grid/           suites that run the same contenders in many cases, and their eng
 winners.py, losses.py, locks.py, dedup.py, memory.py, micro.py: the other suites
 contenders/     what is compared, one small class each
 workloads.py    the items they are offered; links.py: those of a real site
-team.py         the processes of one contender, kept alive and told when to run a slice
-worker.py       one of these processes; jobs.py and task_jobs.py are what it can be told to do
+team.py         the processes of one contender, kept alive between slices
+worker.py       one of these processes; jobs.py, task_jobs.py and locks_jobs.py are its jobs
 meter.py        what a slice cost the server; delay_proxy.py: a longer way to it
+figures.py      medians, ratios and grants; place.py: the server and the keys
 results.py      results as JSON; report/ makes docs/benchmarks.md of them
 
 Figures depend on the machine and on what else it does; the ratios within one run are what counts.

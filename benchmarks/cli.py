@@ -13,10 +13,10 @@ import redis.exceptions
 from bloomlock import BloomlockError
 
 from . import results, show
-from .machine import machine, versions
 from .options import ERROR_RATES, Options
 from .place import serving
 from .report import write_report
+from .results import machine, versions
 from .suites import ALL, SUITES, contender_names
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _about(name: str, options: Options, url: str) -> dict[str, Any]:
     return {
         "suite": name,
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
-        "options": options.told(),
+        "options": options.plain(),
         "machine": machine(),
         "versions": versions(url),
     }

@@ -19,8 +19,8 @@ from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from . import show
+from .figures import ratios, summarize
 from .place import connect
-from .ratios import ratios, summarize
 from .workloads import fingerprints
 
 if TYPE_CHECKING:
@@ -172,12 +172,12 @@ def _asks(words: tuple[str, ...]) -> bool:
 
 def _programs() -> dict[str, str]:
     """Return what the other programs say they are."""
-    told = {}
+    versions = {}
     for name, option in {"awk": "--version", "mawk": "-Wversion", "sort": "--version"}.items():
         if which(name):
             done = subprocess.run([name, option], capture_output=True, text=True, check=False)
-            told[name] = (done.stdout or done.stderr).partition("\n")[0]
-    return told
+            versions[name] = (done.stdout or done.stderr).partition("\n")[0]
+    return versions
 
 
 def tables(result: dict[str, Any]) -> Iterator[Table]:
@@ -193,7 +193,7 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
         columns,
         [*(_line(row, awk) for row in rows), *absent],
     )
-    programs = (f"{name}: {told}" for name, told in result["programs"].items())
+    programs = (f"{name}: {version}" for name, version in result["programs"].items())
     made.caption, made.caption_justify = "\n".join(programs), "left"
     yield made
 

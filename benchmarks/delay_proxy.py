@@ -1,6 +1,6 @@
 """A proxy that makes the way to a server longer: `python -m benchmarks.delay_proxy URL SOCKET MS`.
 
-What is read is written so many milliseconds later, in both directions and without holding back
+What is read is written MS milliseconds later, in both directions and without holding back
 what comes after it: a longer wire, not a thinner one. It is a process of its own, so that it takes
 nothing from the client's.
 """
@@ -36,7 +36,7 @@ TRIES = 3
 def delayed(url: str, round_trip_ms: float) -> Iterator[str]:
     """Provide a URL from which a round trip to the server takes so long.
 
-    The proxy itself takes a good tenth of a millisecond, and sleeps longer than it is told: the
+    The proxy itself takes a good tenth of a millisecond, and sleeps longer than it should: the
     delay is found by trying.
 
     Args:

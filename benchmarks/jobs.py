@@ -1,25 +1,29 @@
-"""What a worker can be told to do."""
+"""The jobs of a worker, and the timing of its calls."""
 
 from __future__ import annotations
 
+import gc
+import itertools
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from .timing import timed
+from .figures import percentile
 from .workloads import fingerprints, items
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from .contenders.base import Contender
+
 
 Answer = dict[str, Any]
 Operation = Literal["add", "exists", "add_many", "exists_many", "update"]
 
 MANY = {"add_many", "exists_many", "update"}
 WARM_UP = 20
-"""Calls before the timed ones: the processor's caches belonged to somebody else until now."""
+"""Calls before the timed ones: the processor's caches held other things until now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +98,53 @@ def cut(items: list[str], size: int) -> Iterator[list[str]]:
     """Yield the items in batches."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+_now = time.monotonic_ns
+
+
+def timed(call: Callable[[Any], Any], arguments: Sequence[Any]) -> dict[str, Any]:
+    """Call once with each argument.
+
+    Returns:
+        `start` and `end`: nanoseconds of the system-wide monotonic clock. `cpu`: seconds of
+        processor time of this process. `p50`, `p99`: microseconds of a call. `yes`: how often
+        an answer, or one in the list of answers, was True; None where calls give no answer.
+    """
+    answers: list[Any] = []
+    moments: list[int] = []
+    answered, note = answers.append, moments.append
+    gc.collect()
+    gc.disable()
+    try:
+        cpu = time.process_time()
+        note(_now())
+        for argument in arguments:
+            answered(call(argument))
+            note(_now())
+        cpu = time.process_time() - cpu
+    finally:
+        gc.enable()
+    return summary(moments[0], moments[-1], cpu, _durations(moments)) | {"yes": _yes(answers)}
+
+
+def summary(start: int, end: int, cpu: float, durations: Sequence[int]) -> dict[str, Any]:
+    """Return the figures of a slice, from nanoseconds."""
+    ordered = sorted(durations)
+    return {
+        "start": start,
+        "end": end,
+        "cpu": cpu,
+        "p50": percentile(ordered, 0.5) / 1e3,
+        "p99": percentile(ordered, 0.99) / 1e3,
+    }
+
+
+def _durations(moments: Sequence[int]) -> list[int]:
+    return [end - start for start, end in itertools.pairwise(moments)]
+
+
+def _yes(answers: Sequence[Any]) -> int | None:
+    if answers and answers[0] is None:
+        return None
+    return sum(sum(answer) if isinstance(answer, list) else answer for answer in answers)

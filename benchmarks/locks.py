@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import contenders, show
 from .contenders import Entry
-from .locks_figures import figures, jain
+from .figures import figures, jain, percentile
 from .locks_jobs import Job
-from .locks_server import Counters, counters
+from .meter import Counters, counters
 from .place import Place, connect, forget
-from .ratios import percentile
 from .team import Team, assembled
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ CROWD = 32
 ROUNDS = 4
 """A slice is long enough for each client to hold the lock so often."""
 SHORT = 0.3
-"""Seconds of a slice with one client: nobody disturbs it."""
+"""Seconds of a slice with one client: no other disturbs it."""
 WARM_UP = 20
 
 
@@ -217,7 +216,7 @@ def _measure(team: Team, client: redis.Redis, row: Row, scale: _Scale, *, tasks:
     before = counters(client)
     answers = team.run([job] * (1 if tasks else row.clients))
     spent = counters(client).since(before)
-    _note(row, [told for answer in answers for told in answer["clients"]], spent)
+    _note(row, [one for answer in answers for one in answer["clients"]], spent)
 
 
 def _note(row: Row, clients: list[Answer], spent: Counters) -> None:
@@ -234,5 +233,5 @@ def _note(row: Row, clients: list[Answer], spent: Counters) -> None:
     row.server.append(1e6 * spent.busy / slice_.grants)
     row.jain.append(jain(slice_.each))
     row.twice += slice_.twice
-    for told in clients:
-        row.errors.update(told["errors"])
+    for client in clients:
+        row.errors.update(client["errors"])

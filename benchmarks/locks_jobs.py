@@ -1,4 +1,4 @@
-"""What a process can be told to do with a lock."""
+"""The jobs of a process with a lock."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _cycle(pair: Pair, cycles: int) -> None:
     acquire, release = pair.acquire, pair.release
     for _ in range(cycles):
         if not acquire():
-            raise RuntimeError("a lock that nobody else uses was refused")
+            raise RuntimeError("a lock that no other client uses was refused")
         release()
 
 

@@ -6,8 +6,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from . import contenders, show
+from .figures import ratios, summarize
 from .locks import ENTRIES, Row
-from .ratios import ratios, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -2,7 +2,7 @@
 
 It stands on a unix socket before a server and looks at whole exchanges: all commands the client
 has sent, then all replies to them. Every second loss happens before the commands reach the server,
-the others after they were applied. The client cannot tell which.
+the others after they were applied. The client cannot know which.
 """
 
 from __future__ import annotations

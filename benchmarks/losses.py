@@ -2,7 +2,7 @@
 
 One process adds distinct items through a proxy that loses every twentieth exchange, half of them
 before the server saw the commands and half after. An item is lost if its only add was answered
-"seen": nobody was told to work on it, and nobody will be. Afterwards all items are looked up
+"seen": no process works on it, now or later. Afterwards all items are looked up
 without losses; one that was "new" but is not stored will be new once more: it is worked on twice.
 An error that reaches the caller is taken for "new", which is what an error is good for.
 """

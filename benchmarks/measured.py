@@ -1,7 +1,7 @@
-"""Runs one command and tells what it took: `python -I -S measured.py OUT COMMAND...`.
+"""Runs one command and prints what it took: `python -I -S measured.py OUT COMMAND...`.
 
 A process starts its life with the largest memory of the one that made it. This one is small, so
-that what it tells is the command's own. It prints seconds, processor seconds and the largest
+that what it prints is the command's own. It prints seconds, processor seconds and the largest
 resident size in bytes, and imports as little as it can.
 """
 

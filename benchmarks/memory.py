@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import contenders, show
-from .available import sort_out
 from .jobs import Job
-from .place import Place, connect, forget
+from .place import Place, connect, forget, sort_out
 from .team import assembled
 
 if TYPE_CHECKING:

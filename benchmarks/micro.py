@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import show
+from .figures import summarize
 from .micro_parts import PARTS, WANTED, Part, chosen
-from .ratios import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -38,14 +38,14 @@ class Options:
     site: Path | None = None
 
     def slices(self, full: int, quick: int) -> int:
-        """Return how many repetitions to make of what makes so many by itself."""
+        """Return how many repetitions to make, by default `full` or `quick` ones."""
         return self.repetitions or (quick if self.quick else full)
 
     def offered(self, full: int, batch: int = 1) -> int:
-        """Return how many items a slice has that has so many by itself: whole batches."""
+        """Return how many items a slice has, by default `full`: whole batches."""
         return max(1, (self.items or full) // batch) * batch
 
-    def told(self) -> dict[str, object]:
+    def plain(self) -> dict[str, object]:
         """Return what a result says of them: nothing about this machine's files."""
         return {
             "quick": self.quick,

@@ -1,10 +1,11 @@
-"""Where a contender works: a server, and keys of its own on it."""
+"""Where a contender works: a server, keys of its own on it, and what the server has."""
 
 from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -14,8 +15,10 @@ from redis.connection import parse_url as _parse_url
 from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from .contenders import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +99,38 @@ def forget(client: redis.Redis, prefix: str) -> None:
     """Delete all keys that start with `prefix`."""
     for key in client.scan_iter(match=prefix + "*", count=1000):
         client.unlink(key)
+
+
+def sort_out(entries: Iterable[Entry], url: str) -> tuple[list[Entry], list[dict[str, str]]]:
+    """Part the contenders that can be measured from those that cannot.
+
+    Args:
+        entries: All that are wanted.
+        url: The server.
+
+    Returns:
+        Those that can, in order, and of the others name, title and what is missing.
+    """
+    there, missing = [], []
+    for entry in entries:
+        why = _missing(entry, url)
+        if why:
+            missing.append({"contender": entry.name, "title": entry.title, "why": why})
+        else:
+            there.append(entry)
+    return there, missing
+
+
+def _missing(entry: Entry, url: str) -> str:
+    kind, _, name = entry.needs.partition(":")
+    if kind == "package" and find_spec(name) is None:
+        return f"{name} is not installed"
+    if kind == "command" and not _has_command(url, name):
+        return f"the server has no {name}"
+    return ""
+
+
+def _has_command(url: str, name: str) -> bool:
+    with connect(url) as client:
+        known: Any = client.command()
+    return name.lower() in known

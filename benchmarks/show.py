@@ -12,7 +12,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from .ratios import Summary
+    from .figures import Summary
 
 LARGE = 10.0
 WIDTH = 210

@@ -60,7 +60,7 @@ SUITES = {
     "dedup": Suite(dedup, dedup, "duplicate lines of a file, beside awk and sort"),
     "memory": Suite(memory, memory, "bits for each item"),
     "micro": Suite(micro, micro, "single parts, by pyperf"),
-    "winners": Suite(winners, winners, "8 processes offer the same items: who is told new"),
+    "winners": Suite(winners, winners, "8 processes offer the same items: which gets new"),
     "losses": Suite(losses, losses, "5 % of the replies get lost: which items with them"),
     "locks": Suite(locks, locks_tables, "locks: alone, and with 1 to 64 clients on one"),
 }

@@ -1,4 +1,4 @@
-"""What a worker can be told to do with a contender for asyncio."""
+"""The jobs of a worker for a contender for asyncio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from .timing import told
+from .jobs import summary
 from .workloads import fingerprints, items
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def _measure(contender: AsyncContender, offered: list[str], tasks: int) ->
         end, cpu = _now(), time.process_time() - cpu
     finally:
         gc.enable()
-    return told(start, end, cpu, durations) | {"yes": yes}
+    return summary(start, end, cpu, durations) | {"yes": yes}
 
 
 async def _tasks(

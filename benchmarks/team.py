@@ -55,7 +55,7 @@ class Team:
             process.communicate()
 
     def start(self) -> None:
-        """Start the processes; `wait_ready` tells when they are."""
+        """Start the processes; `wait_ready` waits until they are ready."""
         order = {
             "module": self.entry.module,
             "jobs": self.entry.jobs,

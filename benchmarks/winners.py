@@ -1,9 +1,10 @@
-"""Several processes offer the same items at the same time: who is told "new"?
+"""Several processes offer the same items at the same time: which of them gets the answer "new"?
 
-An exact set tells exactly one process of each item. All processes go through the items in the same
-order and start together every 1,000 items, so that they meet over nearly every one; with `add_many`
-each cuts the items into batches of another size, so that the batches overlap. The pipeline strategy
-promises no single winner and is the control: where it has several, the processes did meet.
+Of an exact set exactly one process gets it for each item. All processes go through the items in the
+same order and start together every 1,000 items, so that they meet over nearly every one; with
+`add_many` each cuts the items into batches of another size, so that the batches overlap. The
+pipeline strategy promises no single winner and is the control: where it has several, the processes
+did meet.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Row:
         processes: How many processes offered them.
         items: How many items.
         winners: Answers "new" in all.
-        none: Items that nobody was told to be new.
-        several: Items that more than one process was told to be new.
+        none: Items that were new to no process.
+        several: Items that were new to more than one process.
         seconds: What all of it took.
         errors: Exceptions by name.
     """
@@ -63,7 +64,7 @@ class Row:
 
 
 def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
-    """Offer the items to each contender; return who was told what as plain data."""
+    """Offer the items to each contender; return the answers counted as plain data."""
     items = options.items or (2_000 if options.quick else 20_000)
     processes = max(options.processes or (8,))
     chosen = contenders.choose(ENTRIES, options.contenders)
@@ -111,7 +112,15 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
         return
     yield show.table(
         f"{rows[0].processes} processes offer the same {rows[0].items:,} items",
-        ["", "via", "told new", "items nobody won", "items won twice or more", "s", "errors"],
+        [
+            "",
+            "via",
+            "answers new",
+            "items without winner",
+            "items won twice or more",
+            "s",
+            "errors",
+        ],
         (_line(row) for row in rows),
     )
 

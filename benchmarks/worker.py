@@ -1,6 +1,6 @@
 """One process of one contender: `python -m benchmarks.worker JSON`.
 
-It reads a job from standard input, prepares it and says so; does it when told to; answers. Each
+It reads a job from standard input, prepares it and says so; does it at a signal; answers. Each
 of these is one line of JSON. So all processes of all contenders stay alive and are run in turn.
 """
 

@@ -31,10 +31,10 @@ class Entry:
         options: Keyword arguments of that class.
         operations: What to measure of it.
         batches: Whether its `add_many` is more than a loop over `add`.
-        jobs: Module beside this package that knows what it can be told to do.
+        jobs: Module beside this package that has its jobs.
         needs: A package that may not be installed ("package:pottery"), or a command that the
             server may not have ("command:BF.ADD"); empty: nothing.
-        slow: It gets so many times fewer items: it takes long.
+        slow: By what its number of items is divided: it takes long.
         local: Whether it lives in the process and asks no server.
     """
 

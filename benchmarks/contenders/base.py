@@ -18,7 +18,7 @@ class Contender(ABC):
 
     @abstractmethod
     def exists(self, item: str) -> bool:
-        """Tell whether an item was added."""
+        """Return whether an item was added."""
 
     def add_many(self, items: Sequence[str]) -> list[bool]:
         """Add many items; one by one where the contender has nothing better."""

@@ -20,7 +20,7 @@ def _lasting(item: str) -> int:
 
 
 class Contender(base.Contender):
-    """Something with `add`, `update`, `clear` and `in`, none of which tells what is new.
+    """Something with `add`, `update`, `clear` and `in`, none of which answers what is new.
 
     Args:
         place: Its size.

@@ -1,4 +1,4 @@
-"""pottery's BloomFilter, asked for each item before it is given it: `add` does not tell."""
+"""pottery's BloomFilter, asked for each item before it is given it: `add` answers nothing."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class Contender(base.Contender):
 
     Args:
         place: Where.
-        batch: "each": pipelines of SADDs, which tell of each item whether it is new;
-            "count": one SADD with all items, which only tells how many are.
+        batch: "each": pipelines of SADDs, which answer for each item whether it is new;
+            "count": one SADD with all items, which answers only how many are.
         retries: "default": redis-py's own; "none": a client made by `from_url`, which has none.
     """
 

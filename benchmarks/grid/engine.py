@@ -13,11 +13,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import show
-from benchmarks.available import sort_out
 from benchmarks.delay_proxy import delayed
 from benchmarks.jobs import MANY, Job
 from benchmarks.meter import Meter
-from benchmarks.place import Place, connect, forget
+from benchmarks.place import Place, connect, forget, sort_out
 from benchmarks.task_jobs import Job as TaskJob
 from benchmarks.team import Team, assembled
 from benchmarks.workloads import POPULAR, new_in

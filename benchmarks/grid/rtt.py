@@ -18,7 +18,7 @@ from .case import Case, Stage
 if TYPE_CHECKING:
     from benchmarks.options import Options
 
-# A thousand items one after the other take seconds, and tell what one item tells.
+# A thousand items one after the other take seconds, and show what one item shows.
 _ONE_BY_ONE = tuple(
     replace(entry, operations=contenders.SINGLE)
     for entry in (contenders.SCRAPY_BLOOM, contenders.PING)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import show
 from benchmarks.contenders import PING, PING_BYTES, REDIS_BLOOM, SADD
-from benchmarks.ratios import ratios, summarize
+from benchmarks.figures import ratios, summarize
 
 from .case import WORKLOADS, Row
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.ratios import summarize
+from benchmarks.figures import summarize
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,6 +35,6 @@ def test_losses(benchmark):
     assert retried["lost"] == retried["lost_after"] > 0
 
 
-@pytest.mark.parametrize("name", ["ratios", "workloads", "locks_figures"])
+@pytest.mark.parametrize("name", ["figures", "workloads"])
 def test_examples(name, module):
     module("doctest", f"benchmarks/{name}.py")

@@ -1,4 +1,7 @@
-"""What a slice with many clients on one lock comes to. Pure.
+"""What slices come to: medians and ratios, and the grants of clients on one lock. Pure.
+
+Two contenders are compared within one repetition, where they ran a second apart, and never by
+figures of different minutes: the machine drifts more than they differ.
 
 A grant is (asked, got, released): nanoseconds on the monotonic clock that all processes of the
 machine share, taken before `acquire`, after it, and before `release`. So of two grants one was
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +21,42 @@ if TYPE_CHECKING:
     from .jobs import Answer
 
     Grant = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Median, least and greatest of some figures."""
+
+    median: float
+    low: float
+    high: float
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Return the summary of at least one figure.
+
+    >>> summarize([3.0, 1.0, 2.0])
+    Summary(median=2.0, low=1.0, high=3.0)
+    """
+    return Summary(median(values), min(values), max(values))
+
+
+def ratios(values: Sequence[float], base: Sequence[float]) -> Summary:
+    """Return the summary of the ratios repetition by repetition.
+
+    >>> ratios([2.0, 8.0, 9.0], [1.0, 2.0, 9.0])
+    Summary(median=2.0, low=1.0, high=4.0)
+    """
+    return summarize([value / other for value, other in zip(values, base, strict=True)])
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value that this share of the sorted ones does not exceed; 0.0 of none.
+
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5), percentile([1.0, 2.0], 0.99), percentile([], 0.5)
+    (3.0, 2.0, 0.0)
+    """
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +91,7 @@ def figures(clients: Sequence[Answer]) -> Figures:
     """
     start = max(client["start"] for client in clients)
     end = min(client["end"] for client in clients)
-    if end <= start:  # a slice too short for so many to start
+    if end <= start:  # a slice too short for all to start
         start = min(client["start"] for client in clients)
         end = max(client["end"] for client in clients)
     each = [sum(start <= grant[1] <= end for grant in client["grants"]) for client in clients]
