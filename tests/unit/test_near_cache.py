@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from servers import wait_until
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.filters.near_cache import NearCaching
@@ -127,6 +128,20 @@ def test_a_batch_is_kept_and_known_as_its_items_are(clock):
     assert kept(near) == {"a", b"a", "b", b"b"}
     assert near.known(batch) == [near.knows(item) for item in batch]
     assert near.known([b"a", b"c"]) == [True, False]
+
+
+def test_a_thread_that_comes_late_to_a_full_set_loses_nothing(clock):
+    near = start(clock, 3)
+    near.keep_many(["a", "b"])
+    full = near._young
+    late = threading.Thread(target=near.keep, args=("c",))
+    with near._lock:
+        late.start()
+        wait_until(lambda: "c" in full)
+        # What another thread does that found the same set full.
+        near._old, near._young = full, {"d"}
+    late.join(60)
+    assert kept(near) == set("abcd")
 
 
 def test_threads_keep_together(clock):
