@@ -333,7 +333,7 @@ class Coalescer:
 
     async def _carry_out_batches(self) -> None:
         while self._waiting:
-            batch, calls = self._board()
+            batch, calls = self._next_batch()
             await self._carry_out(batch, calls)
             if self._waiting and batch.all_answered:
                 # The next batch is on its way when the callers of this one wake up.
@@ -343,15 +343,15 @@ class Coalescer:
             # Those who were answered come back first, so that their next calls go out together.
             await asyncio.sleep(0)
 
-    def _board(self) -> tuple[CallBatch, Calls]:
+    def _next_batch(self) -> tuple[CallBatch, Calls]:
         # Some may have been cancelled just now, and not have come to leave by themselves.
         waiting = {future: call for future, call in self._waiting.items() if not future.done()}
         self._under_way, self._waiting = waiting, {}
         if len(waiting) > CALLS_PER_BATCH:
             self._under_way = dict(islice(waiting.items(), CALLS_PER_BATCH))
             self._waiting = dict(islice(waiting.items(), CALLS_PER_BATCH, None))
-        gathered = CallBatch(self._state, list(self._under_way.values()))
-        return gathered, list(self._under_way.items())
+        batch = CallBatch(self._state, list(self._under_way.values()))
+        return batch, list(self._under_way.items())
 
     async def _carry_out(self, batch: CallBatch, calls: Calls) -> None:
         try:

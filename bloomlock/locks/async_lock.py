@@ -103,13 +103,13 @@ class AsyncLock(LockBase):
             raise RedisTimeoutError("the server did not answer within the time limit") from None
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        outcome = self._tell(on_lost)
+        outcome = self._report_lost(on_lost)
         if asyncio.iscoroutine(outcome):
-            task = asyncio.ensure_future(self._tell_awaited(outcome))
+            task = asyncio.ensure_future(self._await_report(outcome))
             self._on_lost_tasks.add(task)
             task.add_done_callback(self._on_lost_tasks.discard)
 
-    async def _tell_awaited(self, outcome: Coroutine[Any, Any, object]) -> None:
+    async def _await_report(self, outcome: Coroutine[Any, Any, object]) -> None:
         try:
             await outcome
         except BaseException as error:
@@ -173,7 +173,7 @@ class AsyncLock(LockBase):
         return self._owner() if caller is None else caller
 
     async def locked(self) -> bool:
-        """Tell whether anybody holds the lock; one round trip."""
+        """Return whether any client holds the lock; one round trip."""
         runtime = await self._attached()
         return await runtime.run(self._session.locked())
 

@@ -1,4 +1,4 @@
-"""What a lock object tells without asking the server; the same for threads and asyncio."""
+"""What a lock object reports without asking the server; the same for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LockBase:
     def _use(self, session: LockSession, client: Any) -> None:
         self._session = session
         if session.options.on_lost is not None:
-            session.tell_lost = _Telling(self)
+            session.report_lost = _LossReport(self)
         self._start(client)
 
     def _start(self, client: Any) -> None:
@@ -70,10 +70,10 @@ class LockBase:
         raise NotImplementedError
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        """Call `on_lost` where it holds nobody up."""
+        """Call `on_lost` where it delays no other lock."""
         raise NotImplementedError
 
-    def _tell(self, on_lost: Callable[[Any], object]) -> object:
+    def _report_lost(self, on_lost: Callable[[Any], object]) -> object:
         """Call `on_lost`; what it raises is logged and harms no lock."""
         try:
             return on_lost(self)
@@ -107,12 +107,12 @@ class LockBase:
 
     @property
     def blocking(self) -> bool:
-        """Whether `acquire` waits unless told otherwise."""
+        """Whether `acquire` waits by default."""
         return bool(self._session.options.blocking)
 
     @property
     def blocking_timeout(self) -> float | None:
-        """How many seconds `acquire` waits unless told otherwise; None: for ever."""
+        """How many seconds `acquire` waits by default; None: for ever."""
         return self._session.options.blocking_timeout
 
     @property
@@ -182,7 +182,7 @@ class LockBase:
         raise TypeError(not_portable(self))
 
     def __repr__(self) -> str:
-        """Tell the name and whether it is held here; asks nothing of the server."""
+        """Return the name and whether it is held here; asks nothing of the server."""
         held = self._session.holdings.of(self._owner())
         state = "not held here" if held is None else f"lost: {held.lost}" if held.lost else "held"
         return f"<{type(self).__name__} {self.name!r}: {state}>"
@@ -190,7 +190,7 @@ class LockBase:
     def _not_obtained(self) -> LockTimeoutError:
         seconds = self._session.options.blocking_timeout
         if not self._session.options.blocking:
-            return LockTimeoutError(f"lock {self.name!r} is held by somebody else")
+            return LockTimeoutError(f"lock {self.name!r} is held by another client")
         return LockTimeoutError(f"lock {self.name!r} was not obtained within {seconds:g} s")
 
     def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
@@ -207,7 +207,7 @@ class LockBase:
         return False
 
 
-class _Telling:
+class _LossReport:
     """Calls `on_lost` without keeping the lock alive."""
 
     def __init__(self, lock: LockBase) -> None:

@@ -29,7 +29,7 @@ class Lock(LockBase):
     """A lock that one thread of all processes holds at a time.
 
     It is renewed while it is held, handed to the waiter that asked first when it is released, and
-    its holder is told when it is lost.
+    its holder learns when it is lost.
 
     Args:
         name: Free text; the lock's identity on the server.
@@ -39,8 +39,8 @@ class Lock(LockBase):
         renew: Whether the lease is renewed, each third of it, while the lock is held.
         max_hold: Seconds after which it is renewed no more; None: no limit.
         on_lost: Called with the lock, from a thread of its own, when a hold is lost.
-        blocking: Whether `acquire` waits unless told otherwise.
-        blocking_timeout: How many seconds it waits unless told otherwise; None: for ever.
+        blocking: Whether `acquire` waits by default.
+        blocking_timeout: How many seconds it waits by default; None: for ever.
         thread_local: Whether a hold belongs to the thread that acquired it; False: any thread
             may release it.
         replicas: How many replicas must have acknowledged a grant, else it is given back.
@@ -49,7 +49,7 @@ class Lock(LockBase):
             raises is logged; SystemExit and its kin pass in the latter threads only.
         prefix: Start of all keys.
         timeout: redis-py's name for a lease that is not renewed.
-        sleep: redis-py's; accepted, but nobody sleeps here.
+        sleep: redis-py's; accepted, and not needed.
         raise_on_release_error: Whether leaving a `with` raises LockLostError.
 
     Raises:
@@ -91,7 +91,7 @@ class Lock(LockBase):
         self._session.attach(self._runtime, WATCHDOG)
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        WATCHDOG.call(partial(self._tell, on_lost))
+        WATCHDOG.call(partial(self._report_lost, on_lost))
 
     def _owner(self) -> object:
         # Not its number: that is given to another thread when this one has ended.
@@ -109,11 +109,11 @@ class Lock(LockBase):
         """Take the lock, waiting for it if need be.
 
         Args:
-            blocking: Whether to wait; None: as the object was told.
-            timeout: Seconds to wait at most; None or -1: as the object was told, else for ever.
+            blocking: Whether to wait; None: the default of the object.
+            timeout: Seconds to wait at most; None or -1: the default of the object, else for ever.
             blocking_timeout: redis-py's name for it.
-            sleep: redis-py's; accepted, but nobody sleeps here.
-            token: One to use instead of a fresh one; it must be nobody else's.
+            sleep: redis-py's; accepted, and not needed.
+            token: One to use instead of a fresh one; no other client may use it.
 
         Returns:
             True if this thread holds the lock now, False if it was not obtained in time.
@@ -127,7 +127,7 @@ class Lock(LockBase):
                 time limit. There is neither a hold nor a place in the queue then, as after
                 KeyboardInterrupt; from a server that is silent they are taken back when it answers.
 
-        Cost: one round trip if the lock is free (two more with `replicas`), else one or two, and
+        Cost: one round trip if the lock is free (one more with `replicas`), else one or two, and
         one each two seconds of waiting.
         """
         seconds = self._session.options.wait_s
@@ -153,18 +153,18 @@ class Lock(LockBase):
             LockLostError: If it was lost.
             redis.exceptions.RedisError: If the server cannot be asked; the lease ends by itself.
 
-        Cost: one round trip; two if somebody began to wait meanwhile.
+        Cost: one round trip; two if a client began to wait meanwhile.
         """
         self._runtime.run(self._session.release(self._owner()))
 
     def locked(self) -> bool:
-        """Tell whether anybody holds the lock; one round trip."""
+        """Return whether any client holds the lock; one round trip."""
         return self._runtime.run(self._session.locked())
 
     def owned(self) -> bool:
         """Ask the server whether this thread holds the lock; one round trip, none if it does not.
 
-        `check` tells the same from what is known here.
+        `check` does the same from what is known here.
         """
         return self._runtime.run(self._session.owned(self._owner()))
 
@@ -237,7 +237,7 @@ class ReentrantLock(Lock):
         name: As of Lock, and all that follow.
         client: See Lock.
         ttl: See Lock.
-        owner: A text; whoever gives the same one shares the lock, in other threads, processes
+        owner: A text; all who give the same one share the lock, in other threads, processes
             or machines, each with a lease of its own. It is free when all of them released it.
         **options: See Lock.
     """
@@ -316,5 +316,5 @@ class ReadWriteLock:
 
 
 def has_ended(owner: object) -> bool:
-    """Tell whether a thread that holds a lock has ended."""
+    """Return whether a thread that holds a lock has ended."""
     return isinstance(owner, threading.Thread) and not owner.is_alive()

@@ -185,7 +185,7 @@ class Holdings:
         return {hold.token for hold in list(self._owners)}
 
     def __contains__(self, hold: Hold) -> bool:
-        """Tell whether a hold was not given back yet."""
+        """Return whether a hold was not given back yet."""
         return hold in self._owners
 
     def owner_of(self, hold: Hold) -> object:
@@ -218,7 +218,7 @@ class LockSession:
         name: What users call it.
         keys: Its keys.
         options: Its parameters.
-        group: Whom a hold shares the lock with; empty: nobody.
+        group: Which holds share the lock; empty: none.
         joins: Whether holds of one group may join past waiters.
         reentrant: Whether a holder may acquire it again.
     """
@@ -239,13 +239,13 @@ class LockSession:
         self.options = options
         self.steps: LockSteps
         # Called once for each hold that is lost; set by the lock's class.
-        self.tell_lost: Callable[[], None] = lambda: None
+        self.report_lost: Callable[[], None] = lambda: None
         # The write side of a read-write lock for its read side, and the other way round.
         self.other_side: LockSession | None = None
         self.events = Events(options.observer)
         self.holdings = Holdings(shared=not options.thread_local)
         self._group = group
-        self._joins = may_join
+        self._may_join = may_join
         self._reentrant = reentrant
         self._watcher: Watcher
         self._runtime: AnyRuntime
@@ -253,7 +253,7 @@ class LockSession:
         self._crowded = False
 
     def attach(self, runtime: AnyRuntime, watcher: Watcher) -> None:
-        """Tell through what commands go, and who renews."""
+        """Set the runtime that carries out commands, and the watchdog."""
         self._runtime = runtime
         self._watcher = watcher
         self.steps = LockSteps(self.keys, missing_of(runtime))
@@ -290,7 +290,7 @@ class LockSession:
             token or TOKENS.new(),
             self._lease_ms,
             self._group,
-            self._joins,
+            self._may_join,
             provisional_lease_ms=provisional_lease_ms,
         )
         return self._attempt(asking, None if seconds is None else now + seconds)
@@ -316,7 +316,7 @@ class LockSession:
         began = boot_clock()
         got = yield from attempt.run()
         now = boot_clock()
-        # Whoever had to wait will have to again, and whoever leaves others waiting.
+        # A client that had to wait will have to again, and one that leaves others waiting.
         self._crowded = bool(attempt.asking.channel) or got is None or got.grant.waiters
         if got is None:
             self.events.report(LockEvent("timeout", self.name, None, now - began))
@@ -346,7 +346,7 @@ class LockSession:
         return True
 
     def _lose_rivals(self, hold: Hold) -> None:
-        """Lose what this object held before, if nobody can hold the lock beside a new hold."""
+        """Lose what this object held before, if none can be held beside a new hold."""
         if self._group:
             return
         for other in self.holdings.rivals(hold):
@@ -500,7 +500,7 @@ class LockSession:
             hold.event.set()
         logger.warning("lock %r was lost: %s", self.name, reason)
         event = LockEvent("lost", self.name, hold.fence, boot_clock() - hold.since, reason)
-        self.tell_lost()
+        self.report_lost()
         if behind:
             self.report_behind(event)
         else:
@@ -535,7 +535,7 @@ class LockSession:
 
 
 def _seconds_to_first_renewal(lease_ms: int, left: float) -> float:
-    """Return after how long a hold is renewed first, of whose lease so many seconds are left.
+    """Return after how long a hold is renewed first, with that many seconds left of its lease.
 
     A grant that was announced comes with a provisional lease; if less than two thirds of the
     whole lease are left, the hold gets the whole one as soon as it has lasted a moment.

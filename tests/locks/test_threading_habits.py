@@ -100,7 +100,7 @@ def test_with_says_when_it_was_not_obtained(client):
         with pytest.raises(LockTimeoutError, match="'job' was not obtained within 0.02 s"), late:
             raise AssertionError
         never = Lock("job", client=client, blocking=False)
-        with pytest.raises(LockTimeoutError, match="'job' is held by somebody else"), never:
+        with pytest.raises(LockTimeoutError, match="'job' is held by another client"), never:
             raise AssertionError
         assert never.acquire() is False
         assert late.acquire() is False

@@ -166,8 +166,8 @@ class Attempt:
             now = self._clock()
             if self._answered is None and not isinstance(error, ConnectionLost):
                 self._answered = now
-            patience = asking.lease_ms / 1000
-            if self._answered is None or now - self._answered > patience or now >= self._until:
+            longest_s = asking.lease_ms / 1000
+            if self._answered is None or now - self._answered > longest_s or now >= self._until:
                 raise (error.cause if isinstance(error, ConnectionLost) else error) from None
             yield Pause(OUTAGE_PAUSE)
             return None
