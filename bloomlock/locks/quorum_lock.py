@@ -45,7 +45,7 @@ class MajorityAttempt(Attempt):
 
     Args:
         steps: Of the lock.
-        asking: Who asks; gets a fresh token for each poll.
+        request: Who asks; gets a fresh token for each poll.
         until: Give up then, by the clock; None: never; at or before now: poll once.
         clock: Seconds, counting in suspend.
         pause: Returns the seconds to the next poll.
@@ -54,13 +54,13 @@ class MajorityAttempt(Attempt):
     def __init__(
         self,
         steps: MajoritySteps,
-        asking: AcquireRequest,
+        request: AcquireRequest,
         until: float | None,
         clock: Callable[[], float],
         pause: Callable[[], float],
     ) -> None:
         """Prepare; nothing is sent yet."""
-        super().__init__(steps, asking, until, clock)
+        super().__init__(steps, request, until, clock)
         self._majority = steps
         self._pause = pause
         self._ballot: Ballot | None = None
@@ -80,10 +80,10 @@ class MajorityAttempt(Attempt):
         outage_since = self._clock()
         while True:
             sent = self._clock()
-            self.asking = self.asking._replace(token=TOKENS.new())
-            ballot = self._ballot = self._majority.new_ballot(self.asking.token)
-            votes = yield from self._majority.ask_for(ballot, self.asking)
-            deadline = deadline_of(sent, self.asking.lease_ms)
+            self.request = self.request._replace(token=TOKENS.new())
+            ballot = self._ballot = self._majority.new_ballot(self.request.token)
+            votes = yield from self._majority.ask_for(ballot, self.request)
+            deadline = deadline_of(sent, self.request.lease_ms)
             if has_majority(votes) and self._clock() < deadline and not ballot.same_run():
                 ballot.obtained = self._clock()
                 self._majority.ballots[ballot.token] = ballot
@@ -99,7 +99,7 @@ class MajorityAttempt(Attempt):
             if is_over and is_answered:
                 return None
             endless = self._until == float("inf")
-            longest_s = self.asking.lease_ms / 1000 if endless else float("inf")
+            longest_s = self.request.lease_ms / 1000 if endless else float("inf")
             if is_over or now - outage_since > longest_s:
                 then = f"their answers came {TOO_LATE}" if has_majority(votes) else GIVEN_BACK
                 raise self._majority.no_quorum(votes, ballot, then)
@@ -177,10 +177,12 @@ class RedlockSession(LockSession):
         [renewal] = renewals
         return [(yield from self.steps.renew(renewal))]
 
-    def _attempt(self, asking: AcquireRequest, until: float | None) -> Attempt:
+    def _attempt(self, request: AcquireRequest, until: float | None) -> Attempt:
         self._forget_ballots()
         pauses = self.limits.pauses
-        return MajorityAttempt(self.steps, asking, until, boot_clock, lambda: self._jitter(*pauses))
+        return MajorityAttempt(
+            self.steps, request, until, boot_clock, lambda: self._jitter(*pauses)
+        )
 
     def _forget_ballots(self) -> None:
         """Forget those of holds that were lost and never given back."""

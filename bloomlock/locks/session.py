@@ -219,7 +219,7 @@ class LockSession:
         keys: Its keys.
         options: Its parameters.
         group: Which holds share the lock; empty: none.
-        joins: Whether holds of one group may join past waiters.
+        may_join: Whether holds of one group may join past waiters.
         reentrant: Whether a holder may acquire it again.
     """
 
@@ -286,14 +286,14 @@ class LockSession:
                 self.events.report(LockEvent("timeout", self.name, None, 0.0))
                 return False
         provisional_lease_ms = LIVENESS_MS if self.options.renews else 0
-        asking = AcquireRequest(
+        request = AcquireRequest(
             token or TOKENS.new(),
             self._lease_ms,
             self._group,
             self._may_join,
             provisional_lease_ms=provisional_lease_ms,
         )
-        return self._attempt(asking, None if seconds is None else now + seconds)
+        return self._attempt(request, None if seconds is None else now + seconds)
 
     def _refuse_to_wait_for_itself(self, hold: Hold | None, owner: object) -> None:
         if hold is not None and not hold.lost:
@@ -308,8 +308,8 @@ class LockSession:
                 f"which would wait for itself"
             )
 
-    def _attempt(self, asking: AcquireRequest, until: float | None) -> Attempt:
-        return Attempt(self.steps, asking, until, boot_clock, crowded=self._crowded)
+    def _attempt(self, request: AcquireRequest, until: float | None) -> Attempt:
+        return Attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
     def acquire(self, attempt: Attempt, owner: object) -> Core[bool]:
         """Carry an attempt out; `attempt.leave` must be run if this does not end."""
@@ -317,14 +317,14 @@ class LockSession:
         got = yield from attempt.run()
         now = boot_clock()
         # A client that had to wait will have to again, and one that leaves others waiting.
-        self._crowded = bool(attempt.asking.channel) or got is None or got.grant.waiters
+        self._crowded = bool(attempt.request.channel) or got is None or got.grant.waiters
         if got is None:
             self.events.report(LockEvent("timeout", self.name, None, now - began))
             return False
         if self.options.replicas:
             yield from self._confirm(attempt)
         hold = Hold(
-            attempt.asking.token,
+            attempt.request.token,
             self._group,
             self._lease_ms,
             got.grant.fence or None,
@@ -358,7 +358,7 @@ class LockSession:
         wait_ms = milliseconds(CONFIRM_SECONDS)
         yield Limit(boot_clock() + CONFIRM_SECONDS + GRACE_SECONDS, [None])
         try:
-            _, count = yield from self.steps.confirm(attempt.asking, wanted, wait_ms)
+            _, count = yield from self.steps.confirm(attempt.request, wanted, wait_ms)
         except ConnectionLost as lost:
             raise lost.cause from None
         if count < wanted:
@@ -371,7 +371,7 @@ class LockSession:
     def undo(self, attempt: Attempt, owner: object) -> Core[None]:
         """Leave neither a hold nor a place in the queue of an attempt that did not end."""
         hold = self.holdings.own(owner)
-        if hold is not None and hold.token == attempt.asking.token:
+        if hold is not None and hold.token == attempt.request.token:
             self._watcher.remove(hold)
             self.holdings.drop(hold)
         if attempt.begun:
@@ -391,9 +391,9 @@ class LockSession:
         if left:
             return
         now = boot_clock()
-        leaving = ReleaseRequest(hold.token, hold.group)
+        request = ReleaseRequest(hold.token, hold.group)
         try:
-            held = yield from self.steps.release(leaving, waiters=hold.waiters)
+            held = yield from self.steps.release(request, waiters=hold.waiters)
         except ConnectionLost as lost:
             if hold.lost:
                 raise self._lost_error(hold) from None

@@ -43,7 +43,7 @@ class AcquireRequest(NamedTuple):
         token: No other client has it; fixed before the first byte is sent. Without spaces.
         lease_ms: How long the hold lives without renewal.
         group: Empty: exclusive. Otherwise shared with holds of the same group. Without spaces.
-        joins: Whether it may join its own group past waiters (a re-entrant owner must, a
+        may_join: Whether it may join its own group past waiters (a re-entrant owner must, a
             reader must not, or writers would starve).
         channel: Where to announce a grant; empty: not willing to wait.
         provisional_lease_ms: The lease of a grant that has to be announced; 0: `lease_ms`. A waiter
@@ -187,42 +187,44 @@ class LockState:
 def acquire(
     state: LockState,
     now_us: int,
-    asking: AcquireRequest,
+    request: AcquireRequest,
     announce: Announce,
     hears: Hears = lambda _: True,
 ) -> Granted | Busy:
-    """Take the lock, or stand in its queue if `asking.channel` is given.
+    """Take the lock, or stand in its queue if `request.channel` is given.
 
     Args:
         state: Is changed.
         now_us: The server's time.
-        asking: Who asks.
+        request: Who asks.
         announce: Is given each grant that is made to a waiter.
         hears: Returns whether a message on a channel reaches a client.
     """
     _forget(state, now_us)
     granted: dict[bytes, Granted] = {}
     is_behind = bool(state.queue)
-    if _holds(state, asking.token, asking.group) or _available(state, asking, is_behind=is_behind):
-        return _hold(state, now_us, asking.token, asking.lease_ms, asking.group)
-    if asking.channel:
-        _enqueue(state, now_us, asking.record, is_heard=_is_heard(asking.channel, hears))
+    if _holds(state, request.token, request.group) or _available(
+        state, request, is_behind=is_behind
+    ):
+        return _hold(state, now_us, request.token, request.lease_ms, request.group)
+    if request.channel:
+        _enqueue(state, now_us, request.record, is_heard=_is_heard(request.channel, hears))
 
     def note(announcement: Announcement) -> None:
         granted[announcement.token] = announcement.grant
         announce(announcement)
 
-    if state.value is None or asking.group:
-        is_behind = _promote(state, now_us, note, hears, asking.record)
-        if asking.token in granted:
+    if state.value is None or request.group:
+        is_behind = _promote(state, now_us, note, hears, request.record)
+        if request.token in granted:
             # Who is answered need not be announced to, and has the whole lease.
-            until_ms = now_us // 1000 + asking.lease_ms
-            _set_lease(state, until_ms, asking.token, asking.group, is_new=True)
-            return granted[asking.token]
-        if not asking.channel and _available(state, asking, is_behind=is_behind):
-            return _hold(state, now_us, asking.token, asking.lease_ms, asking.group)
+            until_ms = now_us // 1000 + request.lease_ms
+            _set_lease(state, until_ms, request.token, request.group, is_new=True)
+            return granted[request.token]
+        if not request.channel and _available(state, request, is_behind=is_behind):
+            return _hold(state, now_us, request.token, request.lease_ms, request.group)
     order = state.in_order()
-    position = order.index(asking.record) if asking.record in order else -1
+    position = order.index(request.record) if request.record in order else -1
     endless = state.value is None or state.expires_ms == NEVER_MS
     remaining_ms = -1 if endless else state.expires_ms - now_us // 1000
     # The next grant may be made in this very microsecond.
@@ -232,7 +234,7 @@ def acquire(
 def release(
     state: LockState,
     now_us: int,
-    leaving: ReleaseRequest,
+    request: ReleaseRequest,
     announce: Announce,
     hears: Hears = lambda _: True,
 ) -> bool:
@@ -240,7 +242,7 @@ def release(
 
     The arguments are those of `acquire`.
     """
-    token, group, record = leaving
+    token, group, record = request
     _forget(state, now_us)
     held = _holds(state, token, group)
     if held and group:
@@ -296,9 +298,9 @@ def _holds(state: LockState, token: bytes, group: bytes) -> bool:
     return state.value == token
 
 
-def _available(state: LockState, asking: AcquireRequest, *, is_behind: bool) -> bool:
-    joinable = bool(asking.group) and state.value == b"=" + asking.group
-    if joinable and asking.may_join:
+def _available(state: LockState, request: AcquireRequest, *, is_behind: bool) -> bool:
+    joinable = bool(request.group) and state.value == b"=" + request.group
+    if joinable and request.may_join:
         return True
     return (joinable or state.value is None) and not is_behind
 

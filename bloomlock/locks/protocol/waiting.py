@@ -68,28 +68,28 @@ class Attempt:
 
     Args:
         steps: Of the lock.
-        asking: Who asks; its channel is filled in when it has to wait.
+        request: Who asks; its channel is filled in when it has to wait.
         until: Give up then, by the clock; None: never; at or before now: do not wait at all.
         clock: Seconds, counting in suspend.
         crowded: Whether it is likely to have to wait, so that it should ask for a place in the
             queue at once if a connection to be woken by is at hand.
 
     Attributes:
-        asking: As it stands now.
+        request: As it stands now.
         begun: Whether anything may have been sent, so that there may be something to leave.
     """
 
     def __init__(
         self,
         steps: LockSteps,
-        asking: AcquireRequest,
+        request: AcquireRequest,
         until: float | None,
         clock: Callable[[], float],
         *,
         crowded: bool = True,
     ) -> None:
         """Prepare; nothing is sent."""
-        self.asking = asking
+        self.request = request
         self._crowded = crowded
         self.begun = False
         self._steps = steps
@@ -118,16 +118,16 @@ class Attempt:
             yield from self._listen(connect=False)
         while True:
             sent = self._clock()
-            answer = yield from self._ask(self.asking)
+            answer = yield from self._ask(self.request)
             if isinstance(answer, Granted):
-                return Obtained(answer, deadline_of(sent, self.asking.lease_ms))
+                return Obtained(answer, deadline_of(sent, self.request.lease_ms))
             if self._clock() >= self._until:
                 break
-            if not self.asking.channel:
+            if not self.request.channel:
                 yield from self._listen(connect=True)
             elif answer is not None and (got := (yield from self._wait(answer, sent))):
                 return got
-        if self.asking.channel:
+        if self.request.channel:
             yield from self.leave_behind()
         return None
 
@@ -145,10 +145,9 @@ class Attempt:
 
         What does not reach the server ends by itself, with the liveness or the lease.
         """
-        asking = self.asking
+        given_up = ReleaseRequest(self.request.token, self.request.group, self.request.record)
         try:
-            leaving = ReleaseRequest(asking.token, asking.group, asking.record)
-            yield from self._steps.release(leaving, waiters=True)
+            yield from self._steps.release(given_up, waiters=True)
         except (ConnectionLost, redis.exceptions.RedisError):
             return
 
@@ -156,17 +155,17 @@ class Attempt:
         left = self._limit() - self._clock()
         seconds = max(0.0, left) if left < float("inf") else None
         channel = yield Subscribe(self._steps.keys.lock, connect, seconds)
-        self.asking = self.asking._replace(channel=channel or (NO_CHANNEL if connect else b""))
+        self.request = self.request._replace(channel=channel or (NO_CHANNEL if connect else b""))
 
-    def _ask(self, asking: AcquireRequest) -> Core[Granted | Busy | None]:
+    def _ask(self, request: AcquireRequest) -> Core[Granted | Busy | None]:
         """Ask once; None: the server did not answer, for no longer than a lease so far."""
         try:
-            answer = yield from self._steps.acquire(asking)
+            answer = yield from self._steps.acquire(request)
         except (ConnectionLost, *TEMPORARY) as error:
             now = self._clock()
             if self._answered is None and not isinstance(error, ConnectionLost):
                 self._answered = now
-            longest_s = asking.lease_ms / 1000
+            longest_s = request.lease_ms / 1000
             if self._answered is None or now - self._answered > longest_s or now >= self._until:
                 raise (error.cause if isinstance(error, ConnectionLost) else error) from None
             yield Pause(OUTAGE_PAUSE)
@@ -175,26 +174,26 @@ class Attempt:
         return answer
 
     def _wait(self, busy: Busy, sent: float) -> Core[Obtained | None]:
-        asking = self.asking
+        request = self.request
         seconds = SLICE_MS / 1000
         if busy.remaining_ms >= 0:
             stagger = STAGGER_SECONDS * (max(busy.position, 0) + 1)
             seconds = min(seconds, busy.remaining_ms / 1000 + stagger)
         seconds = min(seconds, self._until - self._clock())
-        if asking.channel == NO_CHANNEL:
+        if request.channel == NO_CHANNEL:
             yield Pause(max(0.0, min(seconds, self._look)))
             self._look = min(2 * self._look, LONGEST_LOOK)
             return None
-        payload = yield NextMessage(asking.token, max(0.0, seconds))
+        payload = yield NextMessage(request.token, max(0.0, seconds))
         if payload is None:
             return None
         grant = read_payload(payload)[1]
         if grant.fence <= busy.fence:
             return None
         now = self._clock()
-        if now >= (end := deadline_of(sent, asking.granted_ms + SLICE_MS)):
+        if now >= (end := deadline_of(sent, request.granted_ms + SLICE_MS)):
             return None
         # Where one waited others will; a release that knows that takes one trip instead of two.
         grant = grant._replace(waiters=True)
         # A renewal whose reply is lost may have shortened the lease to its usual length.
-        return Obtained(grant, min(end, deadline_of(now, asking.granted_ms)))
+        return Obtained(grant, min(end, deadline_of(now, request.granted_ms)))

@@ -85,7 +85,7 @@ class Waiter:
 
     @property
     def asking(self):
-        return self.attempt.asking
+        return self.attempt.request
 
 
 @pytest.fixture(params=lock_ways.WAYS)

@@ -69,9 +69,9 @@ def test_a_majority_that_comes_when_the_lease_is_over_is_none():
 def test_the_lease_is_counted_from_the_last_try():
     driven = Driven(until=None)
     assert driven.poll(NO, NO, YES, after=2.0) == Pause(PAUSE)
-    first = driven.attempt.asking.token
+    first = driven.attempt.request.token
     driven.pause()
-    assert driven.attempt.asking.token != first
+    assert driven.attempt.request.token != first
     got = driven.result(None, YES, YES)
     assert got.deadline == pytest.approx(102 + PAUSE + LEASE * 0.99 - 0.002)
 
