@@ -145,7 +145,7 @@ def test_each_try_has_a_token_of_its_own(three):
         assert not three.lock(pauses=(0.001, 0.01)).acquire(timeout=0.2)
     three.clients[0].config_set("slowlog-log-slower-than", -1)
     words = [entry["command"].split() for entry in three.clients[0].slowlog_get(128)]
-    tokens = [line[8] for line in words if line[0].startswith(b"EVAL")]
+    tokens = [line[10] for line in words if line[0].startswith(b"EVAL")]
     assert len(tokens) > 2
     assert len(set(tokens)) == len(tokens)
 
