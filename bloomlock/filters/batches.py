@@ -17,7 +17,7 @@ which `on_unknown` counts as new.
 
 from __future__ import annotations
 
-from itertools import compress, islice, repeat
+from itertools import chain, compress, islice, repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, cast, get_args
 
 from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
@@ -276,7 +276,8 @@ class _Chunk(NamedTuple):
         except Exception as error:
             partly = error.results if isinstance(error, PartialResultError) else ()
             if rest:
-                kept = partly
+                # Those answers are known, also behind a kept item without one.
+                kept = chain(partly, repeat(None, len(known) - len(rest) - len(partly)))
             else:
                 gone = state.view is not self.view or state.lost is not None
                 rest, kept = partly, repeat(None if gone else kept_answer)

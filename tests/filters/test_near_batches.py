@@ -12,8 +12,11 @@ from near_cache_tools import (
     Clock,
     hold,
     lose_reply,
+    only,
     trips,
+    until_request,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from bloomlock import (
     BloomFilter,
@@ -21,6 +24,7 @@ from bloomlock import (
     FilterLostError,
     PartialResultError,
 )
+from bloomlock.effects import ConnectionLost, Pause
 from bloomlock.filters import answers
 
 
@@ -126,3 +130,21 @@ def test_a_batch_that_finds_the_filter_cleared_takes_back_what_was_kept(r, on_lo
         assert True not in caught.value.results
         with pytest.raises(FilterLostError):
             made.add_many(["a", "b"])
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_what_was_added_beside_kept_items_is_reported_whatever_becomes_of_those(r, sent):
+    made = BloomFilter("x", 1000, client=r, near_cache=MANY)
+    Clock(made)
+    made.add("a")
+    core = answers.add_many(made._state, ["a", "b", "c"], "items")
+    step = until_request(core)
+    BloomFilter.open("x", client=r).clear()
+    made.reattach()
+    # The object was attached anew meanwhile, so the batch goes on, and asks about what was kept.
+    step = core.send(made._runtime.run(only(step)))
+    cut = ConnectionLost(RedisConnectionError("cut"), sent=sent, replies=[])
+    with pytest.raises(PartialResultError) as caught:
+        while True:
+            step = core.send(None) if isinstance(step, Pause) else core.throw(cut)
+    assert caught.value.results == [None, True, True]
