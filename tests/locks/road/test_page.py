@@ -12,6 +12,7 @@ import redis
 import road
 
 import bloomlock
+from bloomlock.locks.options import LockParameters
 
 PAGE = pages.read("docs/locks.md")
 LIBRARIES = pages.read("docs/lock-libraries.md")
@@ -42,5 +43,7 @@ def test_the_steps_of_the_page_are_those_the_tests_run():
 
 
 def test_every_parameter_of_a_lock_is_explained():
-    parameters = set(inspect.signature(bloomlock.Lock).parameters) - {"name"}
+    parameters = {*inspect.signature(bloomlock.Lock).parameters, *LockParameters.__annotations__}
+    parameters -= {"name", "options"}
+    assert len(parameters) > 10
     assert {name for name in parameters if f"`{name}" not in PAGE} == set()
