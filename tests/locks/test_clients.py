@@ -24,7 +24,6 @@ from servers import wait_until
 from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, LockLostError, ReadWriteLock
 from bloomlock.server import PrivateServer
 
-SLOTS = 16384
 NAMES = [f"job {number}" for number in range(12)]
 OFTEN = pytest.mark.usefixtures("often")
 
@@ -89,28 +88,8 @@ async def hand_over_awaited(url, **options):
 @pytest.fixture(scope="module")
 def nodes():
     """Three masters that own a third of the slots each."""
-    with ExitStack() as stack:
-        binary = servers.require_server("valkey")
-        # No server that a test stops for a while is given up by the others.
-        config = {"cluster-enabled": "yes", "cluster-node-timeout": "60000"}
-        started = [
-            stack.enter_context(
-                PrivateServer(binary=binary, port=servers.low_port(), config=config)
-            )
-            for _ in range(3)
-        ]
-        clients = [redis.Redis(port=node.port, decode_responses=True) for node in started]
-        for index, client in enumerate(clients):
-            first, last = index * SLOTS // 3, (index + 1) * SLOTS // 3 - 1
-            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
-            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
-            client.execute_command("CLUSTER", "MEET", "127.0.0.1", started[0].port)
-        wait_until(
-            lambda: (
-                all(c.cluster("info").get("cluster_state") == "ok" for c in clients)
-                and all(len(c.cluster("nodes")) == 3 for c in clients)
-            )
-        )
+    # No server that a test stops for a while is given up by the others.
+    with servers.cluster(node_timeout_ms=60_000) as clients:
         for client in clients:
             client.pid = client.info("server")["process_id"]
         yield clients

@@ -28,33 +28,11 @@ from bloomlock import (
 from bloomlock.effects import EXEC, Request
 from bloomlock.server import PrivateServer
 
-SLOTS = 16384
-
 
 @pytest.fixture(scope="module")
 def nodes():
     """Three masters that own a third of the slots each."""
-    with ExitStack() as stack:
-        binary = servers.require_server("valkey")
-        config = {"cluster-enabled": "yes", "cluster-node-timeout": "2000"}
-        started = [
-            stack.enter_context(
-                PrivateServer(binary=binary, port=servers.low_port(), config=config)
-            )
-            for _ in range(3)
-        ]
-        clients = [redis.Redis(port=node.port, decode_responses=True) for node in started]
-        for index, client in enumerate(clients):
-            first, last = index * SLOTS // 3, (index + 1) * SLOTS // 3 - 1
-            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
-            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
-            client.execute_command("CLUSTER", "MEET", "127.0.0.1", started[0].port)
-        servers.wait_until(
-            lambda: (
-                all(c.cluster("info").get("cluster_state") == "ok" for c in clients)
-                and all(len(c.cluster("nodes")) == 3 for c in clients)
-            )
-        )
+    with servers.cluster(node_timeout_ms=2000) as clients:
         yield clients
 
 
@@ -370,7 +348,7 @@ def test_a_server_that_is_gone_is_looked_for_elsewhere():
         one, two = (redis.Redis(port=node.port, decode_responses=True) for node in (kept, lost))
         lock = Lock("a", client=stack.enter_context(two_servers(one, two, kept, lost)))
         slot = one.execute_command("CLUSTER", "KEYSLOT", lock.key)
-        assert slot >= SLOTS // 2
+        assert slot >= servers.SLOTS // 2
         with lock:
             pass
         lost.kill()
@@ -381,9 +359,9 @@ def test_a_server_that_is_gone_is_looked_for_elsewhere():
 
 def two_servers(one, two, kept, lost):
     """Make a cluster of two servers with half of the slots each; return a client."""
-    half = SLOTS // 2
+    half = servers.SLOTS // 2
     one.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, half - 1)
-    two.execute_command("CLUSTER", "ADDSLOTSRANGE", half, SLOTS - 1)
+    two.execute_command("CLUSTER", "ADDSLOTSRANGE", half, servers.SLOTS - 1)
     two.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
     two.execute_command("CLUSTER", "MEET", "127.0.0.1", kept.port)
     servers.wait_until(

@@ -172,7 +172,7 @@ def test_a_connection_is_readable_when_something_came_or_it_was_closed(r, connec
     wait_until(is_noticed)
 
 
-@pytest.mark.skipif(redis.__version__ < "7", reason="marks came with redis-py 7")
+@pytest.mark.skipif(int(redis.__version__.split(".")[0]) < 7, reason="marks came with redis-py 7")
 def test_a_connection_marked_for_a_reconnect_is_closed_by_its_release(r, connection):
     assert redispy.may_be_kept(connection)
     connection.mark_for_reconnect()

@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+import redis
 
 from bloomlock.errors import ServerError
+from bloomlock.server import PrivateServer
 from bloomlock.server.process import valkey_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
+SLOTS = 16384
+"""Of a cluster."""
 
 
 def _valkey() -> Path | None:
@@ -102,6 +106,35 @@ def low_port() -> int:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + 10_000))
             return port
+
+
+@contextlib.contextmanager
+def cluster(node_timeout_ms: int) -> Iterator[list[redis.Redis]]:
+    """Run three masters that own a third of the slots each; yields a client of each.
+
+    Args:
+        node_timeout_ms: After this long a silent node is given up by the others.
+    """
+    config = {"cluster-enabled": "yes", "cluster-node-timeout": str(node_timeout_ms)}
+    with contextlib.ExitStack() as stack:
+        binary = require_server("valkey")
+        nodes = [
+            stack.enter_context(PrivateServer(binary=binary, port=low_port(), config=config))
+            for _ in range(3)
+        ]
+        clients = [redis.Redis(port=node.port, decode_responses=True) for node in nodes]
+        for index, client in enumerate(clients):
+            first, last = index * SLOTS // 3, (index + 1) * SLOTS // 3 - 1
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
+        wait_until(
+            lambda: (
+                all(c.cluster("info").get("cluster_state") == "ok" for c in clients)
+                and all(len(c.cluster("nodes")) == 3 for c in clients)
+            )
+        )
+        yield clients
 
 
 @contextlib.contextmanager
