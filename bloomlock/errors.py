@@ -51,7 +51,6 @@ class PartialResultError(BloomlockError):
     """
 
     def __init__(self, message: str, results: Sequence[bool | None] = (), added: int = 0) -> None:
-        """Keep the sentence and what is known so far."""
         super().__init__(message)
         self.results: list[bool | None] = list(results)
         self.added = added

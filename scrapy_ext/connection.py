@@ -43,19 +43,8 @@ def redis_client(settings: BaseSettings, timeout: float) -> Any:
     The server is that of `BLOOMLOCK_URL`; else the one scrapy-redis would use, where any of its
     settings (`REDIS_URL`, `REDIS_HOST`, `REDIS_PORT`, `REDIS_PARAMS`) is there; else the
     library's default: the environment's `BLOOMLOCK_URL`, its `REDIS_URL`, the embedded server,
-    which is started.
-
-    Args:
-        settings: The crawler's settings.
-        timeout: Longest wait for a connection and for a reply, in seconds.
-
-    Returns:
-        A redis-py client: of the class in `REDIS_PARAMS["redis_cls"]`, where that is given; else
-        one for a cluster if the server is part of one.
-
-    Raises:
-        ConfigurationError: The settings make no client.
-        ServerError: The server cannot be reached, refuses, or is a Sentinel.
+    which is started. The client is of the class in `REDIS_PARAMS["redis_cls"]`,
+    where that is given; else one for a cluster if the server is part of one.
     """
     source, parameters = _parameters(settings)
     parameters.update(socket_timeout=timeout, socket_connect_timeout=timeout)

@@ -42,11 +42,6 @@ class CircuitBreaker:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start with a server that is believed to answer.
-
-        Args:
-            clock: A monotonic clock, in seconds.
-        """
         self._clock = clock
         self._resume = 0.0
         self._since: float | None = None
@@ -61,14 +56,7 @@ class CircuitBreaker:
         return self._since is None or self._clock() >= self._resume
 
     def failed(self, cost: float) -> bool:
-        """Note a failed try.
-
-        Args:
-            cost: How long the try blocked, in seconds.
-
-        Returns:
-            True if this failure is the first of an outage.
-        """
+        """Note a try that failed after `cost` seconds; True if it is the first of an outage."""
         now = self._clock()
         first = self._since is None
         if self._since is None:
@@ -77,11 +65,7 @@ class CircuitBreaker:
         return first
 
     def answered(self) -> float | None:
-        """Note that the server answered.
-
-        Returns:
-            How long the outage that ends here lasted, in seconds; None if there was none.
-        """
+        """Note an answer; return the seconds of the outage that ends here, None if none."""
         if self._since is None:
             return None
         lasted = self._clock() - self._since
@@ -98,15 +82,9 @@ class Mirror:
     """
 
     def __init__(self, shared: BloomFilter) -> None:
-        """Start knowing nothing.
-
-        Args:
-            shared: The filter whose parameters it takes.
-        """
         self._bits = MemoryBloomFilter.like(shared)
 
     def __contains__(self, key: bytes | str) -> bool:
-        """Return whether the fingerprint is known."""
         return key in self._bits
 
     def add(self, key: bytes | str) -> bool:
@@ -126,16 +104,10 @@ class LastRequests:
     """The last fingerprints, each as it is; the oldest are forgotten first."""
 
     def __init__(self, limit: int = 200_000) -> None:
-        """Start knowing nothing.
-
-        Args:
-            limit: Most fingerprints kept (about 150 bytes each).
-        """
         self._limit = limit
         self._kept: OrderedDict[bytes | str, None] = OrderedDict()
 
     def __contains__(self, key: bytes | str) -> bool:
-        """Return whether the fingerprint is known."""
         return key in self._kept
 
     def add(self, key: bytes | str) -> bool:
@@ -179,14 +151,6 @@ class GuardedFilter:
         count: Callable[[str], None],
         close: Callable[[str], None],
     ) -> None:
-        """Prepare the filter. Nothing is sent yet.
-
-        Args:
-            config: The settings of the filter.
-            connect: Makes the client.
-            count: Called with `errors`, `outages`, `unknown`, `full`, `refills` at each of them.
-            close: Called with a reason each time the policy `close` wants the crawl to end.
-        """
         self._config = config
         self._connect = connect
         self._count = count
@@ -272,13 +236,6 @@ class GuardedFilter:
         """Record an item and return whether it was there. Never raises.
 
         Cost: one round trip, or none for an item in the near-cache.
-
-        Args:
-            key: The item.
-            droppable: Whether the policy `drop` may keep it out.
-
-        Returns:
-            The server's answer; while there is none, that of this process, else the policy's.
         """
         if key in self._unrecorded:
             return Verdict.SEEN
@@ -305,10 +262,7 @@ class GuardedFilter:
     def decide(self, key: bytes | str, *, owed: bool = True, droppable: bool = True) -> Verdict:
         """Decide about an item that nothing is known of, by the policy.
 
-        Args:
-            key: The item.
-            owed: Whether the filter shall get the item when it can be reached again.
-            droppable: Whether the policy `drop` may keep it out.
+        `owed`: the filter gets it later. `droppable`: the policy `drop` may keep it out.
         """
         if droppable and self._config.on_outage == "drop":
             return Verdict.DROPPED
@@ -319,11 +273,7 @@ class GuardedFilter:
         return Verdict.ALLOWED
 
     def wipe(self) -> None:
-        """Clear the filter for every process that uses it, and forget what this one knows.
-
-        Raises:
-            redis.exceptions.RedisError: The server could not be reached, or refused.
-        """
+        """Clear the filter for every process that uses it, and forget what this one knows."""
         self.shared.clear()
         self._follow(self.shared)
 
@@ -426,7 +376,6 @@ class UnsharedFilter:
     broken = closes = False
 
     def __init__(self) -> None:
-        """Start knowing nothing."""
         self._known: set[bytes | str] = set()
 
     def check(self, key: bytes | str, *, droppable: bool = True) -> Verdict:

@@ -96,18 +96,7 @@ class FilterSettings:
 
     @classmethod
     def read(cls, settings: BaseSettings, spider_name: str) -> FilterSettings:
-        """Read the settings of a crawl.
-
-        Args:
-            settings: The crawler's settings.
-            spider_name: Fills `%(spider)s` in `BLOOMLOCK_NAME`.
-
-        Returns:
-            The settings with their defaults filled in.
-
-        Raises:
-            ConfigurationError: A value is not usable; the sentence names it.
-        """
+        """Read the settings of a crawl."""
         return cls(
             name=_name(settings.get("BLOOMLOCK_NAME", "%(spider)s:dupefilter"), spider_name),
             capacity=int(_number(settings, "BLOOMLOCK_CAPACITY", 1_000_000, whole=True)),
@@ -133,11 +122,7 @@ class FilterSettings:
 
 
 def warn_of_unknown(settings: BaseSettings) -> None:
-    """Warn of settings that look like ours and are none.
-
-    Args:
-        settings: The crawler's settings.
-    """
+    """Warn of settings that look like ours and are none."""
     for key in sorted(set(settings) - set(KNOWN)):
         if key.startswith(_PREFIX):
             near = difflib.get_close_matches(key.removeprefix(_PREFIX), _NAMES, n=1)
@@ -148,12 +133,7 @@ def warn_of_unknown(settings: BaseSettings) -> None:
 
 
 def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
-    """Say which requests are never fetched if the crawl ends early.
-
-    Args:
-        settings: The crawler's settings.
-        config: What they say about the filter.
-    """
+    """Say which requests are never fetched if the crawl ends early."""
     if config.clear_on_close:
         return
     # Not issubclass: Scrapy's metaclass calls everything with the right methods a subclass.

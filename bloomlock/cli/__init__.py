@@ -91,11 +91,7 @@ def cli(context: click.Context) -> int | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and end the process.
-
-    Args:
-        arguments: What stands behind the program's name; None: those of this process.
-    """
+    """Run the command line and end the process."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         status = cli.main(given, prog_name="bloomlock", standalone_mode=False)

@@ -37,7 +37,6 @@ class CannotRunError(Failure):
     exit_code = 126
 
     def __init__(self, command: str, why: str) -> None:
-        """Say it in one sentence."""
         super().__init__(f"cannot run {command!r}: {why}")
 
 
@@ -48,12 +47,7 @@ class NotFoundError(CannotRunError):
 
 
 def find_program(command: str) -> str:
-    """Return the path of the program that a shell would run.
-
-    Raises:
-        NotFoundError: If there is none.
-        CannotRunError: If it is not executable.
-    """
+    """Return the path of the program that a shell would run."""
     found = shutil.which(command)
     if found is not None:
         return found
@@ -70,20 +64,12 @@ def find_program(command: str) -> str:
 class Child:
     """A command that runs. Needs a running event loop that calls `look` at each SIGCHLD.
 
-    Args:
-        program: What `find_program` returned.
-        arguments: The command as it was given.
-        environment: Its environment.
-        grace: Seconds between SIGTERM and SIGKILL if this process is killed meanwhile.
-
-    Raises:
-        CannotRunError: If it cannot be started after all.
+    If this process is killed, the command gets SIGTERM, and SIGKILL `grace` seconds later.
     """
 
     def __init__(
         self, program: str, arguments: Sequence[str], environment: Mapping[str, str], grace: float
     ) -> None:
-        """Start it, under guard."""
         self._ended = asyncio.Event()
         self._alone = not _has_terminal()
         self._guard = ProcessGuard(grace)

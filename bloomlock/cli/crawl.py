@@ -171,12 +171,6 @@ def _live(console: Console) -> Iterator[Callable[[Progress | Rendering], None]]:
     """Show a line that says how far the job is, where the console is a terminal.
 
     Elsewhere only what takes long before the crawl begins is announced, in a line of text.
-
-    Args:
-        console: Where to; standard error, so that the table can be piped.
-
-    Yields:
-        A function that takes the progress.
     """
     from scrapy_ext.crawl.stats import Rendering  # noqa: PLC0415 - as above
 

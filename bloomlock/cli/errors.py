@@ -40,7 +40,6 @@ class Stopped(BaseException):
     """
 
     def __init__(self, number: int) -> None:
-        """Keep the signal."""
         super().__init__(number)
         self.signal = number
 

@@ -39,9 +39,6 @@ _FORWARDED = (
 def seconds(text: str | float) -> float:
     """Return a number of seconds.
 
-    Raises:
-        click.BadParameter: If it is none.
-
     >>> seconds("0.5")
     0.5
     """

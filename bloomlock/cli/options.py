@@ -182,11 +182,7 @@ class FilterOptions:
     random_key: bool = False
 
     def new_key(self) -> bytes | Literal[True] | None:
-        """Return the key of a filter that is created.
-
-        Raises:
-            Failure: If two are asked for.
-        """
+        """Return the key of a filter that is created."""
         if not self.random_key:
             return self.key
         if self.key is not None:
@@ -208,12 +204,7 @@ class FilterOptions:
         return DEFAULT_LAYOUT if self.layout is None else self.layout
 
     def create_or_open(self, name: str) -> BloomFilter:
-        """Create the filter, or attach to one that has the parameters the user gave.
-
-        Raises:
-            FilterMismatchError: If it exists and is not as asked for.
-            And as BloomFilter.
-        """
+        """Create the filter, or attach to one that has the parameters the user gave."""
         try:
             # First, because it looks at every parameter before it sends anything.
             return BloomFilter(

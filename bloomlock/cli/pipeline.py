@@ -134,12 +134,7 @@ def test_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
 
 
 class LineFilter(Generic[Filter]):
-    """Lines on their way through a filter.
-
-    Args:
-        ask: Adds or tests lines.
-        write: Write the lines that are new (True), the others (False), or none (None).
-        delimiter: The byte that ends a line.
+    """Lines on their way through a filter; the new ones (`write`), the others, or none are written.
 
     Attributes:
         lines: Lines answered so far.
@@ -153,7 +148,6 @@ class LineFilter(Generic[Filter]):
         write: bool | None,
         delimiter: bytes = b"\n",
     ) -> None:
-        """Read nothing yet."""
         self.lines = 0
         self.new = 0
         self._ask: Callable[[Filter, Sequence[bytes]], Answers] = ask

@@ -32,12 +32,7 @@ class NullProgress:
 
 @contextmanager
 def show_progress(total: int | None, *, writes: bool = True) -> Iterator[Progress]:
-    """Show a bar while the context lasts, or nothing where it would be in the way.
-
-    Args:
-        total: Bytes there are to read; None: not known.
-        writes: Whether lines are written meanwhile, among which a bar would stand.
-    """
+    """Show a bar while the context lasts, or nothing where it would be in the way."""
     is_typed = total is None and _is_terminal(sys.stdin)
     is_among_lines = writes and _is_terminal(sys.stdout)
     if is_typed or is_among_lines or not _is_terminal(sys.stderr):

@@ -39,11 +39,7 @@ _SLOW_SECONDS = 2.0  # a signal is raised between two batches
 
 
 def check_files(names: Sequence[str]) -> int | None:
-    """Check that every file can be read; return how many bytes they hold, None if not known.
-
-    Raises:
-        Failure: For the first that cannot.
-    """
+    """Refuse a file that cannot be read; return how many bytes they hold, None if not known."""
     total: int | None = 0
     for name in names:
         try:
@@ -125,11 +121,6 @@ class BatchSizer:
     It grows while more lines are waiting and answers come quickly: on a server a kill -9 between
     answer and output loses the batch, so the first ones are small.
 
-    Args:
-        first: Lines of the first batch.
-        most: Lines of the largest.
-        most_bytes: Bytes after which a batch is full, however few lines they are.
-
     Attributes:
         lines: Lines of the next batch at most.
         held_bytes: Bytes that were read since the last batch.
@@ -145,7 +136,6 @@ class BatchSizer:
     """
 
     def __init__(self, first: int, most: int, most_bytes: int = 8 * 1024 * 1024) -> None:
-        """Begin with the first batch."""
         self.lines = first
         self.most = most
         self.most_bytes = most_bytes
@@ -172,16 +162,6 @@ def read_lines(
 
     What has come from a pipe is yielded before more is waited for. The end of a file ends its
     last line.
-
-    Args:
-        names: Files; "-" is standard input.
-        sizer: The size of each batch.
-        guard: Notices signals while waiting.
-        delimiter: The byte that ends a line.
-        on_read: Called with the number of bytes after each read.
-
-    Raises:
-        Failure: If a file cannot be read, or a line is longer than 256 MiB.
     """
 
     def count(size: int) -> None:
@@ -276,17 +256,9 @@ def _blocks(descriptor: int, guard: SignalGuard, on_read: Callable[[int], None])
 
 
 class Output:
-    """Writes lines to standard output without a buffer of its own.
-
-    Args:
-        delimiter: What ends each line.
-
-    Raises:
-        Failure: If standard output is closed.
-    """
+    """Writes lines to standard output without a buffer of its own."""
 
     def __init__(self, delimiter: bytes = b"\n") -> None:
-        """Take standard output."""
         if sys.stdout is None:
             raise Failure("standard output is closed")
         self._descriptor = sys.stdout.fileno()
@@ -303,12 +275,7 @@ class Output:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Write lines and return when the system has all of them.
-
-        Raises:
-            BrokenPipeError: If the reader has gone.
-            Failure: If they cannot be written, because the disk is full for instance.
-        """
+        """Write lines and return when the system has all of them; Failure if the disk is full."""
         if not lines:
             return
         left = memoryview(self._delimiter.join([*lines, b""]))
@@ -333,7 +300,6 @@ class SignalGuard:
     """
 
     def __init__(self) -> None:
-        """Note nothing yet."""
         self._noted: int | None = None
         self._before: dict[int, Any] = {}
         # Python calls a handler between two bytecodes, so for a signal that comes just before a
@@ -344,7 +310,6 @@ class SignalGuard:
         self._wakeup = -1
 
     def __enter__(self) -> Self:
-        """Begin to catch; what is ignored (nohup, a background job) stays ignored."""
         self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         for number in _CAUGHT:
             before = signal.getsignal(number)
@@ -359,7 +324,6 @@ class SignalGuard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave everything as it was."""
         for number, before in self._before.items():
             signal.signal(number, before)
         signal.set_wakeup_fd(self._wakeup)

@@ -33,12 +33,7 @@ REPLY_TIMEOUT = 2.0
 
 
 def sync_client(client: object) -> tuple[redis.Redis | redis.RedisCluster, bool]:
-    """Return a client for threads, and whether it was made here.
-
-    Raises:
-        ConfigurationError: If `client` is neither a client for threads nor a URL.
-        ServerError: If the URL does not answer as a Redis server.
-    """
+    """Return a client for threads, and whether it was made here."""
     if isinstance(client, (redis.Redis, redis.RedisCluster)):
         return client, False
     if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
@@ -97,11 +92,7 @@ async def _is_cluster_awaited(client: redis.asyncio.Redis) -> bool:
 
 
 def sync_clients(clients: object) -> list[tuple[redis.Redis | redis.RedisCluster, bool]]:
-    """Return the clients of several servers, each with whether it was made here; none connects.
-
-    Raises:
-        ConfigurationError: If they are not clients for threads or URLs, or two are the same.
-    """
+    """Return the clients of several servers, each with whether it was made here; none connects."""
     kinds = (redis.Redis, redis.RedisCluster)
     return [
         (each, False)
@@ -185,12 +176,8 @@ MEMORY_REPORT = Path("/proc/meminfo")
 def free_memory(connection: Mapping[str, Any]) -> int | None:
     """Return the bytes of memory that programs on this machine can still have.
 
-    Args:
-        connection: Parameters of the connections to a server.
-
-    Returns:
-        None unless the server is reached by a unix socket and the system reports the number. A TCP
-        connection to this machine may be a tunnel to another one.
+    None unless the server is reached by a unix socket: a TCP connection to this machine may be a
+    tunnel to another one.
     """
     if "path" not in connection:
         return None

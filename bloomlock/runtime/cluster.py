@@ -50,13 +50,10 @@ class Redirect:
         return [part for command in commands for part in (_ASKING, command)]
 
     def merge(self, replies: Replies, answers: Replies, lost: ConnectionLost | None = None) -> None:
-        """Put what the other server answered where it belongs among all replies.
+        """Put what the other server answered where it belongs among all replies, in place.
 
-        Args:
-            replies: The replies to the whole request; changed in place.
-            answers: The replies to what `prepare` gave, all of them or a prefix.
-            lost: What cut them off; stands for each answer that is missing. It must not be
-                raised for the whole request, whose other commands were carried out.
+        `lost` stands for each missing answer; it must not be raised for the whole request, whose
+        other commands were carried out.
         """
         if self.ask:
             answers = answers[1:] if self.whole else answers[1::2]

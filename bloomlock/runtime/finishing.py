@@ -22,10 +22,7 @@ _GO_ON: set[asyncio.Task[Any]] = set()
 async def finish(work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
     """Await something to its end, however often the caller is cancelled meanwhile.
 
-    Args:
-        work: What is awaited.
-        seconds: How long the caller waits after it was cancelled first; then the work goes on
-            without it. None: to the end.
+    With `seconds` the work goes on alone when the caller waited that long after it was cancelled.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)

@@ -17,7 +17,6 @@ class LockOwner:
     """An object with a lock of its own, which is another one, and free, in each child of fork."""
 
     def __init__(self) -> None:
-        """Make the lock."""
         self._renew_lock()
         _OWNERS.add(self)
 

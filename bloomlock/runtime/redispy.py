@@ -110,12 +110,7 @@ def close_quietly(connection: Connection) -> None:
 
 
 def open_connection(pool: Source, seconds: float | None = None) -> Connection:
-    """Return an open connection with the settings of a pool, which does not count it.
-
-    Args:
-        pool: The pool.
-        seconds: How long the server may be silent; None: as long as the pool allows.
-    """
+    """Return an open connection with the settings of a pool, which does not count it."""
     # RESP2: redis-py writes each message of RESP3 to a log before it returns it.
     settings = {**settings_of(pool), "protocol": 2}
     if seconds is not None:
@@ -227,13 +222,7 @@ def async_reply_reader(pool: Source | None) -> Callable[[Connection], Awaitable[
 
 
 async def async_read_push(connection: Connection, seconds: float | None = None) -> Any:
-    """Return the next message of a subscribed connection.
-
-    Args:
-        connection: The connection.
-        seconds: How long to wait, after which None is returned; None: as long as the connection's
-            settings allow.
-    """
+    """Return the next message of a subscribed connection."""
     return await connection.read_response(
         disable_decoding=True, timeout=seconds, disconnect_on_error=False, push_request=True
     )

@@ -46,7 +46,6 @@ class Listener:
     """
 
     def __init__(self, pool: Any) -> None:
-        """Keep the pool, whose settings a connection is made with."""
         self.channel = new_channel()
         self.pool = pool
         self._connection: Any = None
@@ -54,15 +53,7 @@ class Listener:
         self._pid = os.getpid()
 
     def connect(self, seconds: float | None = None) -> None:
-        """Connect and subscribe.
-
-        Args:
-            seconds: How long the server may be silent; None: as long as the client allows.
-
-        Raises:
-            ResponseError: If the server does not allow it.
-            redis.exceptions.RedisError, OSError: If it cannot be reached.
-        """
+        """Connect and subscribe."""
         connection = redispy.open_connection(self.pool, seconds)
         try:
             redispy.send(connection, encode_command("SUBSCRIBE", self.channel))
@@ -112,12 +103,7 @@ class Listener:
 
 
 def connect_listener(pool: Any, seconds: float | None = None) -> Listener | None:
-    """Return a listener, or None if the server does not let this client listen now.
-
-    Args:
-        pool: Whose settings a connection is made with.
-        seconds: See Listener.connect.
-    """
+    """Return a listener, or None if the server does not let this client listen now."""
     listener = Listener(pool)
     try:
         listener.connect(seconds)
@@ -139,7 +125,6 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        """Start without a connection."""
         self.channel = new_channel()
         self.loop = asyncio.get_running_loop()
         self._source: Any = None
@@ -157,12 +142,7 @@ class Hub:
         return self._connection is not None
 
     async def join(self, source: Any, seconds: float | None = None) -> bool:
-        """Begin to listen; return whether the server allows it. Each `join` needs a `part`.
-
-        Args:
-            source: A pool or a node of a cluster, whose settings a connection is made with.
-            seconds: How long connecting may take; None: as long as the client allows.
-        """
+        """Begin to listen; return whether the server allows it. Each `join` needs a `part`."""
         self._source = source
         try:
             async with asyncio.timeout(seconds):

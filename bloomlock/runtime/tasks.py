@@ -74,7 +74,6 @@ class Tasks:
         client: redis.asyncio.Redis | redis.asyncio.RedisCluster,
         members: Sequence[Tasks] = (),
     ) -> None:
-        """Keep the client; `members` are the runtimes of several servers, see `tasks_over`."""
         self.client: Any = client
         self._cluster: Any = client if isinstance(client, redis.asyncio.RedisCluster) else None
         self._members = members
@@ -541,7 +540,6 @@ class _Slots:
     """Bounds for each server that a client talks to."""
 
     def __init__(self) -> None:
-        """Start without a loop."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots: dict[str, asyncio.Semaphore] = {}
 

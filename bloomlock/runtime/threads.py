@@ -81,7 +81,6 @@ class Threads:
     def __init__(
         self, client: redis.Redis | redis.RedisCluster, members: Sequence[Threads] = ()
     ) -> None:
-        """Keep the client; `members` are the runtimes of several servers, see `threads_over`."""
         self.client: Any = client
         self._members = members
         self._cluster: Any = client if isinstance(client, redis.RedisCluster) else None
@@ -352,12 +351,6 @@ class Threads:
         """Give a connection back, or close it if MULTI or WATCH may be pending on it.
 
         Its next user would find its commands queued, or its EXEC refused.
-
-        Args:
-            lease: The connection.
-            commands: What it carried last.
-            replies: The replies to that.
-            watches: Whether an earlier request of the same core left a WATCH.
         """
         if (watches or commands[-1] == EXEC) and not ends_transaction(commands, replies):
             self._drop(lease)

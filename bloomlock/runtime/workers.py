@@ -36,7 +36,6 @@ class Workers:
     """
 
     def __init__(self) -> None:
-        """Start without threads."""
         self.start_over()
 
     def start_over(self) -> None:
@@ -83,7 +82,6 @@ class Line:
     """What is asked of one server for one token, one after the other."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._lock = threading.RLock()
         self._jobs: deque[Job] = deque()
         self._runs = False
@@ -121,11 +119,7 @@ class Line:
 def within(seconds: float, line: list[Any], work: Callable[[], T], late: Callable[[T], None]) -> T:
     """Return what `work` returns; ConnectionLost when time is up, while it goes on.
 
-    Args:
-        seconds: How long it is awaited.
-        line: See Limit; the work comes after what goes on there.
-        work: Run in another thread, or in this one if there can be no other.
-        late: Gets the result if that came too late.
+    It comes after what goes on in `line` (see Limit); `late` gets a result that came too late.
     """
     awaited = _Awaited(work, late)
     Line.of(line).append(awaited.run)

@@ -78,23 +78,14 @@ class Home:
             return None
 
     def prepare(self) -> None:
-        """Create what is missing, closed to all other users.
-
-        Raises:
-            ServerError: A directory cannot be created, or it or a file in it belongs to
-                another user or can be written by others.
-        """
+        """Create what is missing, closed to all other users."""
         _make_private(self.data_dir)
         if self.socket_path.parent != self.data_dir:
             _make_private(self.socket_path.parent)
         self.check_files()
 
     def check_files(self) -> None:
-        """Refuse files that others may have put in the places of those that are written here.
-
-        Raises:
-            ServerError: One is a link, is no file, or belongs to another user.
-        """
+        """Refuse files that others may have put in the places of those that are written here."""
         old_log = self.log_file.with_suffix(".log.1")
         for path in (self.start_lock, self.life_lock.path, self.pid_file, self.log_file, old_log):
             found = _lstat(path)
@@ -102,14 +93,7 @@ class Home:
                 _refuse_planted(path, found)
 
     def check(self) -> bool:
-        """Return whether there is a socket, and refuse one that others could have put there.
-
-        Returns:
-            False if a directory or the socket is missing.
-
-        Raises:
-            ServerError: One of them belongs to another user or is of another kind.
-        """
+        """Return whether there is a socket; refuse one that others could have put there."""
         if not is_private(self.data_dir) or not is_private(self.socket_path.parent):
             return False
         found = _lstat(self.socket_path)
@@ -144,9 +128,7 @@ class LifeLock:
         """Take the lock if it is free, and close this process's copy of it in the end.
 
         A process started inside with the yielded descriptor (`pass_fds`) goes on holding the lock.
-
-        Yields:
-            The descriptor, or None if a server lives (or a process looks at the lock right now).
+        None is yielded if a server lives (or a process looks at the lock right now).
         """
         import fcntl  # noqa: PLC0415 - does not exist on Windows, where URLs are used all the same
 
@@ -182,11 +164,7 @@ class LifeLock:
             os.close(fd)
 
     def wait_free(self, deadline: float) -> bool:
-        """Wait until no server lives, at most until `deadline` (`time.monotonic`).
-
-        Returns:
-            Whether it is gone.
-        """
+        """Wait until no server lives, at most until `deadline`; return whether it is so."""
         while self.is_held():
             if time.monotonic() >= deadline:
                 return False
@@ -206,11 +184,7 @@ class LifeLock:
 
 
 def find_home() -> Home:
-    """Compute the paths of this user's embedded server; touches nothing.
-
-    Raises:
-        ConfigurationError: BLOOMLOCK_HOME is not an absolute path.
-    """
+    """Compute the paths of this user's embedded server; touches nothing."""
     named = os.environ.get(HOME_VARIABLE)
     path = Path(named or platformdirs.user_data_dir("bloomlock", appauthor=False))
     if str(path).startswith("~"):
@@ -239,11 +213,7 @@ def fits_socket(path: Path) -> bool:
 
 
 def short_temp_dir() -> Path:
-    """Return a directory for temporary directories that are to hold a socket.
-
-    Raises:
-        ServerError: Every candidate is too long.
-    """
+    """Return a directory for temporary directories that are to hold a socket."""
     for base in (Path(tempfile.gettempdir()), _fixed_temp_dir()):
         if fits_socket(base / "bloomlock-xxxxxxxxxxxx" / _SOCKET_NAME):
             return base
@@ -254,12 +224,7 @@ def short_temp_dir() -> Path:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a file that only this user can have made, and return its descriptor.
-
-    Raises:
-        ServerError: It is a link, no file, or belongs to another user; nothing of it is changed.
-        OSError: As os.open.
-    """
+    """Open a file that only this user can have made; nothing of another one is changed."""
     # A pipe would be waited for.
     safe = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -277,12 +242,7 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def is_private(path: Path) -> bool:
-    """Return whether a directory exists, and refuse one that others own; close it to others.
-
-    Raises:
-        ServerError: It belongs to another user, can be written by others, is no directory or
-            cannot be looked at.
-    """
+    """Return whether a directory exists, and refuse one that others own; close it to others."""
     found = _lstat(path)
     if found is None:
         return False

@@ -64,7 +64,6 @@ class PrivateServer:
         config: Mapping[str, ConfigValue] | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Check the parameters; starts nothing yet."""
         self._binary = valkey_binary() if binary is None else _checked_binary(binary)
         self._wanted_port = _checked_port(port)
         self._port: int | None = None
@@ -75,7 +74,6 @@ class PrivateServer:
         self._owner = os.getpid()
 
     def __enter__(self) -> Self:
-        """Start the server and return this object."""
         self.start()
         return self
 
@@ -85,11 +83,9 @@ class PrivateServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Kill the server and remove its temporary directory."""
         self.close()
 
     def __repr__(self) -> str:
-        """Show the program and whether it runs."""
         state = f"pid={self.pid}" if self.running else "not running"
         return f"<PrivateServer {self._binary.name} {state}>"
 
@@ -245,22 +241,11 @@ class PrivateServer:
 
 
 class _Child:
-    """A child process that cannot outlive this one.
-
-    Args:
-        command: Program and arguments.
-        directory: Where it works.
-        log_file: Where its output is appended.
-        leftover: A directory to remove if this process is killed.
-
-    Raises:
-        ServerError: It cannot be started.
-    """
+    """A child process that cannot outlive this one."""
 
     def __init__(
         self, command: Sequence[str], directory: Path, log_file: Path, leftover: Path | None
     ) -> None:
-        """Start it."""
         self._owner = os.getpid()
         self._guard = ProcessGuard(leftover=leftover)
         try:

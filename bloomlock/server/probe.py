@@ -80,13 +80,7 @@ def log_size(path: Path) -> int:
 
 
 def log_tail(path: Path, since: int = 0, lines: int = 3) -> str:
-    """Return the last lines a server wrote to its log, joined to one.
-
-    Args:
-        path: The log.
-        since: Do not look before this byte.
-        lines: How many lines at most.
-    """
+    """Return the last lines a server wrote to its log from byte `since` on, joined to one."""
     try:
         with path.open("rb") as log:
             log.seek(max(since, log_size(path) - _TAIL_BYTES))
@@ -133,11 +127,7 @@ def unreachable(home: Home, answer: Answer) -> ServerError:
 
 
 def refuse_other_host(home: Home) -> None:
-    """Refuse data that a server on another machine works on.
-
-    Raises:
-        ServerError: It is so.
-    """
+    """Refuse data that a server on another machine works on."""
     host = home.life_lock.foreign_host()
     if host is not None:
         raise ServerError(

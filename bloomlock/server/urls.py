@@ -48,15 +48,8 @@ def find_address(
 ) -> Address:
     """Return the URL to connect to; the embedded server is started if it is that.
 
-    Args:
-        client: The URL that was given; None: that of the environment, or the embedded server's.
-        environment: Where `BLOOMLOCK_URL` and `REDIS_URL` are looked up, in this order.
-        name: What the parameter is called in a message.
-        schemes: What a URL may start with.
-
-    Raises:
-        ConfigurationError: It is no URL of a Redis server.
-        ServerError: The embedded server cannot be started.
+    Without `client` it is that of the environment, or the embedded server's; `name` is what the
+    parameter is called in a message.
     """
     found = find_url(client, environment, name, schemes)
     return found or Address(embedded_url(), EMBEDDED)
@@ -84,11 +77,7 @@ def checked_address(
     kind: str = "a URL that starts with ",
     schemes: tuple[str, ...] = SCHEMES,
 ) -> Address:
-    """Return a URL with its source.
-
-    Raises:
-        ConfigurationError: It is none, or its password is not written as a URL needs it.
-    """
+    """Return a URL with its source; refuse one whose password is not written as a URL needs it."""
     if not isinstance(url, str) or not url.startswith(schemes):
         raise ConfigurationError(
             f"{source} must be {kind}{', '.join(schemes[:-1])} or {schemes[-1]}, not {shown(url)}"
@@ -160,9 +149,7 @@ def _is_ambiguous(url: str) -> bool:
 def explained(address: Address) -> Iterator[None]:
     """Turn what connecting to a server that is none raises into one sentence.
 
-    Raises:
-        ConfigurationError: The URL makes no client.
-        ServerError: The server does not answer, or not as a Redis server.
+    ConfigurationError if the URL makes no client, ServerError if no Redis server answers there.
     """
     url = hide_secret(address.url)
     try:

@@ -44,12 +44,6 @@ class Frontier:
     """The queue and the workers' state."""
 
     def __init__(self, url: str, client: redis.Redis) -> None:
-        """Keep the connection.
-
-        Args:
-            url: Address of the server, for the workers.
-            client: A client of it, for this process.
-        """
         self.url = url
         self.client = client
         self._run = uuid.uuid4().hex[:12]
@@ -58,15 +52,7 @@ class Frontier:
 
     @classmethod
     def connect(cls, url: str | None) -> Self:
-        """Connect to the server.
-
-        Args:
-            url: Its URL; None: `BLOOMLOCK_URL`, `REDIS_URL`, or the embedded server.
-
-        Raises:
-            ConfigurationError: The URL is none of a Redis server.
-            ServerError: It does not answer within three seconds, or not like a Redis server.
-        """
+        """Connect to the server."""
         address = find_address(url, name="url")
         with explained(address):
             client = redis.Redis.from_url(
@@ -79,20 +65,13 @@ class Frontier:
         return cls(address.url, client)
 
     def __enter__(self) -> Self:
-        """Use the connection for the length of a `with` block."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the connection."""
         self.client.close()
 
     def open_queue(self, name: str, workers: int) -> None:
-        """Take the queue of a filter; each worker counts as busy until it marks itself idle.
-
-        Args:
-            name: The filter's name. What an earlier job left in its queue is crawled first.
-            workers: How many workers there are.
-        """
+        """Take a filter's queue, with what an earlier job left in it; all workers count as busy."""
         self.queue = f"bloomlock:crawl:{name}:queue"
         self.client.hset(self.busy, mapping=dict.fromkeys(map(str, range(workers)), 1))
 
@@ -117,11 +96,7 @@ class Frontier:
             yield from self.client.lrange(self.queue, first, first + _AT_ONCE - 1)
 
     def memory_of_exact_set(self, fingerprints: list[str]) -> int | None:
-        """Make a set of the fingerprints, as scrapy-redis does, ask for its size, delete it.
-
-        Returns:
-            Its memory in bytes; None where there is nothing to store or the server does not say.
-        """
+        """Return the bytes of a set of them as scrapy-redis makes it; None: not known."""
         key = f"bloomlock:crawl:{self._run}:exact"
         try:
             for first in range(0, len(fingerprints), _AT_ONCE):
@@ -158,11 +133,7 @@ class SharedQueue(FifoQueue):  # type: ignore[misc] # scrapy_redis ships no type
     """First in, first out; marks workers as busy and idle."""
 
     def pop(self, timeout: int = 0) -> Request | None:
-        """Take the oldest request, if there is one. One round trip.
-
-        Args:
-            timeout: Not used: waiting here would block the reactor.
-        """
+        """Take the oldest request, if any. One round trip; waiting would block the reactor."""
         del timeout
         with self.server.pipeline(transaction=True) as transaction:
             transaction.hset(*self.spider.in_flight, 1)

@@ -78,17 +78,6 @@ def run(
     Blocks until every page is fetched, the page limit is reached, the workers have failed, or
     the user interrupts; in each case all processes have ended on return, and the keys the job
     made are deleted unless they are to be kept.
-
-    Args:
-        options: What to crawl and how.
-        on_progress: Called about ten times a second.
-
-    Returns:
-        What was fetched, missed, fetched twice, and what went wrong.
-
-    Raises:
-        ConfigurationError: An option is not usable.
-        ServerError: The Redis server does not answer, or the embedded one cannot be started.
     """
     show = on_progress or (lambda _: None)
     with (

@@ -59,16 +59,6 @@ def pydoc_site(on_render: Callable[[int, int], None] = lambda _done, _total: Non
     """Return the folder of rendered pages, rendering it first where the cache has none.
 
     Two processes that render at the same time do the work twice and keep one result.
-
-    Args:
-        on_render: Called with the pages rendered and their number, several times a second.
-
-    Returns:
-        A folder with `index.html` and one page for each module; every link between them resolves.
-
-    Raises:
-        OSError: The cache directory cannot be written.
-        RuntimeError: A rendering process failed or took longer than three minutes.
     """
     version = f"{platform.python_implementation()}-{platform.python_version()}-v{_FORMAT}"
     folder = Path(platformdirs.user_cache_dir("bloomlock")) / f"pydoc-{version}"

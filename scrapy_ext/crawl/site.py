@@ -54,15 +54,7 @@ class Target:
 def open_target(
     source: str | None, on_render: Callable[[int, int], None] = lambda _done, _total: None
 ) -> Iterator[Target]:
-    """Make the site that the user named, for the length of a `with` block.
-
-    Args:
-        source: An http or https URL, a folder of HTML, or None for the pydoc pages.
-        on_render: Called with the pages rendered and their number while there are pages to render.
-
-    Raises:
-        ConfigurationError: The source is neither.
-    """
+    """Serve a folder of HTML, the pydoc pages (None), or take the URL of a site elsewhere."""
     parts = urlsplit(source or "")
     if source is not None and parts.scheme in {"http", "https"}:
         if not parts.hostname:
@@ -93,9 +85,6 @@ class FolderServer:
 
         The port follows from the folder's path, so that a folder keeps its address and a named
         filter knows its pages again; where it is taken, any free one will do.
-
-        Args:
-            folder: An existing folder. Its `index.html`, or else its listing, is the start page.
         """
         self.token = secrets.token_urlsafe(16)
         handler = partial(_Handler, token=self.token, directory=str(folder))
@@ -111,12 +100,10 @@ class FolderServer:
         return f"http://127.0.0.1:{self._server.server_port}/"
 
     def __enter__(self) -> Self:
-        """Start answering."""
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop answering and give the port back."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=5)

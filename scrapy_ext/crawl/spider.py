@@ -89,14 +89,6 @@ class SiteSpider(Spider):
     name = "site"
 
     def __init__(self, config: CrawlConfig, journal: Journal, worker: int, **kwargs: Any) -> None:
-        """Keep what the job gave the worker.
-
-        Args:
-            config: The job.
-            journal: Where this worker writes what it met.
-            worker: This worker's number.
-            kwargs: For Scrapy.
-        """
         super().__init__(**kwargs)
         self.config = config
         self.journal = journal
@@ -201,8 +193,7 @@ def _join(base: str, link: str) -> str:
 def same_site(first: str, second: str) -> bool:
     """Return whether two URLs name the same host and port; http and https count as one.
 
-    Raises:
-        ValueError: One of them is no URL.
+    ValueError if one of them is no URL.
     """
     return _site(first) == _site(second)
 

@@ -28,7 +28,6 @@ class Journal:
     """The journal of one worker."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file for appending."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._met: set[str] = set()
         self.checked = 0
@@ -107,11 +106,7 @@ class CrawlStats:
         return [self.found[key] for key, times in self.fetched.items() if times > 1]
 
     def lost(self, queued: Iterable[str]) -> set[str]:
-        """Return the links called new that no worker fetched, was refused, or will fetch.
-
-        Args:
-            queued: Fingerprints of what is still in the queue.
-        """
+        """Return the links called new that no worker fetched, was refused, or will fetch."""
         return self.won.keys() - self._settled(queued)
 
     def never_new(self, queued: Iterable[str]) -> set[str]:
@@ -129,16 +124,11 @@ class JournalReader:
     """Reads what was appended to the journals since it last looked."""
 
     def __init__(self, paths: list[Path]) -> None:
-        """Keep the paths; the files need not exist yet."""
         self._paths = paths
         self._offsets = [0] * len(paths)
 
     def read_into(self, stats: CrawlStats) -> bool:
-        """Add the new whole lines to the stats.
-
-        Returns:
-            Whether there was anything but counters.
-        """
+        """Add the new whole lines to the stats; return whether there was anything but counters."""
         is_news = False
         for worker, path in enumerate(self._paths):
             if not path.exists():

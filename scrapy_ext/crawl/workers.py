@@ -44,13 +44,6 @@ class Workers:
     """
 
     def __init__(self, folder: Path, workers: int, last_pages: float) -> None:
-        """Name the files of the workers.
-
-        Args:
-            folder: A private folder that holds `config.json`.
-            workers: How many processes.
-            last_pages: How long a worker may take to end, in seconds.
-        """
         self.journals = [folder / f"worker-{number}.journal" for number in range(workers)]
         self._config = folder / "config.json"
         self._last_pages = last_pages
@@ -58,7 +51,6 @@ class Workers:
         self._killed: set[int] = set()
 
     def __enter__(self) -> Self:
-        """Start the processes."""
         try:
             for number, journal in enumerate(self.journals):
                 self._processes.append(self._start(journal, number))
@@ -68,7 +60,6 @@ class Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End whatever still runs."""
         self.kill()
 
     def _start(self, journal: Path, number: int) -> subprocess.Popen[bytes]:
