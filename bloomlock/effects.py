@@ -265,7 +265,6 @@ class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is a
     def __init__(
         self, cause: Exception, *, sent: bool, replies: Replies, written: int | None = None
     ) -> None:
-        """Keep what is known."""
         super().__init__(str(cause))
         self.cause = cause
         self.sent = sent

@@ -74,7 +74,6 @@ class FilterKeys:
     """
 
     def __init__(self, name: str, prefix: str = DEFAULT_PREFIX) -> None:
-        """Keep the escaped name and the prefix."""
         self.name = check_name(name)
         self.prefix = check_prefix(prefix)
         self._tag = escape(name)
@@ -114,11 +113,7 @@ class LockKeys(NamedTuple):
 
     @classmethod
     def of(cls, name: str, prefix: str = DEFAULT_PREFIX) -> LockKeys:
-        """Return the keys of the lock of this name.
-
-        Raises:
-            ConfigurationError: If the name or the prefix is not usable.
-        """
+        """Return the keys of the lock of this name."""
         return cls.at(f"{check_prefix(prefix)}{{{escape(check_name(name))}}}:lock")
 
     @classmethod

@@ -84,18 +84,7 @@ def add_many(
 
 
 class Stream:
-    """Items of an iterable with their answers, a chunk at a time.
-
-    Args:
-        state: The filter.
-        items: Any iterable; read no further than a chunk at a time.
-        route: The way they are to take.
-        batch_size: Items of a chunk at most; None: as many as are worth while.
-
-    Raises:
-        TypeError: If `items` is one item and not many.
-        ConfigurationError: If the route or the batch size is not possible.
-    """
+    """Items of an iterable with their answers; it is read no further than a chunk at a time."""
 
     def __init__(
         self,
@@ -104,7 +93,6 @@ class Stream:
         route: Route,
         batch_size: int | None,
     ) -> None:
-        """Read nothing yet."""
         self._state = state
         self._chunks = Chunks(state, items, route, finish=True, batch_size=batch_size)
         self._ask = partial(_add_chunk, state, route=route)
@@ -113,10 +101,8 @@ class Stream:
     def add_next(self) -> Core[list[tuple[str | bytes, bool]]]:
         """Add the next items; return each with its answer, none at the end.
 
-        Raises:
-            PartialResultError: After the items that were answered before it stopped; its `results`
-                begin with the first that was not.
-            Exception: What the iterable raises, as it is, after the items before it.
+        After a PartialResultError `results` begins with the first item without an answer. What the
+        iterable raises passes through, after the items before it.
         """
         if self._failure is not None:
             raise self._failure

@@ -77,7 +77,6 @@ class CallBatch:
     """
 
     def __init__(self, state: FilterState, calls: Sequence[Call]) -> None:
-        """Start without outcomes."""
         self.outcomes: list[Outcome] = [None] * len(calls)
         self._state = state
         self._calls = calls
@@ -235,16 +234,11 @@ class Run(Protocol):
 class Coalescer:
     """The single calls of one filter on one event loop.
 
-    Args:
-        state: The filter.
-        run: Carries out its cores.
-
     Attributes:
         loop: The event loop that was running when it was made.
     """
 
     def __init__(self, state: FilterState, run: Run) -> None:
-        """Start idle."""
         self.loop = asyncio.get_running_loop()
         self._state = state
         self._run = run
@@ -258,12 +252,7 @@ class Coalescer:
         self._task: asyncio.Task[None] | None = None
 
     async def call(self, item: str | bytes, *, write: bool) -> bool:
-        """Add an item (True: new) or ask for it (True: seen).
-
-        Raises:
-            BloomlockError: If the filter was closed before the call was sent.
-            Exception: What the call raises when it is made alone.
-        """
+        """Add an item (True: new) or ask for it (True: seen)."""
         if self._apart:
             return await self._call_alone(item, write)
         if not self._busy and not self._locks:

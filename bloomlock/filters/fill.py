@@ -61,7 +61,6 @@ class FillWatch(LockOwner):
     def __init__(
         self, name: str, *, refuse: bool, clock: Callable[[], float] | None = None
     ) -> None:
-        """Start knowing nothing."""
         super().__init__()
         self.refuse = refuse
         self.full = False

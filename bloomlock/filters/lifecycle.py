@@ -79,18 +79,8 @@ def attach(
 ) -> Core[Descriptor]:
     """Return the descriptor of the filter, creating the filter where it is missing.
 
-    Args:
-        keys: The filter's keys.
-        wanted: Parameters of the filter; None only attaches to what is there.
-        generation: The generation to give a filter that has to be created.
-        recreate: Start anew where a filter was but its bitmap or descriptor is gone.
-        key: The key of a filter that is only attached to.
-
-    Raises:
-        FilterNotFoundError: If `wanted` is None and there is nothing.
-        FilterMismatchError: If something else than the wanted filter is stored there.
-        FilterLostError: If part of the filter is gone and `recreate` is False.
-        ConfigurationError: If it has to be created and the server has not the memory for it.
+    Without `wanted` it only attaches, to a filter with this `key`. A filter of which a part is gone
+    is a FilterLostError, or starts anew (`recreate`).
 
     Cost: one round trip if the filter is there (one more for each further shard).
     """
@@ -116,12 +106,7 @@ def attach(
 
 
 def renew(keys: FilterKeys, generation: int, key: HashKey | None) -> Core[Descriptor]:
-    """Empty the filter: the same parameters, a new generation, all bits 0.
-
-    Raises:
-        FilterNotFoundError: If there is no such filter.
-        FilterMismatchError: If there is one with another key.
-    """
+    """Empty the filter: the same parameters, a new generation, all bits 0."""
 
     def decide(found: Found, broken: set[int]) -> Descriptor | None:  # noqa: ARG001 - all is emptied
         if found.descriptor is None:
@@ -247,13 +232,7 @@ class _Server:
 def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core[None]:
     """Refuse to create a filter that the memory of its servers has no room for.
 
-    Args:
-        keys: The filter's keys.
-        planned: What is to be created.
-        replaces: Whether there may be shards of an earlier filter, whose memory becomes free.
-
-    Raises:
-        ConfigurationError: If there is no room; the sentence has both figures.
+    `replaces`: there may be shards of an earlier filter, whose memory becomes free.
 
     Cost: one round trip; in a cluster, or if something is replaced, one for each shard. A server
     that does not answer INFO is taken to have room.

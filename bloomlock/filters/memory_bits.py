@@ -45,7 +45,6 @@ class MappedFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], mapped: mmap.mmap) -> None:
-        """Take the mapping; the file is whole."""
         self._path = os.fspath(path)
         self._mapped = mapped
         self._length = len(mapped)
@@ -76,11 +75,6 @@ class MemoryBits(LockOwner):
     no lock: no writer ever clears a bit that was set before it began. A child of fork has the bits
     as they were at that instant; what another thread of the parent was clearing may be half there.
 
-    Args:
-        descriptor: What says where the bits of an item lie.
-        images: One array for each shard, which this object then owns; None: all bits 0.
-        file: The mapped file the images lie in, if they do.
-
     Attributes:
         images: The arrays.
         writable: Whether bits can be set.
@@ -92,7 +86,6 @@ class MemoryBits(LockOwner):
         images: Sequence[Bytes] | None = None,
         file: MappedFile | None = None,
     ) -> None:
-        """Take the images or make them."""
         super().__init__()
         length = image_bytes(descriptor)
         if images is None:

@@ -77,12 +77,6 @@ def save(path: FilePath, descriptor: Descriptor, bits: MemoryBits) -> None:
 def load(path: FilePath, mode: Mode, key: HashKey | None = None) -> tuple[Descriptor, MemoryBits]:
     """Map the file into memory.
 
-    Raises:
-        ConfigurationError: If `mode` is none, or the file is not a whole file of this format, or
-            with mode "r+" another object has it open so.
-        FilterMismatchError: If it holds a filter with another key.
-        OSError: If the file cannot be opened.
-
     Cost: the header is read; bits are read by the system when they are touched.
     """
     if mode not in get_args(Mode):

@@ -229,7 +229,6 @@ class Changed(Exception):  # noqa: N818 - an event for the loop that looks again
     """Another client changed the filter meanwhile, or a generation was found broken."""
 
     def __init__(self, broken: Iterable[int] = ()) -> None:
-        """Keep the generations that have lost a shard."""
         super().__init__()
         self.broken = set(broken)
 

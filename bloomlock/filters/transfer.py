@@ -67,12 +67,7 @@ BYTES_PER_TRIP = 2 * 1024 * 1024
 
 
 def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
-    """Add everything that a filter in the process holds; may be repeated.
-
-    Raises:
-        ConfigurationError: If items have other bits there.
-        FilterLostError: If the filter was cleared or lost meanwhile and `on_lost="raise"`.
-    """
+    """Add everything that a filter in the process holds; may be repeated."""
 
     def send(view: View) -> Core[bool | None]:
         memory._core.check_same_bits(view.descriptor)  # noqa: SLF001 - our own class
@@ -95,9 +90,6 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
     """Return the bits as a filter in the process.
 
     What was added before is in it, what is added meanwhile may be, some bits of an item included.
-
-    Raises:
-        FilterLostError: As `merge`.
     """
 
     def read(view: View) -> Core[MemoryBloomFilter | None]:
@@ -129,13 +121,7 @@ def _fetch_shard(shard: Shard) -> Core[Bytes | None]:
 
 
 def copy(state: FilterState, keys: FilterKeys) -> Core[None]:
-    """Copy the filter to new keys.
-
-    Raises:
-        ConfigurationError: If there is something under the new name, or no memory for it.
-        FilterLostError: If source or copy were cleared, deleted or lost meanwhile; what was
-            copied is deleted again.
-    """
+    """Copy the filter to new keys; a copy that does not succeed is deleted again."""
     view = yield from state.current()
     target = view.descriptor.with_generation(new_generation(), COPYING)
     yield from check_room(keys, target, replaces=False)

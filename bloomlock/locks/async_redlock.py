@@ -48,7 +48,6 @@ class AsyncRedlock(AsyncLock):
         ttl: float | None = None,
         **options: Unpack[RedlockParameters],
     ) -> None:
-        """Check the parameters; see Redlock."""
         self._use(make_session(name, ttl, **options), clients)
 
     def _start(self, client: Any) -> None:

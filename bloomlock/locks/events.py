@@ -46,7 +46,6 @@ class Events:
     """
 
     def __init__(self, observer: Observer | None) -> None:
-        """Start with nothing to report."""
         self._observer = observer
         self._start_over()
 

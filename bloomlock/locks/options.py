@@ -87,7 +87,6 @@ class LockOptions:
     wait_s: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Check what was given, and work out what follows from it."""
         if self.timeout is not None and self.ttl is not None:
             raise ConfigurationError("ttl and timeout mean the same here; give one of them")
         for name, least in (("sleep", 0.0), ("max_hold", SHORTEST_TTL), ("blocking_timeout", 0.0)):

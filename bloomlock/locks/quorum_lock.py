@@ -42,13 +42,6 @@ class MajorityAttempt(Attempt):
 
     There is no queue across servers; the pauses keep two who ask at once from sharing the
     votes between them again and again.
-
-    Args:
-        steps: Of the lock.
-        request: Who asks; gets a fresh token for each poll.
-        until: Give up then, by the clock; None: never; at or before now: poll once.
-        clock: Seconds, counting in suspend.
-        pause: Returns the seconds to the next poll.
     """
 
     def __init__(
@@ -59,22 +52,16 @@ class MajorityAttempt(Attempt):
         clock: Callable[[], float],
         pause: Callable[[], float],
     ) -> None:
-        """Prepare; nothing is sent yet."""
         super().__init__(steps, request, until, clock)
         self._majority = steps
         self._pause = pause
         self._ballot: Ballot | None = None
 
     def run(self) -> Core[Obtained | None]:
-        """Poll until a majority has given the lock for a time that is not over yet.
+        """Poll until a majority has given the lock for long enough; None: others had it.
 
-        Returns:
-            The lock, or None if others had it; nothing is left on any server that answers then.
-
-        Raises:
-            QuorumError: If no majority gave a vote when time was up, or, without a limit, for
-                longer than the lease.
-            ConfigurationError: If two of the servers are one.
+        Then nothing is left on any server that answers. QuorumError if no majority gave a vote
+        when time was up, or, without a limit, for longer than the lease.
         """
         self.begun = True
         outage_since = self._clock()
@@ -132,15 +119,7 @@ def _are_up(votes: Sequence[Vote | None]) -> bool:
 
 
 class RedlockSession(LockSession):
-    """One lock object over several servers.
-
-    Args:
-        name: What users call it.
-        keys: Its keys, the same on each server.
-        options: The parameters it shares with other locks.
-        limits: Those that it alone has.
-        jitter: Returns a random number between two.
-    """
+    """One lock object over several servers."""
 
     steps: MajoritySteps
 
@@ -152,7 +131,6 @@ class RedlockSession(LockSession):
         limits: Limits,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """Keep the parameters; `attach` follows."""
         super().__init__(name, keys, options)
         self.limits = limits
         self._jitter = jitter
@@ -200,12 +178,7 @@ SHORTEST_PAUSE = 0.001
 def make_session(
     name: str, ttl: float | None, **parameters: Unpack[RedlockParameters]
 ) -> RedlockSession:
-    """Return the session of a lock with these parameters; see Redlock.
-
-    Raises:
-        ConfigurationError: If one of them is not usable.
-        TypeError: If there is none of that name.
-    """
+    """Return the session of a lock with these parameters; see Redlock."""
     known = RedlockParameters.__annotations__.keys()
     if unknown := next((key for key in parameters if key not in known), None):
         raise TypeError(f"a Redlock has no parameter {unknown!r}")

@@ -88,7 +88,6 @@ class Redlock(Lock):
         ttl: float | None = None,
         **options: Unpack[RedlockParameters],
     ) -> None:
-        """Check the parameters."""
         self._use(make_session(name, ttl, **options), clients)
 
     def _start(self, client: Any) -> None:

@@ -45,7 +45,6 @@ class Tokens:
     """
 
     def __init__(self) -> None:
-        """Draw the random part."""
         self.start_over()
 
     def start_over(self) -> None:
@@ -85,7 +84,6 @@ class Holdings:
     """
 
     def __init__(self, *, shared: bool = False) -> None:
-        """Start with none."""
         self.has_ended: Callable[[Any], bool] = lambda _: False
         self._shared = shared
         self._holds: dict[object, tuple[Hold, ...]] = {}
@@ -185,7 +183,6 @@ class Holdings:
         return {hold.token for hold in list(self._owners)}
 
     def __contains__(self, hold: Hold) -> bool:
-        """Return whether a hold was not given back yet."""
         return hold in self._owners
 
     def owner_of(self, hold: Hold) -> object:
@@ -233,7 +230,6 @@ class LockSession:
         may_join: bool = False,
         reentrant: bool = False,
     ) -> None:
-        """Keep the parameters; `attach` follows when there is a client."""
         self.name = name
         self.keys = keys
         self.options = options

@@ -105,11 +105,9 @@ class Schedule:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self._watches: dict[int, Watch] = {}
 
     def __len__(self) -> int:
-        """Return how many holds are watched."""
         return len(self._watches)
 
     def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> Watch:
@@ -149,11 +147,7 @@ class Schedule:
         return over
 
     def take_abandoned(self, has_ended: Callable[[object], bool]) -> list[Watch]:
-        """Take out and return the holds of owners that can give nothing back any more.
-
-        Args:
-            has_ended: Whether an owner can do nothing more.
-        """
+        """Take out and return the holds of owners that can give nothing back any more."""
         abandoned = []
         for watch in list(self._watches.values()):
             session = watch.session()
@@ -260,7 +254,6 @@ class Watchdog:
     """Watches the holds of all threads."""
 
     def __init__(self) -> None:
-        """Start without a thread."""
         self.start_over()
 
     def start_over(self) -> None:
@@ -395,7 +388,6 @@ class AsyncWatchdog:
     """Watches the holds of all tasks of one loop; get it by `watchdog_of_loop`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start without a timer."""
         # The loop must not be kept alive by what is kept for it.
         self._loop = weakref.ref(loop)
         self._schedule = Schedule()

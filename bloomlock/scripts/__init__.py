@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
 
 class Script:
-    """One script of this folder.
-
-    Args:
-        names: File names without ".lua"; several are one script, the shared part first.
-    """
+    """One script of this folder."""
 
     def __init__(self, *names: str) -> None:
-        """Read the source and compute its digest."""
         folder = files(__package__)
         self.source = "".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
@@ -49,9 +44,6 @@ class Script:
         """Run the script once for each call, all in one round trip (two where it was not loaded).
 
         A NOSCRIPT error means that nothing ran, so those calls are sent again, with the source.
-
-        Returns:
-            One reply for each call; an error the server answered, or ConnectionLost, as it is.
         """
         key = calls[0][0][0]
         commands = [self.by_digest(*call) for call in calls]

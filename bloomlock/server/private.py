@@ -74,6 +74,7 @@ class PrivateServer:
         self._owner = os.getpid()
 
     def __enter__(self) -> Self:
+        """Start the server and return this object."""
         self.start()
         return self
 
@@ -83,9 +84,11 @@ class PrivateServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Kill the server and remove its temporary directory."""
         self.close()
 
     def __repr__(self) -> str:
+        """Show the program and whether it runs."""
         state = f"pid={self.pid}" if self.running else "not running"
         return f"<PrivateServer {self._binary.name} {state}>"
 
@@ -241,7 +244,7 @@ class PrivateServer:
 
 
 class _Child:
-    """A child process that cannot outlive this one."""
+    """A child process that cannot outlive this one; then `leftover` is removed."""
 
     def __init__(
         self, command: Sequence[str], directory: Path, log_file: Path, leftover: Path | None

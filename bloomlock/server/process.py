@@ -88,7 +88,7 @@ def spawn(home: Home, life_fd: int, deadline: float) -> int:
 
 
 def end(home: Home, deadline: float) -> None:
-    """End a server that cannot be asked to go: a signal, and half-way to the deadline a stronger one.
+    """End a server that cannot be asked: a signal, and half-way to `deadline` a stronger one.
 
     Its life lock has to be held, which vouches for the pid file.
     """

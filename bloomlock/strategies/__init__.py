@@ -50,7 +50,6 @@ class BatchStrategies:
     """
 
     def __init__(self, strategy: Strategy) -> None:
-        """Assume that all are allowed."""
         self.script = WithFallback(LuaStrategy(), strategy)
         self.bitmap = WithFallback(BitmapStrategy(), strategy)
         self.merge = WithFallback(MergeStrategy(), strategy)

@@ -107,27 +107,18 @@ def encode_few(shard: Shard, offsets: Sequence[int], write: bool) -> bytes:
 
 
 class Bitfields:
-    """Rows as BITFIELDs of up to 1000 operations, encoded while others are on their way.
-
-    Args:
-        shard: Where the bits are.
-        rows: Offsets of each item.
-        write: Whether to set the bits as well.
-    """
+    """Rows as BITFIELDs of up to 1000 operations, encoded while others are on their way."""
 
     def __init__(self, shard: Shard, rows: Rows, write: bool) -> None:
-        """Encode nothing yet."""
         self._shard = shard
         self._rows = rows
         self._write = write
         self._size: int = max(1, OPERATIONS_PER_COMMAND // rows.shape[1])
 
     def __len__(self) -> int:
-        """Return the number of commands."""
         return math.ceil(len(self._rows) / self._size)
 
     def __iter__(self) -> Iterator[list[bytes]]:
-        """Encode a few commands at a time."""
         step = self._size * COMMANDS_PER_WRITE
         for start in range(0, len(self._rows), step):
             yield self._encode(self._rows[start : start + step])

@@ -138,7 +138,6 @@ class WithFallback(Strategy):
     """
 
     def __init__(self, first: Strategy, fallback: Strategy) -> None:
-        """Assume that the first is allowed."""
         self._first = first
         self._fallback = fallback
         self.is_atomic = first.is_atomic and fallback.is_atomic

@@ -105,7 +105,6 @@ class LockStrategy(Strategy):
         stripes: int = STRIPES,
         new_token: Callable[[], bytes] = lambda: secrets.token_urlsafe(12).encode(),
     ) -> None:
-        """Check the parameters."""
         if factory is not None and not callable(factory):
             raise ConfigurationError(f"factory must be a function or None, not {factory!r:.80}")
         if not isinstance(timeout, (float, Real)) or not timeout >= 0:
@@ -240,9 +239,6 @@ class _Update:
         """Update the rows of locks that are held and watched; those of a lock that is lost wait on.
 
         An update that WATCH refused has not happened.
-
-        Raises:
-            redis.exceptions.RedisError: If a cluster refused it and will not for long.
         """
         while locks and (aborted := (yield from self.carry_out(locks))) is not None:
             if not isinstance(aborted, WatchError):
@@ -280,12 +276,6 @@ def _take_and_watch(
     WATCH makes the fence part of the update: EXEC does nothing if a watched lock was lost since its
     holder was last seen in it, so a holder that slept through its lease cannot write. The
     connection is kept for the transaction that follows; see `_unwatch`.
-
-    Returns:
-        The locks held, in order.
-
-    Raises:
-        ConnectionLost, redis.exceptions.RedisError: If the server cannot be asked.
     """
     return (yield from run_way(_WAYS, _Taking(locks, request, missing), missing))
 

@@ -64,17 +64,9 @@ class LuaStrategy(Strategy):
 
 
 class Calls:
-    """Rows as script calls of up to 4096 bits, packed while others are on their way.
-
-    Args:
-        script: What to call.
-        shard: Where the bits are.
-        rows: Offsets of each item.
-        write: Whether to set the bits as well.
-    """
+    """Rows as script calls of up to 4096 bits, packed while others are on their way."""
 
     def __init__(self, script: Script, shard: Shard, rows: Rows, write: bool) -> None:
-        """Pack nothing yet."""
         self._script = script
         self._shard = shard
         self._rows = rows
@@ -83,7 +75,6 @@ class Calls:
         self._size = max(1, BITS_PER_CALL // self._num_hashes)
 
     def __len__(self) -> int:
-        """Return the number of calls."""
         return math.ceil(len(self._rows) / self._size)
 
     def __iter__(self) -> Iterator[list[bytes]]:

@@ -57,12 +57,7 @@ def ask_with_age(keys: LockKeys, request: AcquireRequest, missing: set[str]) -> 
     """Take the lock at one server and ask how long it has been up; one round trip.
 
     The age is asked after the lock was taken, and on the same connection, so a restart in between
-    cannot hide.
-
-    Raises:
-        ConnectionLost: If the server does not answer.
-        redis.exceptions.RedisError: What it answers instead. It may have given the lock all the
-            same.
+    cannot hide. A server that answers with an error may have given the lock all the same.
     """
     call = Call(keys, request, INFO)
     answer, info = yield from run_way(ACQUIRE.ways, call, missing)
@@ -108,13 +103,6 @@ LINGER_SECONDS = 10.0
 class VotingServer:
     """One of several servers.
 
-    Args:
-        index: Which one.
-        keys: The keys of the lock, the same on each server.
-        missing: What this one is known to lack.
-        longest_ttl: See Redlock.
-        clock: Seconds, counting in suspend.
-
     Attributes:
         steps: The plain steps on this server.
         slow: Whether it was silent when it was asked for its vote last.
@@ -128,7 +116,6 @@ class VotingServer:
         longest_ttl: float,
         clock: Callable[[], float],
     ) -> None:
-        """Keep the parameters."""
         self.index = index
         self.steps = LockSteps(keys, missing)
         self.slow = False
@@ -208,15 +195,7 @@ class Limits(NamedTuple):
 
 
 class MajoritySteps(LockSteps):
-    """The steps of LockSteps on several servers.
-
-    Args:
-        name: What users call the lock.
-        keys: Its keys, the same on each server.
-        missing: What each server is known to lack.
-        limits: The lock's parameters.
-        clock: Seconds, counting in suspend.
-    """
+    """The steps of LockSteps on several servers."""
 
     def __init__(
         self,
@@ -226,7 +205,6 @@ class MajoritySteps(LockSteps):
         limits: Limits,
         clock: Callable[[], float],
     ) -> None:
-        """Keep the parameters."""
         super().__init__(keys, missing[0])
         self._name = name
         self._limits = limits
@@ -260,10 +238,6 @@ class MajoritySteps(LockSteps):
 
         Those are waited for that are known to have the token. A server that has not answered
         yet is asked as soon as it does.
-
-        Args:
-            ballot: What to give back.
-            wait_for_all: Wait also for the others, as long as one server is waited for.
         """
         ballot.closed = True
         has_it = {Vote.YES, Vote.ABSTAINS}
@@ -280,8 +254,7 @@ class MajoritySteps(LockSteps):
     def release(self, request: ReleaseRequest, *, waiters: bool) -> Core[bool | None]:  # noqa: ARG002 - there is no queue across servers
         """Release everywhere; True: a majority had it, False: none can have had it.
 
-        Raises:
-            ConnectionLost: If that is not known.
+        ConnectionLost if that is not known.
         """
         ballot = self.ballots.pop(request.token, None)
         if ballot is None:

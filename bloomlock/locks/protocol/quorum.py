@@ -134,7 +134,6 @@ class Ballot:
     """
 
     def __init__(self, token: bytes, servers: int) -> None:
-        """No server was asked yet."""
         self.token = token
         self.there = [False] * servers
         self.counts_from = [NEVER] * servers

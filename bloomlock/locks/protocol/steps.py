@@ -126,7 +126,6 @@ class Change(Generic[Q, R]):
         transition: Callable[[LockState, int, Q, Announce, Hears], R],
         channel: Callable[[Q], bytes | None],
     ) -> None:
-        """Load the script."""
         self.script = Script("lock_common", name)
         self.ways: tuple[Way[Call[Q], Answer[R]], ...] = (
             Way(SCRIPTS, lambda calls: self._by_script(calls, self.by_digest)),
@@ -286,7 +285,6 @@ class LockSteps:
     """
 
     def __init__(self, keys: LockKeys, missing: set[str]) -> None:
-        """Keep both."""
         self.keys = keys
         self._missing = missing
 

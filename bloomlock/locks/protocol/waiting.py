@@ -88,7 +88,6 @@ class Attempt:
         *,
         crowded: bool = True,
     ) -> None:
-        """Prepare; nothing is sent."""
         self.request = request
         self._crowded = crowded
         self.begun = False
