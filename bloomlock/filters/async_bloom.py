@@ -5,34 +5,29 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from bloomlock.descriptor import Wanted
-from bloomlock.hashing import check_key
-from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
+from bloomlock.keys import FilterKeys
 from bloomlock.runtime.clients import async_client
-from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from . import answers, inspection, lifecycle, transfer
 from .base import FilterBase
 from .coalescing import Coalescer
 from .memory import MemoryBloomFilter
-from .near_cache import MAX_STALENESS_SECONDS, NearCaching
+from .options import FilterOptions, OpenOptions
 from .state import FilterState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable
     from types import TracebackType
-    from typing import Any, Literal, Self
+    from typing import Any, Self, Unpack
 
     import redis.asyncio
 
     from bloomlock.effects import Core
-    from bloomlock.sizing import Layout
-    from bloomlock.strategies import Strategy
 
     from .batches import Route
     from .inspection import FilterInfo
-    from .state import OnFull, OnLost, OnUnknown
+    from .options import FilterParameters, OpenParameters
 
     Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
 
@@ -55,8 +50,7 @@ class AsyncBloomFilter(FilterBase):
     Args:
         client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None, as
             for BloomFilter; used on one event loop at a time.
-        name, capacity, error_rate, strategy, layout, seeds, key, near_cache, max_staleness,
-            on_full, on_lost, on_unknown, shards, prefix: As for BloomFilter.
+        name, capacity, error_rate, **options: As for BloomFilter.
 
     >>> import asyncio
     >>> from bloomlock.server import PrivateServer
@@ -76,57 +70,21 @@ class AsyncBloomFilter(FilterBase):
         error_rate: float = 1e-6,
         *,
         client: Client = None,
-        strategy: str | Strategy = "atomic",
-        layout: Layout = "classic",
-        seeds: Iterable[int] | None = None,
-        key: str | bytes | Literal[True] | None = None,
-        near_cache: int = 0,
-        max_staleness: float = MAX_STALENESS_SECONDS,
-        on_full: OnFull = "warn",
-        on_lost: OnLost = "raise",
-        on_unknown: OnUnknown = "raise",
-        shards: int | None = None,
-        prefix: str = DEFAULT_PREFIX,
+        **options: Unpack[FilterParameters],
     ) -> None:
         """Check the parameters; the first awaited use connects."""
-        state = FilterState(
-            FilterKeys(name, prefix),
-            Wanted.check(capacity, error_rate, seeds, shards, layout, key=key),
-            strategy=strategy,
-            on_full=on_full,
-            on_lost=on_lost,
-            on_unknown=on_unknown,
-            caching=NearCaching.check(near_cache, max_staleness, boot_clock),
-        )
-        self._start(state, client)
+        checked = FilterOptions(capacity=capacity, error_rate=error_rate, **options)
+        keys = FilterKeys(name, checked.prefix)
+        self._start(FilterState(keys, checked, checked.wanted), client)
 
     @classmethod
     async def open(
-        cls,
-        name: str,
-        *,
-        client: Client = None,
-        strategy: str | Strategy = "atomic",
-        key: str | bytes | Literal[True] | None = None,
-        near_cache: int = 0,
-        max_staleness: float = MAX_STALENESS_SECONDS,
-        on_full: OnFull = "warn",
-        on_lost: OnLost = "raise",
-        on_unknown: OnUnknown = "raise",
-        prefix: str = DEFAULT_PREFIX,
+        cls, name: str, *, client: Client = None, **options: Unpack[OpenParameters]
     ) -> Self:
         """Attach to a filter that exists; see BloomFilter.open."""
-        state = FilterState(
-            FilterKeys(name, prefix),
-            None,
-            strategy=strategy,
-            on_full=on_full,
-            on_lost=on_lost,
-            on_unknown=on_unknown,
-            caching=NearCaching.check(near_cache, max_staleness, boot_clock),
-            key=check_key(key),
-        )
+        checked = OpenOptions(**options)
         made = cls.__new__(cls)
+        state = FilterState(FilterKeys(name, checked.prefix), checked, None)
         made._start(state, client)  # noqa: SLF001 - a second constructor
         return await made
 

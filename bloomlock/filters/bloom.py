@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from bloomlock.descriptor import Wanted
-from bloomlock.hashing import check_key
-from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
+from bloomlock.keys import FilterKeys
 from bloomlock.runtime.clients import sync_client
-from bloomlock.runtime.clock import boot_clock
 from bloomlock.runtime.threads import threads_for
 
 from . import answers, inspection, lifecycle, transfer
 from .base import FilterBase
 from .memory import MemoryBloomFilter
-from .near_cache import MAX_STALENESS_SECONDS, NearCaching
+from .options import FilterOptions, OpenOptions
 from .state import FilterState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
-    from typing import Any, Literal, Self
+    from typing import Any, Self, Unpack
 
     import redis
 
-    from bloomlock.sizing import Layout
-    from bloomlock.strategies import Strategy
-
     from .batches import Route
     from .inspection import FilterInfo
-    from .state import OnFull, OnLost, OnUnknown
+    from .options import FilterParameters, OpenParameters
 
     Client = redis.Redis | redis.RedisCluster | str | None
 
@@ -48,10 +42,11 @@ class BloomFilter(FilterBase):
         error_rate: False-positive rate at that fill, 0 < p < 1.
         client: A redis-py client (standalone, Sentinel or Cluster), a URL, or None: the URL in
             BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
-        strategy: How an update reaches Redis: "atomic", "lua", "transaction", "pipeline", "lock".
-        layout: Where the bits of an item lie: "classic", anywhere; "blocked", in one block of 64
-            bytes, which scripts and processors reach at once, for more memory (3 % at a rate of
-            1e-2, 34 % at 1e-6) and for rates from 1e-9 on; it takes no seeds.
+        strategy: How an update reaches Redis: "atomic" (the default), "lua", "transaction",
+            "pipeline", "lock".
+        layout: Where the bits of an item lie: "classic" (the default), anywhere; "blocked", in one
+            block of 64 bytes, which scripts and processors reach at once, for more memory (3 % at a
+            rate of 1e-2, 34 % at 1e-6) and for rates from 1e-9 on; it takes no seeds.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
         key: A secret of 16 to 64 bytes (or a str of as many in UTF-8) that the bits of an item
             depend on, for items chosen by strangers who gain if another item counts as seen.
@@ -59,18 +54,19 @@ class BloomFilter(FilterBase):
             the secret. True: a random one, stored with the filter, which `open` reads there. None:
             no key, and anyone can make an item with the bits of another one.
         near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
-            and given without a round trip; 0 for none.
-        max_staleness: Seconds after a clear by another client for which they may be given still.
-        on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items
-            then with CapacityError. Up to 64 clients that add at once pass the capacity by a few
-            percent at most: each looks again when it has added a 64th of what was free, or after
-            a second. Of many more clients each may add a 64th of the capacity beyond it.
+            and given without a round trip; 0 (the default) for none.
+        max_staleness: Seconds (1.0) after a clear by another client for which they may be given
+            still.
+        on_full: "warn" (the default) logs when the filter is nearly full and full; "raise" refuses
+            new items then with CapacityError. Up to 64 clients that add at once pass the capacity
+            by a few percent at most: each looks again when it has added a 64th of what was free, or
+            after a second. Of many more clients each may add a 64th of the capacity beyond it.
         on_lost: What to do when the filter turns out to be missing, cleared or replaced:
-            "raise" FilterLostError, or "recreate" and go on.
+            "raise" FilterLostError (the default), or "recreate" and go on.
         on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
-            or count the item as "new", which then may be absent.
+            the default, or count the item as "new", which then may be absent.
         shards: Redis strings to spread the bits over; None: as few as hold them.
-        prefix: Start of all keys.
+        prefix: Start of all keys, "bloomlock:" by default.
 
     Raises:
         ConfigurationError: If a parameter is not usable, or the server has not the memory for a
@@ -104,64 +100,27 @@ class BloomFilter(FilterBase):
         error_rate: float = 1e-6,
         *,
         client: Client = None,
-        strategy: str | Strategy = "atomic",
-        layout: Layout = "classic",
-        seeds: Iterable[int] | None = None,
-        key: str | bytes | Literal[True] | None = None,
-        near_cache: int = 0,
-        max_staleness: float = MAX_STALENESS_SECONDS,
-        on_full: OnFull = "warn",
-        on_lost: OnLost = "raise",
-        on_unknown: OnUnknown = "raise",
-        shards: int | None = None,
-        prefix: str = DEFAULT_PREFIX,
+        **options: Unpack[FilterParameters],
     ) -> None:
         """Create the filter or attach to it."""
-        state = FilterState(
-            FilterKeys(name, prefix),
-            Wanted.check(capacity, error_rate, seeds, shards, layout, key=key),
-            strategy=strategy,
-            on_full=on_full,
-            on_lost=on_lost,
-            on_unknown=on_unknown,
-            caching=NearCaching.check(near_cache, max_staleness, boot_clock),
-        )
-        self._start(state, client)
+        checked = FilterOptions(capacity=capacity, error_rate=error_rate, **options)
+        keys = FilterKeys(name, checked.prefix)
+        self._start(FilterState(keys, checked, checked.wanted), client)
 
     @classmethod
-    def open(
-        cls,
-        name: str,
-        *,
-        client: Client = None,
-        strategy: str | Strategy = "atomic",
-        key: str | bytes | Literal[True] | None = None,
-        near_cache: int = 0,
-        max_staleness: float = MAX_STALENESS_SECONDS,
-        on_full: OnFull = "warn",
-        on_lost: OnLost = "raise",
-        on_unknown: OnUnknown = "raise",
-        prefix: str = DEFAULT_PREFIX,
-    ) -> Self:
+    def open(cls, name: str, *, client: Client = None, **options: Unpack[OpenParameters]) -> Self:
         """Attach to a filter that exists, reading every parameter from the server.
 
-        Arguments are those of the class.
+        Arguments are those of the class that are not stored: all but capacity, error_rate, layout,
+        seeds and shards.
 
         Raises:
             FilterNotFoundError: If there is no filter of that name.
             And as the class.
         """
-        state = FilterState(
-            FilterKeys(name, prefix),
-            None,
-            strategy=strategy,
-            on_full=on_full,
-            on_lost=on_lost,
-            on_unknown=on_unknown,
-            caching=NearCaching.check(near_cache, max_staleness, boot_clock),
-            key=check_key(key),
-        )
+        checked = OpenOptions(**options)
         made = cls.__new__(cls)
+        state = FilterState(FilterKeys(name, checked.prefix), checked, None)
         made._start(state, client)  # noqa: SLF001 - a second constructor
         return made
 

@@ -16,11 +16,11 @@ from .batches import check_batch_size, fail_after, fail_after_adding, take_known
 from .fill import SAMPLE_BYTES, FillWatch
 from .inspection import FilterInfo
 from .memory_bits import MemoryBits
-from .state import refuses
+from .options import refuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Literal, Self
+    from typing import Literal, Self, Unpack
 
     import numpy as np
     import numpy.typing as npt
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
 
     from .memory_file import FilePath, Mode
-    from .state import OnFull
+    from .options import OnFull, ShapeParameters
 
     Items = Iterable[str | bytes]
     Images = list[npt.NDArray[np.uint8]]
@@ -294,16 +294,13 @@ class MemoryBloomFilter(Parameters):
         capacity: int,
         error_rate: float = 1e-6,
         *,
-        layout: Literal["classic", "blocked"] = "classic",
-        seeds: Iterable[int] | None = None,
         key: str | bytes | Literal[True] | None = None,
-        shards: int | None = None,
         on_full: OnFull = "warn",
+        **shape: Unpack[ShapeParameters],
     ) -> None:
         """Make an empty filter."""
-        wanted = Wanted.check(capacity, error_rate, seeds, shards, layout, key=key)
+        descriptor = Wanted.check(capacity, error_rate, key=key, **shape).describe()
         refuse = refuses(on_full)
-        descriptor = wanted.describe()
         self._core = MemoryCore(descriptor, MemoryBits(descriptor), refuse=refuse)
 
     @classmethod

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.descriptor import Descriptor, Wanted, header_of
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.strategies import BatchStrategies, make_strategy
+from bloomlock.strategies import BatchStrategies
 
 from .fill import FillWatch
 from .generation import View, new_generation
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bloomlock.effects import Core
-    from bloomlock.hashing import HashKey
     from bloomlock.keys import FilterKeys
-    from bloomlock.strategies import Strategy
 
     from .near_cache import NearCache, NearCaching
+    from .options import OpenOptions
 
 T = TypeVar("T")
 
@@ -37,38 +36,6 @@ OWN_GENERATIONS = 64
 """How many of the generations that an object wrote last it knows for its own."""
 
 TRIES = 3
-
-
-OnFull = Literal["warn", "raise"]
-OnLost = Literal["raise", "recreate"]
-OnUnknown = Literal["raise", "new"]
-
-
-def choice(parameter: str, value: object, allowed: object) -> str:
-    """Return `value` if it is one of a Literal's, or raise ConfigurationError.
-
-    >>> choice("on_lost", "recreate", OnLost)
-    'recreate'
-    """
-    choices = get_args(allowed)
-    if isinstance(value, str) and value in choices:
-        return value
-    raise ConfigurationError(
-        f"{parameter} must be {' or '.join(map(repr, choices))}, not {value!r}"
-    )
-
-
-def refuses(on_full: object) -> bool:
-    """Return whether a full filter refuses new items; ConfigurationError if `on_full` is unknown.
-
-    >>> refuses("warn"), refuses("raise")
-    (False, True)
-    """
-    if on_full == "grow":
-        raise ConfigurationError(
-            "on_full must be 'warn' or 'raise', not 'grow': filters that grow are not available yet"
-        )
-    return choice("on_full", on_full, OnFull) == "raise"
 
 
 class Unreported(LockOwner):
@@ -151,34 +118,24 @@ class FilterState(LockOwner):
         near: The positive answers kept for the view; None if none are, or none yet.
     """
 
-    def __init__(
-        self,
-        keys: FilterKeys,
-        wanted: Wanted | None,
-        *,
-        strategy: object,
-        on_full: object,
-        on_lost: object,
-        on_unknown: object,
-        caching: NearCaching | None = None,
-        key: HashKey | None = None,
-    ) -> None:
-        """Check the policies; nothing is sent."""
+    def __init__(self, keys: FilterKeys, options: OpenOptions, wanted: Wanted | None) -> None:
+        """Take checked options; `wanted` is None for a filter that is attached to as it is."""
         super().__init__()
         self.keys = keys
+        self.options = options
         self.wanted = wanted
-        self.key = wanted.key if wanted is not None else key
-        self.strategy: Strategy = make_strategy(strategy)
+        self.key = options.hash_key
+        self.strategy = options.updates
         self.for_batches = BatchStrategies(self.strategy)
         self.items_per_chunk = ITEMS_PER_CHUNK
-        self.on_lost = choice("on_lost", on_lost, OnLost)
-        self.on_unknown = choice("on_unknown", on_unknown, OnUnknown)
-        self.fill = FillWatch(keys.name, refuse=refuses(on_full), clock=time.monotonic)
+        self.on_lost = options.on_lost
+        self.on_unknown = options.on_unknown
+        self.fill = FillWatch(keys.name, refuse=options.refuses, clock=time.monotonic)
         self.view: View | None = None
         self.lost: str | None = None
         self.unreported = Unreported()
         self._own_headers: tuple[int, ...] = ()
-        self.caching = caching
+        self.caching = options.caching
         self.near: NearCache | None = None
 
     @property
@@ -194,16 +151,7 @@ class FilterState(LockOwner):
 
     def sibling(self, keys: FilterKeys) -> FilterState:
         """Return a state with the same policies that will open the filter at `keys`."""
-        return FilterState(
-            keys,
-            None,
-            strategy=self.strategy,
-            on_full="raise" if self.fill.refuse else "warn",
-            on_lost=self.on_lost,
-            on_unknown=self.on_unknown,
-            caching=self.caching,
-            key=self.key,
-        )
+        return FilterState(keys, self.options, None)
 
     def attach(self) -> Core[View]:
         """Create the filter or attach to it as it is now, whatever was known before."""

@@ -12,6 +12,7 @@ import pytest
 from bloomlock.descriptor import Wanted
 from bloomlock.filters.fill import FillWatch
 from bloomlock.filters.memory_bits import MemoryBits
+from bloomlock.filters.options import OpenOptions
 from bloomlock.filters.state import FilterState, Unreported
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 
@@ -76,9 +77,7 @@ OWNERS = {
     "bits": lambda: MemoryBits(Wanted.check(100, 0.01).describe()),
     "fill": lambda: FillWatch("x", refuse=False),
     "unreported": Unreported,
-    "core": lambda: FilterState(
-        KEYS, None, strategy="atomic", on_full="warn", on_lost="raise", on_unknown="raise"
-    ),
+    "core": lambda: FilterState(KEYS, OpenOptions(), None),
 }
 
 

@@ -1,0 +1,144 @@
+"""The options of filters: declared once, and checked before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+
+from bloomlock.descriptor import Wanted
+from bloomlock.errors import ConfigurationError
+from bloomlock.hashing import check_key
+from bloomlock.keys import DEFAULT_PREFIX
+from bloomlock.runtime.clock import boot_clock
+from bloomlock.strategies import make_strategy
+
+from .near_cache import MAX_STALENESS_SECONDS, NearCaching
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bloomlock.hashing import HashKey
+    from bloomlock.sizing import Layout
+    from bloomlock.strategies import Strategy
+
+OnFull = Literal["warn", "raise"]
+OnLost = Literal["raise", "recreate"]
+OnUnknown = Literal["raise", "new"]
+
+
+class ShapeParameters(TypedDict, total=False):
+    """What decides, beside capacity, error rate and key, where the bits of an item lie."""
+
+    layout: Layout
+    seeds: Iterable[int] | None
+    shards: int | None
+
+
+class OpenParameters(TypedDict, total=False):
+    """The options of a filter that is attached to as it is."""
+
+    strategy: str | Strategy
+    key: str | bytes | Literal[True] | None
+    near_cache: int
+    max_staleness: float
+    on_full: OnFull
+    on_lost: OnLost
+    on_unknown: OnUnknown
+    prefix: str
+
+
+class FilterParameters(ShapeParameters, OpenParameters, total=False):
+    """The options of a filter that is created or attached to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenOptions:
+    """The options of `open`, checked when they are made; see BloomFilter for what they mean.
+
+    Attributes:
+        updates: The strategy itself.
+        hash_key: The key, checked.
+        refuses: Whether a full filter refuses new items.
+        caching: How positive answers are kept; None if they are not.
+        wanted: Parameters of the filter; None: those that it has.
+
+    Raises:
+        ConfigurationError: If one of them is not usable.
+    """
+
+    strategy: str | Strategy = "atomic"
+    key: str | bytes | Literal[True] | None = field(default=None, repr=False)
+    near_cache: int = 0
+    max_staleness: float = MAX_STALENESS_SECONDS
+    on_full: OnFull = "warn"
+    on_lost: OnLost = "raise"
+    on_unknown: OnUnknown = "raise"
+    prefix: str = DEFAULT_PREFIX
+    updates: Strategy = field(init=False)
+    hash_key: HashKey | None = field(init=False)
+    refuses: bool = field(init=False)
+    caching: NearCaching | None = field(init=False)
+    wanted: Wanted | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check what was given, and work out what follows from it."""
+        wanted = self._wanted()
+        choice("on_lost", self.on_lost, OnLost)
+        choice("on_unknown", self.on_unknown, OnUnknown)
+        caching = NearCaching.check(self.near_cache, self.max_staleness, boot_clock)
+        object.__setattr__(self, "wanted", wanted)
+        object.__setattr__(self, "hash_key", wanted.key if wanted else check_key(self.key))
+        object.__setattr__(self, "updates", make_strategy(self.strategy))
+        object.__setattr__(self, "refuses", refuses(self.on_full))
+        object.__setattr__(self, "caching", caching)
+
+    def _wanted(self) -> Wanted | None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterOptions(OpenOptions):
+    """The options of a filter that is created or attached to."""
+
+    capacity: int
+    error_rate: float
+    layout: Layout = "classic"
+    seeds: Iterable[int] | None = None
+    shards: int | None = None
+
+    def _wanted(self) -> Wanted:
+        return Wanted.check(
+            self.capacity,
+            self.error_rate,
+            layout=self.layout,
+            seeds=self.seeds,
+            key=self.key,
+            shards=self.shards,
+        )
+
+
+def choice(parameter: str, value: object, allowed: object) -> str:
+    """Return `value` if it is one of a Literal's, or raise ConfigurationError.
+
+    >>> choice("on_lost", "recreate", OnLost)
+    'recreate'
+    """
+    choices = get_args(allowed)
+    if isinstance(value, str) and value in choices:
+        return value
+    raise ConfigurationError(
+        f"{parameter} must be {' or '.join(map(repr, choices))}, not {value!r}"
+    )
+
+
+def refuses(on_full: object) -> bool:
+    """Return whether a full filter refuses new items; ConfigurationError if `on_full` is unknown.
+
+    >>> refuses("warn"), refuses("raise")
+    (False, True)
+    """
+    if on_full == "grow":
+        raise ConfigurationError(
+            "on_full must be 'warn' or 'raise', not 'grow': filters that grow are not available yet"
+        )
+    return choice("on_full", on_full, OnFull) == "raise"
