@@ -1,18 +1,18 @@
 """Benchmarks of bloomlock against what else answers "has anyone seen this before?".
 
-`python -m benchmarks run --help`, from the root of a checkout with the `bench` extra installed.
+`python -m benchmarks --help`, from the root of a checkout with the `bench` extra installed.
 
-cli.py          the command: run, show and report
-suites.py       all suites by name
-grid/           suites that run the same contenders in many cases, and their engine
-winners.py, losses.py, locks.py, dedup.py, memory.py, micro.py: the other suites
-contenders/     what is compared, one small class each
-workloads.py    the items they are offered; links.py: those of a real site
+cli.py          the command: run, page, show and report; options.py: what it is given
+suites/         one module each: what it varies, and why
+engine.py       measures suites that run the same contenders in many cases; tables.py shows them
+contenders/     what is compared: ours, sets, filters, locks and bare round trips
+workloads.py    the items they are offered, among them the links of real sites
 team.py         the processes of one contender, kept alive between slices
-worker.py       one of these processes; jobs.py, task_jobs.py and locks_jobs.py are its jobs
-meter.py        what a slice cost the server; delay_proxy.py: a longer way to it
-figures.py      medians, ratios and grants; place.py: the server and the keys
-results.py      results as JSON; report/ makes docs/benchmarks.md of them
+worker.py       one of these processes; jobs.py and locks_jobs.py are its jobs
+place.py        the server, the keys, and what a slice cost the server
+figures.py      medians and ratios; locks_figures.py: grants
+delay_proxy.py  a longer way to the server; loss_proxy.py: one that loses replies
+results.py      results as JSON; report.py makes docs/benchmarks.md of them
 
 Figures depend on the machine and on what else it does; the ratios within one run are what counts.
 """

@@ -38,10 +38,6 @@ def delayed(url: str, round_trip_ms: float) -> Iterator[str]:
 
     The proxy itself takes a good tenth of a millisecond, and sleeps longer than it should: the
     delay is found by trying.
-
-    Args:
-        url: The server.
-        round_trip_ms: Milliseconds of a PING; 0 is the server without a proxy.
     """
     if not round_trip_ms:
         yield url

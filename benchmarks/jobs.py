@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import time
@@ -13,17 +14,19 @@ from .figures import percentile
 from .workloads import fingerprints, items
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from .contenders.base import Contender
-
+    from .contenders.base import AsyncContender, Contender
 
 Answer = dict[str, Any]
-Operation = Literal["add", "exists", "add_many", "exists_many", "update"]
+Operation = Literal["add", "exists", "add_many", "exists_many", "update", "tasks"]
 
 MANY = {"add_many", "exists_many", "update"}
 WARM_UP = 20
 """Calls before the timed ones: the processor's caches held other things until now."""
+_now = time.monotonic_ns
+_runner: list[asyncio.Runner] = []
+"""The one loop of this process: connections belong to the loop that made them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +37,27 @@ class Job:
         kind: "measure" times it; "offer" takes down which items were said to be new (or, with
             `exists`, to be there) and for which nothing was said because of an error; "fill" only
             does it; "clear" empties the filter.
-        operation: What to call.
+        operation: What to call; "tasks" is `add` of a contender for asyncio.
         spans: Which items, as (tag, count): the items of a tag are the same in every process.
         batch: Items in one call, of operations that take many.
+        tasks: Tasks of asyncio that share the items out.
     """
 
     kind: Literal["measure", "offer", "fill", "clear"]
     operation: Operation = "add"
     spans: tuple[tuple[str, int], ...] = ()
     batch: int = 1000
-
-    @property
-    def size(self) -> int:
-        """Number of items."""
-        return sum(count for _, count in self.spans)
+    tasks: int = 1
 
     def items(self) -> list[str]:
         """Make the items."""
         return [item for tag, count in self.spans for item in items(tag, count)]
 
 
-def prepare(contender: Contender, job: Job) -> Callable[[], Answer]:
+def prepare(contender: Any, job: Job) -> Callable[[], Answer]:
     """Do all that is not to be timed, and return what is."""
+    if job.operation == "tasks":
+        return _prepare_tasks(contender, job)
     if job.kind == "clear":
         return lambda: _answer_nothing(contender.clear)
     offered = job.items()
@@ -69,7 +71,7 @@ def prepare(contender: Contender, job: Job) -> Callable[[], Answer]:
     warm_up = fingerprints("warm-up", WARM_UP)
     for argument in [warm_up] if many else warm_up:
         call(argument)
-    return lambda: timed(call, arguments)
+    return lambda: _timed(call, arguments)
 
 
 def _answer_nothing(work: Callable[[], object]) -> Answer:
@@ -100,16 +102,10 @@ def cut(items: list[str], size: int) -> Iterator[list[str]]:
         yield items[start : start + size]
 
 
-_now = time.monotonic_ns
+def _timed(call: Callable[[Any], Any], arguments: Sequence[Any]) -> Answer:
+    """Call once with each argument; see `_summary`.
 
-
-def timed(call: Callable[[Any], Any], arguments: Sequence[Any]) -> dict[str, Any]:
-    """Call once with each argument.
-
-    Returns:
-        `start` and `end`: nanoseconds of the system-wide monotonic clock. `cpu`: seconds of
-        processor time of this process. `p50`, `p99`: microseconds of a call. `yes`: how often
-        an answer, or one in the list of answers, was True; None where calls give no answer.
+    `yes`: how often an answer, or one in the list of answers, was True; None: there are no answers.
     """
     answers: list[Any] = []
     moments: list[int] = []
@@ -125,26 +121,66 @@ def timed(call: Callable[[Any], Any], arguments: Sequence[Any]) -> dict[str, Any
         cpu = time.process_time() - cpu
     finally:
         gc.enable()
-    return summary(moments[0], moments[-1], cpu, _durations(moments)) | {"yes": _yes(answers)}
+    durations = [end - start for start, end in itertools.pairwise(moments)]
+    return _summary(moments[0], moments[-1], cpu, durations) | {"yes": _yes(answers)}
 
 
-def summary(start: int, end: int, cpu: float, durations: Sequence[int]) -> dict[str, Any]:
-    """Return the figures of a slice, from nanoseconds."""
+def _summary(start: int, end: int, cpu: float, durations: Sequence[int]) -> Answer:
+    """Return the nanoseconds of start and end, seconds of CPU, and microseconds of a call."""
     ordered = sorted(durations)
-    return {
-        "start": start,
-        "end": end,
-        "cpu": cpu,
-        "p50": percentile(ordered, 0.5) / 1e3,
-        "p99": percentile(ordered, 0.99) / 1e3,
-    }
-
-
-def _durations(moments: Sequence[int]) -> list[int]:
-    return [end - start for start, end in itertools.pairwise(moments)]
+    p50, p99 = (percentile(ordered, share) / 1e3 for share in (0.5, 0.99))
+    return {"start": start, "end": end, "cpu": cpu, "p50": p50, "p99": p99}
 
 
 def _yes(answers: Sequence[Any]) -> int | None:
     if answers and answers[0] is None:
         return None
     return sum(sum(answer) if isinstance(answer, list) else answer for answer in answers)
+
+
+def run_async(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run something in the one loop of this process."""
+    if not _runner:
+        _runner.append(asyncio.Runner())
+    return _runner[0].run(work)
+
+
+def _prepare_tasks(contender: AsyncContender, job: Job) -> Callable[[], Answer]:
+    if job.kind == "clear":
+        return lambda: run_async(contender.clear()) or {}
+    offered = job.items()
+    run_async(_tasks(contender, iter(fingerprints("warm-up", WARM_UP)), 1))
+    gc.collect()
+    return lambda: run_async(_timed_tasks(contender, offered, job.tasks))
+
+
+async def _timed_tasks(contender: AsyncContender, offered: list[str], tasks: int) -> Answer:
+    gc.disable()
+    try:
+        cpu, start = time.process_time(), _now()
+        durations, yes = await _tasks(contender, iter(offered), tasks)
+        end, cpu = _now(), time.process_time() - cpu
+    finally:
+        gc.enable()
+    return _summary(start, end, cpu, durations) | {"yes": yes}
+
+
+async def _tasks(
+    contender: AsyncContender, offered: Iterator[str], tasks: int
+) -> tuple[list[int], int]:
+    """Let each task take the next item when its last one is answered."""
+    durations: list[int] = []
+    yes = 0
+
+    async def task() -> None:
+        nonlocal yes
+        for item in offered:
+            asked = _now()
+            new = await contender.add(item)
+            yes += new
+            durations.append(_now() - asked)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(tasks):
+            group.create_task(task())
+    return durations, yes

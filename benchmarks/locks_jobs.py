@@ -7,17 +7,17 @@ import gc
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+from .jobs import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .contenders.locks import Contender, Pair
+    from .contenders.locks import Locks, Pair
     from .jobs import Answer
 
 _now = time.monotonic_ns
-_runner: list[asyncio.Runner] = []
-"""The one loop of this process: connections belong to the loop that made them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class _Diary:
         }
 
 
-def prepare(contender: Contender, job: Job) -> Callable[[], Answer]:
+def prepare(contender: Locks, job: Job) -> Callable[[], Answer]:
     """Do all that is not to be timed, and return what is."""
     if job.tasks:
-        return lambda: _without_gc(lambda: _run(_contend_tasks(contender, job)))
+        return lambda: _without_gc(lambda: run_async(_contend_tasks(contender, job)))
     pair = contender.pair(job.contender)
     if job.kind == "alone":
         _cycle(pair, job.warm_up)
@@ -125,14 +125,7 @@ def _contend(pair: Pair, job: Job) -> Answer:
     return diary.answer()
 
 
-def _run(work: Any) -> Answer:
-    if not _runner:
-        _runner.append(asyncio.Runner())
-    answer: Answer = _runner[0].run(work)
-    return answer
-
-
-async def _contend_tasks(contender: Contender, job: Job) -> Answer:
+async def _contend_tasks(contender: Locks, job: Job) -> Answer:
     pairs = [contender.task_pair(job.contender) for _ in range(job.tasks)]
     return {"clients": await asyncio.gather(*(_contend_task(pair, job) for pair in pairs))}
 

@@ -13,43 +13,36 @@ import socket
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 from urllib.parse import urlencode
 
 import hiredis
 
-from .place import parse_url
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from .place import open_socket, parse_url
 
 HANDSHAKE = {b"HELLO", b"AUTH", b"CLIENT", b"SELECT"}
 """Never lost: what a client sends when it connects says nothing about items."""
 
 _INCOMPLETE = object()
+Exchange = tuple[bytes, int]
 
 
 class LossProxy:
     """A proxy in threads of this process; to be used as a context manager.
 
-    Args:
-        url: The server behind it.
-        share: Share of the exchanges to lose while `losing` is set: one, chosen at random, of
-            each 1 / share.
-        seed: Fixes which ones.
-
     Attributes:
         losing: Whether replies are lost; False at first.
+        taken: Where exchanges are taken down, as bytes and number of replies; None: nowhere.
         lost_before: Exchanges lost that the server never saw.
         lost_after: Exchanges lost that the server carried out.
     """
 
     def __init__(self, url: str, share: float, seed: int = 0) -> None:
-        """Keep the parameters."""
         self.losing = False
+        self.taken: list[Exchange] | None = None
         self.lost_before = 0
         self.lost_after = 0
-        self._server: dict[str, Any] = parse_url(url)
+        self._url = url
         self._every = round(1 / share)
         self._random = random.Random(seed)
         self._seen = 0
@@ -62,23 +55,17 @@ class LossProxy:
     def url(self) -> str:
         """Where clients connect to."""
         kept = ("db", "username", "password")
-        query = urlencode({name: self._server[name] for name in kept if name in self._server})
+        server = parse_url(self._url)
+        query = urlencode({name: server[name] for name in kept if name in server})
         return f"unix://{self._path}?{query}"
 
     def __enter__(self) -> Self:
-        """Listen."""
         self._listener.bind(str(self._path))
         self._listener.listen()
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Take no more connections; those that are open end with their clients."""
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -93,9 +80,11 @@ class LossProxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError), self._connect() as server:
+        with client, contextlib.suppress(OSError), open_socket(self._url) as server:
             while exchange := _read_commands(client):
                 data, commands = exchange
+                if self.taken is not None:
+                    self.taken.append((data, len(commands)))
                 loss = self._choose(commands)
                 if loss == "before":
                     return
@@ -121,14 +110,6 @@ class LossProxy:
         self.lost_after += 1
         return "after"
 
-    def _connect(self) -> socket.socket:
-        if "path" not in self._server:
-            host, port = self._server.get("host", "localhost"), self._server.get("port", 6379)
-            return socket.create_connection((host, port))
-        made = socket.socket(socket.AF_UNIX)
-        made.connect(self._server["path"])
-        return made
-
 
 def _read_commands(client: socket.socket) -> tuple[bytes, list[bytes]] | None:
     """Return the bytes and the names of whole commands; None at the end."""
@@ -146,11 +127,7 @@ def _read_commands(client: socket.socket) -> tuple[bytes, list[bytes]] | None:
 
 
 def _read_replies(server: socket.socket, count: int) -> bytes:
-    """Return the bytes of `count` replies.
-
-    Raises:
-        OSError: If the server closes the connection before.
-    """
+    """Return the bytes of `count` replies."""
     reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
     data = b""
     while count:

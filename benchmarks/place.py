@@ -1,11 +1,14 @@
-"""Where a contender works: a server, keys of its own on it, and what the server has."""
+"""Where a contender works: a server, keys of its own on it, what the server has, what it spends."""
 
 from __future__ import annotations
 
+import itertools
 import secrets
+import socket
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from importlib.util import find_spec
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .contenders import Entry
+
+READINGS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,7 @@ class Place:
 
 
 def parse_url(url: str) -> dict[str, Any]:
-    """Return what a Redis URL says, as redis-py's connections take it.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Return what a Redis URL says, as redis-py's connections take it."""
     return dict(_parse_url(url))  # type: ignore[no-untyped-call]  # redis-py left it untyped
 
 
@@ -67,24 +68,40 @@ def connect(url: str) -> redis.Redis:
     return redis.Redis(**options)
 
 
+def open_socket(url: str) -> socket.socket:
+    """Return a socket that is connected to the server."""
+    options = parse_url(url)
+    if "path" not in options:
+        return socket.create_connection(
+            (options.get("host", "localhost"), options.get("port", 6379))
+        )
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(options["path"])
+    return made
+
+
+def tcp_url(url: str) -> str:
+    """Return the URL of the same server by TCP; behind a unix socket it is on this machine."""
+    if "path" not in parse_url(url):
+        return url
+    with connect(url) as client:
+        found: Any = client.config_get("port")
+    return f"redis://127.0.0.1:{found['port']}"
+
+
 @contextmanager
 def serving(
     url: str | None, module: Path | None = None, program: Path | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Provide a server and a prefix for keys, and leave nothing behind.
+    """Provide a server's URL and a prefix for keys, and leave nothing behind.
 
-    Args:
-        url: A server to use; None starts a throw-away one on a unix socket.
-        module: A module that the throw-away one is to load.
-        program: What it is, in place of the Valkey that bloomlock embeds.
-
-    Yields:
-        The server's URL and the prefix.
+    Without a URL it is a throw-away server on a unix socket, of the Valkey that bloomlock embeds or
+    of another program, with a module.
     """
     prefix = f"bloomlock-benchmark:{secrets.token_hex(4)}:"
     if url is None:
         config = {"loadmodule": str(module)} if module else None
-        with PrivateServer(binary=program, config=config) as server:
+        with PrivateServer(binary=program, port=0, config=config) as server:
             yield server.url, prefix
         return
     with connect(url) as client:
@@ -102,15 +119,7 @@ def forget(client: redis.Redis, prefix: str) -> None:
 
 
 def sort_out(entries: Iterable[Entry], url: str) -> tuple[list[Entry], list[dict[str, str]]]:
-    """Part the contenders that can be measured from those that cannot.
-
-    Args:
-        entries: All that are wanted.
-        url: The server.
-
-    Returns:
-        Those that can, in order, and of the others name, title and what is missing.
-    """
+    """Part the contenders that can be measured from those that cannot, and say why."""
     there, missing = [], []
     for entry in entries:
         why = _missing(entry, url)
@@ -134,3 +143,56 @@ def _has_command(url: str, name: str) -> bool:
     with connect(url) as client:
         known: Any = client.command()
     return name.lower() in known
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the server spent, by its own counters.
+
+    Attributes:
+        busy: Seconds of its processor time.
+        received: Bytes it read from clients.
+        sent: Bytes it wrote to clients.
+        round_trips: Times it read something from a client.
+        commands: Commands it ran, with those that scripts ran inside.
+    """
+
+    busy: float
+    received: float
+    sent: float
+    round_trips: float
+    commands: float
+
+    def less(self, other: Cost) -> Cost:
+        """Return the difference; at least 0 of everything."""
+        return Cost(*(max(0.0, a - b) for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+class Meter:
+    """Reads the counters by a client of its own, and takes off what reading them costs."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        readings = [self._read() for _ in range(READINGS + 1)]
+        each = [astuple(b.less(a)) for a, b in itertools.pairwise(readings)]
+        self._own = Cost(*map(median, zip(*each, strict=True)))
+        self._last = readings[-1]
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._last = self._read()
+
+    def stop(self) -> Cost:
+        """Return what the server spent since `start`."""
+        return self._read().less(self._last).less(self._own)
+
+    def _read(self) -> Cost:
+        fields: Any = self._client.info("all")
+        calls = (entry["calls"] for name, entry in fields.items() if name.startswith("cmdstat_"))
+        return Cost(
+            busy=fields["used_cpu_user"] + fields["used_cpu_sys"],
+            received=fields["total_net_input_bytes"],
+            sent=fields["total_net_output_bytes"],
+            round_trips=fields["total_reads_processed"],
+            commands=sum(calls),
+        )

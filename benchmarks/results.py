@@ -43,6 +43,7 @@ PACKAGES = (
     "pottery",
     "rbloom",
     "python-redis-lock",
+    "valkey-glide",
 )
 
 

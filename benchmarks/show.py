@@ -57,11 +57,7 @@ def _short(value: float) -> str:
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar on standard error where that is a terminal.
-
-    Yields:
-        What to call, with a word about what comes next, before each of `total` steps.
-    """
+    """Show a bar on standard error where that is a terminal."""
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("starting", total=total)

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from .jobs import Answer, Job
     from .locks_jobs import Job as LockJob
     from .place import Place
-    from .task_jobs import Job as TaskJob
 
-    AnyJob = Job | LockJob | TaskJob
+    AnyJob = Job | LockJob
 
 ROOT = Path(__file__).parent.parent
 LONGEST_WAIT = 300.0
@@ -28,16 +27,9 @@ LONGEST_WAIT = 300.0
 
 
 class Team:
-    """Processes that wait for jobs; to be used as a context manager.
-
-    Args:
-        entry: The contender.
-        place: Where all of them work.
-        processes: How many.
-    """
+    """Processes that wait for jobs; to be used as a context manager."""
 
     def __init__(self, entry: Entry, place: Place, processes: int) -> None:
-        """Keep the parameters; `start` starts the processes."""
         self.entry = entry
         self.place = place
         self._count = processes
@@ -45,11 +37,9 @@ class Team:
         self._busy: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
-        """Return the team."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes."""
         for process in self._processes:
             process.kill()
             process.communicate()
@@ -57,8 +47,8 @@ class Team:
     def start(self) -> None:
         """Start the processes; `wait_ready` waits until they are ready."""
         order = {
-            "module": self.entry.module,
-            "jobs": self.entry.jobs,
+            "made_by": self.entry.made_by,
+            "jobs": "locks_jobs" if self.entry.made_by == "locks.Locks" else "jobs",
             "place": asdict(self.place),
             "options": dict(self.entry.options),
         }
@@ -75,11 +65,7 @@ class Team:
             self._processes.append(process)
 
     def wait_ready(self) -> None:
-        """Wait until every process has its connection.
-
-        Raises:
-            RuntimeError: If one of them ended or hangs.
-        """
+        """Wait until every process has its connection."""
         for process in self._processes:
             self._hear(process)
 
@@ -87,19 +73,12 @@ class Team:
         """Give each process one job, start them together, and return their answers.
 
         Fewer jobs than processes leave the others waiting.
-
-        Raises:
-            RuntimeError: As `wait_ready`.
         """
         self.prepare(jobs)
         return self.go()
 
     def prepare(self, jobs: Sequence[AnyJob]) -> None:
-        """Give each process one job, and wait until all are ready to start.
-
-        Raises:
-            RuntimeError: As `wait_ready`.
-        """
+        """Give each process one job, and wait until all are ready to start."""
         self._busy = self._processes[: len(jobs)]
         for process, job in zip(self._busy, jobs, strict=True):
             self._tell(process, asdict(job))
@@ -107,11 +86,7 @@ class Team:
             self._hear(process)
 
     def go(self) -> list[Answer]:
-        """Let them start together, and return their answers.
-
-        Raises:
-            RuntimeError: As `wait_ready`.
-        """
+        """Let them start together, and return their answers."""
         for process in self._busy:
             self._tell(process, "go")
         return [self._hear(process) for process in self._busy]

@@ -20,7 +20,7 @@ def main() -> None:
     """Serve until standard input ends."""
     order = json.loads(sys.argv[1])
     jobs = import_module(f"{__package__}.{order['jobs']}")
-    contender = make(order["module"], Place(**order["place"]), order["options"])
+    contender = make(order["made_by"], Place(**order["place"]), order["options"])
     gc.freeze()  # so that no collection ever goes through all that was imported
     _say({"ready": True})
     for line in iter(sys.stdin.readline, ""):

@@ -32,9 +32,9 @@ class Contender(ABC):
         """Add many items and ask for no answers, where that is cheaper."""
         self.add_many(items)
 
+    @abstractmethod
     def clear(self) -> None:
         """Forget all items."""
-        raise NotImplementedError
 
 
 class AsyncContender(ABC):

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from benchmarks.place import Place, connect
 
-from .ping import Contender as Ping
+from .ping import Ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +31,10 @@ class Pair:
     release: Callable[[], Any]
 
 
-class Contender:
+class Locks:
     """All locks at one place."""
 
     def __init__(self, place: Place) -> None:
-        """Make none yet."""
         self._place = place
         self._pairs: dict[str, Pair] = {}
         self._asyncio: redis.asyncio.Redis | None = None

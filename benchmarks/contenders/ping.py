@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.place import Place, connect
 
-from . import base
+from .base import Contender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,20 +14,14 @@ if TYPE_CHECKING:
 PING = (b"*1\r\n$4\r\nPING\r\n",)
 
 
-class Contender(base.Contender):
-    """PING, whatever it is asked.
-
-    Args:
-        place: Where.
-        way: "client": redis-py's `ping()`; "bytes": bytes made before, sent and read on one
-            of redis-py's connections without the client around it.
+class Ping(Contender):
+    """PING, whatever it is asked: redis-py's `ping()`, or bytes on one of its connections.
 
     Attributes:
         call: One round trip.
     """
 
-    def __init__(self, place: Place, *, way: Literal["client", "bytes"] = "client") -> None:
-        """Connect."""
+    def __init__(self, place: Place, *, way: str = "client") -> None:
         client = connect(place.url)
         self.call: Callable[[], Any] = client.ping
         if way == "bytes":
@@ -40,12 +34,10 @@ class Contender(base.Contender):
             self.call = ping
 
     def add(self, _item: str) -> bool:
-        """Make one round trip."""
         return bool(self.call())
 
     def exists(self, _item: str) -> bool:
-        """Make one round trip."""
         return bool(self.call())
 
     def clear(self) -> None:
-        """See base."""
+        """Do nothing: it keeps nothing."""

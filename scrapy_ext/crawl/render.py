@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _FORMAT = 1
 _RENDER_SECONDS = 180.0
@@ -55,12 +55,17 @@ _HARMLESS = """
 """
 
 
-def pydoc_site(on_render: Callable[[int, int], None] = lambda _done, _total: None) -> Path:
+def pydoc_site(
+    on_render: Callable[[int, int], None] = lambda _done, _total: None,
+    packages: Sequence[str] = (),
+) -> Path:
     """Return the folder of rendered pages, rendering it first where the cache has none.
 
-    Two processes that render at the same time do the work twice and keep one result.
+    It shows other packages, where they are named. Two processes that render at the same time do the
+    work twice and keep one result.
     """
     version = f"{platform.python_implementation()}-{platform.python_version()}-v{_FORMAT}"
+    version = "-".join((version, *packages))
     folder = Path(platformdirs.user_cache_dir("bloomlock")) / f"pydoc-{version}"
     if (folder / "index.html").exists():
         return folder
@@ -68,7 +73,7 @@ def pydoc_site(on_render: Callable[[int, int], None] = lambda _done, _total: Non
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         fresh = Path(scratch) / "pages"
         fresh.mkdir(mode=0o700)
-        _render_all(fresh, on_render)
+        _render_all(fresh, module_names(packages), on_render)
         _finish(fresh)
         try:
             fresh.rename(folder)
@@ -79,10 +84,10 @@ def pydoc_site(on_render: Callable[[int, int], None] = lambda _done, _total: Non
     return folder
 
 
-def module_names() -> list[str]:
+def module_names(listed: Sequence[str] = ()) -> list[str]:
     """Return the listed modules this Python has, and the modules inside their packages."""
     names = []
-    for top in _HARMLESS.split():
+    for top in listed or _HARMLESS.split():
         try:
             spec = importlib.util.find_spec(top)
         except (ImportError, ValueError):
@@ -106,9 +111,8 @@ def _inside(package: str, where: list[str]) -> list[str]:
     return names
 
 
-def _render_all(folder: Path, on_render: Callable[[int, int], None]) -> None:
+def _render_all(folder: Path, names: list[str], on_render: Callable[[int, int], None]) -> None:
     """Render every module into the folder, in as many processes as there are processors."""
-    names = module_names()
     share = min(os.cpu_count() or 1, 8)
     environment = {"HOME": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the children

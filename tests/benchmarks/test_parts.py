@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from benchmarks.contenders import EXACT, GUARDED, make
 from benchmarks.delay_proxy import delayed
-from benchmarks.grid.case import Row
-from benchmarks.grid.tables import overview
-from benchmarks.links import link_stream
-from benchmarks.meter import Meter
-from benchmarks.place import connect
-from benchmarks.workloads import POPULAR, items, new_in
+from benchmarks.engine import Row
+from benchmarks.place import Meter, Place, connect
+from benchmarks.tables import overview
+from benchmarks.workloads import POPULAR, items, link_stream, new_in
 from bloomlock.server import PrivateServer
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +89,7 @@ def test_new_items_of_a_stream():
 
 def test_the_overview_compares_each_case_with_its_base():
     def row(contender, rates, batch):
-        measured = {"rates": rates, "server": [2.0] * len(rates)}
+        measured = {"rates": rates, "server": [2.0] * 3, "client": [3.0] * 3}
         return asdict(
             Row(contender, contender, "add_many", "new", batch, 0, 10, 0.1, 1, 0.0, **measured)
         )
@@ -101,13 +100,25 @@ def test_the_overview_compares_each_case_with_its_base():
         row("ours", [1.0, 1.0, 1.0], 10),
         row("ping", [4.0, 4.0, 4.0], 10),
     ]
-    (table,) = overview({"rows": rows, "missing": []})
-    heads = [column.header for column in table.columns]
-    cells = [list(column.cells) for column in table.columns]
-    assert table.title == "add_many: new items, filter for 10 at 0.1"
+    rates, busy = overview({"rows": rows, "missing": []})
+    heads = [column.header for column in rates.columns]
+    assert rates.title == "add_many: new items, filter for 10 at 0.1: rate"
     assert heads == ["", "10 in a call", "1,000 in a call"]
-    assert cells == [
+    assert [list(column.cells) for column in rates.columns] == [
         ["ours", "ping", "sadd"],
-        ["0.25 (2.00 µs)", "1.00 (2.00 µs)", ""],
-        ["2.00 (2.00 µs)", "", "1.00 (2.00 µs)"],
+        ["0.25", "1.00", ""],
+        ["2.00", "", "1.00"],
     ]
+    assert [list(column.cells) for column in busy.columns][2] == ["2.00 + 3.00", "", "2.00 + 3.00"]
+
+
+@pytest.mark.parametrize("entry", [EXACT, GUARDED], ids=lambda entry: entry.name)
+def test_exact_peers_name_each_new_item_once(server, entry):
+    place = Place(server, "parts:", entry.name, 1000, 0.01)
+    one, other = (make(entry.made_by, place, entry.options) for _ in range(2))
+    assert one.add_many(["a", "b", "a"]) == [True, True, False]
+    assert other.add_many(["b", "c", "c", "d"]) == [False, True, False, True]
+    assert one.add_many(["a", "d", "e"]) == [False, False, True]
+    one.clear()
+    assert one.add("a")
+    assert not one.add("a")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
+from importlib import import_module
+
 import pytest
 import redis
 
@@ -35,6 +38,6 @@ def test_losses(benchmark):
     assert retried["lost"] == retried["lost_after"] > 0
 
 
-@pytest.mark.parametrize("name", ["figures", "workloads"])
-def test_examples(name, module):
-    module("doctest", f"benchmarks/{name}.py")
+@pytest.mark.parametrize("name", ["figures", "locks_figures", "workloads"])
+def test_examples(name):
+    assert doctest.testmod(import_module(f"benchmarks.{name}")).failed == 0
