@@ -22,6 +22,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .compiled import __speed__ as __speed__
     from .filters.async_bloom import AsyncBloomFilter
     from .filters.bloom import BloomFilter
     from .filters.catalog import (
@@ -102,6 +103,7 @@ _MODULES = {
     "ReadWriteLock": ".locks.lock",
     "Redlock": ".locks.redlock",
     "ReentrantLock": ".locks.lock",
+    "__speed__": ".compiled",
     "async_delete_filter": ".filters.catalog",
     "async_list_filters": ".filters.catalog",
     "delete_filter": ".filters.catalog",

@@ -44,6 +44,7 @@ import numpy as np
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
 
 from .blocked import BLOCK_BITS, POSITION_SHIFT, SALTS, places_in_blocks
+from .compiled import core
 from .errors import ConfigurationError
 from .sizing import BLOCKED, CLASSIC, HEADER_BITS, MAX_HASHES
 
@@ -109,12 +110,12 @@ class EncodedTexts(Sequence[bytes]):
 
     def __init__(self, texts: Sequence[str], first: int) -> None:
         """Keep the texts."""
-        self._texts = texts
+        self.texts = texts
         self._first = first
 
     def __len__(self) -> int:
         """Return how many there are."""
-        return len(self._texts)
+        return len(self.texts)
 
     @overload
     def __getitem__(self, index: int) -> bytes: ...
@@ -126,15 +127,15 @@ class EncodedTexts(Sequence[bytes]):
         """Encode one, or return some of them (of a slice without a step)."""
         if isinstance(index, slice):
             start = index.indices(len(self))[0]
-            return EncodedTexts(self._texts[index], self._first + start)
-        return encode_item(self._texts[index])
+            return EncodedTexts(self.texts[index], self._first + start)
+        return encode_item(self.texts[index])
 
     def __iter__(self) -> Iterator[bytes]:
         """Encode all of them."""
         try:
-            return iter(list(map(str.encode, self._texts)))
+            return iter(list(map(str.encode, self.texts)))
         except UnicodeEncodeError:
-            return iter(_encode_each(self._texts, self._first))
+            return iter(_encode_each(self.texts, self._first))
 
 
 def _encode_each(items: Sequence[object], first: int) -> list[bytes]:
@@ -273,6 +274,9 @@ class Hasher:
         layout: "classic", or "blocked" (then m is a multiple of 512, and there are no seeds).
         key: Key of the digests (then there are no seeds); None: Murmur3.
 
+    Attributes:
+        compiled: What does the same in C; None where the core is not there, or with a key.
+
     Offsets returned count from the start of the Redis string: the header's 64 bits are added.
     """
 
@@ -294,6 +298,10 @@ class Hasher:
         self.shards = shards
         self.seeds = seeds
         self._blocks = shard_bits // BLOCK_BITS if layout == BLOCKED else 0
+        self.places = (
+            core.places(shard_bits, num_hashes, shards, seeds, self._blocks > 0) if core else None
+        )
+        self.compiled = None if self._keyed else self.places
         self._salts = SALTS[:num_hashes]
         self._steps = tuple(range(1, num_hashes + 1))
         i = np.arange(num_hashes, dtype=np.uint64)[:, None]
@@ -307,11 +315,13 @@ class Hasher:
     def locate(self, data: bytes) -> tuple[int, list[int]]:
         """Return the shard and the k bit offsets of one encoded item.
 
-        Cost: about 0.1 microseconds for each offset; 0.6 more with a key.
+        Cost: about 0.1 microseconds for each offset (0.02 compiled); 0.6 more with a key.
 
         >>> Hasher(9592955, 7).locate(b"https://example.org/")
         (0, [141765, 6070789, 4365902, 4620060, 6833264, 1412560, 7543859])
         """
+        if self.compiled is not None:
+            return self.compiled.locate(data)
         bits = self.shard_bits
         if self.seeds is not None:
             halves = [mmh3_x64_128_utupledigest(data, seed)[0] for seed in self.seeds]
@@ -350,6 +360,11 @@ class Hasher:
         Cost: 0.06 microseconds for a text, 0.03 more for each further seed, 0.5 more with a key.
         """
         count = len(items)
+        if self.compiled is not None:
+            words = np.empty((count, len(self.seeds or (0, 0))), np.uint64)
+            plain = items.texts if isinstance(items, EncodedTexts) else items
+            if isinstance(plain, (list, tuple)) and self.compiled.digests(plain, words):
+                return words
         if self.seeds is None:
             words = np.empty((count, 2), np.uint64)
             for start in range(0, count, ITEMS_PER_SLICE):
@@ -368,6 +383,12 @@ class Hasher:
         Returns:
             An array of n shard numbers and an array of n rows of k offsets.
         """
+        if self.places is not None:
+            count = len(digests)
+            shards = np.empty(count, np.uint64)
+            columns = np.empty((self.num_hashes, count), np.uint64)
+            self.places.place(count, np.ascontiguousarray(digests), shards, columns)
+            return shards, columns.T
         if self._blocks:
             offsets = places_in_blocks(digests, self._blocks, self.num_hashes)
         else:

@@ -50,6 +50,11 @@ bloom = Bloom(1_000_000, 1e-6)
 bloom.update(items)
 item = items[0]
 """
+_MURMUR = _RBLOOM.replace(
+    "bloom = Bloom(1_000_000, 1e-6)",
+    "from benchmarks.contenders.in_process import _lasting as hash_func\n"
+    "bloom = Bloom(1_000_000, 1e-6, hash_func)",
+)
 _SHARED = f"""{_ITEMS}
 from benchmarks.place import connect
 from bloomlock import BloomFilter
@@ -135,6 +140,23 @@ ENTRIES = (
         "memory.exists_many(items)",
         _BLOCKED,
         MANY,
+    ),
+    Part(
+        "memory-add-many",
+        "MemoryBloomFilter.add_many, 1,000",
+        "memory.add_many(items)",
+        _MEMORY,
+        MANY,
+    ),
+    Part("rbloom-add-murmur", "rbloom.add, Murmur3", "bloom.add(item)", _MURMUR, package="rbloom"),
+    Part("rbloom-in-murmur", "in rbloom, Murmur3", "item in bloom", _MURMUR, package="rbloom"),
+    Part(
+        "rbloom-update-murmur",
+        "rbloom.update, Murmur3, 1,000",
+        "bloom.update(items)",
+        _MURMUR,
+        MANY,
+        "rbloom",
     ),
     Part("rbloom-in", "in rbloom, seen", "item in bloom", _RBLOOM, package="rbloom"),
     Part("rbloom-in-new", "in rbloom, new", "'new' in bloom", _RBLOOM, package="rbloom"),

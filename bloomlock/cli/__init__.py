@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
-from bloomlock import __version__
+from bloomlock import __speed__, __version__
 
 from .errors import ERROR, Stopped, die, report_errors, say
 from .options import examples
@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
         'bloomlock add -q urls "$url" && wget "$url"',
     ),
 )
-@click.version_option(__version__, package_name="bloomlock", message="%(prog)s %(version)s")
+@click.version_option(__version__, message=f"%(prog)s %(version)s ({__speed__})")
 @click.pass_context
 def cli(context: click.Context) -> int | None:
     """Has anyone seen this before? Bloom filters in Redis, shared by many processes.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from bloomlock.descriptor import HEADER_BYTES, READY, Wanted
 from bloomlock.errors import CapacityError, ConfigurationError
-from bloomlock.hashing import check_key, encode_item, encode_items
+from bloomlock.hashing import check_key, encode_item
 
 from . import memory_file
 from .base import Parameters
@@ -49,13 +49,24 @@ class MemoryCore:
         descriptor: The parameters; the generation is of no account.
         bits: The bits.
         refuse: Whether adds are refused once the filter is full.
+
+    Attributes:
+        try_add: Adds an item in C; None: nothing was done, `add` has to. None where it cannot.
+        try_exists: The same for `exists`.
     """
+
+    try_add: Callable[[object], bool | None] | None = None
+    try_exists: Callable[[object], bool | None] | None = None
 
     def __init__(self, descriptor: Descriptor, bits: MemoryBits, *, refuse: bool) -> None:
         """Take the bits and look how full they are."""
         self.descriptor = descriptor
         self.bits = bits
         self.fill = FillWatch("(in memory)", refuse=refuse)
+        # The length of a mapped file has to be looked at first.
+        self._compiled = None if bits.is_mapped or not bits.writable else bits.compiled
+        if self._compiled is not None:
+            self.try_add, self.try_exists = self._compiled.try_add, self._compiled.exists
         self.look()
 
     def look(self) -> None:
@@ -65,14 +76,29 @@ class MemoryCore:
         with contextlib.suppress(StopIteration):
             while True:
                 part = counting.send(self.bits.count(part.shard, part.first, SAMPLE_BYTES))
+        self._allow()
+
+    def _note(self, new: int) -> None:
+        """Count new items, and look if it is time."""
+        if self._compiled is not None:
+            new += self._compiled.take_count()
+        if self.fill.due(new):
+            self.look()
+        else:
+            self._allow()
+
+    def _allow(self) -> None:
+        """Let C add all but the last of the items before the next look."""
+        if self._compiled is not None:
+            self._compiled.allow(0 if self.fill.refusing else self.fill.until_look - 1)
 
     def add(self, data: bytes) -> bool:
         """Add one encoded item; True if it is new."""
         if self.fill.refusing or not self.bits.writable:
             return self.add_chunk([data])[0]
         new = self.bits.add(data)
-        if new and self.fill.due(1):
-            self.look()
+        if new:
+            self._note(1)
         return new
 
     def add_many(self, items: Items) -> list[bool]:
@@ -90,7 +116,7 @@ class MemoryCore:
         count = 0
         for taken in chunks:
             try:
-                answers = self.add_chunk(encode_items(taken, count))
+                answers = self.add_chunk(taken, count)
             except CapacityError as error:
                 yield from zip(taken, take_known(error), strict=False)
                 raise
@@ -99,7 +125,7 @@ class MemoryCore:
 
     def exists_many(self, items: Items) -> list[bool]:
         """Test many items; one answer for each, in order."""
-        return self._in_chunks(items, lambda chunk: self.bits.exists_many(chunk).tolist())
+        return self._in_chunks(items, self.bits.exists_many)
 
     def update(self, items: Items) -> None:
         """Add many items."""
@@ -107,17 +133,15 @@ class MemoryCore:
         added = 0
         for taken in self._chunks(items, finish=True):
             try:
-                chunk = encode_items(taken, added)
                 if self._refusing():
-                    self._refuse_new(chunk)
+                    self._refuse_new(taken, added)
                 else:
-                    self.bits.set_many(chunk)
+                    self.bits.set_many(taken, added)
             except Exception as error:  # noqa: BLE001 - raised again
                 fail_after_adding(added, error)
             # How many of them are new was not asked; looking too often costs little.
-            if self.fill.due(len(chunk)):
-                self.look()
-            added += len(chunk)
+            self._note(len(taken))
+            added += len(taken)
 
     def merge(self, other: MemoryCore) -> None:
         """Add everything that another filter holds."""
@@ -132,18 +156,19 @@ class MemoryCore:
         """Remove everything."""
         self.check_writable()
         self.bits.clear()
+        if self._compiled is not None:
+            self._compiled.take_count()
         self.fill = FillWatch("(in memory)", refuse=self.fill.refuse)
         self.look()
 
-    def add_chunk(self, items: Sequence[bytes]) -> list[bool]:
-        """Add encoded items; one answer for each."""
+    def add_chunk(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
+        """Add items, of which the first has that index; one answer for each."""
         self.check_writable()
         if self._refusing():
-            return self._refuse_new(items)
-        new: list[bool] = self.bits.add_many(items).tolist()
-        if self.fill.due(sum(new)):
-            self.look()
-        return new
+            return self._refuse_new(items, first)
+        answers, new = self.bits.add_many(items, first)
+        self._note(new)
+        return answers
 
     def estimate(self, bits_set: int) -> int:
         """Return the number of distinct items from the number of set bits."""
@@ -181,8 +206,8 @@ class MemoryCore:
             self.look()
         return self.fill.refusing
 
-    def _refuse_new(self, items: Sequence[bytes]) -> list[bool]:
-        seen = self.bits.exists_many(items).tolist()
+    def _refuse_new(self, items: Sequence[str | bytes], first: int) -> list[bool]:
+        seen = self.bits.exists_many(items, first)
         if not all(seen):
             raise self._full([False] * seen.index(False))
         return [False] * len(items)
@@ -194,12 +219,14 @@ class MemoryCore:
             known,
         )
 
-    def _in_chunks(self, items: Items, step: Callable[[Sequence[bytes]], list[bool]]) -> list[bool]:
+    def _in_chunks(
+        self, items: Items, step: Callable[[Sequence[str | bytes], int], list[bool]]
+    ) -> list[bool]:
         results: list[bool] = []
         # What the iterable raises is the caller's: it passes through as it is.
         for taken in self._chunks(items):
             try:
-                results += step(encode_items(taken, len(results)))
+                results += step(taken, len(results))
             except Exception as error:  # noqa: BLE001 - raised again
                 fail_after(results, error)
         return results
@@ -273,8 +300,9 @@ class MemoryBloomFilter(Parameters):
     Raises:
         ConfigurationError: If a parameter is not usable.
 
-    Cost: num_bits / 8 bytes, taken as they are first set. One item costs 2 to 5 microseconds, one
-    in a batch 0.2 to 0.3.
+    Cost: num_bits / 8 bytes, taken as they are first set. One item costs 0.3 microseconds with the
+    compiled core, one in a batch 0.1; in Python 2 to 5, and 0.2 to 0.3. A compiled `clear` keeps
+    all threads waiting while it clears, a second for 10 GB.
 
     >>> pages = MemoryBloomFilter(100_000)
     >>> pages
@@ -389,11 +417,17 @@ class MemoryBloomFilter(Parameters):
             CapacityError: If the filter is full, the item new, and `on_full="raise"`.
             ConfigurationError: If the filter was loaded with mode "r".
         """
-        return self._core.add(encode_item(item))
+        core = self._core
+        if core.try_add is not None and (new := core.try_add(item)) is not None:
+            return new
+        return core.add(encode_item(item))
 
     def exists(self, item: str | bytes) -> bool:
         """Return whether an item was added (or, at the error rate, looks like it)."""
-        return self._core.bits.exists(encode_item(item))
+        core = self._core
+        if core.try_exists is not None and (found := core.try_exists(item)) is not None:
+            return found
+        return core.bits.exists(encode_item(item))
 
     def __contains__(self, item: str | bytes) -> bool:
         """Return `exists(item)`."""

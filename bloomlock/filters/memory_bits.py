@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bloomlock.bitmaps import add_rows, rows_missing, set_rows
+from bloomlock.compiled import core
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.errors import FilterLostError
+from bloomlock.hashing import encode_items
 from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
@@ -75,9 +77,13 @@ class MemoryBits(LockOwner):
     no lock: no writer ever clears a bit that was set before it began. A child of fork has the bits
     as they were at that instant; what another thread of the parent was clearing may be half there.
 
+    With the compiled core all writers are in C, and take turns by the interpreter's lock.
+
     Attributes:
         images: The arrays.
         writable: Whether bits can be set.
+        compiled: What does the same in C, where it can.
+        is_mapped: Whether the images lie in a file.
     """
 
     def __init__(
@@ -96,7 +102,11 @@ class MemoryBits(LockOwner):
         # One byte of a memoryview is read and written in two thirds of the time of an array's.
         self._cells = [image.data for image in self.images]
         self._file = file
+        self.is_mapped = file is not None
         self.writable = all(image.flags.writeable for image in self.images)
+        places, self.compiled = self._hasher.compiled, None
+        if core is not None and places is not None:
+            self.compiled = core.bits(places, tuple(self.images), self.writable)
 
     def check_file(self) -> None:
         """Raise FilterLostError if the file the images lie in was cut.
@@ -110,6 +120,8 @@ class MemoryBits(LockOwner):
         """Set the bits of one encoded item; True if any was 0."""
         if self._file is not None:
             self._file.check()
+        if self.compiled is not None:
+            return self.compiled.add(data)
         number, offsets = self._locate(data)
         cell = self._cells[number]
         new = False
@@ -126,6 +138,8 @@ class MemoryBits(LockOwner):
         """Return whether all bits of one encoded item are 1."""
         if self._file is not None:
             self._file.check()
+        if self.compiled is not None:
+            return bool(self.compiled.exists(data))
         number, offsets = self._locate(data)
         cell = self._cells[number]
         for offset in offsets:  # noqa: SIM110 - all() over a generator takes twice the time
@@ -133,28 +147,39 @@ class MemoryBits(LockOwner):
                 return False
         return True
 
-    def add_many(self, items: Sequence[bytes]) -> Flags:
-        """Set the bits of many encoded items; return for each whether it is new (`add_rows`)."""
+    def add_many(self, items: Sequence[str | bytes], first: int = 0) -> tuple[list[bool], int]:
+        """Set the bits of many items; return for each whether it is new, and how many are.
+
+        See `add_rows`; `first` is the index of the first item, for messages.
+        """
         self.check_file()
-        digests = self._hasher.digests(items)
+        if self.compiled is not None and (done := self.compiled.add_many(items)) is not None:
+            return done
+        digests = self._hasher.digests(encode_items(items, first))
         new = np.empty(len(items), np.bool_)
         for number, chosen, rows in self._by_shard(digests):
             with self._lock:
                 new[chosen] = add_rows(self.images[number], rows, digests[chosen])
-        return new
+        return new.tolist(), int(new.sum())
 
-    def exists_many(self, items: Sequence[bytes]) -> Flags:
-        """Return for each of many encoded items whether all its bits are 1."""
+    def exists_many(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
+        """Return for each of many items whether all its bits are 1."""
         self.check_file()
-        missing = np.empty(len(items), np.bool_)
-        for number, chosen, rows in self._by_shard(self._hasher.digests(items)):
-            missing[chosen] = rows_missing(self.images[number], rows)
-        return ~missing
+        if self.compiled is not None and (found := self.compiled.exists_many(items)) is not None:
+            return found
+        digests = self._hasher.digests(encode_items(items, first))
+        seen = np.empty(len(items), np.bool_)
+        for number, chosen, rows in self._by_shard(digests):
+            seen[chosen] = ~rows_missing(self.images[number], rows)
+        answers: list[bool] = seen.tolist()
+        return answers
 
-    def set_many(self, items: Sequence[bytes]) -> None:
-        """Set the bits of many encoded items."""
+    def set_many(self, items: Sequence[str | bytes], first: int = 0) -> None:
+        """Set the bits of many items."""
         self.check_file()
-        for number, _, rows in self._by_shard(self._hasher.digests(items)):
+        if self.compiled is not None and self.compiled.set_many(items):
+            return
+        for number, _, rows in self._by_shard(self._hasher.digests(encode_items(items, first))):
             with self._lock:
                 set_rows(self.images[number], rows)
 
@@ -176,6 +201,9 @@ class MemoryBits(LockOwner):
         """Set every bit that is set in the other, which has the same shape."""
         self.check_file()
         other.check_file()
+        if self.compiled is not None and other.compiled is not None:
+            self.compiled.merge(other.compiled)
+            return
         for mine, theirs in zip(self.images, other.images, strict=True):
             with self._lock:
                 np.bitwise_or(mine, theirs, out=mine)
@@ -188,6 +216,9 @@ class MemoryBits(LockOwner):
     def clear(self) -> None:
         """Clear every bit."""
         self.check_file()
+        if self.compiled is not None:
+            self.compiled.clear()
+            return
         with self._lock:
             for image in self.images:
                 image[:] = 0

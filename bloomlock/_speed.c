@@ -1,0 +1,1091 @@
+/* bloomlock._speed: the inner loops of bloomlock in C, bit for bit what the Python code does.
+
+   Places hashes items to bit offsets (hashing.py, blocked.py), Bits tests and sets them in memory
+   (bitmaps.py, filters/memory_bits.py), encode_bitfield writes them as a command
+   (strategies/atomic.py).
+
+   Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to
+   test and set the bits of an item is one step for all threads, and there is no other lock that a
+   fork could copy. Batches of reads give it up while they read.
+
+   Bounds. A Bits keeps a view of each image, whose length it has checked against the shape. Every
+   offset is below the shape's number of bits, so no access needs a check of its own.
+
+   Limited API of Python 3.11. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#ifndef BLOOMLOCK_VERSION
+#error "BLOOMLOCK_VERSION is not defined"
+#endif
+
+#define MAX_HASHES 64
+#define MAX_SHARDS 256
+#define MIN_BITS 512
+#define MAX_BITS (((uint64_t)1 << 32) - HEADER_BITS)
+#define HEADER_BITS 64
+#define HEADER_BYTES 8
+#define BLOCK_BITS 512
+#define POSITION_SHIFT 55
+#define BITS_PER_SLICE 65536
+#define ROWS_AHEAD 16
+#define MERGE_BYTES ((Py_ssize_t)1 << 20)
+#define DIGITS 10
+
+#if defined(__GNUC__) || defined(__clang__)
+/* A batch of reads runs beside a writer; a byte is read as it was or as it is. */
+#define LOAD(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+#define PREFETCH(p) __builtin_prefetch(p)
+#else
+#define LOAD(p) (*(const volatile uint8_t *)(p))
+#define STORE(p, v) (*(volatile uint8_t *)(p) = (v))
+#define PREFETCH(p) ((void)(p))
+#endif
+
+#define METHOD(f) ((PyCFunction)(void (*)(void))(f))
+
+/* Murmur3 x64 128 (A. Appleby, public domain). */
+
+static inline uint64_t rotate(uint64_t x, int r) { return (x << r) | (x >> (64 - r)); }
+
+static inline uint64_t word(const uint8_t *p)
+{
+    uint64_t x = 0;
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    for (int i = 7; i >= 0; i--)
+        x = x << 8 | p[i];
+#else
+    memcpy(&x, p, 8);
+#endif
+    return x;
+}
+
+static inline uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 33) * 0xff51afd7ed558ccdULL;
+    x = (x ^ x >> 33) * 0xc4ceb9fe1a85ec53ULL;
+    return x ^ x >> 33;
+}
+
+static void murmur(const char *text, Py_ssize_t size, uint32_t seed, uint64_t out[2])
+{
+    const uint64_t c1 = 0x87c37b91114253d5ULL, c2 = 0x4cf5ad432745937fULL;
+    const uint8_t *data = (const uint8_t *)text;
+    uint64_t h1 = seed, h2 = seed, k1 = 0, k2 = 0;
+    Py_ssize_t left = size;
+    for (; left >= 16; left -= 16, data += 16) {
+        h1 ^= rotate(word(data) * c1, 31) * c2;
+        h1 = (rotate(h1, 27) + h2) * 5 + 0x52dce729;
+        h2 ^= rotate(word(data + 8) * c2, 33) * c1;
+        h2 = (rotate(h2, 31) + h1) * 5 + 0x38495ab5;
+    }
+    for (Py_ssize_t i = left - 1; i >= 8; i--)
+        k2 = k2 << 8 | data[i];
+    for (Py_ssize_t i = (left < 8 ? left : 8) - 1; i >= 0; i--)
+        k1 = k1 << 8 | data[i];
+    h2 ^= rotate(k2 * c2, 33) * c1;
+    h1 ^= rotate(k1 * c1, 31) * c2;
+    h1 ^= (uint64_t)size;
+    h2 ^= (uint64_t)size;
+    h1 += h2;
+    h2 += h1;
+    h1 = mix(h1);
+    h2 = mix(h2);
+    h1 += h2;
+    out[0] = h1;
+    out[1] = h2 + h1;
+}
+
+/* Where the bits of an item lie. */
+
+typedef struct {
+    uint64_t bits;    /* of one shard, m */
+    uint64_t blocks;  /* of the blocked layout; 0: classic */
+    uint32_t hashes;  /* k */
+    uint32_t shards;  /* S */
+    uint32_t seeded;  /* number of seeds: k, or 0 for default hashing */
+    uint32_t words;   /* of a digest: two, or with seeds k */
+    uint32_t seeds[MAX_HASHES];
+    uint64_t salts[MAX_HASHES][2];
+} Shape;
+
+typedef struct {
+    PyObject_HEAD
+    Shape shape;
+} Places;
+
+typedef struct {
+    PyTypeObject *places;
+    PyTypeObject *bits;
+    uint64_t secret; /* other in each process, so that no one can choose what meets in a table */
+} State;
+
+static void digest(const Shape *shape, const char *data, Py_ssize_t size, uint64_t *out)
+{
+    uint64_t both[2];
+    if (!shape->seeded) {
+        murmur(data, size, 0, out);
+        return;
+    }
+    for (uint32_t i = 0; i < shape->seeded; i++) {
+        murmur(data, size, shape->seeds[i], both);
+        out[i] = both[0];
+    }
+}
+
+static inline uint32_t shard_of(const Shape *shape, uint64_t h1)
+{
+    /* (h1 * S) >> 64 by 32-bit halves */
+    uint64_t low = (h1 & 0xffffffff) * shape->shards >> 32;
+    return (uint32_t)(((h1 >> 32) * shape->shards + low) >> 32);
+}
+
+/* Place the bits of a digest, the bitmap's first being 0. */
+static inline void place(const Shape *shape, const uint64_t *words, uint32_t *out)
+{
+    const uint64_t m = shape->bits;
+    const uint32_t k = shape->hashes;
+    if (shape->seeded) {
+        for (uint32_t i = 0; i < k; i++)
+            out[i] = (uint32_t)((words[i] % m + i) % m);
+        return;
+    }
+    if (shape->blocks) {
+        uint64_t start = words[0] % shape->blocks * BLOCK_BITS, h2 = words[1];
+        for (uint32_t i = 0; i < k; i++)
+            out[i] = (uint32_t)(start +
+                                ((h2 * shape->salts[i][0] + shape->salts[i][1]) >> POSITION_SHIFT));
+        return;
+    }
+    uint64_t x = words[0] % m, y = words[1] % m, z = words[1] / m % m;
+    for (uint32_t i = 1; i <= k; i++) {
+        out[i - 1] = (uint32_t)x;
+        x += y;
+        x -= x >= m ? m : 0;
+        /* y, z < m and i < m, so twice is enough */
+        y += z + i;
+        y -= y >= m ? m : 0;
+        y -= y >= m ? m : 0;
+    }
+}
+
+/* The bytes of an item, which live as long as it does; 0 where Python has to look at it. */
+static inline int bytes_of(PyObject *item, const char **data, Py_ssize_t *size)
+{
+    if (PyUnicode_Check(item)) {
+        *data = PyUnicode_AsUTF8AndSize(item, size);
+        if (*data == NULL) {
+            PyErr_Clear(); /* a lone surrogate */
+            return 0;
+        }
+        return 1;
+    }
+    if (!PyBytes_Check(item))
+        return 0;
+    *data = PyBytes_AsString(item);
+    *size = PyBytes_Size(item);
+    return 1;
+}
+
+/* Write the digests of a list or tuple; 1: done, 0: Python has to look at an item, -1: raised. */
+static int digest_all(const Shape *shape, PyObject *items, Py_ssize_t count, uint64_t *out)
+{
+    int is_list = PyList_Check(items);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const char *data;
+        Py_ssize_t size;
+        PyObject *item = is_list ? PyList_GetItem(items, i) : PyTuple_GetItem(items, i);
+        if (item == NULL)
+            return -1;
+        if (!bytes_of(item, &data, &size))
+            return 0;
+        digest(shape, data, size, out);
+        out += shape->words;
+    }
+    return 1;
+}
+
+static Py_ssize_t count_of(PyObject *items)
+{
+    if (PyList_Check(items))
+        return PyList_Size(items);
+    if (PyTuple_Check(items))
+        return PyTuple_Size(items);
+    PyErr_SetString(PyExc_TypeError, "items must be a list or a tuple");
+    return -1;
+}
+
+static void *allocate(Py_ssize_t count, size_t size)
+{
+    void *made = NULL;
+    if (count >= 0 && (size_t)count <= (size_t)PY_SSIZE_T_MAX / size)
+        made = PyMem_Malloc(count ? (size_t)count * size : 1);
+    if (made == NULL)
+        PyErr_NoMemory();
+    return made;
+}
+
+/* Places(shard_bits, num_hashes, shards, seeds or None, blocked) */
+static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    unsigned long long bits;
+    Py_ssize_t hashes, shards;
+    PyObject *size, *seeds;
+    int blocked;
+    if (kwargs != NULL && PyDict_Size(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "Places takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "O!nnOp:Places", &PyLong_Type, &size, &hashes, &shards, &seeds,
+                          &blocked))
+        return NULL;
+    bits = PyLong_AsUnsignedLongLong(size);
+    if (bits == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    if (bits < MIN_BITS || bits > MAX_BITS || hashes < 1 || hashes > MAX_HASHES || shards < 1 ||
+        shards > MAX_SHARDS || (blocked && (bits % BLOCK_BITS || seeds != Py_None))) {
+        PyErr_SetString(PyExc_ValueError, "no shape of a filter");
+        return NULL;
+    }
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Places *self = (Places *)alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    Shape *shape = &self->shape;
+    shape->bits = bits;
+    shape->hashes = (uint32_t)hashes;
+    shape->shards = (uint32_t)shards;
+    shape->blocks = blocked ? bits / BLOCK_BITS : 0;
+    shape->words = 2;
+    if (seeds != Py_None) {
+        if (!PyTuple_Check(seeds) || PyTuple_Size(seeds) != hashes) {
+            PyErr_SetString(PyExc_ValueError, "seeds must be a tuple of num_hashes numbers");
+            goto fail;
+        }
+        for (Py_ssize_t i = 0; i < hashes; i++) {
+            unsigned long long seed = PyLong_AsUnsignedLongLong(PyTuple_GetItem(seeds, i));
+            if (PyErr_Occurred())
+                goto fail;
+            if (seed > 0xffffffff) {
+                PyErr_SetString(PyExc_ValueError, "seeds must be below 2^32");
+                goto fail;
+            }
+            shape->seeds[i] = (uint32_t)seed;
+        }
+        shape->seeded = shape->words = shape->hashes;
+    }
+    for (int i = 0; i < MAX_HASHES; i++) {
+        char decimal[2] = {(char)('0' + i / 10), (char)('0' + i % 10)};
+        murmur(decimal + (i < 10), i < 10 ? 1 : 2, 0, shape->salts[i]);
+        shape->salts[i][0] |= 1;
+    }
+    return (PyObject *)self;
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void free_object(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyObject *located(const Shape *shape, const uint64_t *words)
+{
+    uint32_t places[MAX_HASHES];
+    place(shape, words, places);
+    PyObject *offsets = PyList_New(shape->hashes);
+    if (offsets == NULL)
+        return NULL;
+    for (uint32_t i = 0; i < shape->hashes; i++) {
+        PyObject *offset = PyLong_FromUnsignedLongLong((uint64_t)places[i] + HEADER_BITS);
+        if (offset == NULL || PyList_SetItem(offsets, i, offset) < 0) {
+            Py_DECREF(offsets);
+            return NULL;
+        }
+    }
+    return Py_BuildValue("(IN)", shard_of(shape, words[0]), offsets);
+}
+
+static PyObject *places_locate(PyObject *object, PyObject *item)
+{
+    const Shape *shape = &((Places *)object)->shape;
+    uint64_t words[MAX_HASHES];
+    const char *data;
+    Py_ssize_t size;
+    if (!bytes_of(item, &data, &size)) {
+        PyErr_SetString(PyExc_TypeError, "item must be bytes, or a str that has a UTF-8 form");
+        return NULL;
+    }
+    digest(shape, data, size, words);
+    return located(shape, words);
+}
+
+/* Take a view of a contiguous buffer of exactly `size` bytes. */
+static int take_view(PyObject *object, Py_buffer *view, int flags, Py_ssize_t size)
+{
+    if (PyObject_GetBuffer(object, view, flags) < 0)
+        return -1;
+    if (view->len != size || (uintptr_t)view->buf % sizeof(uint64_t)) {
+        PyBuffer_Release(view);
+        PyErr_SetString(PyExc_ValueError, "a buffer has another length or alignment");
+        return -1;
+    }
+    return 0;
+}
+
+static Py_ssize_t bytes_needed(Py_ssize_t count, uint32_t words)
+{
+    if (count > PY_SSIZE_T_MAX / (Py_ssize_t)(MAX_HASHES * sizeof(uint64_t))) {
+        PyErr_SetString(PyExc_OverflowError, "too many items");
+        return -1;
+    }
+    return count * (Py_ssize_t)(words * sizeof(uint64_t));
+}
+
+static PyObject *places_digests(PyObject *object, PyObject *args)
+{
+    const Shape *shape = &((Places *)object)->shape;
+    PyObject *items, *out;
+    Py_buffer view;
+    Py_ssize_t count, size;
+    if (!PyArg_ParseTuple(args, "OO:digests", &items, &out) || (count = count_of(items)) < 0 ||
+        (size = bytes_needed(count, shape->words)) < 0 ||
+        take_view(out, &view, PyBUF_WRITABLE, size) < 0)
+        return NULL;
+    int done = digest_all(shape, items, count, view.buf);
+    PyBuffer_Release(&view);
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+/* The offsets column by column, as NumPy reads rows of them fastest. */
+static PyObject *places_place(PyObject *object, PyObject *args)
+{
+    const Shape *shape = &((Places *)object)->shape;
+    PyObject *digests, *shards, *offsets, *result = NULL;
+    Py_buffer from, to_shards, to_offsets;
+    Py_ssize_t count, size;
+    if (!PyArg_ParseTuple(args, "nOOO:place", &count, &digests, &shards, &offsets))
+        return NULL;
+    if (count < 0) {
+        PyErr_SetString(PyExc_ValueError, "count must not be negative");
+        return NULL;
+    }
+    if ((size = bytes_needed(count, shape->words)) < 0 ||
+        take_view(digests, &from, PyBUF_SIMPLE, size) < 0)
+        return NULL;
+    if (take_view(shards, &to_shards, PyBUF_WRITABLE, bytes_needed(count, 1)) < 0)
+        goto release_from;
+    if (take_view(offsets, &to_offsets, PyBUF_WRITABLE, bytes_needed(count, shape->hashes)) < 0)
+        goto release_shards;
+    {
+        const uint64_t *words = from.buf;
+        uint64_t *shard = to_shards.buf, *column = to_offsets.buf;
+        uint32_t places[MAX_HASHES];
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t row = 0; row < count; row++, words += shape->words) {
+            shard[row] = shard_of(shape, words[0]);
+            place(shape, words, places);
+            for (uint32_t i = 0; i < shape->hashes; i++)
+                column[(Py_ssize_t)i * count + row] = (uint64_t)places[i] + HEADER_BITS;
+        }
+        Py_END_ALLOW_THREADS
+    }
+    result = Py_NewRef(Py_None);
+    PyBuffer_Release(&to_offsets);
+release_shards:
+    PyBuffer_Release(&to_shards);
+release_from:
+    PyBuffer_Release(&from);
+    return result;
+}
+
+/* Bits in memory. */
+
+typedef struct {
+    PyObject_HEAD
+    Shape shape;
+    int writable;
+    uint32_t held; /* views taken */
+    Py_buffer *images;
+    uint64_t counted; /* new items that try_add has added */
+    uint64_t taken;   /* of them, those that take_count has returned */
+    uint64_t limit;   /* of counted */
+    uint64_t secret;
+} Bits;
+
+static void bits_dealloc(PyObject *object)
+{
+    Bits *self = (Bits *)object;
+    while (self->held)
+        PyBuffer_Release(&self->images[--self->held]);
+    PyMem_Free(self->images);
+    free_object(object);
+}
+
+/* Bits(places, images, writable) */
+static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *places, *images;
+    int writable;
+    State *state = PyType_GetModuleState(type);
+    if (kwargs != NULL && PyDict_Size(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "Bits takes no keyword arguments");
+        return NULL;
+    }
+    if (state == NULL || !PyArg_ParseTuple(args, "O!O!p:Bits", state->places, &places,
+                                           &PyTuple_Type, &images, &writable))
+        return NULL;
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Bits *self = (Bits *)alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->shape = ((Places *)places)->shape;
+    self->writable = writable;
+    self->secret = state->secret;
+    if (PyTuple_Size(images) != self->shape.shards) {
+        PyErr_SetString(PyExc_ValueError, "images must be one for each shard");
+        goto fail;
+    }
+    self->images = allocate(self->shape.shards, sizeof(Py_buffer));
+    if (self->images == NULL)
+        goto fail;
+    for (uint32_t i = 0; i < self->shape.shards; i++) {
+        Py_buffer *view = &self->images[i];
+        int flags = writable ? PyBUF_WRITABLE : PyBUF_SIMPLE;
+        if (PyObject_GetBuffer(PyTuple_GetItem(images, i), view, flags) < 0)
+            goto fail;
+        self->held++;
+        if (view->len != (Py_ssize_t)(HEADER_BYTES + (self->shape.bits + 7) / 8)) {
+            PyErr_SetString(PyExc_ValueError, "an image has another length");
+            goto fail;
+        }
+    }
+    return (PyObject *)self;
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static inline uint8_t *bitmap_of(const Bits *self, uint32_t shard)
+{
+    return (uint8_t *)self->images[shard].buf + HEADER_BYTES;
+}
+
+static inline int is_set(const uint8_t *bitmap, const uint32_t *places, uint32_t hashes)
+{
+    for (uint32_t i = 0; i < hashes; i++)
+        if (!(LOAD(&bitmap[places[i] >> 3]) & 128 >> (places[i] & 7)))
+            return 0;
+    return 1;
+}
+
+/* Set the bits; return whether any was 0. */
+static inline int set_bits(uint8_t *bitmap, const uint32_t *places, uint32_t hashes)
+{
+    int is_new = 0;
+    for (uint32_t i = 0; i < hashes; i++) {
+        uint8_t *cell = &bitmap[places[i] >> 3];
+        uint8_t mask = (uint8_t)(128 >> (places[i] & 7)), byte = LOAD(cell);
+        if (!(byte & mask)) {
+            STORE(cell, (uint8_t)(byte | mask));
+            is_new = 1;
+        }
+    }
+    return is_new;
+}
+
+static inline void prefetch(const uint8_t *bitmap, const uint32_t *places, uint32_t hashes)
+{
+    for (uint32_t i = 0; i < hashes; i++)
+        PREFETCH(&bitmap[places[i] >> 3]);
+}
+
+/* Find the places of one item and return its bitmap; NULL where Python has to look at it. */
+static inline uint8_t *find(const Bits *self, PyObject *item, uint32_t *places)
+{
+    uint64_t words[MAX_HASHES];
+    const char *data;
+    Py_ssize_t size;
+    if (!bytes_of(item, &data, &size))
+        return NULL;
+    digest(&self->shape, data, size, words);
+    place(&self->shape, words, places);
+    return bitmap_of(self, shard_of(&self->shape, words[0]));
+}
+
+static int check_writable(const Bits *self)
+{
+    if (!self->writable)
+        PyErr_SetString(PyExc_ValueError, "these bits cannot be changed");
+    return self->writable ? 0 : -1;
+}
+
+static PyObject *bad_item(void)
+{
+    PyErr_SetString(PyExc_TypeError, "item must be bytes, or a str that has a UTF-8 form");
+    return NULL;
+}
+
+static PyObject *bits_try_add(PyObject *object, PyObject *item)
+{
+    Bits *self = (Bits *)object;
+    uint32_t places[MAX_HASHES];
+    uint8_t *bitmap;
+    if (self->counted >= self->limit || (bitmap = find(self, item, places)) == NULL)
+        return Py_NewRef(Py_None);
+    if (!set_bits(bitmap, places, self->shape.hashes))
+        return Py_NewRef(Py_False);
+    self->counted++;
+    return Py_NewRef(Py_True);
+}
+
+static PyObject *bits_add(PyObject *object, PyObject *item)
+{
+    Bits *self = (Bits *)object;
+    uint32_t places[MAX_HASHES];
+    uint8_t *bitmap;
+    if (check_writable(self) < 0)
+        return NULL;
+    if ((bitmap = find(self, item, places)) == NULL)
+        return bad_item();
+    return PyBool_FromLong(set_bits(bitmap, places, self->shape.hashes));
+}
+
+static PyObject *bits_exists(PyObject *object, PyObject *item)
+{
+    const Bits *self = (Bits *)object;
+    uint32_t places[MAX_HASHES];
+    const uint8_t *bitmap = find(self, item, places);
+    if (bitmap == NULL)
+        return Py_NewRef(Py_None);
+    return PyBool_FromLong(is_set(bitmap, places, self->shape.hashes));
+}
+
+static PyObject *bits_take_count(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    Bits *self = (Bits *)object;
+    uint64_t count = self->counted - self->taken;
+    self->taken = self->counted;
+    return PyLong_FromUnsignedLongLong(count);
+}
+
+static PyObject *bits_allow(PyObject *object, PyObject *number)
+{
+    Bits *self = (Bits *)object;
+    long long count = PyLong_AsLongLong(number);
+    if (count == -1 && PyErr_Occurred())
+        return NULL;
+    if (count > 0 && check_writable(self) < 0)
+        return NULL;
+    self->limit = self->taken + (uint64_t)(count > 0 ? count : 0);
+    return Py_NewRef(Py_None);
+}
+
+/* Many items, in the order of their shards. */
+
+typedef struct {
+    Py_ssize_t count;
+    uint64_t *digests;
+    Py_ssize_t *order; /* NULL: as they are */
+    Py_ssize_t starts[MAX_SHARDS + 1];
+} Batch;
+
+static void batch_free(Batch *batch)
+{
+    PyMem_Free(batch->digests);
+    PyMem_Free(batch->order);
+}
+
+/* 1: done, 0: Python has to look at an item, -1: raised. Frees what it took unless done. */
+static int batch_fill(Batch *batch, const Shape *shape, PyObject *items)
+{
+    memset(batch, 0, sizeof(*batch));
+    int done = -1;
+    if ((batch->count = count_of(items)) < 0 || bytes_needed(batch->count, shape->words) < 0)
+        return -1;
+    batch->digests = allocate(batch->count, sizeof(uint64_t) * shape->words);
+    if (batch->digests == NULL)
+        return -1;
+    if ((done = digest_all(shape, items, batch->count, batch->digests)) <= 0)
+        goto fail;
+    batch->starts[shape->shards] = batch->count;
+    if (shape->shards == 1)
+        return 1;
+    done = -1;
+    if ((batch->order = allocate(batch->count, sizeof(Py_ssize_t))) == NULL)
+        goto fail;
+    Py_ssize_t next[MAX_SHARDS + 1] = {0};
+    for (Py_ssize_t i = 0; i < batch->count; i++)
+        next[shard_of(shape, batch->digests[i * shape->words]) + 1]++;
+    for (uint32_t shard = 0; shard < shape->shards; shard++)
+        batch->starts[shard + 1] = next[shard + 1] += next[shard];
+    for (Py_ssize_t i = 0; i < batch->count; i++)
+        batch->order[next[shard_of(shape, batch->digests[i * shape->words])]++] = i;
+    return 1;
+fail:
+    batch_free(batch);
+    return done;
+}
+
+static inline Py_ssize_t item_at(const Batch *batch, Py_ssize_t row)
+{
+    return batch->order ? batch->order[row] : row;
+}
+
+/* Place some rows of a shard and let the processor fetch their bytes. */
+static inline void place_rows(const Bits *self, const Batch *batch, const uint8_t *bitmap,
+                              Py_ssize_t first, Py_ssize_t stop, uint32_t *places)
+{
+    const Shape *shape = &self->shape;
+    for (Py_ssize_t row = first; row < stop; row++, places += shape->hashes) {
+        place(shape, batch->digests + item_at(batch, row) * shape->words, places);
+        prefetch(bitmap, places, shape->hashes);
+    }
+}
+
+static inline Py_ssize_t smaller(Py_ssize_t a, Py_ssize_t b) { return a < b ? a : b; }
+
+static PyObject *answer_list(const uint8_t *flags, Py_ssize_t count)
+{
+    PyObject *answers = PyList_New(count);
+    for (Py_ssize_t i = 0; answers != NULL && i < count; i++)
+        if (PyList_SetItem(answers, i, Py_NewRef(flags[i] ? Py_True : Py_False)) < 0)
+            Py_CLEAR(answers);
+    return answers;
+}
+
+static PyObject *bits_exists_many(PyObject *object, PyObject *items)
+{
+    const Bits *self = (Bits *)object;
+    const uint32_t k = self->shape.hashes;
+    Batch batch;
+    int done = batch_fill(&batch, &self->shape, items);
+    if (done <= 0)
+        return done < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *answers = NULL;
+    uint8_t *found = allocate(batch.count, 1);
+    if (found != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        uint32_t places[ROWS_AHEAD * MAX_HASHES];
+        for (uint32_t shard = 0; shard < self->shape.shards; shard++) {
+            const uint8_t *bitmap = bitmap_of(self, shard);
+            Py_ssize_t end = batch.starts[shard + 1];
+            for (Py_ssize_t row = batch.starts[shard]; row < end; row += ROWS_AHEAD) {
+                Py_ssize_t stop = smaller(row + ROWS_AHEAD, end);
+                place_rows(self, &batch, bitmap, row, stop, places);
+                for (Py_ssize_t i = row; i < stop; i++)
+                    found[item_at(&batch, i)] =
+                        (uint8_t)is_set(bitmap, places + (i - row) * k, k);
+            }
+        }
+        Py_END_ALLOW_THREADS
+        answers = answer_list(found, batch.count);
+    }
+    PyMem_Free(found);
+    batch_free(&batch);
+    return answers;
+}
+
+static PyObject *bits_set_many(PyObject *object, PyObject *items)
+{
+    Bits *self = (Bits *)object;
+    const uint32_t k = self->shape.hashes;
+    Batch batch;
+    if (check_writable(self) < 0)
+        return NULL;
+    int done = batch_fill(&batch, &self->shape, items);
+    if (done <= 0)
+        return done < 0 ? NULL : Py_NewRef(Py_False);
+    uint32_t places[ROWS_AHEAD * MAX_HASHES];
+    for (uint32_t shard = 0; shard < self->shape.shards; shard++) {
+        uint8_t *bitmap = bitmap_of(self, shard);
+        Py_ssize_t end = batch.starts[shard + 1];
+        for (Py_ssize_t row = batch.starts[shard]; row < end; row += ROWS_AHEAD) {
+            Py_ssize_t stop = smaller(row + ROWS_AHEAD, end);
+            place_rows(self, &batch, bitmap, row, stop, places);
+            set_bits(bitmap, places, (uint32_t)(stop - row) * k);
+        }
+    }
+    batch_free(&batch);
+    return Py_NewRef(Py_True);
+}
+
+/* A table of rows by their digests, in which a repeated digest is found. */
+typedef struct {
+    int32_t *rows;
+    size_t mask;
+    int shift;
+} Table;
+
+static int is_first(Table *table, const Bits *self, const Batch *batch, Py_ssize_t first,
+                    Py_ssize_t row)
+{
+    const uint32_t words = self->shape.words;
+    const uint64_t *mine = batch->digests + item_at(batch, row) * words;
+    size_t slot = (size_t)((mine[words - 1] ^ self->secret) * (self->secret | 1) >> table->shift);
+    for (;; slot = (slot + 1) & table->mask) {
+        if (table->rows[slot] < 0) {
+            table->rows[slot] = (int32_t)(row - first);
+            return 1;
+        }
+        const uint64_t *other =
+            batch->digests + item_at(batch, first + table->rows[slot]) * words;
+        if (!memcmp(mine, other, words * sizeof(uint64_t)))
+            return 0;
+    }
+}
+
+/* As add_rows in bitmaps.py: new is what has a bit that was 0 before its slice, once. */
+static Py_ssize_t add_slice(Bits *self, const Batch *batch, uint8_t *bitmap, Py_ssize_t first,
+                            Py_ssize_t end, uint32_t *places, Table *table, uint8_t *is_new)
+{
+    const uint32_t k = self->shape.hashes;
+    Py_ssize_t count = 0;
+    for (Py_ssize_t row = first; row < end; row += ROWS_AHEAD) {
+        Py_ssize_t stop = smaller(row + ROWS_AHEAD, end);
+        place_rows(self, batch, bitmap, row, stop, places + (row - first) * k);
+        for (Py_ssize_t i = row; i < stop; i++) {
+            int missing = !is_set(bitmap, places + (i - first) * k, k);
+            is_new[item_at(batch, i)] = (uint8_t)missing;
+            count += missing;
+        }
+    }
+    if (!count)
+        return 0;
+    memset(table->rows, 0xff, (table->mask + 1) * sizeof(int32_t));
+    for (Py_ssize_t row = first; row < end; row++) {
+        uint8_t *flag = &is_new[item_at(batch, row)];
+        if (!*flag)
+            continue;
+        if (is_first(table, self, batch, first, row)) {
+            set_bits(bitmap, places + (row - first) * k, k);
+        } else {
+            *flag = 0;
+            count--;
+        }
+    }
+    return count;
+}
+
+static PyObject *bits_add_many(PyObject *object, PyObject *items)
+{
+    Bits *self = (Bits *)object;
+    const Py_ssize_t step = BITS_PER_SLICE / self->shape.hashes;
+    PyObject *answers = NULL;
+    Table table = {NULL, 1, 63};
+    uint32_t *places = NULL;
+    uint8_t *is_new = NULL;
+    Py_ssize_t count = 0;
+    Batch batch;
+    if (check_writable(self) < 0)
+        return NULL;
+    int done = batch_fill(&batch, &self->shape, items);
+    if (done <= 0)
+        return done < 0 ? NULL : Py_NewRef(Py_None);
+    const Py_ssize_t most = smaller(step, batch.count);
+    while ((Py_ssize_t)table.mask + 1 < 2 * most) {
+        table.mask = table.mask * 2 + 1;
+        table.shift--;
+    }
+    if ((table.rows = allocate((Py_ssize_t)table.mask + 1, sizeof(int32_t))) == NULL ||
+        (places = allocate(most * self->shape.hashes, sizeof(uint32_t))) == NULL ||
+        (is_new = allocate(batch.count, 1)) == NULL)
+        goto end;
+    for (uint32_t shard = 0; shard < self->shape.shards; shard++) {
+        Py_ssize_t end = batch.starts[shard + 1];
+        for (Py_ssize_t row = batch.starts[shard]; row < end; row += step)
+            count += add_slice(self, &batch, bitmap_of(self, shard), row, smaller(row + step, end),
+                               places, &table, is_new);
+    }
+    if ((answers = answer_list(is_new, batch.count)) != NULL)
+        answers = Py_BuildValue("(Nn)", answers, count);
+end:
+    PyMem_Free(table.rows);
+    PyMem_Free(places);
+    PyMem_Free(is_new);
+    batch_free(&batch);
+    return answers;
+}
+
+static PyObject *bits_merge(PyObject *object, PyObject *other_object)
+{
+    Bits *self = (Bits *)object;
+    if (check_writable(self) < 0)
+        return NULL;
+    if (Py_TYPE(other_object) != Py_TYPE(object)) {
+        PyErr_SetString(PyExc_TypeError, "other must be Bits");
+        return NULL;
+    }
+    const Bits *other = (Bits *)other_object;
+    if (other->shape.bits != self->shape.bits || other->shape.shards != self->shape.shards) {
+        PyErr_SetString(PyExc_ValueError, "other has another shape");
+        return NULL;
+    }
+    for (uint32_t shard = 0; shard < self->shape.shards; shard++) {
+        uint8_t *mine = self->images[shard].buf;
+        const uint8_t *theirs = other->images[shard].buf;
+        Py_ssize_t size = self->images[shard].len;
+        for (Py_ssize_t start = 0; start < size; start += MERGE_BYTES) {
+            Py_ssize_t stop = smaller(start + MERGE_BYTES, size);
+            for (Py_ssize_t i = start; i < stop; i++)
+                STORE(&mine[i], (uint8_t)(mine[i] | theirs[i]));
+            Py_BEGIN_ALLOW_THREADS /* others have their turn between two parts */
+            Py_END_ALLOW_THREADS
+        }
+    }
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *bits_clear(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    Bits *self = (Bits *)object;
+    if (check_writable(self) < 0)
+        return NULL;
+    for (uint32_t shard = 0; shard < self->shape.shards; shard++)
+        memset(self->images[shard].buf, 0, (size_t)self->images[shard].len);
+    return Py_NewRef(Py_None);
+}
+
+/* Commands. */
+
+static inline int digits_of(uint64_t number, char text[DIGITS])
+{
+    int count = 0;
+    do {
+        text[DIGITS - ++count] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    return count;
+}
+
+static const char SET_HEAD[] = "$3\r\nSET\r\n$2\r\nu1\r\n$", SET_END[] = "\r\n$1\r\n1\r\n";
+static const char GET_HEAD[] = "$3\r\nGET\r\n$2\r\nu1\r\n$", GET_END[] = "\r\n";
+#define LONGEST_OPERATION (Py_ssize_t)(sizeof(SET_HEAD) + 4 + DIGITS + sizeof(SET_END))
+
+/* Append the operation of one offset, which is below 2^32. */
+static inline char *append_operation(char *at, uint64_t offset, int write)
+{
+    char text[DIGITS];
+    int digits = digits_of(offset, text);
+    size_t head = write ? sizeof(SET_HEAD) - 1 : sizeof(GET_HEAD) - 1;
+    size_t end = write ? sizeof(SET_END) - 1 : sizeof(GET_END) - 1;
+    memcpy(at, write ? SET_HEAD : GET_HEAD, head);
+    at += head;
+    if (digits == DIGITS)
+        *at++ = '1';
+    *at++ = (char)('0' + digits % 10);
+    *at++ = '\r';
+    *at++ = '\n';
+    memcpy(at, text + DIGITS - digits, (size_t)digits);
+    at += digits;
+    memcpy(at, write ? SET_END : GET_END, end);
+    return at + end;
+}
+
+static PyObject *no_offset(void)
+{
+    PyErr_SetString(PyExc_ValueError, "offsets must be whole numbers below 2^32");
+    return NULL;
+}
+
+/* encode_bitfield(opening, offsets, write): a BITFIELD of a list of offsets */
+static PyObject *encode_bitfield(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *opening;
+    Py_ssize_t size, count;
+    PyObject *offsets, *command = NULL;
+    int write;
+    if (!PyArg_ParseTuple(args, "y#O!p:encode_bitfield", &opening, &size, &PyList_Type, &offsets,
+                          &write))
+        return NULL;
+    count = PyList_Size(offsets);
+    if (count > (PY_SSIZE_T_MAX - size) / LONGEST_OPERATION)
+        return PyErr_NoMemory();
+    char *text = allocate(size + count * LONGEST_OPERATION, 1), *at = text;
+    if (text == NULL)
+        return NULL;
+    memcpy(at, opening, (size_t)size);
+    at += size;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *number = PyList_GetItem(offsets, i);
+        unsigned long long offset = 1ULL << 32;
+        if (number != NULL && PyLong_Check(number)) {
+            offset = PyLong_AsUnsignedLongLong(number);
+            PyErr_Clear();
+        }
+        if (offset >> 32) {
+            no_offset();
+            goto end;
+        }
+        at = append_operation(at, offset, write);
+    }
+    command = PyBytes_FromStringAndSize(text, at - text);
+end:
+    PyMem_Free(text);
+    return command;
+}
+
+/* encode_rows(opening, offsets, start, stop, write): of a part of an array of 64-bit words */
+static PyObject *encode_rows(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *opening;
+    Py_ssize_t size, start, stop;
+    PyObject *array, *command = NULL;
+    Py_buffer view;
+    int write;
+    if (!PyArg_ParseTuple(args, "y#Onnp:encode_rows", &opening, &size, &array, &start, &stop,
+                          &write) ||
+        PyObject_GetBuffer(array, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    char *text = NULL;
+    if (start < 0 || stop < start || stop > view.len / (Py_ssize_t)sizeof(uint64_t) ||
+        view.len % (Py_ssize_t)sizeof(uint64_t) ||
+        stop - start > (PY_SSIZE_T_MAX - size) / LONGEST_OPERATION) {
+        PyErr_SetString(PyExc_ValueError, "start and stop must lie in the array");
+        goto end;
+    }
+    if ((text = allocate(size + (stop - start) * LONGEST_OPERATION, 1)) == NULL)
+        goto end;
+    char *at = text;
+    memcpy(at, opening, (size_t)size);
+    at += size;
+    for (Py_ssize_t i = start; i < stop; i++) {
+        uint64_t offset;
+        memcpy(&offset, (const char *)view.buf + i * (Py_ssize_t)sizeof(offset), sizeof(offset));
+        if (offset >> 32) {
+            no_offset();
+            goto end;
+        }
+        at = append_operation(at, offset, write);
+    }
+    command = PyBytes_FromStringAndSize(text, at - text);
+end:
+    PyMem_Free(text);
+    PyBuffer_Release(&view);
+    return command;
+}
+
+/* The module. */
+
+static PyMethodDef places_methods[] = {
+    {"locate", places_locate, METH_O, "Return the shard and the k bit offsets of one item."},
+    {"digests", places_digests, METH_VARARGS,
+     "Write the digests of items; False: an item is neither str nor bytes, or has no UTF-8 form."},
+    {"place", places_place, METH_VARARGS, "Write the shards and the offsets of n digests."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot places_slots[] = {
+    {Py_tp_doc, "Offsets of items in the shards of one filter."},
+    {Py_tp_new, places_new},
+    {Py_tp_dealloc, free_object},
+    {Py_tp_methods, places_methods},
+    {0, NULL},
+};
+
+static PyType_Spec places_spec = {
+    .name = "bloomlock._speed.Places",
+    .basicsize = sizeof(Places),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = places_slots,
+};
+
+static PyMethodDef bits_methods[] = {
+    {"try_add", bits_try_add, METH_O,
+     "Add an item within the limit; None: nothing was done, Python has to."},
+    {"add", bits_add, METH_O, "Add an item; True if any of its bits was 0."},
+    {"exists", bits_exists, METH_O, "Return whether all bits are 1; None: Python has to."},
+    {"add_many", bits_add_many, METH_O,
+     "Add items; return the answers and how many are new; None: Python has to."},
+    {"exists_many", bits_exists_many, METH_O, "Test items; None: Python has to."},
+    {"set_many", bits_set_many, METH_O, "Add items; False: nothing was done, Python has to."},
+    {"take_count", bits_take_count, METH_NOARGS,
+     "Return how many new items try_add added since this was asked last."},
+    {"allow", bits_allow, METH_O,
+     "Let try_add add so many new items beyond those that take_count has returned."},
+    {"merge", bits_merge, METH_O, "Set every bit that is set in the other."},
+    {"clear", bits_clear, METH_NOARGS, "Clear every bit, the header's too."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot bits_slots[] = {
+    {Py_tp_doc, "Bits of a filter in memory."},
+    {Py_tp_new, bits_new},
+    {Py_tp_dealloc, bits_dealloc},
+    {Py_tp_methods, bits_methods},
+    {0, NULL},
+};
+
+static PyType_Spec bits_spec = {
+    .name = "bloomlock._speed.Bits",
+    .basicsize = sizeof(Bits),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = bits_slots,
+};
+
+static PyMethodDef functions[] = {
+    {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of a list of offsets."},
+    {"encode_rows", encode_rows, METH_VARARGS, "Return a BITFIELD of a part of an array."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int execute(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    PyObject *text = PyUnicode_FromString("bloomlock");
+    if (text == NULL)
+        return -1;
+    Py_hash_t secret = PyObject_Hash(text);
+    Py_DECREF(text);
+    state->secret = mix((uint64_t)secret);
+    if ((state->places = (PyTypeObject *)PyType_FromModuleAndSpec(module, &places_spec, NULL)) ==
+            NULL ||
+        (state->bits = (PyTypeObject *)PyType_FromModuleAndSpec(module, &bits_spec, NULL)) == NULL)
+        return -1;
+    if (PyModule_AddType(module, state->places) < 0 || PyModule_AddType(module, state->bits) < 0)
+        return -1;
+    return PyModule_AddStringConstant(module, "VERSION", BLOOMLOCK_VERSION);
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->places);
+    Py_VISIT(state->bits);
+    return 0;
+}
+
+static int clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->places);
+    Py_CLEAR(state->bits);
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, execute},
+    {0, NULL},
+};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "bloomlock._speed",
+    .m_doc = "The inner loops of bloomlock in C.",
+    .m_size = sizeof(State),
+    .m_methods = functions,
+    .m_slots = module_slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+};
+
+PyMODINIT_FUNC PyInit__speed(void) { return PyModuleDef_Init(&definition); }

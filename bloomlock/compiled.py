@@ -1,0 +1,57 @@
+"""The compiled core, where it was built and is wanted: `core`, or None for the Python code.
+
+It is built when bloomlock is installed on a machine with a C compiler, and does bit for bit what
+the Python code does. BLOOMLOCK_PURE=1 in the environment leaves it out; it is read once, here.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from . import _speed
+
+PURE = "BLOOMLOCK_PURE"
+
+
+class Core(NamedTuple):
+    """What bloomlock/_speed.c offers; see _speed.pyi."""
+
+    places: type[_speed.Places]
+    bits: type[_speed.Bits]
+    encode_bitfield: Callable[[bytes, list[int], bool], bytes]
+    encode_rows: Callable[[bytes, _speed.Buffer, int, int, bool], bytes]
+
+
+def find_core() -> Core | None:
+    """Return the compiled core; None if it is not there or not wanted.
+
+    Raises:
+        ImportError: If it was built for another version of the package.
+    """
+    if os.environ.get(PURE, "0") not in {"", "0"}:
+        return None
+    try:
+        found = import_module("._speed", __package__)
+    except ModuleNotFoundError:
+        return None
+    check_version(found.VERSION, import_module("bloomlock").__version__)
+    return Core(found.Places, found.Bits, found.encode_bitfield, found.encode_rows)
+
+
+def check_version(compiled: str, package: str) -> None:
+    """Raise ImportError if the core and the package are of two versions."""
+    if compiled != package:
+        raise ImportError(
+            f"bloomlock._speed is of version {compiled} and bloomlock of {package}; reinstall "
+            f"bloomlock, or set {PURE}=1 to do without it"
+        )
+
+
+core = find_core()
+__speed__ = "compiled" if core else "python"
+"""Which of the two is at work, as `bloomlock --version` says."""

@@ -1,0 +1,322 @@
+"""The compiled core: bit for bit the Python code, whatever is put into it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import bloomlock
+from bloomlock.compiled import check_version, core
+from bloomlock.descriptor import Wanted
+from bloomlock.filters.memory_bits import MemoryBits
+from bloomlock.hashing import Hasher
+from bloomlock.sizing import BLOCKED, CLASSIC, MAX_SHARD_BITS
+
+ROOT = Path(bloomlock.__file__).parent
+needs_core = pytest.mark.skipif(core is None, reason="the compiled core is not there or not wanted")
+
+
+def in_python(made):
+    """The same object without the compiled core."""
+    made.compiled = None
+    if isinstance(made, Hasher):
+        made.places = None
+    else:
+        in_python(made._hasher)
+    return made
+
+
+layouts = st.one_of(
+    st.tuples(st.integers(8192, MAX_SHARD_BITS), st.integers(1, 64), st.none(), st.just(CLASSIC)),
+    st.tuples(
+        st.integers(16, MAX_SHARD_BITS // 512).map(lambda blocks: blocks * 512),
+        st.integers(1, 64),
+        st.none(),
+        st.just(BLOCKED),
+    ),
+    st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=64, unique=True).flatmap(
+        lambda seeds: st.tuples(
+            st.integers(8192, MAX_SHARD_BITS),
+            st.just(len(seeds)),
+            st.just(tuple(seeds)),
+            st.just(CLASSIC),
+        )
+    ),
+)
+texts = st.one_of(st.text(max_size=40), st.binary(max_size=70))
+keys = st.one_of(st.none(), st.binary(min_size=16, max_size=64))
+
+
+@needs_core
+@settings(deadline=None)
+@given(layouts, st.integers(1, 256), keys, st.lists(texts, max_size=20))
+@example((MAX_SHARD_BITS, 64, None, CLASSIC), 256, None, [b"\xff" * size for size in range(49)])
+@example((8192, 64, None, CLASSIC), 1, None, ["a", "é", "", "\0"])
+def test_items_lie_where_python_puts_them(layout, shards, key, items):
+    bits, num_hashes, seeds, name = layout
+    key = key if seeds is None else None
+    one, two = (Hasher(bits, num_hashes, shards, seeds, name, key=key) for _ in range(2))
+    assert one.places is not None
+    in_python(two)
+    data = [item.encode() if isinstance(item, str) else item for item in items]
+    assert [one.locate(item) for item in data] == [two.locate(item) for item in data]
+    digests = one.digests(data)
+    assert np.array_equal(digests, two.digests(data))
+    for mine, theirs in zip(one.place(digests), two.place(digests), strict=True):
+        assert np.array_equal(mine, theirs)
+        assert mine.dtype == theirs.dtype
+
+
+SHAPES = [
+    {"capacity": 300, "error_rate": 0.3},
+    {"capacity": 300, "error_rate": 0.3, "shards": 3},
+    {"capacity": 300, "error_rate": 0.3, "layout": "blocked"},
+    {"capacity": 300, "error_rate": 0.01, "layout": "blocked", "shards": 5},
+    {"capacity": 300, "seeds": (3, 2, 1)},
+    {"capacity": 300, "seeds": (7,), "shards": 2},
+    {"capacity": 300, "error_rate": 1e-15},
+]
+numbers = st.lists(st.integers(0, 12_000), max_size=60)
+
+
+@needs_core
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(SHAPES),
+    st.lists(st.tuples(st.sampled_from(["add_many", "set_many", "add", "exists_many"]), numbers)),
+    st.integers(0, 2**32 - 1),
+)
+@example(SHAPES[0], [("add_many", [*range(9000), *range(4000)]), ("exists_many", [5, 12_000])], 0)
+@example(SHAPES[2], [("add_many", [1, 1, 2, 1]), ("add", [1, 3, 3])], 0)
+def test_answers_and_bits_are_those_of_python(shape, steps, fill):
+    descriptor = Wanted.check(shape["capacity"], shape.get("error_rate", 1e-6), **rest(shape))
+    descriptor = descriptor.describe()
+    one, two = MemoryBits(descriptor), in_python(MemoryBits(descriptor))
+    assert one.compiled is not None
+    # Half full, so that answers depend on each bit.
+    random = np.random.default_rng(fill)
+    for mine, theirs in zip(one.images, two.images, strict=True):
+        mine[8:] = theirs[8:] = random.integers(0, 256, len(mine) - 8, np.uint8)
+    for name, chosen in steps:
+        items = [f"item {number}" for number in chosen]
+        if name == "add":
+            assert [one.add(i.encode()) for i in items] == [two.add(i.encode()) for i in items]
+            assert [one.exists(i.encode()) for i in items] == [True] * len(items)
+        else:
+            assert getattr(one, name)(items) == getattr(two, name)(items)
+        assert all(map(np.array_equal, one.images, two.images))
+    other = MemoryBits(descriptor)
+    other.merge(one)
+    assert all(map(np.array_equal, other.images, two.images))
+    one.clear()
+    assert not any(image.any() for image in one.images)
+
+
+def rest(shape):
+    return {name: value for name, value in shape.items() if name not in {"capacity", "error_rate"}}
+
+
+anything = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-2, 70),
+    st.sampled_from([2**32, 2**63, 2**64, -(2**63), 512, 8192]),
+    st.floats(),
+    st.text(),
+    st.just("\ud800"),
+    st.binary(max_size=80),
+    st.lists(st.one_of(st.integers(), st.text(), st.binary(), st.none()), max_size=70),
+    st.lists(st.integers(0, 2**32 - 1), max_size=70).map(tuple),
+    st.integers(0, 300).map(lambda size: np.zeros(size, np.uint64)),
+    st.integers(0, 300).map(bytearray),
+    st.sampled_from(
+        [
+            lambda: np.zeros(1032, np.uint8),
+            lambda: np.zeros(2064, np.uint8)[::2],
+            lambda: np.zeros((8, 9), np.uint64)[:, ::2],
+            lambda: memoryview(bytes(2048))[::-2],
+            lambda: memoryview(bytearray(1033))[1:],
+            lambda: (np.zeros(1032, np.uint8),),
+            lambda: (bytearray(1032), bytearray(1032)),
+            lambda: ["a", b"b", "é"],
+        ]
+    ).map(lambda make: make()),
+)
+REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
+
+
+@needs_core
+@settings(deadline=None, max_examples=400)
+@given(st.lists(st.tuples(st.integers(0, 20), st.lists(anything, max_size=5)), max_size=6))
+def test_no_input_does_more_than_raise(calls):
+    places = core.places(8192, 7, 1, None, False)
+    bits = core.bits(places, (bytearray(1032),), True)
+    frozen = core.bits(places, (bytes(1032),), False)
+    functions = [
+        *(
+            getattr(thing, name)
+            for thing in (places, bits, frozen)
+            for name in dir(thing)
+            if name[0] != "_"
+        ),
+        core.encode_bitfield,
+        core.encode_rows,
+        core.places,
+        core.bits,
+        lambda *images: core.bits(places, tuple(images), True),
+    ]
+    for number, arguments in calls:
+        try:
+            functions[number % len(functions)](*arguments)
+        except REFUSALS:
+            continue
+
+
+@needs_core
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (511, 1, 1, None, False),
+        (MAX_SHARD_BITS + 1, 1, 1, None, False),
+        (2**64, 1, 1, None, False),
+        (-1, 1, 1, None, False),
+        (8192, 0, 1, None, False),
+        (8192, 65, 1, None, False),
+        (8192, 1, 0, None, False),
+        (8192, 1, 257, None, False),
+        (8193, 1, 1, None, True),
+        (8192, 2, 1, (1,), False),
+        (8192, 1, 1, (2**32,), False),
+        (8192, 1, 1, (1,), True),
+    ],
+)
+def test_shapes_that_no_filter_has_are_refused(shape):
+    with pytest.raises((ValueError, OverflowError)):
+        core.places(*shape)
+
+
+@needs_core
+def test_buffers_of_another_length_are_refused():
+    places = core.places(8192, 7, 2, None, False)
+    for images in [(bytearray(1032),), (bytearray(1032), bytearray(1031)), ()]:
+        with pytest.raises(ValueError, match="image"):
+            core.bits(places, images, True)
+    with pytest.raises(BufferError):
+        core.bits(places, (bytes(1032), bytes(1032)), True)
+    with pytest.raises(ValueError, match="length"):
+        places.digests(["a", "b"], bytearray(31))
+    words = np.zeros(6, np.uint64)
+    for count, shards, offsets in [(4, 4, 28), (3, 2, 21), (3, 3, 20), (2, 3, 21), (-1, 0, 0)]:
+        with pytest.raises(ValueError, match="length|negative"):
+            places.place(count, words, np.zeros(shards, np.uint64), np.zeros(offsets, np.uint64))
+    for start, stop in [(-1, 2), (3, 2), (0, 7), (7, 7), (0, 2**62)]:
+        with pytest.raises(ValueError, match="start and stop"):
+            core.encode_rows(b"", words, start, stop, True)
+    held = bytearray(1032)
+    core_bits = core.bits(core.places(8192, 7, 1, None, False), (held,), True)
+    with pytest.raises(BufferError):
+        held.clear()
+    del core_bits
+    held.clear()
+
+
+@needs_core
+def test_of_one_item_added_by_many_threads_one_is_new():
+    places = core.places(2**22, 64, 1, None, False)
+    bits = core.bits(places, (np.zeros(2**19 + 8, np.uint8),), True)
+    bits.allow(10**9)
+    items = [b"%d" % number for number in range(3_000)]
+    won: Counter[bytes] = Counter()
+    start = threading.Barrier(4)
+
+    def offer():
+        start.wait()
+        new = [item for item in items if bits.try_add(item)]
+        won.update(new)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=offer) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert won == Counter(items)
+    assert bits.take_count() == len(items)
+
+
+@needs_core
+def test_no_more_items_are_added_than_are_allowed():
+    bits = core.bits(core.places(2**20, 7, 1, None, False), (bytearray(2**17 + 8),), True)
+    assert bits.try_add("a") is None
+    bits.allow(2)
+    assert [bits.try_add(item) for item in "aabcc"] == [True, False, True, None, None]
+    assert bits.exists("c") is False
+    assert (bits.take_count(), bits.take_count()) == (2, 0)
+    bits.allow(-1)
+    assert bits.try_add("c") is None
+    frozen = core.bits(core.places(8192, 7, 1, None, False), (bytes(1032),), False)
+    with pytest.raises(ValueError, match="changed"):
+        frozen.allow(1)
+
+
+def run(code, **variables):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_an_environment_variable_leaves_it_out():
+    code = "import bloomlock; print(bloomlock.__speed__)"
+    assert run(code, BLOOMLOCK_PURE="1").stdout == "python\n"
+    if core is not None:
+        assert run(code, BLOOMLOCK_PURE="0").stdout == "compiled\n"
+
+
+def test_a_core_of_another_version_is_refused():
+    code = (
+        "import sys, types; other = types.ModuleType('x'); other.VERSION = '0.0.9'; "
+        "sys.modules['bloomlock._speed'] = other; from bloomlock import MemoryBloomFilter"
+    )
+    said = run(code, BLOOMLOCK_PURE="0").stderr.splitlines()[-1]
+    assert said == (
+        f"ImportError: bloomlock._speed is of version 0.0.9 and bloomlock of "
+        f"{bloomlock.__version__}; reinstall bloomlock, or set BLOOMLOCK_PURE=1 to do without it"
+    )
+    assert run(code, BLOOMLOCK_PURE="1").returncode == 0
+    check_version("1", "1")
+
+
+COMPILER = shutil.which("gcc") or shutil.which("clang")
+INCLUDE = sysconfig.get_paths()["include"]
+
+
+@pytest.mark.skipif(
+    COMPILER is None or not Path(INCLUDE, "Python.h").exists(), reason="no C compiler"
+)
+def test_it_compiles_without_a_warning():
+    strict = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    macros = ["-DPy_LIMITED_API=0x030b0000", '-DBLOOMLOCK_VERSION="0"']
+    subprocess.run(
+        [COMPILER, *strict, *macros, f"-I{INCLUDE}", ROOT / "_speed.c"], check=True, timeout=120
+    )
