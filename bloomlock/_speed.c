@@ -25,7 +25,6 @@
 
 #define MAX_HASHES 64
 #define MAX_SHARDS 256
-#define MIN_BITS 512
 #define MAX_BITS (((uint64_t)1 << 32) - HEADER_BITS)
 #define HEADER_BITS 64
 #define HEADER_BYTES 8
@@ -167,10 +166,10 @@ static inline void place(const Shape *shape, const uint64_t *words, uint32_t *ou
         out[i - 1] = (uint32_t)x;
         x += y;
         x -= x >= m ? m : 0;
-        /* y, z < m and i < m, so twice is enough */
         y += z + i;
         y -= y >= m ? m : 0;
-        y -= y >= m ? m : 0;
+        if (y >= m) /* hardly ever: y and z are below m */
+            y %= m;
     }
 }
 
@@ -247,7 +246,7 @@ static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     bits = PyLong_AsUnsignedLongLong(size);
     if (bits == (unsigned long long)-1 && PyErr_Occurred())
         return NULL;
-    if (bits < MIN_BITS || bits > MAX_BITS || hashes < 1 || hashes > MAX_HASHES || shards < 1 ||
+    if (bits < 1 || bits > MAX_BITS || hashes < 1 || hashes > MAX_HASHES || shards < 1 ||
         shards > MAX_SHARDS || (blocked && (bits % BLOCK_BITS || seeds != Py_None))) {
         PyErr_SetString(PyExc_ValueError, "no shape of a filter");
         return NULL;

@@ -38,7 +38,12 @@ def in_python(made):
 
 
 layouts = st.one_of(
-    st.tuples(st.integers(8192, MAX_SHARD_BITS), st.integers(1, 64), st.none(), st.just(CLASSIC)),
+    st.tuples(
+        st.one_of(st.integers(1, 200), st.integers(8192, MAX_SHARD_BITS)),
+        st.integers(1, 64),
+        st.none(),
+        st.just(CLASSIC),
+    ),
     st.tuples(
         st.integers(16, MAX_SHARD_BITS // 512).map(lambda blocks: blocks * 512),
         st.integers(1, 64),
@@ -188,7 +193,8 @@ def test_no_input_does_more_than_raise(calls):
 @pytest.mark.parametrize(
     "shape",
     [
-        (511, 1, 1, None, False),
+        (0, 1, 1, None, False),
+        (511, 1, 1, None, True),
         (MAX_SHARD_BITS + 1, 1, 1, None, False),
         (2**64, 1, 1, None, False),
         (-1, 1, 1, None, False),
