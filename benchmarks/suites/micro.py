@@ -52,7 +52,7 @@ item = items[0]
 """
 _MURMUR = _RBLOOM.replace(
     "bloom = Bloom(1_000_000, 1e-6)",
-    "from benchmarks.contenders.in_process import _lasting as hash_func\n"
+    "from benchmarks.contenders.filters import _lasting as hash_func\n"
     "bloom = Bloom(1_000_000, 1e-6, hash_func)",
 )
 _SHARED = f"""{_ITEMS}
