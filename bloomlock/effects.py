@@ -26,10 +26,20 @@ from redis.exceptions import ExecAbortError
 T = TypeVar("T")
 Item = TypeVar("Item")
 Replies: TypeAlias = list[Any]
+Command: TypeAlias = "bytes | Parts"
+
+
+class Parts(tuple["bytes | memoryview", ...]):
+    """One RESP-encoded command in parts; a `memoryview` among them is sent uncopied.
+
+    What it shows must not change until all replies have come, nor later if they do not come.
+    """
+
+    __slots__ = ()
 
 
 class Request(NamedTuple):
-    """Commands for one server, sent in one write, answered in order by a list of replies.
+    """Commands for one server, sent at once, answered in order by a list of replies.
 
     An error that the server answers stands in the list as an exception.
 
@@ -38,11 +48,13 @@ class Request(NamedTuple):
         commands: Each one RESP-encoded command with one reply.
         hold: Keep the connection for the next request of the same core (WATCH). A core that does
             something else than end the transaction costs its client a connection.
+        room: Where the runtime may receive the replies; strings among them may be views of it.
     """
 
     key: str
-    commands: Sequence[bytes]
+    commands: Sequence[Command]
     hold: bool = False
+    room: memoryview | None = None
 
     @property
     def num_replies(self) -> int:
@@ -315,6 +327,31 @@ def encode_command(*arguments: str | bytes | int) -> bytes:
     return b"*%d\r\n%b" % (len(arguments), encode_arguments(*arguments))
 
 
+def encode_large(name: str, key: str, large: memoryview, *rest: str | bytes | int) -> Parts:
+    """Return a command whose second argument is large."""
+    opening = b"*%d\r\n%b$%d\r\n" % (3 + len(rest), encode_arguments(name, key), len(large))
+    return Parts((opening, large, b"\r\n" + encode_arguments(*rest)))
+
+
+def join_commands(commands: Sequence[Command]) -> list[bytes | memoryview]:
+    """Return all commands in few parts.
+
+    >>> join_commands([b"a", b"b", Parts((b"c", memoryview(b"large"), b"d")), b"e"])[::2]
+    [b'abc', b'de']
+    """
+    joined: list[bytes | memoryview] = []
+    small: list[bytes] = []
+    for command in commands:
+        for part in command if isinstance(command, Parts) else (command,):
+            if isinstance(part, bytes):
+                small.append(part)
+            else:
+                joined += (b"".join(small), part)
+                small = []
+    joined.append(b"".join(small))
+    return joined
+
+
 def encode_arguments(*arguments: str | bytes | int) -> bytes:
     r"""Return arguments as they stand in a command, for commands of which most stays the same.
 
@@ -333,7 +370,7 @@ EXEC = encode_command("EXEC")
 UNWATCH = encode_command("UNWATCH")
 
 
-def ends_transaction(commands: Sequence[bytes], replies: Replies) -> bool:
+def ends_transaction(commands: Sequence[Command], replies: Replies) -> bool:
     """Return whether a connection has neither MULTI nor WATCH pending after these commands.
 
     A server that aborts EXEC discards the transaction and all WATCHes. Any other error, such as

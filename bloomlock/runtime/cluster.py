@@ -17,7 +17,7 @@ from bloomlock.effects import MULTI, encode_command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bloomlock.effects import ConnectionLost, Replies
+    from bloomlock.effects import Command, ConnectionLost, Replies
 
 MAX_REDIRECTS = 5
 _ASKING = encode_command("ASKING")
@@ -41,7 +41,7 @@ class Redirect:
     port: int
     whole: bool
 
-    def prepare(self, commands: Sequence[bytes]) -> list[bytes]:
+    def prepare(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands as the other server wants them."""
         if not self.ask:
             return list(commands)
@@ -62,7 +62,7 @@ class Redirect:
             replies[index] = answer
 
 
-def find_redirects(commands: Sequence[bytes], replies: Replies) -> list[Redirect]:
+def find_redirects(commands: Sequence[Command], replies: Replies) -> list[Redirect]:
     """Return where to send which commands again; empty if none was redirected.
 
     A transaction is redirected as a whole: it was aborted.

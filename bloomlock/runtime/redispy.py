@@ -22,10 +22,13 @@ import redis.connection
 import redis.crc
 import redis.sentinel
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable, Mapping
 
 Connection: TypeAlias = Any
@@ -34,6 +37,7 @@ Source: TypeAlias = Any
 """See the module."""
 
 FEW_CONNECTIONS = 16
+LONGEST_LINE = 64
 SHORTEST_READ_S = 0.001
 NO_RETRY = Retry(NoBackoff(), 0)
 
@@ -68,9 +72,92 @@ def read_push(connection: Connection) -> Any:
     )
 
 
-def send(connection: Connection, data: bytes) -> None:
-    """Send encoded commands, connecting first if need be."""
-    connection.send_packed_command((data,))
+def send(connection: Connection, *data: bytes | memoryview) -> None:
+    """Send encoded commands uncopied, connecting first if need be."""
+    connection.send_packed_command(data)
+
+
+def receive(connection: Connection, count: int, room: memoryview, replies: list[Any]) -> None:
+    """Receive the next replies past the parser, which would copy large strings several times.
+
+    It takes simple strings, arrays and strings of bytes. The parser is given everything from the
+    first other reply on, be it an error or a message that was not asked for; and if the parser has
+    something left, or there is no room for a reply, all is left to it.
+
+    Args:
+        connection: The connection.
+        count: How many replies.
+        room: Where to receive. Strings of more than some bytes are views of it.
+        replies: What is added to; as many as were taken.
+
+    Raises:
+        redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: As the parser does.
+    """
+    reader: Any = getattr(getattr(connection, "_parser", None), "_reader", None)
+    sock = getattr(connection, "_sock", None)
+    if sock is None or not hasattr(reader, "has_data") or reader.has_data():
+        return
+    start = filled = 0
+    needed = 1
+    while len(replies) < count:
+        if needed > len(room):
+            break
+        while filled < needed:
+            filled += _receive(sock, room[filled:])
+        try:
+            reply, start = _take_reply(room[:filled], start)
+        except _Incomplete as incomplete:
+            needed = incomplete.needed
+        except ValueError:
+            break
+        else:
+            replies.append(reply)
+            needed = start + 1
+    if filled > start:
+        reader.feed(room, start, filled - start)
+
+
+def _receive(sock: socket.socket, room: memoryview) -> int:
+    try:
+        received = sock.recv_into(room)
+    except TimeoutError:
+        raise RedisTimeoutError("Timeout reading from socket") from None
+    except OSError as error:
+        raise RedisConnectionError(f"Error while reading from socket: {error.args}") from error
+    if not received:
+        raise RedisConnectionError("Connection closed by server.")
+    return received
+
+
+class _Incomplete(Exception):  # noqa: N818 - no error
+    """There is more to come: bytes that are needed at least."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__()
+        self.needed = needed
+
+
+def _take_reply(data: memoryview, start: int) -> tuple[Any, int]:
+    """Return the reply that begins at `start`, and where it ends; ValueError for other replies."""
+    line, end, _ = bytes(data[start : start + LONGEST_LINE]).partition(b"\r\n")
+    if not end and len(line) < LONGEST_LINE:
+        raise _Incomplete(len(data) + 1)
+    kind, rest, start = line[:1], line[1:], start + len(line) + 2
+    if kind == b"+" and end:
+        return rest, start
+    if kind not in (b"*", b"$") or not rest.isdigit():
+        raise ValueError(line)
+    if kind == b"$":
+        stop = start + int(rest)
+        if stop + 2 > len(data):
+            raise _Incomplete(stop + 2)
+        text = data[start:stop]
+        return text if len(text) > LONGEST_LINE else bytes(text), stop + 2
+    elements = []
+    for _ in range(int(rest)):
+        element, start = _take_reply(data, start)
+        elements.append(element)
+    return elements, start
 
 
 def is_readable(connection: Connection) -> bool:
@@ -228,7 +315,7 @@ async def async_read_push(connection: Connection, seconds: float | None = None) 
     )
 
 
-async def async_send(connection: Connection, data: bytes) -> None:
+async def async_send(connection: Connection, *data: bytes | memoryview) -> None:
     """Send encoded commands, connecting first if need be."""
     await connection.send_packed_command(data)
 

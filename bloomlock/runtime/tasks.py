@@ -35,6 +35,7 @@ from bloomlock.effects import (
     ends_connection,
     ends_transaction,
     is_refusal,
+    join_commands,
 )
 
 from . import redispy
@@ -48,6 +49,7 @@ from .workers import out_of_time
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
+    from bloomlock.effects import Command
 
 T = TypeVar("T")
 
@@ -300,12 +302,12 @@ class Tasks:
         hub.part()
 
     async def _carry(
-        self, key: str, writes: Iterable[Sequence[bytes]], commands: Sequence[bytes] = ()
+        self, key: str, writes: Iterable[Sequence[Command]], commands: Sequence[Command] = ()
     ) -> Replies:
         """Exchange writes; `commands` are those of a request, which may be a transaction."""
         lease = await self._take(await self._source(key))
         # What a server of a cluster refuses has to be sent to another one.
-        sent: list[bytes] | None = None if self._cluster is None else []
+        sent: list[Command] | None = None if self._cluster is None else []
         replies = await self._exchange(lease, writes, sent)
         await lease.end(commands, replies)
         if sent is not None:
@@ -330,7 +332,7 @@ class Tasks:
         return replies, None
 
     async def _redirect(
-        self, key: str, commands: Sequence[bytes], replies: Replies, redirect: Redirect
+        self, key: str, commands: Sequence[Command], replies: Replies, redirect: Redirect
     ) -> None:
         again = [commands[index] for index in redirect.indices]
         try:
@@ -379,7 +381,10 @@ class Tasks:
             raise ConnectionLost(error, sent=False, replies=[]) from error
 
     async def _exchange(
-        self, lease: _Lease, writes: Iterable[Sequence[bytes]], sent: list[bytes] | None = None
+        self,
+        lease: _Lease,
+        writes: Iterable[Sequence[Command]],
+        sent: list[Command] | None = None,
     ) -> Replies:
         """Send one write after the other and return all replies; note the commands in `sent`."""
         connection = lease.connection
@@ -393,7 +398,7 @@ class Tasks:
                     written += len(commands)
                     if sent is not None:
                         sent += commands
-                    await redispy.async_send(connection, b"".join(commands))
+                    await redispy.async_send(connection, *join_commands(commands))
                 await self._read(connection, written, replies)
             except asyncio.CancelledError:
                 # What was sent is carried out; what the caller does about it must not overtake it.
@@ -566,7 +571,7 @@ class _Lease:
         self.connection = connection
 
     async def end(
-        self, commands: Sequence[bytes], replies: Replies, *, watches: bool = False
+        self, commands: Sequence[Command], replies: Replies, *, watches: bool = False
     ) -> None:
         """Give the connection back, or close it if MULTI or WATCH may be pending on it."""
         transaction = watches or (len(commands) > 0 and commands[-1] == EXEC)

@@ -43,6 +43,7 @@ from bloomlock.effects import (
     ends_connection,
     ends_transaction,
     is_refusal,
+    join_commands,
 )
 
 from . import redispy
@@ -54,6 +55,8 @@ from .workers import Line, out_of_time, run_behind, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from bloomlock.effects import Command
 
 T = TypeVar("T")
 Lease: TypeAlias = tuple[Any, Any]
@@ -237,7 +240,7 @@ class Threads:
 
     def _request(self, request: Request) -> Replies:
         lease = self._take(self._source(request.key))
-        replies = self._exchange(lease, request.commands)
+        replies = self._exchange(lease, request.commands, request.room)
         self._end(lease, request.commands, replies)
         if self._cluster is not None:
             self._follow(request.key, request.commands, replies)
@@ -260,13 +263,13 @@ class Threads:
             self._give_back(lease)
             return replies
         # What a server of a cluster refuses has to be sent to another one.
-        sent: list[bytes] = []
+        sent: list[Command] = []
         replies = self._exchange_many(lease, _noted(pipeline.writes, sent))
         self._give_back(lease)
         self._follow(pipeline.key, sent, replies)
         return replies
 
-    def _follow(self, key: str, commands: Sequence[bytes], replies: Replies) -> None:
+    def _follow(self, key: str, commands: Sequence[Command], replies: Replies) -> None:
         """Send again what was redirected, and put the replies in place."""
         for _ in range(MAX_REDIRECTS):
             redirects = find_redirects(commands, replies)
@@ -276,7 +279,7 @@ class Threads:
                 self._redirect(key, commands, replies, redirect)
 
     def _redirect(
-        self, key: str, commands: Sequence[bytes], replies: Replies, redirect: Redirect
+        self, key: str, commands: Sequence[Command], replies: Replies, redirect: Redirect
     ) -> None:
         again = [commands[index] for index in redirect.indices]
         try:
@@ -346,7 +349,7 @@ class Threads:
                 redispy.find_servers(self._cluster)
 
     def _end(
-        self, lease: Lease, commands: Sequence[bytes], replies: Replies, *, watches: bool = False
+        self, lease: Lease, commands: Sequence[Command], replies: Replies, *, watches: bool = False
     ) -> None:
         """Give a connection back, or close it if MULTI or WATCH may be pending on it.
 
@@ -374,18 +377,22 @@ class Threads:
         redispy.close_quietly(connection)
         pool.release(connection)
 
-    def _exchange(self, lease: Lease, commands: Sequence[bytes]) -> Replies:
+    def _exchange(
+        self, lease: Lease, commands: Sequence[Command], room: memoryview | None = None
+    ) -> Replies:
         connection = lease[1]
         replies: Replies = []
         # A command of which the socket did not take the last byte is carried out by no server.
         sent = len(commands) > 1
         try:
-            if not sent:
+            if not sent and isinstance(commands[0], bytes):
                 redispy.send(connection, commands[0])
                 sent = True
                 self._read(connection, 1, replies)
             else:
-                redispy.send(connection, b"".join(commands))
+                redispy.send(connection, *join_commands(commands))
+                if room is not None:
+                    redispy.receive(connection, len(commands), room, replies)
                 self._read(connection, len(commands), replies)
         except (RedisError, OSError) as error:
             self._drop(lease)
@@ -439,7 +446,7 @@ class Threads:
             replies.append(reply)
 
 
-def _noted(writes: Iterable[Sequence[bytes]], sent: list[bytes]) -> Iterator[Sequence[bytes]]:
+def _noted(writes: Iterable[Sequence[bytes]], sent: list[Command]) -> Iterator[Sequence[bytes]]:
     for commands in writes:
         sent += commands
         yield commands

@@ -30,6 +30,7 @@ from bloomlock.effects import (
     Request,
     collect,
     encode_command,
+    encode_large,
 )
 from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from bloomlock.effects import Command
+
     from .base import Rows, Shard
 
     Bytes = npt.NDArray[np.uint8]
@@ -53,6 +56,9 @@ WHOLE_BYTES = 8 * 1024 * 1024
 
 PART_BYTES = 2 * 1024 * 1024
 """Parts of larger ones."""
+
+REST_BYTES = 4096
+"""The replies beside the bits of a part."""
 
 LEFT_SECONDS = 60
 """How long an image whose merging was refused may be left behind."""
@@ -154,7 +160,7 @@ def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[S
 
 def _merge(
     shard: Shard, first: int, image: Bytes, *, answers: bool
-) -> Core[tuple[int, bytes] | Exception]:
+) -> Core[tuple[int, bytes | memoryview] | Exception]:
     """Set the bits of an image, which begins at byte `first` of the shard.
 
     Returns:
@@ -190,32 +196,40 @@ def _transact(
     """Store the image, read what is there if asked, and merge; return the replies to these."""
     merging = merge_keys(shard.key)
     # The image goes the short way, not through the script, which would copy it several times.
-    commands = [
+    commands: list[Command] = [
         MULTI,
-        encode_command("SET", merging[0], image.tobytes(), "EX", LEFT_SECONDS),
+        encode_large("SET", merging[0], image.data, "EX", LEFT_SECONDS),
         encode_command("GETRANGE", shard.key, first, first + len(image) - 1),
         call([shard.key, *merging], [shard.header.to_bytes(HEADER_BYTES, "big"), first]),
         EXEC,
     ]
+    room = _room_for(len(image)) if answers else None
     if not answers:
         del commands[2]
-    replies = yield from collect(Request(shard.key, commands), repeatable=not answers)
+    request = Request(shard.key, commands, room=room)
+    replies = yield from collect(request, repeatable=not answers)
     if isinstance(replies[-1], list):
         return replies[-1]
     return why_aborted(replies)
 
 
-def _read(shard: Shard, part: range) -> Core[tuple[int, bytes] | Exception]:
+def _read(shard: Shard, part: range) -> Core[tuple[int, bytes | memoryview] | Exception]:
     # A generation never returns: a header that is right afterwards was right before.
     commands = [
         encode_command("GETRANGE", shard.key, part.start, part.stop - 1),
         header_command(shard.key),
     ]
-    bits, header = yield from collect(Request(shard.key, commands), repeatable=True)
+    request = Request(shard.key, commands, room=_room_for(len(part)))
+    bits, header = yield from collect(request, repeatable=True)
     for reply in (bits, header):
         if isinstance(reply, Exception):
             return reply
     return header_from_bytes(header), bits
+
+
+def _room_for(size: int) -> memoryview:
+    """Return where replies are received of which one is so long and the others are short."""
+    return np.empty(size + REST_BYTES, np.uint8).data
 
 
 def is_quick(shard: Shard, *, exact: bool) -> bool:

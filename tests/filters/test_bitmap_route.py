@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import redis
+from proxy import Proxy
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -17,6 +18,7 @@ from bloomlock import (
     ConfigurationError,
     FilterLostError,
     MemoryBloomFilter,
+    OutcomeUnknownError,
 )
 from bloomlock.strategies import bitmap
 
@@ -243,6 +245,49 @@ async def by_asyncio(url):
 
 def test_the_same_by_asyncio(empty, valkey):
     asyncio.run(by_asyncio(valkey))
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_a_reply_that_is_cut_anywhere_is_a_lost_reply(valkey, empty, at):
+    """The bits of the shard are received past the parser: no answer is taken from half of them."""
+    batch = words(0, 1000)
+    with Proxy(valkey, handshake=False) as proxy:
+        made = BloomFilter("x", 50_000, client=proxy.client())
+        made.add_many(batch[:10], route="bitmap")
+        proxy.deafen(at)
+        try:
+            answers = made.add_many(batch, route="bitmap")
+        except OutcomeUnknownError as error:
+            assert error.results == [None] * 1000
+            assert at > 1, "MULTI, EXEC is repeated; of the transaction all is unknown"
+        else:
+            assert answers == [False] * 10 + [True] * 990
+        assert proxy.lost == 1
+        for text in (batch, words(2000, 3000)):
+            expected = made.exists_many(text, route="items")
+            assert made.exists_many(text, route="bitmap") == expected
+        made.update(words(2000, 3000), route="bitmap")
+        assert made.exists_many(words(2000, 3000), route="bitmap") == [True] * 1000
+
+
+def test_threads_do_not_share_images_or_replies(valkey, empty):
+    made = BloomFilter("x", 40_000, client=valkey)
+    answers: dict[int, list[bool]] = {}
+
+    def add(number):
+        mine = words(5000 * number, 5000 * (number + 1))
+        answers[number] = made.add_many(mine, route="bitmap")
+        answers[number] += made.exists_many(mine, route="bitmap")
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == dict.fromkeys(range(6), [True] * 10_000)
+    memory = MemoryBloomFilter(40_000)
+    memory.update(words(0, 30_000))
+    assert np.array_equal(made.to_memory().images()[0], memory.images()[0])
 
 
 def test_an_impossible_route_is_refused(empty):

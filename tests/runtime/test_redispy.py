@@ -6,14 +6,21 @@ A version of redis-py that fails here is one that the library does not work with
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import re
+import select
+import shutil
 import signal
+import socket
+import ssl
+import subprocess
 import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -25,7 +32,7 @@ from redis.auth.token import SimpleToken
 from redis.exceptions import ReadOnlyError, ResponseError
 from servers import wait_until
 
-from bloomlock.effects import encode_command
+from bloomlock.effects import EXEC, MULTI, encode_command, encode_large, join_commands
 from bloomlock.runtime import redispy
 from bloomlock.server import PrivateServer
 
@@ -134,6 +141,204 @@ def test_the_same_for_asyncio(valkey, options):
             again = await redispy.async_get_connection(client.connection_pool)
             assert again is made
             await redispy.async_release(client.connection_pool, again)
+
+    asyncio.run(run())
+
+
+LARGE = bytes(range(256)) * 4000
+SET = encode_large("SET", "large", memoryview(LARGE))
+TRANSACTION = [
+    MULTI,
+    SET,
+    encode_command("GETRANGE", "large", 1, -1),
+    encode_command("GET", "large"),
+    EXEC,
+]
+ANSWERS = [b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [b"OK", LARGE[1:], LARGE]]
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    """A certificate of this machine, and a context that shows it."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not there to make a certificate")
+    place = tmp_path_factory.mktemp("tls")
+    certificate, key = place / "certificate", place / "key"
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return certificate, context
+
+
+@contextlib.contextmanager
+def relayed(valkey, context=None, most=float("inf")):
+    """Put a TCP port before the server, for one client; close it after `most` bytes of replies."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def relay():
+            near, _ = listener.accept()
+            if context is not None:
+                near = context.wrap_socket(near, server_side=True)
+            with near, socket.socket(socket.AF_UNIX) as far:
+                far.connect(urlsplit(valkey).path)
+                left = most
+                while left > 0:
+                    waiting = context is not None and near.pending()
+                    source = near if waiting else select.select([near, far], [], [])[0][0]
+                    if not (data := source.recv(65536)):
+                        return
+                    (far if source is near else near).sendall(data)
+                    left -= len(data) * (source is far)
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def received(made, count, room):
+    replies = []
+    redispy.receive(made, count, room, replies)
+    return replies
+
+
+@pytest.mark.parametrize("link", ["unix", "tcp", "tls"])
+@pytest.mark.parametrize("options", [{}, {"protocol": 3}, {"decode_responses": True}], ids=str)
+def test_large_strings_pass_the_parser_by(request, valkey, link, options):
+    if link == "unix":
+        check_large_strings(valkey, options)
+    elif link == "tcp":
+        with relayed(valkey) as address:
+            check_large_strings(f"redis://{address}", options)
+    else:
+        certificate, context = request.getfixturevalue("tls")
+        with relayed(valkey, context) as address:
+            trust = f"ssl_ca_certs={certificate}&ssl_check_hostname=false"
+            check_large_strings(f"rediss://{address}?{trust}", options)
+
+
+def check_large_strings(url, options):
+    room = memoryview(bytearray(2 * len(LARGE) + 4096))
+    with redis.Redis.from_url(url, **options) as client:
+        made = client.connection_pool.get_connection()
+        read = redispy.reply_reader(client.connection_pool)
+        for _ in range(3):
+            redispy.send(made, *join_commands(TRANSACTION))
+            replies = received(made, len(TRANSACTION), room)
+            assert replies == ANSWERS
+            assert replies[-1][2].obj is room.obj, "the string was copied"
+            redispy.send(made, PING)
+            assert read(made) == b"PONG", "something was left"
+        client.connection_pool.release(made)
+
+
+def test_what_is_no_plain_reply_is_left_to_the_parser(r, connection):
+    read = redispy.reply_reader(r.connection_pool)
+    room = memoryview(bytearray(2 * len(LARGE) + 4096))
+    wrong = encode_command("INCR", "large")
+    commands = [MULTI, SET, wrong, encode_command("GET", "large"), EXEC]
+    redispy.send(connection, *join_commands([*commands, PING]))
+    assert received(connection, 6, room) == ANSWERS[:4], "EXEC's reply has an error in it"
+    replies = read(connection)
+    assert isinstance(replies[1], ResponseError)
+    assert replies[2] == LARGE
+    assert read(connection) == b"PONG"
+    # More than there is room for.
+    redispy.send(connection, *join_commands([*TRANSACTION, PING]))
+    assert received(connection, 6, room[: len(LARGE)]) == ANSWERS[:4]
+    assert read(connection) == ANSWERS[4]
+    assert read(connection) == b"PONG"
+    # More than was asked for.
+    redispy.send(connection, *join_commands([*TRANSACTION, PING, PING]))
+    assert received(connection, 5, room) == ANSWERS
+    assert [read(connection), read(connection)] == [b"PONG", b"PONG"]
+
+
+def test_what_the_parser_has_left_comes_first(r, connection):
+    read = redispy.reply_reader(r.connection_pool)
+    room = memoryview(bytearray(2 * len(LARGE) + 4096))
+    redispy.send(connection, PING + encode_command("ECHO", "before"))
+    assert read(connection) == b"PONG"
+    redispy.send(connection, *join_commands(TRANSACTION))
+    assert received(connection, 5, room) == []
+    assert read(connection) == b"before"
+    assert [read(connection) for _ in range(5)] == ANSWERS
+
+
+def test_messages_among_the_replies_are_the_parsers(valkey):
+    room = memoryview(bytearray(2 * len(LARGE) + 4096))
+    with redis.Redis.from_url(valkey, protocol=3) as client:
+        made = client.connection_pool.get_connection()
+        read = redispy.reply_reader(client.connection_pool)
+        redispy.send(made, encode_command("CLIENT", "TRACKING", "ON") + encode_command("GET", "x"))
+        assert read(made) == b"OK"
+        read(made)
+        client.set("x", "another")
+        redispy.send(made, *join_commands(TRANSACTION))
+        replies = received(made, 5, room)
+        replies += [read(made) for _ in range(5 - len(replies))]
+        assert replies == ANSWERS
+        client.connection_pool.release(made)
+
+
+def test_a_parser_without_a_reader_does_all_by_itself(valkey):
+    room = memoryview(bytearray(2 * len(LARGE) + 4096))
+    with redis.Redis.from_url(valkey, parser_class=redis.connection._RESP2Parser) as client:
+        made = client.connection_pool.get_connection()
+        read = redispy.reply_reader(client.connection_pool)
+        redispy.send(made, *join_commands(TRANSACTION))
+        assert received(made, 5, room) == []
+        assert [read(made) for _ in range(5)] == ANSWERS
+        client.connection_pool.release(made)
+
+
+def test_receiving_fails_as_reading_does(valkey):
+    room = memoryview(bytearray(4096))
+    for seconds, wanted in ((0.05, redis.TimeoutError), (None, redis.ConnectionError)):
+        errors = []
+        for is_past_the_parser in (True, False):
+            with redis.Redis.from_url(valkey, socket_timeout=seconds) as client:
+                made = client.connection_pool.get_connection()
+                if seconds is None:
+                    made._sock.shutdown(socket.SHUT_RD)
+                with pytest.raises(wanted) as caught:
+                    if is_past_the_parser:
+                        received(made, 1, room)
+                    else:
+                        redispy.reply_reader(client.connection_pool)(made)
+                errors.append(type(caught.value))
+                redispy.close_quietly(made)
+                client.connection_pool.release(made)
+        assert errors[0] == errors[1]
+
+
+def test_half_a_string_is_no_reply(valkey):
+    room = memoryview(bytearray(2 * len(LARGE) + 4096))
+    with (
+        relayed(valkey, most=len(LARGE)) as address,
+        redis.Redis.from_url(f"redis://{address}") as r,
+    ):
+        made = r.connection_pool.get_connection()
+        redispy.send(made, *join_commands(TRANSACTION))
+        replies = []
+        with pytest.raises(redis.ConnectionError):
+            redispy.receive(made, 5, room, replies)
+        assert replies == ANSWERS[:4]
+        redispy.close_quietly(made)
+        r.connection_pool.release(made)
+
+
+def test_parts_of_a_command_are_sent_by_asyncio(valkey):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            made = await redispy.async_get_connection(client.connection_pool)
+            read = redispy.async_reply_reader(client.connection_pool)
+            await redispy.async_send(made, *join_commands(TRANSACTION))
+            assert [await read(made) for _ in range(5)] == ANSWERS
+            await redispy.async_release(client.connection_pool, made)
 
     asyncio.run(run())
 
