@@ -75,7 +75,7 @@ class Writes(Protocol):
 class Pipeline(NamedTuple):
     """Commands for one server, sent without waiting for the replies to those before.
 
-    At most UNANSWERED commands have no reply when the next write is made. Answered as a Request.
+    Few commands have no reply when the next write is made (see parallel.py). Answered as a Request.
 
     Attributes:
         key: Any key of the commands; it names the server of a cluster.
@@ -89,6 +89,19 @@ class Pipeline(NamedTuple):
     def num_replies(self) -> int:
         """How many replies there will be."""
         return len(self.writes)
+
+
+class Parallel(NamedTuple):
+    """Requests to one server or to several nodes of a cluster, all under way at once.
+
+    What goes to one server is one pipeline. Answered by a list: for each request its replies, or
+    the ConnectionLost that it would have raised by itself.
+
+    Attributes:
+        requests: None of them holds a connection.
+    """
+
+    requests: Sequence[Request | Pipeline]
 
 
 class Pause(NamedTuple):
@@ -214,7 +227,8 @@ class ExitContext(NamedTuple):
 NO_LIMIT = Limit(None, [])
 SHORTEST_GRACE_S = 0.002
 Effect: TypeAlias = (
-    Pause
+    Parallel
+    | Pause
     | Subscribe
     | NextMessage
     | Clock
@@ -224,7 +238,7 @@ Effect: TypeAlias = (
     | EnterContext
     | ExitContext
 )
-"""A step without commands."""
+"""A step that needs no connection of its own."""
 Step: TypeAlias = Request | Pipeline | Limit | Effect
 Core: TypeAlias = Generator[Step, Any, T]
 
@@ -284,6 +298,10 @@ class ConnectionLost(Exception):  # noqa: N818 - never reaches a caller; it is a
         self.written = written
 
 
+Outcome: TypeAlias = Replies | ConnectionLost
+"""What came of one request of several."""
+
+
 def is_refusal(error: Exception) -> bool:
     """Return whether an error raised while a reply was read is what the server answered.
 
@@ -308,12 +326,6 @@ _REFUSALS = (
 )
 _NO_ROOM = "max number of clients reached"
 
-UNANSWERED = 8
-"""Commands of a pipeline without a reply when the next are made.
-
-The replies to them have to fit into the buffers on the way, or a server that cannot send would not
-read either."""
-
 RETRY_PAUSES = (0.0, 0.2)
 """Seconds before the second and third try of a request that may be repeated."""
 
@@ -333,7 +345,7 @@ def encode_large(name: str, key: str, large: memoryview, *rest: str | bytes | in
     return Parts((opening, large, b"\r\n" + encode_arguments(*rest)))
 
 
-def join_commands(commands: Sequence[Command]) -> list[bytes | memoryview]:
+def join_commands(commands: Sequence[Command | memoryview]) -> list[bytes | memoryview]:
     """Return all commands in few parts.
 
     >>> join_commands([b"a", b"b", Parts((b"c", memoryview(b"large"), b"d")), b"e"])[::2]

@@ -315,8 +315,8 @@ class BloomFilter(FilterBase):
     def clear(self) -> None:
         """Empty the filter for all clients; other objects attached to it notice.
 
-        Cost: four round trips, three more for each further shard; the server frees the old bitmap
-        in the background.
+        Cost: four round trips, four more if there are several shards; the server frees the old
+        bitmap in the background.
         """
         self._run(self._state.clear())
 

@@ -73,7 +73,7 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
             nothing is deleted then.
         ConfigurationError, ServerError: As `list_filters`.
 
-    Cost: two round trips, and one for each further shard.
+    Cost: two round trips, three if there are several shards.
     """
     keys = FilterKeys(name, prefix)
     with _connected(client) as connected:

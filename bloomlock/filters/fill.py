@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import Core, ask, encode_command
+from bloomlock.parallel import in_parallel
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies.base import header_command, header_from_bytes
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from bloomlock.descriptor import Descriptor
+    from bloomlock.strategies import Shard
 
     from .generation import View
 
@@ -205,20 +207,24 @@ def count_bits(view: View) -> Core[int | None]:
     Cost: all bitmaps are read by the server, at most 16 MiB in one command; one round trip for
     each 128 MiB.
     """
-    total = 0
     size = (view.descriptor.size.shard_bits + 7) // 8
-    for shard in view.shards:
-        key = shard.key
-        starts = range(HEADER_BYTES, HEADER_BYTES + size, COUNTED_BYTES_PER_COMMAND)
-        commands = [
-            encode_command("BITCOUNT", key, start, start + COUNTED_BYTES_PER_COMMAND - 1)
-            for start in starts
-        ]
-        for trip in range(0, len(commands), COMMANDS_PER_TRIP):
-            *counts, start = yield from ask(
-                key, *commands[trip : trip + COMMANDS_PER_TRIP], header_command(key)
-            )
-            if header_from_bytes(start) != view.header:
-                return None
-            total += sum(counts)
+    most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // size)
+    counts = yield from in_parallel([_count_shard(shard, size) for shard in view.shards], most)
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _count_shard(shard: Shard, size: int) -> Core[int | None]:
+    total, key = 0, shard.key
+    starts = range(HEADER_BYTES, HEADER_BYTES + size, COUNTED_BYTES_PER_COMMAND)
+    commands = [
+        encode_command("BITCOUNT", key, start, start + COUNTED_BYTES_PER_COMMAND - 1)
+        for start in starts
+    ]
+    for trip in range(0, len(commands), COMMANDS_PER_TRIP):
+        *counts, start = yield from ask(
+            key, *commands[trip : trip + COMMANDS_PER_TRIP], header_command(key)
+        )
+        if header_from_bytes(start) != shard.header:
+            return None
+        total += sum(counts)
     return total

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from bloomlock.effects import Core, ask, encode_command
+from bloomlock.parallel import in_parallel
 
 from .fill import count_bits
 from .state import in_one_generation
@@ -92,7 +93,8 @@ class FilterInfo:
 def info(state: FilterState) -> Core[FilterInfo]:
     """Return all that is known about the filter.
 
-    Cost: the server reads the whole bitmap once, at most 16 MiB in one command.
+    Cost: the server reads the whole bitmap once, at most 16 MiB in one command; two round trips,
+    and one more for each 128 MiB.
     """
     view, bits_set = yield from _counted(state)
     memory = yield from _memory(state, view)
@@ -115,11 +117,10 @@ def _counted(state: FilterState) -> Core[tuple[View, int]]:
 
 
 def _memory(state: FilterState, view: View) -> Core[int]:
-    total = 0
+    keys = (state.keys.meta, *(shard.key for shard in view.shards))
+    asked = [ask(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
     try:
-        for key in (state.keys.meta, *(shard.key for shard in view.shards)):
-            (size,) = yield from ask(key, encode_command("MEMORY", "USAGE", key))
-            total += size or 0
+        sizes = yield from in_parallel(asked)
     except ResponseError:
         return 0
-    return total
+    return sum(size or 0 for (size,) in sizes)

@@ -39,6 +39,7 @@ from bloomlock.errors import (
 )
 from bloomlock.hashing import key_difference
 from bloomlock.keys import copy_key, stripe_fence
+from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
 
 from .storage import (
@@ -82,7 +83,7 @@ def attach(
     Without `wanted` it only attaches, to a filter with this `key`. A filter of which a part is gone
     is a FilterLostError, or starts anew (`recreate`).
 
-    Cost: one round trip if the filter is there (one more for each further shard).
+    Cost: one round trip if the filter is there, two if it has several shards.
     """
 
     def decide(found: Found, broken: set[int]) -> Descriptor | None:
@@ -195,12 +196,12 @@ def _refuse_other_key(keys: FilterKeys, key: HashKey | None, stored: Descriptor)
 def delete(keys: FilterKeys) -> Core[bool]:
     """Delete every key of the filter; True if there was one. Objects attached to it find it lost.
 
-    Cost: two round trips and one for each further shard; 257 if the descriptor is damaged.
+    Cost: three round trips; two for one shard.
     """
     shards, there = yield from look_for_remains(keys)
     # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
-    for shard in range(1, shards):
-        yield from ask(keys.bits(shard), encode_command("UNLINK", *_keys_of_shard(keys, shard)))
+    further = [_keys_of_shard(keys, shard) for shard in range(1, shards)]
+    yield from in_parallel([ask(each[0], encode_command("UNLINK", *each)) for each in further])
     yield from ask(keys.meta, encode_command("UNLINK", keys.meta, *_keys_of_shard(keys, 0)))
     return there
 
@@ -234,23 +235,24 @@ def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core
 
     `replaces`: there may be shards of an earlier filter, whose memory becomes free.
 
-    Cost: one round trip; in a cluster, or if something is replaced, one for each shard. A server
-    that does not answer INFO is taken to have room.
+    Cost: one round trip; two in a cluster, or if something is replaced. A server that does not
+    answer INFO is taken to have room.
     """
     servers: dict[str, _Server] = {}
     size = HEADER_BYTES + (planned.size.shard_bits + 7) // 8
-    for shard in range(planned.size.shards):
-        key = keys.bits(shard)
-        fields, length = yield from _ask_room(key)
+    shards = range(planned.size.shards)
+    answers = [(yield from _ask_room(keys.bits(0)))]
+    fields = answers[0][0]
+    alone = fields is not None and not replaces and not _Server(fields).is_in_cluster
+    if fields is not None and not alone:
+        answers += yield from in_parallel([_ask_room(keys.bits(shard)) for shard in shards[1:]])
+    for fields, length in answers:
         if fields is None:
             return
         server = servers.setdefault(fields.get("run_id", ""), _Server(fields))
         each = allocated(size) if fields.get("mem_allocator", "").startswith("jemalloc") else size
         server.replaced += length
-        if shard == 0 and not replaces and not server.is_in_cluster:
-            server.wanted = each * planned.size.shards
-            break
-        server.wanted += each
+        server.wanted += each * (len(shards) if alone else 1)
     local = yield FreeMemory(keys.meta)
     for server in servers.values():
         _check_server(keys, planned, server, local)

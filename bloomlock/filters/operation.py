@@ -27,6 +27,8 @@ from bloomlock.errors import (
     PartialResultError,
     batch_error,
 )
+from bloomlock.parallel import in_parallel
+from bloomlock.strategies import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bloomlock.hashing import Hasher
-    from bloomlock.strategies import Segment, Strategy
+    from bloomlock.strategies import Strategy
 
     from .generation import View
     from .state import FilterState
@@ -150,19 +152,28 @@ class Operation:
 
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
-        strategy, answered = self._strategy, []
+        strategy, write = self._strategy, self._write
         if todo.size * view.descriptor.size.num_hashes <= strategy.few_bits:
-            for number, (indices, few) in self._locate(view, todo).items():
-                segments = yield from strategy.few(view.shards[number], few, write=self._write)
-                answered.append((np.array(indices), segments))
-            return answered
-        numbers, rows = view.hasher.place(self._digests_of(view.hasher)[todo])
-        shards = np.unique(numbers).tolist() if len(view.shards) > 1 else [0]
-        for number in shards:
-            mine = numbers == number if len(shards) > 1 else slice(None)
-            segments = yield from strategy.many(view.shards[number], rows[mine], write=self._write)
-            answered.append((todo[mine], segments))
-        return answered
+            located = self._locate(view, todo)
+            parts = [
+                (np.array(indices), strategy.few(view.shards[number], few, write=write))
+                for number, (indices, few) in located.items()
+            ]
+        else:
+            numbers, rows = view.hasher.place(self._digests_of(view.hasher)[todo])
+            if len(view.shards) == 1:
+                return [(todo, (yield from strategy.many(view.shards[0], rows, write=write)))]
+            order = np.argsort(numbers, kind="stable")
+            todo, rows = todo[order], rows[order]
+            ends = np.cumsum(np.bincount(numbers.astype(np.intp))).tolist()
+            parts = [
+                (todo[start:end], strategy.any_number(shard, rows[start:end], write=write))
+                for shard, start, end in zip(view.shards, [0, *ends], ends, strict=False)
+                if start < end
+            ]
+        most = strategy.shards_at_once(view.shards[0], write=write)
+        answers = yield from in_parallel([core for _, core in parts], most)
+        return _joined([(part[0], answer) for part, answer in zip(parts, answers, strict=True)])
 
     def _locate(self, view: View, todo: Indices) -> dict[int, tuple[list[int], list[list[int]]]]:
         """Return for each shard the indices of its items and their offsets."""
@@ -327,6 +338,18 @@ class Operation:
                 items = [self._items[index] for index in np.flatnonzero(added).tolist()]
                 self._state.unreported.remember(header, items)
                 self._state.forget()
+
+
+def _joined(answered: Answered) -> Answered:
+    """Return the answers of small parts as one, where all of them are of one generation."""
+    segments = [segment for _, each in answered for segment in each]
+    flags: list[bool] = []
+    for segment in segments:
+        if segment.header != segments[0].header or not isinstance(segment.missing, list):
+            return answered
+        flags += segment.missing
+    whole = Segment(len(flags), segments[0].header, flags)
+    return [(np.concatenate([indices for indices, _ in answered]), [whole])]
 
 
 class Repeats:

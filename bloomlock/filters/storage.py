@@ -38,6 +38,7 @@ from bloomlock.effects import (
     encode_command,
 )
 from bloomlock.errors import FilterMismatchError
+from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS, MAX_SHARDS
 from bloomlock.strategies.base import header_command, header_from_bytes
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     Fields = list[bytes | None]
 
 WATCHED_TRIES = 100
+EMPTIED_BYTES = 16 * 1024 * 1024
+"""Shards that are emptied at once: about 5 ms of the server's time."""
 CHANGED = -2
 REFUSED = -1
 """What initialise.lua answers where it leaves a shard alone."""
@@ -290,19 +293,21 @@ def executed(replies: Replies) -> bool:
 def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
     """Bring the further shards to the descriptor's generation, or check that they are there."""
     shards = range(1, descriptor.size.shards)
+    found = yield from in_parallel([look_at_shard(keys, shard) for shard in shards])
     if descriptor.state == CREATING:
-        for shard in shards:
-            # In this order: the shard is emptied only if it still has the header that it had before
-            # the descriptor said so, and headers never return. A helper that sleeps in between
-            # empties no shard that is in use since.
-            before, _length = yield from look_at_shard(keys, shard)
-            _refuse_change((yield from look(keys)), descriptor)
-            if before != descriptor.header:
-                yield from _initialise(keys, shard, descriptor, before)
+        # In this order: a shard is emptied only if it still has the header that it had before the
+        # descriptor said so, and headers never return. A helper that sleeps in between empties no
+        # shard that is in use since.
+        _refuse_change((yield from look(keys)), descriptor)
+        started = [
+            _initialise(keys, shard, descriptor, before)
+            for shard, (before, _) in zip(shards, found, strict=True)
+            if before != descriptor.header
+        ]
+        yield from in_parallel(started, max(1, EMPTIED_BYTES // string_bytes(descriptor)))
         yield from mark_ready(keys, descriptor)
         return replace(descriptor, state=READY)
-    for shard in shards:
-        header, length = yield from look_at_shard(keys, shard)
+    for shard, (header, length) in zip(shards, found, strict=True):
         if header != descriptor.header:
             raise Changed(broken={descriptor.generation})
         refuse_wrong_length(keys, shard, length, descriptor)

@@ -31,6 +31,7 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.keys import copy_key
+from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import image_bytes, merge_image
 
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 COPIED_BYTES_PER_TRIP = 1024 * 1024
 
 BYTES_PER_TRIP = 2 * 1024 * 1024
+FETCHED_BYTES = 16 * 1024 * 1024
+"""Shards that are read at once."""
 
 
 def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
@@ -93,12 +96,11 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
     """
 
     def read(view: View) -> Core[MemoryBloomFilter | None]:
-        images = []
-        for shard in view.shards:
-            image = yield from _fetch_shard(shard)
-            if image is None:
-                return None
-            images.append(image)
+        most = max(1, FETCHED_BYTES // image_bytes(view.shards[0]))
+        fetched = yield from in_parallel([_fetch_shard(shard) for shard in view.shards], most)
+        images = [image for image in fetched if image is not None]
+        if len(images) < len(fetched):
+            return None
         return MemoryBloomFilter.of(view.descriptor, images)
 
     return (yield from in_one_generation(state, read))
@@ -130,8 +132,10 @@ def copy(state: FilterState, keys: FilterKeys) -> Core[None]:
         for number, source in enumerate(view.shards):
             prepared = copy_key(keys.bits(number))
             yield from _copy_shard(state, view, source.key, prepared, target.header)
-        for number in range(target.size.shards):
-            yield from _repeated(partial(_put_in_place, keys, number, target))
+        shards = range(target.size.shards)
+        yield from in_parallel(
+            [_repeated(partial(_put_in_place, keys, number, target)) for number in shards]
+        )
         yield from _repeated(lambda: _open(keys, target))
     except Changed:
         raise FilterLostError(

@@ -15,7 +15,6 @@ from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 from bloomlock.effects import (
     EXEC,
     NO_LIMIT,
-    UNANSWERED,
     Behind,
     Clock,
     ConnectionLost,
@@ -27,6 +26,7 @@ from bloomlock.effects import (
     FreeMemory,
     Limit,
     NextMessage,
+    Parallel,
     Pause,
     Pipeline,
     Replies,
@@ -37,6 +37,7 @@ from bloomlock.effects import (
     is_refusal,
     join_commands,
 )
+from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
 
 from . import redispy
 from .clients import free_memory, not_a_manager
@@ -49,7 +50,8 @@ from .workers import out_of_time
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from bloomlock.effects import Command
+    from bloomlock.effects import Command, Outcome
+    from bloomlock.parallel import Write
 
 T = TypeVar("T")
 
@@ -136,10 +138,13 @@ class Tasks:
     ) -> tuple[Replies, _Lease | None]:
         """Carry out what a server is asked; return a connection too that is to be held on."""
         if isinstance(step, Pipeline):
-            return await self._carry(step.key, step.writes), lease
+            (outcome,) = await self.ask_all((step,))
+            if isinstance(outcome, ConnectionLost):
+                raise outcome
+            return outcome, lease
         if lease is not None or step.hold:
             return await self._request_on(lease, step)
-        return await self._carry(step.key, (step.commands,), step.commands), None
+        return await self._request(step), None
 
     async def _within(
         self, limit: Limit, step: Request | Pipeline, lease: _Lease | None
@@ -301,23 +306,82 @@ class Tasks:
         """End the part of one core in what listens."""
         hub.part()
 
-    async def _carry(
-        self, key: str, writes: Iterable[Sequence[Command]], commands: Sequence[Command] = ()
-    ) -> Replies:
-        """Exchange writes; `commands` are those of a request, which may be a transaction."""
-        lease = await self._take(await self._source(key))
-        # What a server of a cluster refuses has to be sent to another one.
+    async def ask_all(self, requests: Sequence[Request | Pipeline]) -> list[Outcome]:
+        """Send requests to all their servers at once; return what came of each."""
+        outcomes: list[Any] = [None] * len(requests)
+        asked = [
+            self._ask_server(source, [requests[index] for index in indices], indices, outcomes)
+            for source, indices in await self._by_source(requests, outcomes)
+        ]
+        if len(asked) == 1:
+            await asked[0]
+            return outcomes
+        # All of them end before this does, also if it is cancelled.
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            if error is not None:
+                raise error
+        return outcomes
+
+    async def _by_source(
+        self, requests: Sequence[Request | Pipeline], outcomes: list[Any]
+    ) -> list[tuple[Any, Sequence[int]]]:
+        """Return the indices of the requests for each server; note those that have none."""
+        if self._cluster is None:
+            return [(await self._source(""), range(len(requests)))]
+        groups: dict[int, tuple[Any, list[int]]] = {}
+        for index, request in enumerate(requests):
+            try:
+                source = await self._source(request.key)
+            except (RedisError, RedisClusterException, OSError) as error:
+                outcomes[index] = ConnectionLost(error, sent=False, replies=[])
+            else:
+                groups.setdefault(id(source), (source, []))[1].append(index)
+        # In one order for all tasks, which may have to wait for connections.
+        return [groups[number] for number in sorted(groups)]
+
+    async def _ask_server(
+        self,
+        source: Any,
+        requests: Sequence[Request | Pipeline],
+        indices: Sequence[int],
+        outcomes: list[Any],
+    ) -> None:
+        """Carry out requests to one server."""
         sent: list[Command] | None = None if self._cluster is None else []
-        replies = await self._exchange(lease, writes, sent)
-        await lease.end(commands, replies)
-        if sent is not None:
-            for _ in range(MAX_REDIRECTS):
-                redirects = find_redirects(sent, replies)
-                if not redirects:
-                    break
-                for redirect in redirects:
-                    await self._redirect(key, sent, replies, redirect)
+        replies: Replies = []
+        lost: ConnectionLost | None = None
+        try:
+            lease = await self._take(source)
+            await self._exchange(lease, writes_of(requests, sent), replies)
+        except ConnectionLost as one:
+            lost = one
+        mine = outcomes_of(requests, replies, lost)
+        if lost is None and leaves_transaction(requests, mine):
+            await lease.drop()
+        elif lost is None:
+            await lease.give_back()
+        # What a server of a cluster refuses has to be sent to another one.
+        for key, commands, answered in answered_of(requests, mine, sent or ()):
+            await self._follow(key, commands, answered)
+        for index, outcome in zip(indices, mine, strict=True):
+            outcomes[index] = outcome
+
+    async def _request(self, request: Request) -> Replies:
+        lease = await self._take(await self._source(request.key))
+        replies = await self._exchange_once(lease, request.commands)
+        await lease.end(request.commands, replies)
+        if self._cluster is not None:
+            await self._follow(request.key, request.commands, replies)
         return replies
+
+    async def _follow(self, key: str, commands: Sequence[Command], replies: Replies) -> None:
+        """Send again what was redirected, and put the replies in place."""
+        for _ in range(MAX_REDIRECTS):
+            redirects = find_redirects(commands, replies)
+            if not redirects:
+                break
+            for redirect in redirects:
+                await self._redirect(key, commands, replies, redirect)
 
     async def _request_on(
         self, lease: _Lease | None, request: Request
@@ -325,7 +389,7 @@ class Tasks:
         """Use the connection that was held, if one was; return it too if it is to be held on."""
         watches = lease is not None
         lease = lease or await self._take(await self._source(request.key))
-        replies = await self._exchange(lease, (request.commands,))
+        replies = await self._exchange_once(lease, request.commands)
         if request.hold:
             return replies, lease
         await lease.end(request.commands, replies, watches=watches)
@@ -338,7 +402,7 @@ class Tasks:
         try:
             lease = await self._take(await self._redirected_source(key, redirect))
             again = redirect.prepare(again)
-            answers = await self._exchange(lease, (again,))
+            answers = await self._exchange_once(lease, again)
         except ConnectionLost as lost:
             redirect.merge(replies, lost.replies, lost)
         except (RedisError, RedisClusterException, OSError) as error:
@@ -380,25 +444,27 @@ class Tasks:
                     await redispy.async_find_servers(self._cluster)
             raise ConnectionLost(error, sent=False, replies=[]) from error
 
+    async def _exchange_once(self, lease: _Lease, commands: Sequence[Command]) -> Replies:
+        """Send commands in one write and return their replies."""
+        replies: Replies = []
+        await self._exchange(lease, ((0, len(commands), join_commands(commands)),), replies)
+        return replies
+
     async def _exchange(
         self,
         lease: _Lease,
-        writes: Iterable[Sequence[Command]],
-        sent: list[Command] | None = None,
-    ) -> Replies:
-        """Send one write after the other and return all replies; note the commands in `sent`."""
+        writes: Iterable[Write],
+        replies: Replies,
+    ) -> None:
+        """Send one write after the other and read all replies; see `parallel.writes_of`."""
         connection = lease.connection
-        replies: Replies = []
         written = before = 0
         try:
             try:
-                for commands in writes:
-                    await self._read(connection, written - UNANSWERED, replies)
-                    before = written
-                    written += len(commands)
-                    if sent is not None:
-                        sent += commands
-                    await redispy.async_send(connection, *join_commands(commands))
+                for answered, count, data in writes:
+                    await self._read(connection, answered, replies)
+                    before, written = written, count
+                    await redispy.async_send(connection, *data)
                 await self._read(connection, written, replies)
             except asyncio.CancelledError:
                 # What was sent is carried out; what the caller does about it must not overtake it.
@@ -416,7 +482,6 @@ class Tasks:
         if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
             # It was the master; opened again, the connection asks Sentinel for the master of now.
             await redispy.async_close_quietly(connection)
-        return replies
 
     async def _read(self, connection: Any, count: int, replies: Replies) -> None:
         """Read until there are `count` replies."""
@@ -457,7 +522,7 @@ class _Scope:
         self._entered: list[Any] = []
 
     async def carry_out(self, step: Effect) -> Any:
-        """Carry out a step without commands and return its answer."""
+        """Carry out a step that needs no connection of its own; return its answer."""
         return await _EFFECTS[type(step)](self, step)
 
     async def pause(self, step: Pause) -> None:
@@ -468,6 +533,9 @@ class _Scope:
 
     async def behind(self, step: Behind) -> None:
         await self._runtime.run_behind(step)
+
+    async def parallel(self, step: Parallel) -> list[Outcome]:
+        return await self._runtime.ask_all(step.requests)
 
     async def fan_out(self, step: FanOut) -> list[Any]:
         return await self._runtime.fan_out(step)
@@ -515,6 +583,7 @@ _EFFECTS: dict[type, Callable[[_Scope, Any], Awaitable[Any]]] = {
     Pause: _Scope.pause,
     Clock: _Scope.clock,
     Behind: _Scope.behind,
+    Parallel: _Scope.parallel,
     FanOut: _Scope.fan_out,
     FreeMemory: _Scope.free_memory,
     Subscribe: _Scope.subscribe,

@@ -23,7 +23,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from bloomlock.effects import (
     EXEC,
     NO_LIMIT,
-    UNANSWERED,
     Behind,
     Clock,
     ConnectionLost,
@@ -35,6 +34,7 @@ from bloomlock.effects import (
     FreeMemory,
     Limit,
     NextMessage,
+    Parallel,
     Pause,
     Pipeline,
     Replies,
@@ -45,6 +45,7 @@ from bloomlock.effects import (
     is_refusal,
     join_commands,
 )
+from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
 
 from . import redispy
 from .clients import free_memory, not_a_manager
@@ -54,9 +55,10 @@ from .subscriptions import Listener, connect_listener
 from .workers import Line, out_of_time, run_behind, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
-    from bloomlock.effects import Command
+    from bloomlock.effects import Command, Outcome
+    from bloomlock.parallel import Write
 
 T = TypeVar("T")
 Lease: TypeAlias = tuple[Any, Any]
@@ -154,7 +156,10 @@ class Threads:
     ) -> tuple[Replies, Lease | None]:
         """Carry out what a server is asked; return a connection too that is to be held on."""
         if isinstance(step, Pipeline):
-            return self._send_all(step), lease
+            (outcome,) = self.ask_all((step,))
+            if isinstance(outcome, ConnectionLost):
+                raise outcome
+            return outcome, lease
         return self._request_on(lease, step) if lease or step.hold else (self._request(step), None)
 
     def _drop_late(self, answer: tuple[Replies, Lease | None]) -> None:
@@ -256,18 +261,68 @@ class Threads:
         self._end(lease, request.commands, replies, watches=watches)
         return replies, None
 
-    def _send_all(self, pipeline: Pipeline) -> Replies:
-        lease = self._take(self._source(pipeline.key))
+    def ask_all(self, requests: Sequence[Request | Pipeline]) -> list[Outcome]:
+        """Send requests to all their servers at once; return what came of each."""
+        outcomes: list[Any] = [None] * len(requests)
+        turns = [
+            self._ask_server(source, [requests[index] for index in indices], indices, outcomes)
+            for source, indices in self._by_source(requests, outcomes)
+        ]
+        try:
+            # Every server has its next write before any reply is waited for longer than that.
+            writing = turns
+            while writing:
+                writing = [turn for turn in writing if next(turn, False)]
+            for turn in turns:
+                next(turn, None)
+        finally:
+            for turn in turns:
+                turn.close()
+        return outcomes
+
+    def _by_source(
+        self, requests: Sequence[Request | Pipeline], outcomes: list[Any]
+    ) -> list[tuple[Any, Sequence[int]]]:
+        """Return the indices of the requests for each server; note those that have none."""
         if self._cluster is None:
-            replies = self._exchange_many(lease, pipeline.writes)
+            return [(self._source(""), range(len(requests)))]
+        groups: dict[int, tuple[Any, list[int]]] = {}
+        for index, request in enumerate(requests):
+            try:
+                source = self._source(request.key)
+            except (RedisError, RedisClusterException, OSError) as error:
+                outcomes[index] = ConnectionLost(error, sent=False, replies=[])
+            else:
+                groups.setdefault(id(source), (source, []))[1].append(index)
+        # In one order for all threads, which may have to wait for connections.
+        return [groups[number] for number in sorted(groups)]
+
+    def _ask_server(
+        self,
+        source: Any,
+        requests: Sequence[Request | Pipeline],
+        indices: Sequence[int],
+        outcomes: list[Any],
+    ) -> Generator[bool, None, None]:
+        """Carry out requests to one server; yield True after each write, then False once."""
+        sent: list[Command] | None = None if self._cluster is None else []
+        replies: Replies = []
+        lost: ConnectionLost | None = None
+        try:
+            lease = self._take(source)
+            yield from self._exchange_many(lease, writes_of(requests, sent), replies)
+        except ConnectionLost as one:
+            lost = one
+        mine = outcomes_of(requests, replies, lost)
+        if lost is None and leaves_transaction(requests, mine):
+            self._drop(lease)
+        elif lost is None:
             self._give_back(lease)
-            return replies
         # What a server of a cluster refuses has to be sent to another one.
-        sent: list[Command] = []
-        replies = self._exchange_many(lease, _noted(pipeline.writes, sent))
-        self._give_back(lease)
-        self._follow(pipeline.key, sent, replies)
-        return replies
+        for key, commands, answered in answered_of(requests, mine, sent or ()):
+            self._follow(key, commands, answered)
+        for index, outcome in zip(indices, mine, strict=True):
+            outcomes[index] = outcome
 
     def _follow(self, key: str, commands: Sequence[Command], replies: Replies) -> None:
         """Send again what was redirected, and put the replies in place."""
@@ -407,28 +462,33 @@ class Threads:
             redispy.close_quietly(connection)
         return replies
 
-    def _exchange_many(self, lease: Lease, writes: Iterable[Sequence[bytes]]) -> Replies:
+    def _exchange_many(
+        self,
+        lease: Lease,
+        writes: Iterable[Write],
+        replies: Replies,
+    ) -> Generator[bool, None, None]:
         connection = lease[1]
-        replies: Replies = []
-        written = 0
+        written = before = 0
         try:
-            for commands in writes:
-                self._read(connection, written - UNANSWERED, replies)
-                written += len(commands)
-                redispy.send(connection, b"".join(commands))
+            for answered, count, data in writes:
+                self._read(connection, answered, replies)
+                before, written = written, count
+                redispy.send(connection, *data)
+                yield True
+            yield False
             self._read(connection, written, replies)
         except (RedisError, OSError) as error:
             self._drop(lease)
-            raise ConnectionLost(
-                error, sent=written > 0, replies=replies, written=written
-            ) from error
+            # What is refused while a closed connection is opened again was not sent.
+            left = (before if is_refusal(error) else written) > 0
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from error
         except BaseException:
             self._drop(lease)
             raise
         if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
             # It was the master; opened again, the connection asks Sentinel for the master of now.
             redispy.close_quietly(connection)
-        return replies
 
     def _read(self, connection: Any, count: int, replies: Replies) -> None:
         """Read until there are `count` replies."""
@@ -446,12 +506,6 @@ class Threads:
             replies.append(reply)
 
 
-def _noted(writes: Iterable[Sequence[bytes]], sent: list[Command]) -> Iterator[Sequence[bytes]]:
-    for commands in writes:
-        sent += commands
-        yield commands
-
-
 class _Scope:
     """What one run of a core has open: a subscription and context managers."""
 
@@ -461,7 +515,7 @@ class _Scope:
         self._entered: list[Any] = []
 
     def carry_out(self, step: Effect) -> Any:
-        """Carry out a step without commands and return its answer."""
+        """Carry out a step that needs no connection of its own; return its answer."""
         return _EFFECTS[type(step)](self, step)
 
     def pause(self, step: Pause) -> None:
@@ -472,6 +526,9 @@ class _Scope:
 
     def behind(self, step: Behind) -> None:
         self._runtime.run_behind(step)
+
+    def parallel(self, step: Parallel) -> list[Outcome]:
+        return self._runtime.ask_all(step.requests)
 
     def fan_out(self, step: FanOut) -> list[Any]:
         return self._runtime.fan_out(step)
@@ -519,6 +576,7 @@ _EFFECTS: dict[type, Callable[[_Scope, Any], Any]] = {
     Pause: _Scope.pause,
     Clock: _Scope.clock,
     Behind: _Scope.behind,
+    Parallel: _Scope.parallel,
     FanOut: _Scope.fan_out,
     FreeMemory: _Scope.free_memory,
     Subscribe: _Scope.subscribe,

@@ -122,6 +122,16 @@ class Strategy(ABC):
         """Do the same without an array."""
         return (yield from self.many(shard, np.array(rows, np.uint64), write=write))
 
+    def any_number(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """Do the same by `few` if the rows are few, else by `many`."""
+        if rows.size <= self.few_bits:
+            return self.few(shard, rows.tolist(), write=write)
+        return self.many(shard, rows, write=write)
+
+    def shards_at_once(self, shard: Shard, *, write: bool) -> int | None:  # noqa: ARG002
+        """Return to how many shards like this one a batch may go at once; None: to all."""
+        return None
+
     def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
         """Do the same for one item."""
         row = np.array([offsets], np.uint64)
@@ -164,6 +174,10 @@ class WithFallback(Strategy):
             else:
                 answered.append(segment)
         return answered
+
+    def shards_at_once(self, shard: Shard, *, write: bool) -> int | None:
+        """See Strategy.shards_at_once."""
+        return self._first.shards_at_once(shard, write=write)
 
     def _fall_back(self, shard: Shard, rows: Rows, write: bool) -> Core[list[Segment]]:
         size = max(1, self._fallback.bits_per_exchange // rows.shape[1])

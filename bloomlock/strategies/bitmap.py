@@ -57,6 +57,9 @@ WHOLE_BYTES = 8 * 1024 * 1024
 PART_BYTES = 2 * 1024 * 1024
 """Parts of larger ones."""
 
+TOGETHER_BYTES = 1024 * 1024
+"""Bitmaps sent at once; a larger one goes by itself, and its reply past the parser."""
+
 REST_BYTES = 4096
 """The replies beside the bits of a part."""
 
@@ -93,6 +96,10 @@ class BitmapStrategy(Strategy):
             return [Segment(len(rows), shard.header, missing)]
         known = enumerate(missing.tolist())
         return [others.get(i) or Segment(1, shard.header, [flag]) for i, flag in known]
+
+    def shards_at_once(self, shard: Shard, *, write: bool) -> int:  # noqa: ARG002 - images are large
+        """See Strategy.shards_at_once."""
+        return max(1, TOGETHER_BYTES // image_bytes(shard))
 
 
 class MergeStrategy(BitmapStrategy):

@@ -136,6 +136,10 @@ class LockStrategy(Strategy):
             yield from self._under_own_locks(update)
         return [done for done in update.results if done is not None]
 
+    def shards_at_once(self, shard: Shard, *, write: bool) -> int | None:  # noqa: ARG002
+        """See Strategy.shards_at_once; an update watches its locks on a connection of its own."""
+        return 1 if write else None
+
     def _under_foreign_locks(self, update: _Update, factory: Callable[[str], Any]) -> Core[None]:
         for keys in sorted(update.waiting):
             failed = yield from _enter(factory, keys.lock)

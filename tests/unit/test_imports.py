@@ -20,6 +20,7 @@ LAYERS = [
     {"hashing", "bitmaps"},
     {"descriptor"},
     {"effects"},
+    {"parallel"},
     {"scripts"},
     {"locks.protocol"},
     {"strategies"},
@@ -40,6 +41,7 @@ PURE = {
     "bitmaps",
     "descriptor",
     "effects",
+    "parallel",
     "locks.protocol",
     "strategies",
 }

@@ -97,6 +97,7 @@ WHY: dict[str, tuple[str, ...]] = {
         "Tasks._carry_out",
         "Tasks._exchange",
         "Tasks._redirect",
+        "Tasks._request",
         "Tasks._request_on",
         "Tasks._source",
         "Tasks._take",
@@ -108,6 +109,10 @@ WHY: dict[str, tuple[str, ...]] = {
         "Tasks._within",
         "Tasks.fan_out",
         "Tasks.run_behind",
+    ),
+    "the nodes of a cluster are asked by a task each, and by a thread in turns": (
+        "Tasks._ask_server",
+        "Tasks.ask_all",
     ),
     "all tasks of a loop share one subscribed connection, a thread has its own": (
         "Tasks.close",

@@ -1,0 +1,212 @@
+"""Cores side by side: what they ask next is under way at the same time.
+
+`in_parallel` advances several cores together. The requests they yield go out as one `Parallel`: to
+one server as one pipeline, to the nodes of a cluster as one pipeline each, all nodes at once. So
+the cores together cost the round trips of the slowest one. A core sees nothing of this: it gets the
+replies to its own request, or the ConnectionLost that is about it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from .effects import (
+    EXEC,
+    ConnectionLost,
+    Core,
+    Parallel,
+    Pause,
+    Pipeline,
+    Replies,
+    Request,
+    Step,
+    ends_transaction,
+    join_commands,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .effects import Command, Outcome
+
+T = TypeVar("T")
+Write: TypeAlias = "tuple[int, int, list[bytes | memoryview]]"
+"""Replies to read before it, commands written with it, and its bytes."""
+
+WRITE_BYTES = 64 * 1024
+"""Commands of different requests that are smaller than this go out in one write."""
+
+UNANSWERED_BYTES = 300_000
+"""Commands of a pipeline without a reply when the next are made: 8000 operations of BITFIELD.
+
+What is unanswered when a connection is lost is unknown, so these are few.
+The replies to them have to fit into the buffers on the way, or a server that cannot send would not
+read either. They are a seventh of that for bits, and less for packed items."""
+
+
+def in_parallel(cores: Sequence[Core[T]], most: int | None = None) -> Core[list[T]]:
+    """Carry out several cores side by side and return their results in order.
+
+    A core that needs a connection of its own, or that does something else than ask and pause, is
+    carried out to its end by itself.
+
+    Args:
+        cores: What is carried out; they must not depend on each other.
+        most: How many are under way at once; None: all.
+
+    Raises:
+        What a core raises; the others end where they are.
+
+    Cost: the round trips of the longest core, where all are under way at once.
+    """
+    results: list[T] = []
+    step = most or max(1, len(cores))
+    for start in range(0, len(cores), step):
+        some = cores[start : start + step]
+        results += (yield from _Cores(some).run()) if len(some) > 1 else [(yield from some[0])]
+    return results
+
+
+class _Cores:
+    """Cores that are under way together, each with the step it waits for."""
+
+    def __init__(self, cores: Sequence[Core[Any]]) -> None:
+        self._cores = cores
+        self._results: list[Any] = [None] * len(cores)
+        self._steps: dict[int, Step] = {}
+
+    def run(self) -> Core[list[Any]]:
+        for index in range(len(self._cores)):
+            self._go_on(index, None)
+        while steps := self._steps:
+            alone = next((i for i, step in steps.items() if not _may_share(step)), None)
+            asking = [i for i, step in steps.items() if not isinstance(step, Pause)]
+            if alone is not None:
+                yield from self._run_alone(alone)
+            elif asking:
+                # The requests are all of one kind here, as `alone` is None.
+                requests = tuple(steps[i] for i in asking)
+                answers = yield Parallel(requests)  # type: ignore[arg-type]
+                for index, answer in zip(asking, answers, strict=True):
+                    self._go_on(index, answer)
+            else:
+                pauses = [step.seconds for step in steps.values() if isinstance(step, Pause)]
+                yield Pause(max(pauses))
+                for index in list(steps):
+                    self._go_on(index, None)
+        return self._results
+
+    def _run_alone(self, index: int) -> Core[None]:
+        while index in self._steps:
+            try:
+                answer = yield self._steps[index]
+            except ConnectionLost as lost:
+                answer = lost
+            self._go_on(index, answer)
+
+    def _go_on(self, index: int, answer: Any) -> None:
+        core = self._cores[index]
+        try:
+            if isinstance(answer, ConnectionLost):
+                self._steps[index] = core.throw(answer)
+            else:
+                self._steps[index] = core.send(answer)
+        except StopIteration as stop:
+            self._results[index] = stop.value
+            self._steps.pop(index, None)
+
+
+def _may_share(step: Step) -> bool:
+    return isinstance(step, (Pipeline, Pause)) or (isinstance(step, Request) and not step.hold)
+
+
+def writes_of(
+    requests: Sequence[Request | Pipeline], sent: list[Command] | None = None
+) -> Iterator[Write]:
+    """Return the writes of requests that go to one server, as one pipeline.
+
+    Args:
+        requests: In the order in which they are sent.
+        sent: Where the commands are noted; None: nowhere.
+    """
+    unanswered: deque[tuple[int, int]] = deque()
+    answered = written = size_of_all = size = 0
+    pieces: list[bytes | memoryview] = []
+    parts = chain.from_iterable(
+        request.writes if isinstance(request, Pipeline) else (request.commands,)
+        for request in requests
+    )
+    for commands in chain(parts, (None,)):
+        if commands is not None:
+            joined = join_commands(commands)
+            pieces += joined
+            size += sum(map(len, joined))
+            written += len(commands)
+            if sent is not None:
+                sent += commands
+        if pieces and (commands is None or size >= WRITE_BYTES):
+            while size_of_all > UNANSWERED_BYTES:
+                answered, oldest = unanswered.popleft()
+                size_of_all -= oldest
+            unanswered.append((written, size))
+            size_of_all += size
+            yield answered, written, join_commands(pieces)
+            pieces, size = [], 0
+
+
+def outcomes_of(
+    requests: Sequence[Request | Pipeline], replies: Replies, lost: ConnectionLost | None = None
+) -> list[Outcome]:
+    """Return what came of each of the requests that went as one pipeline.
+
+    Args:
+        requests: In the order in which they were sent.
+        replies: The replies to all of them, or to the first.
+        lost: What cut the replies off, if that happened.
+
+    Returns:
+        For each request its replies, or a ConnectionLost with those that came.
+    """
+    outcomes: list[Outcome] = []
+    end = 0
+    for request in requests:
+        start, end = end, end + request.num_replies
+        mine = replies[start:end]
+        if lost is None or end <= len(replies):
+            outcomes.append(mine)
+            continue
+        # Without a number all of what was to be written may have been.
+        written = lost.written if lost.written is not None else end
+        count = max(0, min(written, end) - start) if lost.sent else 0
+        outcomes.append(ConnectionLost(lost.cause, sent=count > 0, replies=mine, written=count))
+    return outcomes
+
+
+def answered_of(
+    requests: Sequence[Request | Pipeline], outcomes: Sequence[Outcome], sent: Sequence[Command]
+) -> Iterator[tuple[str, Sequence[Command], Replies]]:
+    """Return key, commands and replies of each request that was answered.
+
+    Args:
+        requests: In the order in which they were sent.
+        outcomes: What came of each.
+        sent: Their commands, as `writes_of` noted them; none are returned without.
+    """
+    end = 0
+    for request, outcome in zip(requests, outcomes, strict=True):
+        start, end = end, end + request.num_replies
+        if end <= len(sent) and not isinstance(outcome, ConnectionLost):
+            yield request.key, sent[start:end], outcome
+
+
+def leaves_transaction(requests: Sequence[Request | Pipeline], outcomes: Sequence[Outcome]) -> bool:
+    """Return whether MULTI may be pending on the connection that the requests went over."""
+    return any(
+        isinstance(request, Request)
+        and request.commands[-1] == EXEC
+        and not isinstance(outcome, ConnectionLost)
+        and not ends_transaction(request.commands, outcome)
+        for request, outcome in zip(requests, outcomes, strict=True)
+    )

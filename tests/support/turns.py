@@ -1,0 +1,75 @@
+"""Clients that count round trips: how often is something sent after all replies were read?"""
+
+from __future__ import annotations
+
+import redis
+import redis.asyncio
+
+
+class Turns:
+    """Counts for all connections that are made with `connection_class` set to one of its classes.
+
+    What is sent to several servers before any reply is read is one round trip.
+
+    Attributes:
+        count: Round trips so far.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._reads = True
+
+    def sent(self) -> None:
+        self.count += self._reads
+        self._reads = False
+
+    def read(self) -> None:
+        self._reads = True
+
+    def of(self, action) -> int:
+        """Return the round trips of an action."""
+        before = self.count
+        action()
+        return self.count - before
+
+    def client(self, url: str) -> redis.Redis:
+        """Return a client for the server at a unix:// URL."""
+        pool = redis.ConnectionPool.from_url(url)
+        pool.connection_class = counting(self, redis.UnixDomainSocketConnection)
+        return redis.Redis(connection_pool=pool)
+
+    def async_client(self, url: str) -> redis.asyncio.Redis:
+        """Return the same for asyncio."""
+        pool = redis.asyncio.ConnectionPool.from_url(url)
+        pool.connection_class = async_counting(self, redis.asyncio.UnixDomainSocketConnection)
+        return redis.asyncio.Redis(connection_pool=pool)
+
+
+def counting(turns: Turns, base: type) -> type:
+    """Return a class of connections that counts."""
+
+    class Counting(base):
+        def send_packed_command(self, *args, **kwargs):
+            turns.sent()
+            return super().send_packed_command(*args, **kwargs)
+
+        def read_response(self, *args, **kwargs):
+            turns.read()
+            return super().read_response(*args, **kwargs)
+
+    return Counting
+
+
+def async_counting(turns: Turns, base: type) -> type:
+    """Return the same for asyncio."""
+
+    class Counting(base):
+        async def send_packed_command(self, *args, **kwargs):
+            turns.sent()
+            return await super().send_packed_command(*args, **kwargs)
+
+        async def read_response(self, *args, **kwargs):
+            turns.read()
+            return await super().read_response(*args, **kwargs)
+
+    return Counting
