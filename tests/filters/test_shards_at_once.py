@@ -15,7 +15,13 @@ from redis.retry import Retry
 from strategies import STRATEGIES
 from turns import Turns
 
-from bloomlock import AsyncBloomFilter, BatchError, BloomFilter, OutcomeUnknownError
+from bloomlock import (
+    AsyncBloomFilter,
+    BatchError,
+    BloomFilter,
+    FilterLostError,
+    OutcomeUnknownError,
+)
 from bloomlock.effects import ConnectionLost, Parallel, Pause, Pipeline, Request, deliver
 from bloomlock.parallel import in_parallel, outcomes_of, writes_of
 
@@ -203,6 +209,19 @@ def test_an_update_sends_again_only_what_is_unknown(r, proxy, through, verdict):
         calls = r.info("commandstats")["cmdstat_bitfield"]["calls"]
         assert calls == (16 if verdict == "before" else 17)
         assert all(made.exists_many(items))
+
+
+@pytest.mark.parametrize("count", [16, 100])
+@pytest.mark.parametrize("which", [0, 5, 15])
+def test_one_shard_of_another_generation_is_noticed(r, which, count):
+    """A clear that is under way has written some shards, and others not yet."""
+    made = BloomFilter("f", 5000, 1e-9, client=r, shards=16)
+    view = made._state.view
+    items = [number for number in ITEMS if view.hasher.locate(number.encode())[0] == which][:1]
+    items += [f"more {number}" for number in range(count)]
+    r.setrange(view.shards[which].key, 0, (view.header ^ 1).to_bytes(8, "big"))
+    with pytest.raises(FilterLostError):
+        made.add_many(items, route="items")
 
 
 def test_a_shard_that_is_refused_leaves_the_others_known(r, valkey):
