@@ -171,6 +171,9 @@ class Operation:
                 for shard, start, end in zip(view.shards, [0, *ends], ends, strict=False)
                 if start < end
             ]
+        if len(parts) == 1:
+            [(indices, core)] = parts
+            return [(indices, (yield from core))]
         most = strategy.shards_at_once(view.shards[0], write=write)
         answers = yield from in_parallel([core for _, core in parts], most)
         return _joined([(part[0], answer) for part, answer in zip(parts, answers, strict=True)])
