@@ -13,7 +13,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import STRATEGIES
+from strategies import STRATEGIES, in_pairs
 
 from bloomlock import (
     BloomFilter,
@@ -273,8 +273,7 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("strategy", "loss", "operation"), in_pairs([*LOSSES], [*OPERATIONS]))
 def test_a_lost_filter_is_noticed_by_every_operation(client, strategy, loss, operation):
     made = BloomFilter("x", 1000, client=client, strategy=strategy)
     made.add("a")
@@ -284,8 +283,7 @@ def test_a_lost_filter_is_noticed_by_every_operation(client, strategy, loss, ope
             OPERATIONS[operation](made)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("strategy", "loss", "operation"), in_pairs([*LOSSES], [*OPERATIONS]))
 def test_recreate_goes_on_with_an_empty_filter(client, strategy, loss, operation, caplog):
     made = BloomFilter("x", 1000, client=client, strategy=strategy, on_lost="recreate")
     made.add_many(["a", "before"])
