@@ -890,30 +890,15 @@ static inline char *append_operation(char *at, uint64_t offset, int write)
     return at + end;
 }
 
-static PyObject *no_offset(void)
+static char *no_offset(void)
 {
     PyErr_SetString(PyExc_ValueError, "offsets must be whole numbers below 2^32");
     return NULL;
 }
 
-/* encode_bitfield(opening, offsets, write): a BITFIELD of a list of offsets */
-static PyObject *encode_bitfield(PyObject *Py_UNUSED(module), PyObject *args)
+/* Append the operations of a list of numbers; NULL: raised. */
+static char *append_list(char *at, PyObject *offsets, Py_ssize_t count, int write)
 {
-    const char *opening;
-    Py_ssize_t size, count;
-    PyObject *offsets, *command = NULL;
-    int write;
-    if (!PyArg_ParseTuple(args, "y#O!p:encode_bitfield", &opening, &size, &PyList_Type, &offsets,
-                          &write))
-        return NULL;
-    count = PyList_Size(offsets);
-    if (count > (PY_SSIZE_T_MAX - size) / LONGEST_OPERATION)
-        return PyErr_NoMemory();
-    char *text = allocate(size + count * LONGEST_OPERATION, 1), *at = text;
-    if (text == NULL)
-        return NULL;
-    memcpy(at, opening, (size_t)size);
-    at += size;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *number = PyList_GetItem(offsets, i);
         unsigned long long offset = 1ULL << 32;
@@ -921,55 +906,60 @@ static PyObject *encode_bitfield(PyObject *Py_UNUSED(module), PyObject *args)
             offset = PyLong_AsUnsignedLongLong(number);
             PyErr_Clear();
         }
-        if (offset >> 32) {
-            no_offset();
-            goto end;
-        }
+        if (offset >> 32)
+            return no_offset();
         at = append_operation(at, offset, write);
     }
-    command = PyBytes_FromStringAndSize(text, at - text);
-end:
-    PyMem_Free(text);
-    return command;
+    return at;
 }
 
-/* encode_rows(opening, offsets, start, stop, write): of a part of an array of 64-bit words */
-static PyObject *encode_rows(PyObject *Py_UNUSED(module), PyObject *args)
+/* The same for an array of 64-bit words. */
+static char *append_words(char *at, const char *words, Py_ssize_t count, int write)
 {
-    const char *opening;
-    Py_ssize_t size, start, stop;
-    PyObject *array, *command = NULL;
-    Py_buffer view;
-    int write;
-    if (!PyArg_ParseTuple(args, "y#Onnp:encode_rows", &opening, &size, &array, &start, &stop,
-                          &write) ||
-        PyObject_GetBuffer(array, &view, PyBUF_SIMPLE) < 0)
-        return NULL;
-    char *text = NULL;
-    if (start < 0 || stop < start || stop > view.len / (Py_ssize_t)sizeof(uint64_t) ||
-        view.len % (Py_ssize_t)sizeof(uint64_t) ||
-        stop - start > (PY_SSIZE_T_MAX - size) / LONGEST_OPERATION) {
-        PyErr_SetString(PyExc_ValueError, "start and stop must lie in the array");
-        goto end;
-    }
-    if ((text = allocate(size + (stop - start) * LONGEST_OPERATION, 1)) == NULL)
-        goto end;
-    char *at = text;
-    memcpy(at, opening, (size_t)size);
-    at += size;
-    for (Py_ssize_t i = start; i < stop; i++) {
+    for (Py_ssize_t i = 0; i < count; i++) {
         uint64_t offset;
-        memcpy(&offset, (const char *)view.buf + i * (Py_ssize_t)sizeof(offset), sizeof(offset));
-        if (offset >> 32) {
-            no_offset();
-            goto end;
-        }
+        memcpy(&offset, words + i * (Py_ssize_t)sizeof(offset), sizeof(offset));
+        if (offset >> 32)
+            return no_offset();
         at = append_operation(at, offset, write);
     }
-    command = PyBytes_FromStringAndSize(text, at - text);
+    return at;
+}
+
+/* encode_bitfield(opening, offsets, write): offsets are a list or an array of 64-bit words */
+static PyObject *encode_bitfield(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *opening;
+    Py_ssize_t size, count;
+    PyObject *offsets, *command = NULL;
+    Py_buffer view = {0};
+    int write;
+    if (!PyArg_ParseTuple(args, "y#Op:encode_bitfield", &opening, &size, &offsets, &write))
+        return NULL;
+    int is_list = PyList_Check(offsets);
+    if (!is_list && PyObject_GetBuffer(offsets, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    if (!is_list && view.len % (Py_ssize_t)sizeof(uint64_t)) {
+        no_offset();
+        goto end;
+    }
+    count = is_list ? PyList_Size(offsets) : view.len / (Py_ssize_t)sizeof(uint64_t);
+    if (count > (PY_SSIZE_T_MAX - size) / LONGEST_OPERATION) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    char *text = allocate(size + count * LONGEST_OPERATION, 1);
+    if (text != NULL) {
+        memcpy(text, opening, (size_t)size);
+        char *at = is_list ? append_list(text + size, offsets, count, write)
+                           : append_words(text + size, view.buf, count, write);
+        if (at != NULL)
+            command = PyBytes_FromStringAndSize(text, at - text);
+        PyMem_Free(text);
+    }
 end:
-    PyMem_Free(text);
-    PyBuffer_Release(&view);
+    if (!is_list)
+        PyBuffer_Release(&view);
     return command;
 }
 
@@ -1032,8 +1022,7 @@ static PyType_Spec bits_spec = {
 };
 
 static PyMethodDef functions[] = {
-    {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of a list of offsets."},
-    {"encode_rows", encode_rows, METH_VARARGS, "Return a BITFIELD of a part of an array."},
+    {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of some offsets."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -23,8 +23,7 @@ class Core(NamedTuple):
 
     places: type[_speed.Places]
     bits: type[_speed.Bits]
-    encode_bitfield: Callable[[bytes, list[int], bool], bytes]
-    encode_rows: Callable[[bytes, _speed.Buffer, int, int, bool], bytes]
+    encode_bitfield: Callable[[bytes, list[int] | _speed.Buffer, bool], bytes]
 
 
 def find_core() -> Core | None:
@@ -40,7 +39,7 @@ def find_core() -> Core | None:
     except ModuleNotFoundError:
         return None
     check_version(found.VERSION, import_module("bloomlock").__version__)
-    return Core(found.Places, found.Bits, found.encode_bitfield, found.encode_rows)
+    return Core(found.Places, found.Bits, found.encode_bitfield)
 
 
 def check_version(compiled: str, package: str) -> None:

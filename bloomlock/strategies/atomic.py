@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bloomlock.compiled import core
 from bloomlock.effects import (
     ConnectionLost,
     Core,
@@ -53,7 +54,7 @@ class AtomicStrategy(Strategy):
     # times as fast without, of 16 items 1.3 times.
     few_bits = 256
 
-    def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
+    def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
         request = Request(shard.key, [encode_few(shard, offsets, write)])
         try:
@@ -86,8 +87,10 @@ class AtomicStrategy(Strategy):
         return writes.decode(replies)
 
 
-def encode_few(shard: Shard, offsets: Sequence[int], write: bool) -> bytes:
+def encode_few(shard: Shard, offsets: list[int], write: bool) -> bytes:
     """Return one BITFIELD for some offsets."""
+    if core is not None:
+        return core.encode_bitfield(_opening(shard.key, len(offsets), write), offsets, write)
     heads, end = (_SET, _SET_END) if write else (_GET, _GET_END)
     # Nearly all offsets have as many digits as the largest, or one less.
     digits = shard.digits
@@ -103,7 +106,7 @@ def encode_few(shard: Shard, offsets: Sequence[int], write: bool) -> bytes:
             for offset in offsets
         ]
     )
-    return (_opening(shard.key, len(offsets), write) + operations + end).encode()
+    return _opening(shard.key, len(offsets), write) + (operations + end).encode()
 
 
 class Bitfields:
@@ -124,13 +127,21 @@ class Bitfields:
             yield self._encode(self._rows[start : start + step])
 
     def _encode(self, rows: Rows) -> list[bytes]:
+        offsets, step = rows.ravel(), self._size * rows.shape[1]
+        starts = range(0, len(offsets), step)
+        if core is not None:
+            parts = [offsets[start : start + step] for start in starts]
+            openings = [_opening(self._shard.key, len(part), self._write) for part in parts]
+            return [
+                core.encode_bitfield(opening, part, self._write)
+                for opening, part in zip(openings, parts, strict=True)
+            ]
         heads, end = (_SET, _SET_END) if self._write else (_GET, _GET_END)
         before, after = heads[0][: heads[0].index("$0")], end.removeprefix("\r\n")
-        table = encode_offsets(rows.ravel(), before.encode(), after.encode())
-        step = self._size * rows.shape[1]
+        table = encode_offsets(offsets, before.encode(), after.encode())
         return [
-            _opening(self._shard.key, len(part), self._write).encode() + unfilled(part)
-            for part in (table[start : start + step] for start in range(0, len(table), step))
+            _opening(self._shard.key, len(part), self._write) + unfilled(part)
+            for part in (table[start : start + step] for start in starts)
         ]
 
     def decode(self, replies: Replies) -> list[Segment]:
@@ -143,11 +154,11 @@ class Bitfields:
 
 
 @lru_cache(maxsize=4096)
-def _opening(key: str, operations: int, write: bool) -> str:
+def _opening(key: str, operations: int, write: bool) -> bytes:
     arguments = ("BITFIELD" if write else "BITFIELD_RO", key, "GET", "i64", "0")
     count = len(arguments) + operations * (4 if write else 3)
-    whole = encode_command(*arguments).decode()
-    return f"*{count}" + whole[whole.index("\r") :]
+    whole = encode_command(*arguments)
+    return b"*%d" % count + whole[whole.index(b"\r") :]
 
 
 def _segment(reply: object, count: int, num_hashes: int) -> Segment:

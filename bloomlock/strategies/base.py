@@ -132,7 +132,7 @@ class Strategy(ABC):
         """Return to how many shards like this one a batch may go at once; None: to all."""
         return None
 
-    def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
+    def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """Do the same for one item."""
         row = np.array([offsets], np.uint64)
         (segment,) = yield from self.many(shard, row, write=write)

@@ -53,7 +53,7 @@ class LuaStrategy(Strategy):
         yield from calls.repeat_unknown(replies)
         return calls.decode(replies)
 
-    def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
+    def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
         blocked = shard.block_bits != 0
         size = row_bytes(len(offsets), blocked=blocked)

@@ -19,9 +19,12 @@ from hypothesis import strategies as st
 import bloomlock
 from bloomlock.compiled import check_version, core
 from bloomlock.descriptor import Wanted
+from bloomlock.effects import encode_arguments
 from bloomlock.filters.memory_bits import MemoryBits
 from bloomlock.hashing import Hasher
 from bloomlock.sizing import BLOCKED, CLASSIC, MAX_SHARD_BITS
+from bloomlock.strategies import Shard, atomic
+from bloomlock.strategies.atomic import Bitfields, encode_few
 
 ROOT = Path(bloomlock.__file__).parent
 needs_core = pytest.mark.skipif(core is None, reason="the compiled core is not there or not wanted")
@@ -81,6 +84,34 @@ def test_items_lie_where_python_puts_them(layout, shards, key, items):
     for mine, theirs in zip(one.place(digests), two.place(digests), strict=True):
         assert np.array_equal(mine, theirs)
         assert mine.dtype == theirs.dtype
+
+
+EDGES = [0, 1, *(10**power + step for power in range(1, 10) for step in (-1, 0, 1)), 2**32 - 1]
+
+
+@needs_core
+@given(st.lists(st.one_of(st.integers(0, 2**32 - 1), st.sampled_from(EDGES))), st.booleans())
+@example(EDGES, True)
+@example(EDGES, False)
+def test_commands_are_those_of_python(offsets, write):
+    opening = b"*5\r\n"
+    rest = [("SET", "u1", offset, 1) if write else ("GET", "u1", offset) for offset in offsets]
+    expected = opening + b"".join(encode_arguments(*arguments) for arguments in rest)
+    assert core.encode_bitfield(opening, offsets, write) == expected
+    assert core.encode_bitfield(opening, np.array(offsets, np.uint64), write) == expected
+
+
+@needs_core
+@given(st.lists(st.integers(64, 2**32 - 1), min_size=1, max_size=64), st.booleans())
+def test_one_command_is_that_of_python(offsets, write):
+    shard = Shard("bloomlock:{é}:bits", 7, 10)
+    expected = encode_few(shard, offsets, write)
+    rows = np.array([offsets], np.uint64)
+    batch = list(Bitfields(shard, rows, write))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atomic, "core", None)
+        assert encode_few(shard, offsets, write) == expected
+        assert list(Bitfields(shard, rows, write)) == batch == [[expected]]
 
 
 SHAPES = [
@@ -177,7 +208,6 @@ def test_no_input_does_more_than_raise(calls):
             if name[0] != "_"
         ),
         core.encode_bitfield,
-        core.encode_rows,
         core.places,
         core.bits,
         lambda *images: core.bits(places, tuple(images), True),
@@ -227,9 +257,9 @@ def test_buffers_of_another_length_are_refused():
     for count, shards, offsets in [(4, 4, 28), (3, 2, 21), (3, 3, 20), (2, 3, 21), (-1, 0, 0)]:
         with pytest.raises(ValueError, match="length|negative"):
             places.place(count, words, np.zeros(shards, np.uint64), np.zeros(offsets, np.uint64))
-    for start, stop in [(-1, 2), (3, 2), (0, 7), (7, 7), (0, 2**62)]:
-        with pytest.raises(ValueError, match="start and stop"):
-            core.encode_rows(b"", words, start, stop, True)
+    for offsets in [[2**32], [-1], [2**70], [None], np.array([2**32], np.uint64), bytes(9)]:
+        with pytest.raises(ValueError, match="offsets must be whole numbers below"):
+            core.encode_bitfield(b"", offsets, True)
     held = bytearray(1032)
     core_bits = core.bits(core.places(8192, 7, 1, None, False), (held,), True)
     with pytest.raises(BufferError):
