@@ -35,12 +35,8 @@ def add(state: FilterState, item: str | bytes) -> Core[bool]:
     data = encode_item(item)
     view = state.view
     if view is None or state.lost or state.fill.refusing:
-        (new,) = yield from _add_chunk(state, [data])
-        return new
-    new = yield from _answer_one(state, view, item, data, write=True)
-    if new and state.fill.due(1):
-        yield from state.fill.look_after_add(view)
-    return new
+        return _first(_add_chunk(state, [data]))
+    return _answer_one(state, view, item, data, write=True)
 
 
 def exists(state: FilterState, item: str | bytes) -> Core[bool]:
@@ -48,9 +44,13 @@ def exists(state: FilterState, item: str | bytes) -> Core[bool]:
     data = encode_item(item)
     view = state.view
     if view is None or state.lost:
-        (seen,) = yield from _exists_chunk(state, [data])
-        return seen
-    return (yield from _answer_one(state, view, item, data, write=False))
+        return _first(_exists_chunk(state, [data]))
+    return _answer_one(state, view, item, data, write=False)
+
+
+def _first(core: Core[list[bool]]) -> Core[bool]:
+    (answer,) = yield from core
+    return answer
 
 
 def _answer_one(
@@ -66,13 +66,16 @@ def _answer_one(
             asked.confirm()
             if (write or not missing[0]) and not (state.unreported and data in state.unreported):
                 asked.near.keep(item)
-        if write:
-            return bool(missing[0]) or state.unreported.take(header, data)
-        return not missing[0]
-    if asked is not None:
-        asked.near.doubt()
-    answered = [(np.zeros(1, np.intp), [segment])]
-    (answer,) = yield from Operation(state, [data], write=write).run(view, answered)
+        if not write:
+            return not missing[0]
+        answer = bool(missing[0]) or state.unreported.take(header, data)
+    else:
+        if asked is not None:
+            asked.near.doubt()
+        answered = [(np.zeros(1, np.intp), [segment])]
+        (answer,) = yield from Operation(state, [data], write=write).run(view, answered)
+    if write and answer and state.fill.due(1):
+        yield from state.fill.look_after_add(view)
     return answer
 
 

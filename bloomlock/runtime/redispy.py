@@ -21,6 +21,7 @@ import redis.asyncio.connection
 import redis.connection
 import redis.crc
 import redis.sentinel
+from redis._parsers.hiredis import NOT_ENOUGH_DATA, _HiredisParser
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, RedisError
@@ -43,9 +44,44 @@ NO_RETRY = Retry(NoBackoff(), 0)
 
 # Connections for threads.
 
-_read_reply: Callable[[Connection], Any] = methodcaller(
+_OWN_CLASSES = frozenset(
+    (
+        redis.connection.Connection,
+        redis.connection.SSLConnection,
+        redis.connection.UnixDomainSocketConnection,
+    )
+)
+"""Connections whose socket and parser are used directly: a sixth of an add by one client."""
+_HAS_MARKS = hasattr(redis.connection.Connection, "should_reconnect")
+_PLAIN_REPLIES = frozenset(b"*:$+")
+_read_by_redis_py: Callable[[Connection], Any] = methodcaller(
     "read_response", disable_decoding=True, disconnect_on_error=False
 )
+
+
+def _is_direct(connection: Connection) -> bool:
+    """Return whether a connection does no more than its socket and hiredis do."""
+    return type(connection) in _OWN_CLASSES and not connection.health_check_interval
+
+
+def _read_reply(connection: Connection) -> Any:
+    parser = connection._parser  # noqa: SLF001 - there is no public way
+    if type(parser) is not _HiredisParser or not _is_direct(connection):
+        return _read_by_redis_py(connection)
+    reader: Any = parser._reader  # noqa: SLF001
+    sock = connection._sock  # noqa: SLF001
+    if reader is None or sock is None or reader.has_data() or hasattr(parser, "_next_response"):
+        return _read_by_redis_py(connection)
+    buffer = parser._buffer  # noqa: SLF001
+    reader.feed(buffer, 0, _receive(sock, buffer))
+    if buffer[0] in _PLAIN_REPLIES:
+        reply = reader.gets(False)
+        if type(reply) is list and reply and isinstance(reply[0], RedisConnectionError):
+            raise reply[0]
+        if reply is not NOT_ENOUGH_DATA:
+            return reply
+    # Errors, messages of RESP3, and what has not come whole.
+    return _read_by_redis_py(connection)
 
 
 def reply_reader(pool: Source | None) -> Callable[[Connection], Any]:
@@ -74,7 +110,24 @@ def read_push(connection: Connection) -> Any:
 
 def send(connection: Connection, *data: bytes | memoryview) -> None:
     """Send encoded commands uncopied, connecting first if need be."""
-    connection.send_packed_command(data)
+    sock = connection._sock if _is_direct(connection) else None  # noqa: SLF001
+    if sock is None:
+        connection.send_packed_command(data)
+        return
+    try:
+        for part in data:
+            sock.sendall(part)
+    except TimeoutError as error:
+        connection.disconnect()
+        raise RedisTimeoutError("Timeout writing to socket") from error
+    except OSError as error:
+        connection.disconnect()
+        raise RedisConnectionError(
+            f"Error {error.errno} while writing to socket. {error.strerror}."
+        ) from error
+    except BaseException:
+        connection.disconnect()
+        raise
 
 
 def receive(connection: Connection, count: int, room: memoryview, replies: list[Any]) -> None:
@@ -117,7 +170,7 @@ def receive(connection: Connection, count: int, room: memoryview, replies: list[
         reader.feed(room, start, filled - start)
 
 
-def _receive(sock: socket.socket, room: memoryview) -> int:
+def _receive(sock: socket.socket, room: memoryview | bytearray) -> int:
     try:
         received = sock.recv_into(room)
     except TimeoutError:
@@ -172,6 +225,13 @@ def may_be_kept(connection: Connection) -> bool:
     server after a maintenance hand-off (since 7.0), or to give it a new credential. Nor if it was
     made by a parent of this process.
     """
+    if type(connection) in _OWN_CLASSES and _HAS_MARKS:
+        # Without calls: this is asked twice in each request.
+        return (
+            not connection._should_reconnect  # noqa: SLF001
+            and connection._re_auth_token is None  # noqa: SLF001
+            and connection.pid == os.getpid()
+        )
     marked = getattr(connection, "should_reconnect", None)
     return (
         (marked is None or not marked())
@@ -305,7 +365,7 @@ def async_reply_reader(pool: Source | None) -> Callable[[Connection], Awaitable[
     if asks_sentinel(pool):
         read = redis.asyncio.connection.AbstractConnection.read_response
         return partial(read, disable_decoding=True, disconnect_on_error=False)
-    return _read_reply
+    return _read_by_redis_py
 
 
 async def async_read_push(connection: Connection, seconds: float | None = None) -> Any:

@@ -343,6 +343,145 @@ def test_parts_of_a_command_are_sent_by_asyncio(valkey):
     asyncio.run(run())
 
 
+class Watched(redis.UnixDomainSocketConnection):
+    """One of a class of its own, which is used by redis-py's methods only."""
+
+    reads = 0
+
+    def read_response(self, *arguments, **options):
+        self.reads += 1
+        return super().read_response(*arguments, **options)
+
+
+WAYS = ["directly", "by redis-py"]
+
+
+@pytest.fixture(params=WAYS)
+def opened(request, valkey):
+    """Connections that are read directly, and such that redis-py reads, for the same tests."""
+    made = []
+
+    def open_one(url=valkey, **options):
+        source = redis.Redis.from_url(url, **options)
+        if request.param != WAYS[0]:
+            source.connection_pool.connection_class = Watched
+        made.append((source, source.connection_pool.get_connection()))
+        return made[-1][1]
+
+    yield open_one
+    for source, connection in made:
+        source.connection_pool.release(connection)
+        source.close()
+
+
+REPLIES = [
+    (("SET", "a", "1"), b"OK"),
+    (("GET", "none"), None),
+    (("GET", "large"), b"x" * 1_000_000),
+    (("BITFIELD", "a", "GET", "i64", "0", "GET", "u1", "1"), [0x31 << 56, 0]),
+    (("LRANGE", "none", "0", "-1"), []),
+    (("EVAL", "return {1, {'b', {}}, false}", "0"), [1, [b"b", []], None]),
+    (("PING",), b"PONG"),
+]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_replies_of_all_kinds_and_lengths_are_read(r, opened, protocol):
+    r.set("large", "x" * 1_000_000)
+    connection = opened(protocol=protocol)
+    read = redispy.reply_reader(r.connection_pool)
+    for command, reply in REPLIES:
+        redispy.send(connection, encode_command(*command))
+        assert read(connection) == reply
+    redispy.send(connection, b"".join(encode_command(*command) for command, _ in REPLIES))
+    assert [read(connection) for _ in REPLIES] == [reply for _, reply in REPLIES]
+    for command, why in [(("NONSENSE",), "unknown command"), (("LPOP", "a"), "WRONGTYPE|wrong")]:
+        redispy.send(connection, encode_command(*command))
+        with pytest.raises(ResponseError, match=why):
+            read(connection)
+    redispy.send(connection, b"".join(map(encode_command, ["MULTI", "PING", "EXEC"])))
+    assert [read(connection) for _ in range(3)] == [b"OK", b"QUEUED", [b"PONG"]]
+
+
+def test_messages_of_resp3_are_no_replies(r, opened):
+    connection = opened(protocol=3)
+    read = redispy.reply_reader(r.connection_pool)
+    redispy.send(connection, encode_command("CLIENT", "TRACKING", "ON", "BCAST"))
+    assert read(connection) == b"OK"
+    for number in range(3):
+        r.set("a", number)
+        # The message about it is there before the reply, or comes with it or behind it.
+        redispy.send(connection, encode_command("GET", "a"))
+        assert read(connection) == b"%d" % number
+
+
+def test_a_silent_server_is_a_time_out(r, opened):
+    connection = opened(socket_timeout=0.2)
+    redispy.send(connection, encode_command("BLPOP", "none", "0"))
+    with pytest.raises(redis.TimeoutError, match="^Timeout reading from "):
+        redispy.reply_reader(r.connection_pool)(connection)
+    assert connection._sock is not None, "the caller closes it"
+
+
+def test_a_server_that_does_not_read_is_a_time_out(opened):
+    with PrivateServer() as server:
+        connection = opened(server.url, socket_timeout=0.2)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(redis.TimeoutError, match="^Timeout writing to socket$"):
+                redispy.send(connection, b"x" * 50_000_000)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert connection._sock is None
+
+
+def test_a_closed_connection_is_an_error_of_the_connection(r, opened):
+    one, two = opened(), opened()
+    r.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(redis.ConnectionError, match="^Connection closed by server.$"):
+        redispy.reply_reader(r.connection_pool)(one)
+    two._sock.shutdown(2)
+    with pytest.raises(redis.ConnectionError, match="^Error 32 while writing to socket. Broken"):
+        redispy.send(two, PING)
+    assert two._sock is None
+
+
+def test_an_interrupt_while_sending_closes_the_connection(opened):
+    connection = opened()
+
+    class Interrupted:
+        def __init__(self, sock):
+            self._sock = sock
+
+        def sendall(self, _data):
+            raise KeyboardInterrupt
+
+        def __getattr__(self, name):
+            return getattr(self._sock, name)
+
+    connection._sock = Interrupted(connection._sock)
+    with pytest.raises(KeyboardInterrupt):
+        redispy.send(connection, PING)
+    assert connection._sock is None
+
+
+def test_a_class_of_the_user_reads_by_its_own_method(r, opened):
+    connection = opened()
+    redispy.send(connection, PING)
+    assert redispy.reply_reader(r.connection_pool)(connection) == b"PONG"
+    if isinstance(connection, Watched):
+        assert connection.reads
+
+
+def test_a_health_check_is_made_before_a_command(r, opened):
+    connection = opened(health_check_interval=1)
+    connection.next_health_check = 0
+    r.config_resetstat()
+    redispy.send(connection, encode_command("GET", "a"))
+    assert redispy.reply_reader(r.connection_pool)(connection) is None
+    assert r.info("commandstats")["cmdstat_ping"]["calls"] == 1
+
+
 def test_a_closed_connection_is_opened_by_the_next_command(r, connection):
     redispy.close_quietly(connection)
     redispy.send(connection, PING)
