@@ -33,6 +33,7 @@ from .sizing import (
     check_capacity,
     check_error_rate,
     check_shards,
+    usual_shards,
 )
 
 if TYPE_CHECKING:
@@ -224,11 +225,16 @@ class Wanted:
     def describe(self) -> Descriptor:
         """Return the descriptor of a new filter with these parameters, its generation still 0."""
         num_hashes = len(self.seeds) if self.seeds else None
-        size = LAYOUTS[self.layout].size_for(
-            self.capacity, self.error_rate, num_hashes=num_hashes, shards=self.shards
-        )
+        size = self._size(num_hashes, self.shards)
+        if self.shards is None and (shards := usual_shards(size)) > size.shards:
+            size = self._size(num_hashes, shards)
         return Descriptor(
             self.capacity, self.error_rate, size, self.seeds, self.layout, key=self.key
+        )
+
+    def _size(self, num_hashes: int | None, shards: int | None) -> Size:
+        return LAYOUTS[self.layout].size_for(
+            self.capacity, self.error_rate, num_hashes=num_hashes, shards=shards
         )
 
     def differences(self, stored: Descriptor) -> list[str]:

@@ -34,6 +34,10 @@ MAX_CAPACITY = 10**15
 
 MIN_SHARD_BITS = 8192
 
+USUAL_SHARD_BITS = 6 * 2**23
+"""Shards of 6 MiB unless their number is given. A bitmap is merged into a shard as a whole, with
+answers up to 8 MiB: a batch that is large against its shard costs a tenth of what it else does."""
+
 MAX_HASHES = 64
 MEMORY_SLACK = 1.018
 MIN_ERROR_RATE = 1e-15
@@ -210,6 +214,15 @@ def best_num_hashes(error_rate: float) -> int:
         if bits_needed(capacity, error_rate, k) <= MEMORY_SLACK * optimum:
             return k
     return min(ideal, MAX_HASHES)
+
+
+def usual_shards(size: Size) -> int:
+    """Return how many shards a filter gets by itself, from its size with as few as hold it.
+
+    >>> usual_shards(size_for(1_000_000, 0.01)), usual_shards(size_for(10_000_000, 1e-6))
+    (1, 6)
+    """
+    return min(MAX_SHARDS, max(size.shards, -(-size.num_bits // USUAL_SHARD_BITS)))
 
 
 def shard_capacity(capacity: int, shards: int) -> int:

@@ -23,13 +23,6 @@ DEFAULT_ERROR_RATE = 1e-6
 DEFAULT_LAYOUT: Final = "classic"
 
 
-_SHARD_BYTES = 2 * 1024 * 1024
-_ONE_SHARD_BYTES = 2 * _SHARD_BYTES
-_ALL_SHARDS_BYTES = 32 * _SHARD_BYTES
-"""A batch is merged into each shard as one bitmap, which is cheap for the server and takes little
-memory here while the shards are small; of a larger filter a batch touches too little for that."""
-
-
 def bytes_for(capacity: int, error_rate: float) -> float:
     """Return about how many bytes a filter of layout "classic" takes.
 
@@ -213,7 +206,6 @@ class FilterOptions:
                 self.new_error_rate(),
                 client=self.url,
                 layout=self.new_layout(),
-                shards=self._new_shards(),
                 key=self.new_key(),
                 **self._policies(),
             )
@@ -238,16 +230,6 @@ class FilterOptions:
                 f"filter {name!r} exists with other parameters ({'; '.join(differences)})"
             )
         return found
-
-    def _new_shards(self) -> int | None:
-        """Return how many shards let batches reach a new filter as bitmaps; None: any number."""
-        try:
-            size = bytes_for(self.new_capacity(), self.new_error_rate())
-        except (TypeError, ValueError, ArithmeticError):
-            return None  # for the library to say what is allowed
-        if self.new_layout() != "classic" or not _ONE_SHARD_BYTES < size < _ALL_SHARDS_BYTES:
-            return None
-        return math.ceil(size / _SHARD_BYTES)
 
     def _policies(self) -> dict[str, Any]:
         return {

@@ -65,7 +65,7 @@ class BloomFilter(FilterBase):
             "raise" FilterLostError (the default), or "recreate" and go on.
         on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
             the default, or count the item as "new", which then may be absent.
-        shards: Redis strings to spread the bits over; None: as few as hold them.
+        shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 256.
         prefix: Start of all keys, "bloomlock:" by default.
 
     Raises:

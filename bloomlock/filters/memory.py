@@ -293,7 +293,8 @@ class MemoryBloomFilter(Parameters):
         layout: "classic", or "blocked": all bits of an item in one line of the processor's cache.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
         key: As for BloomFilter; True: a random one, which `save` writes into the file.
-        shards: As the filter in Redis that it is to be merged into; None: as few as hold the bits.
+        shards: As the filter in Redis that it is to be merged into; None: one
+            for each 6 MiB, as that has by itself.
         on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items
             then with CapacityError.
 

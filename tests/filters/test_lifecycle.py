@@ -106,6 +106,21 @@ def shard_key(shard):
     return BITS if shard == 0 else f"bloomlock:{{x/{shard}}}:bits"
 
 
+def test_a_filter_of_other_shards_than_usual_is_attached_to_and_made_anew_with_its_own(client):
+    """A version that took one shard for it left them; their keys must not stay behind."""
+    made = BloomFilter("x", 2_000_000, 1e-6, client=client, shards=1)
+    made.add("a")
+    usual = BloomFilter("x", 2_000_000, 1e-6, client=client, on_lost="recreate")
+    assert usual.exists("a")
+    assert (usual.shards, Wanted.check(2_000_000, 1e-6).describe().size.shards > 1) == (1, True)
+    client.delete(shard_key(0))
+    assert usual.add("b")
+    assert usual.shards == 1
+    usual.delete()
+    assert BloomFilter("x", 2_000_000, 1e-6, client=client).shards > 1
+    assert BloomFilter("x", 2_000_000, 1e-6, client=client).info().shards > 1
+
+
 @pytest.mark.parametrize("shard", [0, 2])
 @pytest.mark.parametrize("on_lost", ["raise", "recreate"])
 def test_a_header_flag_of_a_newer_version_never_empties_a_filter(client, shard, on_lost):

@@ -66,7 +66,7 @@ def test_every_way_of_creating_is_refused(small):
             first.copy("second")
         with pytest.raises(ConfigurationError, match="filter 'second' takes 1"):
             create(small, 3_500_000, "second")
-        assert {key.split(b":")[1] for key in small.scan_iter()} == {b"{first}"}
+        assert {key.split(b":")[1][:6] for key in small.scan_iter()} == {b"{first"}
         # The old bits go when the new ones come.
         first.clear()
         assert first.add("a")
@@ -104,7 +104,7 @@ def test_where_other_keys_give_way_only_the_limit_counts(small, policy, caplog):
     for number in range(14):
         small.set(str(number), bytes(MIB), ex=1000)
     with caplog.at_level(logging.WARNING):
-        create(small, 3_000_000).close()
+        create(small, 3_000_000, shards=1).close()
     warned = [record.getMessage() for record in caplog.records]
     assert warned == ([EVICTED] if policy == "allkeys-lru" else [])
     with pytest.raises(ConfigurationError, match="filter 'g' takes .* 20.0 MiB free"):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError
+from bloomlock.descriptor import LAYOUTS, Wanted
 from bloomlock.sizing import (
     HEADER_BITS,
     MAX_SHARD_BITS,
@@ -61,6 +62,20 @@ def test_large_filters_take_as_many_shards_as_they_need():
     size = size_for(1_000_000_000, 1e-6)
     assert size.shards == 7
     assert HEADER_BITS + size.shard_bits <= 2**32
+
+
+@pytest.mark.parametrize("layout", ["classic", "blocked"])
+@pytest.mark.parametrize("exponent", range(3, 11))
+def test_a_filter_takes_shards_of_a_few_mebibytes_by_itself(layout, exponent):
+    whole = Wanted.check(10**exponent, 1e-6, shards=None, layout=layout).describe().size
+    least = LAYOUTS[layout].size_for(10**exponent, 1e-6)
+    assert least.shards <= whole.shards <= MAX_SHARDS
+    # Answers come with a bitmap of up to 8 MiB, and more shards cost hardly any memory.
+    assert whole.shard_bits < 8 * 2**23 or whole.shards == MAX_SHARDS
+    assert whole.shards == 1 or whole.num_bits < 1.005 * least.num_bits
+    assert whole.shards == 1 or whole.num_bits > (whole.shards - 1) * 6 * 2**23
+    given_number = Wanted.check(10**exponent, 1e-6, shards=least.shards, layout=layout)
+    assert given_number.describe().size == least
 
 
 def test_the_largest_filter_has_2_to_the_40_bits():
