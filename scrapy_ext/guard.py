@@ -21,7 +21,7 @@ from bloomlock import (
 from scrapy_ext.connection import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from scrapy_ext.settings import FilterSettings
 
@@ -73,33 +73,6 @@ class CircuitBreaker:
         return lasted
 
 
-class Mirror:
-    """Fingerprints as the bits they have in the shared filter; none is forgotten.
-
-    A fingerprint costs 2 to 5 microseconds, and all together as many bytes as the shared filter.
-    The bits are a part of those of the shared filter, so whatever looks known here by chance looks
-    known there too.
-    """
-
-    def __init__(self, shared: BloomFilter) -> None:
-        self._bits = MemoryBloomFilter.like(shared)
-
-    def __contains__(self, key: bytes | str) -> bool:
-        return key in self._bits
-
-    def add(self, key: bytes | str) -> bool:
-        """Remember a fingerprint; True if it was not known."""
-        return self._bits.add(key)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._bits.clear()
-
-    def everything(self) -> MemoryBloomFilter:
-        """Return everything known, as `BloomFilter.update` takes it."""
-        return self._bits
-
-
 class LastRequests:
     """The last fingerprints, each as it is; the oldest are forgotten first."""
 
@@ -123,9 +96,8 @@ class LastRequests:
         """Forget everything."""
         self._kept.clear()
 
-    def everything(self) -> list[bytes | str]:
-        """Return everything known, as `BloomFilter.update` takes it."""
-        return list(self._kept)
+    def __iter__(self) -> Iterator[bytes | str]:
+        return iter(list(self._kept))
 
 
 class Verdict(enum.Enum):
@@ -161,7 +133,7 @@ class GuardedFilter:
         self._past: set[int] = set()
         self._breaker = CircuitBreaker(time.monotonic)
         # What the filter was answered for or is owed; and what was let through but is not for it.
-        self._known: Mirror | LastRequests = LastRequests()
+        self._known: MemoryBloomFilter | LastRequests = LastRequests()
         self._unrecorded = LastRequests()
         self._refill_due = False
         self._refills = CircuitBreaker(time.monotonic)
@@ -207,7 +179,9 @@ class GuardedFilter:
             ) from None
         self._generation = shared.generation
         if shared.num_bits // 8 <= self._config.mirror_bytes:
-            self._known = Mirror(shared)
+            # A part of the shared filter's bits: what looks known here by chance looks known there.
+            # A request costs 2 to 5 µs, and all together as many bytes as the shared filter.
+            self._known = MemoryBloomFilter.like(shared)
         return recorded
 
     def _attach(self) -> BloomFilter:
@@ -282,7 +256,7 @@ class GuardedFilter:
         if self._filter is not None:
             try:
                 if self._breaker.broken or self._refill_due:
-                    self._filter.update(self._known.everything())
+                    self._filter.update(self._known)
                 last(self._filter)
             # BLE001: an error here would hide how the crawl ended.
             except Exception as error:  # noqa: BLE001
@@ -323,7 +297,7 @@ class GuardedFilter:
         """Give the filter everything that this process knows."""
         started = time.monotonic()
         try:
-            shared.update(self._known.everything())
+            shared.update(self._known)
         except CapacityError as error:
             self._full(error)
         # BLE001: the same promise as in `check`; what is owed stays owed.

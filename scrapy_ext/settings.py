@@ -58,24 +58,9 @@ _IN_FLIGHT_IS_LOST = (
 
 @dataclass(frozen=True, slots=True)
 class FilterSettings:
-    """What the project's settings say about the filter.
+    """What the project's settings say about the filter; docs/scrapy.md explains each.
 
-    Attributes:
-        name: Name of the filter, the spider's name filled in.
-        capacity: Distinct requests the filter is sized for.
-        error_rate: Share of new requests taken for seen ones at that fill.
-        near_cache: How many requests known as seen are kept in the process.
-        max_staleness: For how long they may be after another process cleared the filter, seconds.
-        mirror_bytes: Largest filter of which the process keeps the bits it has met, in bytes.
-        strategy: How an update reaches the server.
-        layout: Where the bits of a request lie.
-        key: The filter's secret; True: a random one, stored with it; None: it has none.
-        on_full: What the filter does when it is over its capacity.
-        on_outage: What becomes of a request that cannot be checked: one of `POLICIES`.
-        timeout: Longest wait for the server in one check, in seconds.
-        clear_on_close: Whether this process deletes the filter when its spider closes.
-        record_unfiltered: Whether requests with `dont_filter` are recorded (never dropped).
-        debug: Whether every duplicate is logged.
+    `debug` is Scrapy's own DUPEFILTER_DEBUG: every duplicate is logged.
     """
 
     name: str

@@ -20,6 +20,7 @@ from rich.table import Table
 from bloomlock import BloomlockError, ConfigurationError
 
 from .errors import Failure, sentence, warn
+from .filters import size_text
 from .options import examples, url_option
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _INTERRUPTED = 130
 _WIDE = 10_000
 """Columns of what is no terminal: nothing is cut there, and no line is broken."""
 _SHOWN = 10
-_KIB = 1024
 _STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")
 
 
@@ -285,8 +285,4 @@ def _reasons(pages: dict[str, str]) -> str:
 
 
 def _size(size: int | None) -> str:
-    if size is None:
-        return "unknown"
-    if size < 100 * _KIB:
-        return f"{size:,} bytes"
-    return f"{size / _KIB:,.0f} KiB" if size < 100 * _KIB**2 else f"{size / _KIB**2:,.0f} MiB"
+    return "unknown" if size is None else size_text(size)

@@ -163,19 +163,7 @@ def lock_command(
 
 
 class Job(NamedTuple):
-    """What the user asked for.
-
-    Attributes:
-        name: Of the lock.
-        command: What to run.
-        url: Of the server, or None for the default one.
-        kind: "plain", "fair" or "shared".
-        ttl: Seconds the lock outlives this process if that is killed.
-        timeout: Seconds to wait for the lock, or None for ever.
-        grace: Seconds between SIGTERM and SIGKILL.
-        conflict: Exit status if the lock was not obtained in time.
-        verbose: Whether to say how long it took.
-    """
+    """What the user asked for; `kind` is "plain", "fair" or "shared"."""
 
     name: str
     command: Sequence[str]
@@ -189,12 +177,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How it ended.
-
-    Attributes:
-        status: The exit status.
-        signal: What stopped the wait, or the command and was sent to this process, too; or None.
-    """
+    """The exit status, and the signal that stopped the wait, or the command and this process."""
 
     status: int
     signal: int | None = None

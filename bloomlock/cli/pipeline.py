@@ -23,13 +23,11 @@ from bloomlock import (
 )
 
 from .errors import warn
-from .progress import NullProgress, show_progress
+from .progress import Progress, show_progress
 from .streams import BatchSizer, Output, SignalGuard, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from .progress import Progress
 
 Filter = TypeVar("Filter", BloomFilter, MemoryBloomFilter)
 
@@ -172,7 +170,7 @@ class LineFilter(Generic[Filter]):
     def do_items(self, bloom: Filter, items: Sequence[bytes]) -> None:
         """Answer items that are at hand."""
         with SignalGuard() as guard:
-            self._do(bloom, items, guard, NullProgress())
+            self._do(bloom, items, guard, Progress())
             guard.check()
 
     def _do(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Progress(Protocol):
-    """What is reported about the work."""
+class Progress:
+    """What is reported about the work; this one shows nothing."""
 
     def read(self, count: int) -> None:
         """Note that `count` more bytes were read."""
@@ -20,23 +20,13 @@ class Progress(Protocol):
         """Note how many lines were answered in all, and how many of them were new if known."""
 
 
-class NullProgress:
-    """Shows nothing."""
-
-    def read(self, count: int) -> None:
-        """See Progress."""
-
-    def answered(self, lines: int, new: int | None) -> None:
-        """See Progress."""
-
-
 @contextmanager
 def show_progress(total: int | None, *, writes: bool = True) -> Iterator[Progress]:
     """Show a bar while the context lasts, or nothing where it would be in the way."""
     is_typed = total is None and _is_terminal(sys.stdin)
     is_among_lines = writes and _is_terminal(sys.stdout)
     if is_typed or is_among_lines or not _is_terminal(sys.stderr):
-        yield NullProgress()
+        yield Progress()
     else:
         with _bar(total) as bar:
             yield bar
@@ -59,7 +49,7 @@ def _bar(total: int | None) -> Iterator[Progress]:
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("", total=total)
 
-        class Bar:
+        class Bar(Progress):
             def read(self, count: int) -> None:
                 shown.advance(task, count)
 

@@ -21,7 +21,7 @@ from .errors import Failure, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import FrameType, TracebackType
+    from types import FrameType
 
 STDIN = "-"
 BLOCK_BYTES = 1024 * 1024
@@ -318,12 +318,7 @@ class SignalGuard:
                 signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
         signal.set_wakeup_fd(self._wakeup)

@@ -12,15 +12,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.server.paths import fits_socket, short_temp_dir, socket_url
 from bloomlock.server.probe import ask, log_size, log_tail
 from bloomlock.server.process import ProcessGuard, valkey_binary
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 ConfigValue: TypeAlias = str | int | bool | Sequence[str]
 _START_TIMEOUT = 15.0
@@ -78,12 +75,7 @@ class PrivateServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kill the server and remove its temporary directory."""
         self.close()
 

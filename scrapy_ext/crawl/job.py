@@ -35,23 +35,10 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What the user asked for; None means the default of the target.
+    """What the user asked for; None means the default of the target. The command's help has each.
 
-    Attributes:
-        source: URL, folder, or None for the pydoc pages.
-        workers: How many processes.
-        name: Name of a filter to go on with; None: one of this run's own.
-        capacity: Distinct links to reckon with.
-        error_rate: Share of new links taken for seen ones at that fill.
-        url: Redis URL; None: the library's default.
-        strategy: How updates reach the server.
-        max_pages: Stop after about this many pages; 0: never.
-        keep: Keep the filter (and what is left of the queue) at the end.
-        robots: Obey robots.txt.
-        concurrency: Pages one worker fetches at the same time.
-        delay: Pause between two pages of one worker, in seconds.
-        timeout: Longest wait for one page, in seconds.
-        stall_timeout: Seconds without news from any worker after which the job is given up.
+    `source` None is the pydoc pages, `name` None a filter of this run's own. After `stall_timeout`
+    seconds without news from any worker the job is given up.
     """
 
     source: str | None = None

@@ -1,7 +1,7 @@
 """The standard library's own documentation as a folder of HTML, rendered by pydoc.
 
 Every machine with Python carries this site: about 500 densely linked pages. pydoc imports what it
-shows, so only the modules listed here are rendered, in child processes that have no display, no
+shows, so only harmless modules are rendered, in child processes that have no display, no
 standard input and no environment (pydoc prints `os.environ`). Rendered once for each Python and
 kept in the user's cache directory.
 """
@@ -29,30 +29,17 @@ import platformdirs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_FORMAT = 1
+_FORMAT = 2
 _RENDER_SECONDS = 180.0
 _LOOK_SECONDS = 0.2
 _HREF = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
 
-# Importing these does nothing but define names. Not here: what opens a window or a browser
-# (antigravity, idlelib, tkinter, turtle), prints (this), or runs tests.
-_HARMLESS = """
-    abc aifc argparse array ast asyncio atexit base64 bdb binascii bisect builtins bz2 calendar
-    cmath cmd code codecs codeop collections colorsys compileall concurrent configparser contextlib
-    contextvars copy copyreg cProfile csv ctypes curses dataclasses datetime dbm decimal difflib dis
-    doctest email encodings enum errno faulthandler fcntl filecmp fileinput fnmatch fractions ftplib
-    functools gc genericpath getopt getpass gettext glob graphlib grp gzip hashlib heapq hmac html
-    http imaplib importlib inspect io ipaddress itertools json keyword linecache locale logging lzma
-    mailbox marshal math mimetypes mmap modulefinder multiprocessing netrc numbers opcode operator
-    optparse os pathlib pdb pickle pickletools pkgutil platform plistlib poplib posix posixpath
-    pprint profile pstats pty pwd py_compile pyclbr pydoc pyexpat queue quopri random re readline
-    reprlib resource rlcompleter runpy sched secrets select selectors shelve shlex shutil signal
-    site smtplib socket socketserver sqlite3 ssl stat statistics string stringprep struct subprocess
-    symtable sys sysconfig syslog tabnanny tarfile tempfile termios textwrap threading time timeit
-    token tokenize tomllib trace traceback tracemalloc tty types typing unicodedata unittest urllib
-    uuid venv warnings wave weakref webbrowser wsgiref xml xmlrpc zipapp zipfile zipimport zlib
-    zoneinfo
-"""
+# Importing these opens a window or a browser, prints, installs or runs tests, or they are no
+# modules to read about; importing the rest of the standard library only defines names.
+_NOT_HARMLESS = {
+    *("antigravity", "distutils", "ensurepip", "idlelib", "lib2to3", "pydoc_data"),
+    *("test", "this", "tkinter", "turtle", "turtledemo"),
+}
 
 
 def pydoc_site(
@@ -85,9 +72,9 @@ def pydoc_site(
 
 
 def module_names(listed: Sequence[str] = ()) -> list[str]:
-    """Return the listed modules this Python has, and the modules inside their packages."""
+    """Return the listed modules, by default the harmless ones, and those inside their packages."""
     names = []
-    for top in listed or _HARMLESS.split():
+    for top in listed or sorted(_harmless()):
         try:
             spec = importlib.util.find_spec(top)
         except (ImportError, ValueError):
@@ -96,6 +83,10 @@ def module_names(listed: Sequence[str] = ()) -> list[str]:
             names.append(top)
             names += _inside(top, list(spec.submodule_search_locations or ()))
     return names
+
+
+def _harmless() -> set[str]:
+    return {name for name in sys.stdlib_module_names - _NOT_HARMLESS if name[0] != "_"}
 
 
 def _inside(package: str, where: list[str]) -> list[str]:

@@ -34,23 +34,13 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class CrawlConfig:
-    """The part of a job that is the same for each of its workers.
+    """The part of a job that is the same for each of its workers; see JobOptions.
 
     Attributes:
-        start: Address of the first page.
         token: What the job's own folder server wants in its header; empty for other sites.
-        redis: URL of the server that holds the filter and the queue.
-        filter_name: Name of the filter.
-        capacity: Its capacity.
-        error_rate: Its error rate.
-        strategy: How an update of it reaches the server.
         queue: Key of the queue.
         busy: Key of the hash that says which worker has pages in flight.
-        robots: Whether robots.txt is obeyed.
-        concurrency: Pages one worker fetches at the same time.
-        delay: Pause between two pages of one worker, in seconds.
         throttle: Whether each worker slows down with the site.
-        timeout: Longest wait for one page, in seconds.
     """
 
     start: str

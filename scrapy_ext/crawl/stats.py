@@ -153,16 +153,7 @@ def tolerated(items: int, error_rate: float) -> int:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a running job is.
-
-    Attributes:
-        pages: Pages fetched.
-        links: Links checked.
-        duplicates: Links filtered.
-        queued: Pages waiting.
-        workers: Workers running.
-        pids: Process ids of all workers, in order.
-    """
+    """How far a running job is; `queued` pages wait, `workers` run."""
 
     pages: int
     links: int
@@ -174,12 +165,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Rendering:
-    """How far the pages are that are made before the crawl.
-
-    Attributes:
-        done: Pages rendered.
-        total: Pages there will be at most.
-    """
+    """How many pages are made before the crawl, of how many at most."""
 
     done: int
     total: int
@@ -187,31 +173,19 @@ class Rendering:
 
 @dataclass(slots=True)
 class Report:
-    """The end of a job.
+    """The end of a job; dicts of URLs say why.
 
     Attributes:
-        title: What was crawled.
-        workers: How many processes crawled it.
-        pages: Pages fetched.
-        links: Links checked.
-        distinct: Distinct links found.
-        duplicates: Links filtered as duplicates.
-        twice: URLs of pages fetched more than once.
         missed: URLs of links found, never fetched, never refused, and not in the queue.
         lost: How many of those the filter had called new: no false positives.
         tolerated: How many of the others the filter's error rate explains.
-        refused: URLs that are not available, and why.
-        failed: URLs the network failed for, and why.
+        refused: URLs that the site, or its robots.txt, does not give.
+        failed: URLs the network failed for.
         queued: Pages left in the queue, where the job was stopped early.
         earlier: Links an earlier job of the same name had seen.
-        seconds: Length of the crawl.
-        filter_name: Name of the filter.
-        filter_capacity: Its capacity.
-        filter_error_rate: Its error rate.
-        filter_bytes: Its memory; None where the server does not say.
+        filter_bytes: Memory of the filter; None where the server does not say.
         set_bytes: Memory of a Redis set of the same fingerprints, exact.
         failures: A sentence for each thing that went wrong.
-        interrupted: Whether the user stopped the job.
     """
 
     title: str

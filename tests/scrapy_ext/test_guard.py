@@ -316,7 +316,7 @@ def test_of_the_last_requests_the_oldest_is_forgotten() -> None:
     memory = LastRequests(limit=2)
     assert [memory.add(key) for key in (b"a", b"a", b"b", b"c")] == [True, False, True, True]
     assert [key in memory for key in (b"a", b"b", b"c")] == [False, True, True]
-    assert memory.everything() == [b"b", b"c"]
+    assert list(memory) == [b"b", b"c"]
 
 
 @pytest.mark.parametrize(
