@@ -363,7 +363,7 @@ def test_the_pages_are_rendered_with_a_word(valkey: str, tmp_path: Path) -> None
         "import importlib.util\n"
         "real = importlib.util.find_spec\n"
         "import scrapy_ext.crawl.render as pages\n"
-        "pages._HARMLESS = 'abc array'\n"
+        "pages._harmless = lambda: {'abc', 'array'}\n"
     )
     environment = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     arguments = ("--url", valkey, "--workers", "1", "--json")
