@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bloomlock.effects import Core
-    from bloomlock.strategies import Strategy
 
-    from .batches import Route
+    from .batches import Chosen, Route
     from .generation import View
     from .state import FilterState
 
@@ -220,7 +219,7 @@ def _add_now(
     way = choose(state, view, len(items), route, write=True, answers=answers)
     results = yield from _ask_once(state, view, items, way, write=True, answers=answers)
     # What is not counted may be new.
-    if state.fill.due(sum(results) if way.has_answers else len(items)):
+    if state.fill.due(sum(results) if way.strategy.has_answers else len(items)):
         yield from state.fill.look_after_add(state.view or view)
     return results
 
@@ -229,7 +228,7 @@ def _ask_once(
     state: FilterState,
     view: View,
     items: Sequence[bytes],
-    way: Strategy,
+    way: Chosen,
     *,
     write: bool,
     answers: bool = True,
@@ -238,18 +237,31 @@ def _ask_once(
 
     A page links to itself a hundred times, and each time would cost as much as the first.
     """
-    different = items if way.has_free_repeats else list(dict.fromkeys(items))
-    operation = Operation(state, different, write=write, answers=answers, strategy=way)
+    different = items if way.strategy.has_free_repeats else list(dict.fromkeys(items))
+    operation = Operation(state, different, write=write, answers=answers, strategy=way.strategy)
     if len(different) == len(items):
-        return (yield from operation.run(view))
+        return (yield from _run_timed(state, view, operation, way))
     try:
-        found = yield from operation.run(view)
+        found = yield from _run_timed(state, view, operation, way)
     except PartialResultError as error:
         answered = dict(zip(different, error.results, strict=False))
         known = list(takewhile(answered.__contains__, items))
         error.results[:] = _repeat(answered, known, write=write)
         raise
     return _repeat(dict(zip(different, found, strict=True)), items, write=write)
+
+
+def _run_timed(
+    state: FilterState, view: View, operation: Operation, way: Chosen
+) -> Core[list[bool]]:
+    if way.batch is None or way.way is None:
+        return (yield from operation.run(view))
+    began = state.clock()
+    answers = yield from operation.run(view)
+    # What has met another generation was asked more than once.
+    if state.view is view:
+        state.routes.note_batch(way.way, way.batch, state.clock() - began)
+    return answers
 
 
 def _repeat(answered: dict[bytes, A], items: Sequence[bytes], *, write: bool) -> list[A | bool]:

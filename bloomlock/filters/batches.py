@@ -6,8 +6,8 @@
     script  the places of all items as one packed argument to a script (strategies/lua.py)
     bitmap  the bits of all items as one bitmap (strategies/bitmap.py)
 
-"auto" is the bitmap where that is fewer bytes on the wire, both directions together, and
-the server can merge it in about 10 ms. Else, in the blocked layout, the script, which has one block
+"auto" is the bitmap where that is expected to take less time (see routes.py) and the server is
+done with each command in about 10 ms. Else, in the blocked layout, the script, which has one block
 to read and write for an item where BITFIELD has each bit. Else items.
 
 What a batch was answered is kept in the near-cache only if the object's view is the same before and
@@ -17,6 +17,7 @@ which `on_unknown` counts as new.
 
 from __future__ import annotations
 
+import logging
 from itertools import chain, compress, islice, repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, cast, get_args
 
@@ -24,6 +25,9 @@ from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
 from bloomlock.hashing import encode_item, encode_items
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
+from bloomlock.strategies.lua import LuaStrategy
+
+from .routes import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,10 +38,13 @@ if TYPE_CHECKING:
     from .generation import View
     from .near_cache import Asked, NearCache
     from .operation import Results
+    from .routes import Way
     from .state import FilterState
 
     Items = Sequence[str | bytes]
     Ask = Callable[[Sequence[bytes]], Core[list[bool]]]
+
+logger = logging.getLogger("bloomlock")
 
 SAMPLE = 128
 """Items looked up before the rest: looking for many that are new costs as much as hashing them."""
@@ -69,30 +76,70 @@ def check_batch_size(batch_size: object) -> None:
         )
 
 
+class Chosen(NamedTuple):
+    """How a chunk of items reaches the server.
+
+    Attributes:
+        strategy: What sends it.
+        way: Its route; None if its time says nothing about a route.
+        batch: What its time follows from; None as well.
+    """
+
+    strategy: Strategy
+    way: Way | None = None
+    batch: Batch | None = None
+
+
 def choose(
     state: FilterState, view: View, count: int, route: Route, *, write: bool, answers: bool = True
-) -> Strategy:
+) -> Chosen:
     """Return how a chunk of `count` items reaches the server."""
-    others = state.for_batches
+    others, own = state.for_batches, state.strategy
+    if route == "items" or own.is_exclusive or (count == 1 and route == "auto"):
+        return Chosen(own)
+    if route == "auto" and not own.is_atomic:
+        return Chosen(own)
     by_bitmap = others.bitmap if answers or not write else others.merge
-    if route == "auto":
-        route = _best_route(state, view, count, write=write, answers=answers or not write)
-    if route == "bitmap" and not by_bitmap.is_forbidden:
-        return by_bitmap
-    if route == "script" and not others.script.is_forbidden:
-        return others.script
-    return state.strategy
+    batch = _batch(state, view, count, write=write, answers=answers or not write)
+    if by_bitmap.is_forbidden:
+        batch = batch._replace(may_merge=False)
+    way: Way = state.routes.choose(batch) if route == "auto" else route
+    if route == "auto" and logger.isEnabledFor(logging.DEBUG):
+        _report(state, count, way, batch)
+    if way == "bitmap" and not by_bitmap.is_forbidden:
+        return Chosen(by_bitmap, way, batch)
+    if way == "script" and not others.script.is_forbidden:
+        return Chosen(others.script, way, batch)
+    return Chosen(own, "items", batch)
 
 
-def _best_route(state: FilterState, view: View, count: int, *, write: bool, answers: bool) -> Route:
-    if state.strategy.is_exclusive or not state.strategy.is_atomic or count == 1:
-        return "items"
-    shard = view.shards[0]
-    as_items = count * view.descriptor.size.num_hashes * state.strategy.bytes_per_bit
-    as_bitmap = view.image_bytes * (write + answers)
-    if as_bitmap <= as_items and is_quick(shard, exact=answers):
-        return "bitmap"
-    return "script" if shard.block_bits else "items"
+def _batch(state: FilterState, view: View, count: int, *, write: bool, answers: bool) -> Batch:
+    shard, own = view.shards[0], state.strategy
+    # Of n items in S shards some shards have none.
+    part = min(1.0, count / len(view.shards))
+    by_script = shard.block_bits > 0 and not state.for_batches.script.is_forbidden
+    return Batch(
+        bits=count * view.descriptor.size.num_hashes,
+        image_bytes=view.image_bytes * (write + answers) * part,
+        shards=len(view.shards) * part,
+        way="script" if by_script else "items",
+        bit_s=LuaStrategy.seconds_per_block_bit if by_script else own.seconds_per_bit,
+        bit_bytes=LuaStrategy.bytes_per_bit if by_script else own.bytes_per_bit,
+        may_merge=is_quick(shard, exact=answers),
+    )
+
+
+def _report(state: FilterState, count: int, way: Way, batch: Batch) -> None:
+    logger.debug(
+        "filter %r: %d items go by %s; expected %.2f ms by %s, %.2f ms by bitmap%s",
+        state.keys.name,
+        count,
+        way,
+        1000 * state.routes.expected_s(batch.way, batch),
+        batch.way,
+        1000 * state.routes.expected_s("bitmap", batch),
+        "" if batch.may_merge else ", which the server is not done with in 10 ms",
+    )
 
 
 class Chunks:

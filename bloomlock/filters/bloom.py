@@ -191,10 +191,10 @@ class BloomFilter(FilterBase):
             items: Any iterable; read no further than one chunk ahead.
             route: How a chunk reaches the server. "items": the bits of each item, by the filter's
                 strategy. "script": the places of all items as one argument of a script. "bitmap":
-                the bits of all, built here and merged there. "auto": the bitmap where it takes
-                fewer bytes on the wire and the server is done with it in about 10 ms (shards up to
-                8 MiB; any size with layout="blocked"), else "script" with layout="blocked", else
-                "items".
+                the bits of all, built here and merged there. "auto": the bitmap where it is
+                expected to take less time, by the round trips and batches of this object so far,
+                and the server is done with it in about 10 ms (shards up to 8 MiB; any size with
+                layout="blocked"), else "script" with layout="blocked", else "items".
                 Where scripts are forbidden it is always "items".
 
         Returns:

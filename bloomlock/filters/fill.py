@@ -58,10 +58,16 @@ class FillWatch(LockOwner):
         name: The filter's name, for messages.
         refuse: Whether adds are refused once the filter is full.
         clock: Seconds; None: no other client adds, so what was seen once stays true.
+        note: Called with the seconds of each round trip, if there is a clock.
     """
 
     def __init__(
-        self, name: str, *, refuse: bool, clock: Callable[[], float] | None = None
+        self,
+        name: str,
+        *,
+        refuse: bool,
+        clock: Callable[[], float] | None = None,
+        note: Callable[[float], None] = lambda _: None,
     ) -> None:
         super().__init__()
         self.refuse = refuse
@@ -70,6 +76,8 @@ class FillWatch(LockOwner):
         self.refusing = False
         self._name = name
         self._clock = clock if refuse else None
+        self._timer = clock or (lambda: 0.0)
+        self._note = note
         self._until_look = 0
         self._stale_at = math.inf
         self._samples = 0
@@ -118,11 +126,13 @@ class FillWatch(LockOwner):
         with contextlib.suppress(StopIteration):
             while True:
                 key = view.shards[part.shard].key
+                asked = self._timer()
                 bits, start = yield from ask(
                     key,
                     encode_command("BITCOUNT", key, part.first, part.first + SAMPLE_BYTES - 1),
                     header_command(key),
                 )
+                self._note(self._timer() - asked)
                 if header_from_bytes(start) != view.header:
                     self._until_look = 1
                     return

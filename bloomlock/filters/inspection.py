@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
@@ -42,6 +42,8 @@ class FilterInfo:
         estimated_count: Distinct items added, estimated from the set bits.
         current_error_rate: Chance that an item never added is taken for a seen one, now.
         memory_bytes: What the server says the keys take; 0 where it does not say.
+        route: The route that `route="auto"` took for this object's last batch with a choice; empty:
+            there was none yet.
     """
 
     name: str
@@ -60,6 +62,7 @@ class FilterInfo:
     estimated_count: int
     current_error_rate: float
     memory_bytes: int
+    route: str = ""
 
     @classmethod
     def of(
@@ -98,7 +101,8 @@ def info(state: FilterState) -> Core[FilterInfo]:
     """
     view, bits_set = yield from _counted(state)
     memory = yield from _memory(state, view)
-    return FilterInfo.of(view.descriptor, bits_set, state.keys.name, state.strategy.name, memory)
+    known = FilterInfo.of(view.descriptor, bits_set, state.keys.name, state.strategy.name, memory)
+    return replace(known, route=state.routes.chosen)
 
 
 def count(state: FilterState) -> Core[int]:

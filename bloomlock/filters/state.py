@@ -16,6 +16,7 @@ from .fill import FillWatch
 from .generation import View, new_generation
 from .lifecycle import attach, renew
 from .near_cache import Asked
+from .routes import RouteTimes
 from .storage import look_at_shard
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class FilterState(LockOwner):
         key: What the offsets depend on, as the caller gave it.
         strategy: How updates reach Redis.
         for_batches: The strategies that a batch may take in its place.
+        clock: Returns seconds.
+        routes: How long batches take by their routes.
         items_per_chunk: Items of a batch that are worked on at once, at most.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
@@ -130,7 +133,11 @@ class FilterState(LockOwner):
         self.items_per_chunk = ITEMS_PER_CHUNK
         self.on_lost = options.on_lost
         self.on_unknown = options.on_unknown
-        self.fill = FillWatch(keys.name, refuse=options.refuses, clock=time.monotonic)
+        self.clock = time.monotonic
+        self.routes = RouteTimes()
+        self.fill = FillWatch(
+            keys.name, refuse=options.refuses, clock=self.clock, note=self.routes.note_round_trip
+        )
         self.view: View | None = None
         self.lost: str | None = None
         self.unreported = Unreported()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 from collections import Counter
@@ -20,6 +21,8 @@ from bloomlock import (
     MemoryBloomFilter,
     OutcomeUnknownError,
 )
+from bloomlock.filters.batches import choose
+from bloomlock.filters.routes import RouteTimes
 from bloomlock.strategies import bitmap
 
 SHAPES = {
@@ -87,21 +90,47 @@ def test_a_large_classic_filter_is_updated_in_parts(empty, small_parts, shape):
     before = calls(empty, "bitop")
     assert made.add_many(words(0, 3000)) == [False] * 2000 + [True] * 1000
     assert calls(empty, "bitop") == before
+    assert made.info().route == "items"
 
 
-def test_the_way_with_fewer_bytes_is_taken(empty):
+def test_the_way_that_takes_less_time_is_taken(empty, caplog):
     made = BloomFilter("x", 100_000, client=empty)
-    image = (made.num_bits + 7) // 8 + 8
-    enough = -(-2 * image // (made.num_hashes * 42))
-    for count, merged in ((enough - 1, 0), (enough, 1)):
-        before = calls(empty, "bitop")
-        assert made.add_many([f"{count} {number}" for number in range(count)]) == [True] * count
-        assert calls(empty, "bitop") - before == merged
-    # Nothing comes back from an update.
+    caplog.set_level(logging.DEBUG, "bloomlock")
+    batch = words(0, 3000)
+    assert made.info().route == ""
     before = calls(empty, "bitop")
-    made.update(words(0, enough // 2 + 1))
-    made.update(words(0, enough // 2 - 1))
-    assert calls(empty, "bitop") - before == 1
+    made.update(batch)
+    made.add_many(batch)
+    assert calls(empty, "bitop") - before == 2
+    assert made.info().route == "bitmap"
+    assert "3000 items go by bitmap; expected" in caplog.text
+    # As a client sees it whose link makes bitmaps slow.
+    slow = made._state.routes = RouteTimes()
+    chosen = choose(made._state, made._state.view, 3000, "auto", write=True)
+    slow.note_batch("bitmap", chosen.batch, 10.0)
+    slow.note_batch("items", chosen.batch, 0.01)
+    before = calls(empty, "bitop")
+    made.update(batch)
+    made.add_many(batch)
+    assert calls(empty, "bitop") == before
+    assert made.info().route == "items"
+    assert "3000 items go by items; expected" in caplog.text
+
+
+@pytest.mark.parametrize("route", ["auto", "bitmap"])
+def test_batches_teach_their_route(empty, route):
+    made = BloomFilter("x", 100_000, client=empty, on_lost="recreate")
+    ticks = iter([0.0, 0.7, 10.0, 20.0])
+    made._state.clock = lambda: next(ticks)
+    routes = made._state.routes
+    batch = choose(made._state, made._state.view, 3000, "auto", write=True).batch
+    assert routes.expected_s("bitmap", batch) < 1
+    assert made.add_many(words(0, 3000), route=route) == [True] * 3000
+    assert routes.expected_s("bitmap", batch) == pytest.approx(0.7, rel=0.01)
+    # A batch that met another generation was asked more than once, and the filter looked for.
+    BloomFilter.open("x", client=empty).clear()
+    assert made.add_many(words(0, 3000), route=route) == [True] * 3000
+    assert routes.expected_s("bitmap", batch) < 1
 
 
 @pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction"])
