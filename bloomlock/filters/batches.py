@@ -95,9 +95,11 @@ def choose(
 ) -> Chosen:
     """Return how a chunk of `count` items reaches the server."""
     others, own = state.for_batches, state.strategy
-    if route == "items" or own.is_exclusive or (count == 1 and route == "auto"):
+    if route == "items" or own.is_exclusive:
         return Chosen(own)
-    if route == "auto" and not own.is_atomic:
+    # Where bits lie anywhere another route begins far beyond what goes without arrays.
+    few = count * view.descriptor.size.num_hashes <= own.few_bits and not view.shards[0].block_bits
+    if route == "auto" and (count == 1 or few or not own.is_atomic):
         return Chosen(own)
     by_bitmap = others.bitmap if answers or not write else others.merge
     batch = _batch(state, view, count, write=write, answers=answers or not write)
