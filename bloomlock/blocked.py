@@ -42,11 +42,14 @@ from mmh3 import mmh3_x64_128_utupledigest
 from . import sizing
 from .errors import ConfigurationError
 from .sizing import (
+    BALANCED,
     MAX_HASHES,
     MAX_SHARD_BITS,
     MAX_SHARDS,
+    MEMORY,
     MEMORY_SLACK,
     MIN_SHARD_BITS,
+    Optimize,
     Size,
     shard_capacity,
 )
@@ -125,8 +128,11 @@ def _terms(num_hashes: int) -> list[tuple[Decimal, Decimal]]:
     return terms
 
 
+@lru_cache(maxsize=256)
 def items_per_block(error_rate: float, num_hashes: int) -> float:
     """Return how many items a block may hold on average at that rate.
+
+    Cost: up to 10 milliseconds, once for each rate and k.
 
     >>> round(items_per_block(1e-6, 14), 2)
     13.05
@@ -144,18 +150,23 @@ def items_per_block(error_rate: float, num_hashes: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def best_shape(error_rate: float) -> tuple[int, float]:
-    """Return k and the items of a block: the fewest hashes within 1.8 % of the least bits.
+def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
+    """Return the fewest hash functions that are good enough.
 
-    Cost: up to 0.1 seconds, once for each rate.
+    For memory that is 1.8 % above the least bits. Otherwise it is the k of the classic layout,
+    which the same rules would find here at 1e-3, 1e-6 and 1e-9.
 
-    >>> best_shape(0.01)[0], best_shape(1e-6)[0]
-    (6, 14)
+    Cost: up to 0.1 seconds for memory, once for each rate.
+
+    >>> [[best_num_hashes(p, word) for p in (0.01, 1e-6)] for word in ("memory", "balanced")]
+    [[6, 14], [3, 7]]
     """
+    if optimize != MEMORY:
+        return sizing.best_num_hashes(error_rate, optimize)
     ideal = max(1, math.ceil(-math.log2(error_rate)))
     choices = {k: items_per_block(error_rate, k) for k in range(max(1, ideal // 2), ideal + 1)}
     enough = max(choices.values()) / MEMORY_SLACK
-    return next((k, items) for k, items in choices.items() if items >= enough)
+    return next(k for k, items in choices.items() if items >= enough)
 
 
 def size_for(
@@ -164,35 +175,34 @@ def size_for(
     *,
     num_hashes: int | None = None,
     shards: int | None = None,
+    seeded: bool = False,  # noqa: ARG001 - of the classic layout
 ) -> Size:
     """Return the smallest blocked filter that holds `capacity` items at `error_rate`.
 
     Args, Raises: as `sizing.size_for`; also ConfigurationError below a rate of 1e-9.
 
     >>> size_for(1_000_000, 0.01)
-    Size(shard_bits=9918464, num_hashes=6, shards=1)
+    Size(shard_bits=12617728, num_hashes=3, shards=1)
 
     What it costs, as a multiple of the classic layout's memory at 1e-2, 1e-3, 1e-4, 1e-6 and 1e-9:
 
     >>> rates = 1e-2, 1e-3, 1e-4, 1e-6, 1e-9
     >>> [f"{size_for(10**6, p).num_bits / sizing.size_for(10**6, p).num_bits:.2f}" for p in rates]
-    ['1.03', '1.07', '1.15', '1.34', '1.85']
+    ['1.02', '1.05', '1.10', '1.27', '1.71']
     """
     if error_rate < MIN_ERROR_RATE:
         raise ConfigurationError(
             f"error_rate must be at least {MIN_ERROR_RATE:g} with layout='blocked', which would "
             f"need more than twice the memory of layout='classic', not {error_rate!r}"
         )
-    if num_hashes is None:
-        num_hashes, items = best_shape(error_rate)
-    else:
-        items = items_per_block(error_rate, num_hashes)
+    k = num_hashes or best_num_hashes(error_rate)
+    items = items_per_block(error_rate, k)
     most = MAX_SHARD_BITS // BLOCK_BITS
     least = math.ceil(capacity / items / most)
     for count in range(least, MAX_SHARDS + 1) if shards is None else (shards,):
         blocks = math.ceil(shard_capacity(capacity, count) / items)
         if blocks <= most and count <= MAX_SHARDS:
-            return Size(max(blocks * BLOCK_BITS, MIN_SHARD_BITS), num_hashes, count)
+            return Size(max(blocks * BLOCK_BITS, MIN_SHARD_BITS), k, count)
     raise sizing.too_large(capacity, error_rate, capacity / items * BLOCK_BITS, shards)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from . import blocked, sizing
@@ -23,15 +24,20 @@ from .hashing import (
     key_difference,
 )
 from .sizing import (
+    BALANCED,
     BLOCKED,
     CLASSIC,
     MAX_CAPACITY,
     MAX_HASHES,
     MAX_SHARD_BITS,
     MAX_SHARDS,
+    MEMORY,
+    Optimize,
     Size,
     check_capacity,
     check_error_rate,
+    check_num_hashes,
+    check_optimize,
     check_shards,
     usual_shards,
 )
@@ -40,9 +46,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-FORMAT = 1
+FORMAT = 3
+"""Of new filters: any number of hash functions, and a key or none. A filter that is cleared or
+copied keeps the format it has, so that clients of either version go on with it."""
+
 KEYED_FORMAT = 2
-"""Of a filter with a key: versions that know of none would put items elsewhere, and refuse it."""
+"""Of a filter with a key, and format 1 of one without: k follows from capacity and error rate."""
 
 GENERATION_BITS = 48
 HEADER_BYTES = 8
@@ -110,6 +119,7 @@ class Descriptor:
         cleared: Whether the generation began with a clear. False: no filter was there, or it had
             lost something.
         key: What the offsets depend on; None: on the item alone.
+        format: How it is stored.
     """
 
     capacity: int
@@ -121,6 +131,7 @@ class Descriptor:
     state: str = READY
     cleared: bool = False
     key: HashKey | None = None
+    format: int = FORMAT
 
     @property
     def header(self) -> int:
@@ -181,6 +192,8 @@ class Wanted:
     shards: int | None
     layout: str = CLASSIC
     key: HashKey | None = None
+    num_hashes: int | None = None
+    optimize: Optimize | None = None
 
     @classmethod
     def check(
@@ -192,12 +205,24 @@ class Wanted:
         layout: object = CLASSIC,
         *,
         key: object = None,
+        num_hashes: object = None,
+        optimize: object = None,
     ) -> Wanted:
         """Check every parameter; raises ConfigurationError on the first that is not usable."""
         if key is not None and seeds is not None:
             raise ConfigurationError(
                 "seeds must be None with a key, which all offsets of an item come from, "
                 f"not {seeds!r:.80}"
+            )
+        if num_hashes is not None and seeds is not None:
+            raise ConfigurationError(
+                f"num_hashes must be None with seeds, of which each is one, not {num_hashes!r:.80}"
+            )
+        if optimize is not None and not seeds is num_hashes is None:
+            other = "seeds" if num_hashes is None else "num_hashes"
+            raise ConfigurationError(
+                f"optimize must be None with {other}, which fixes the number of hash functions, "
+                f"not {optimize!r:.80}"
             )
         wanted = cls(
             check_capacity(capacity),
@@ -206,6 +231,8 @@ class Wanted:
             check_shards(shards),
             check_layout(layout, seeds),
             check_key(key),
+            check_num_hashes(num_hashes, float(error_rate)),  # type: ignore[arg-type]  # checked above
+            check_optimize(optimize),
         )
         wanted.describe()
         return wanted
@@ -220,33 +247,63 @@ class Wanted:
             descriptor.size.shards,
             descriptor.layout,
             descriptor.key,
+            None if descriptor.seeds else descriptor.size.num_hashes,
         )
 
     def describe(self) -> Descriptor:
         """Return the descriptor of a new filter with these parameters, its generation still 0."""
-        num_hashes = len(self.seeds) if self.seeds else None
-        size = self._size(num_hashes, self.shards)
-        if self.shards is None and (shards := usual_shards(size)) > size.shards:
-            size = self._size(num_hashes, shards)
+        try:
+            size = self._size(self.optimize or BALANCED)
+        except ConfigurationError:
+            if self.seeds or self.num_hashes or self.optimize:
+                raise
+            # The largest filters fit in no other way.
+            size = self._size(MEMORY)
         return Descriptor(
             self.capacity, self.error_rate, size, self.seeds, self.layout, key=self.key
         )
 
-    def _size(self, num_hashes: int | None, shards: int | None) -> Size:
-        return LAYOUTS[self.layout].size_for(
-            self.capacity, self.error_rate, num_hashes=num_hashes, shards=shards
+    def _size(self, optimize: Optimize) -> Size:
+        size_for = partial(
+            LAYOUTS[self.layout].size_for,
+            self.capacity,
+            self.error_rate,
+            num_hashes=self._hashes(optimize),
+            seeded=self.seeds is not None,
         )
+        size = size_for(shards=self.shards)
+        if self.shards is None and (shards := usual_shards(size)) > size.shards:
+            size = size_for(shards=shards)
+        return size
+
+    def _hashes(self, optimize: Optimize) -> int:
+        if self.seeds:
+            return len(self.seeds)
+        return self.num_hashes or LAYOUTS[self.layout].best_num_hashes(self.error_rate, optimize)
 
     def differences(self, stored: Descriptor) -> list[str]:
-        """Return "parameter: stored X, asked Y" for each parameter that differs."""
+        """Return "parameter: stored X, asked Y" for each parameter that differs.
+
+        What was not asked for, k and the number of shards, is taken as it is stored.
+        """
         pairs = [
             ("capacity", stored.capacity, self.capacity),
             ("error_rate", stored.error_rate, self.error_rate),
             ("layout", stored.layout, self.layout),
             ("seeds", stored.seeds, self.seeds),
             ("shards", stored.size.shards, self.shards or stored.size.shards),
+            (
+                "num_hashes",
+                stored.size.num_hashes,
+                self.num_hashes or stored.size.num_hashes,
+            ),
         ]
         found = [f"{what}: stored {old}, asked {new}" for what, old, new in pairs if old != new]
+        if self.optimize and (asked := self._hashes(self.optimize)) != stored.size.num_hashes:
+            found.append(
+                f"optimize: stored {stored.size.num_hashes} hash functions, asked {asked} by "
+                f"{self.optimize!r}"
+            )
         other_key = key_difference(stored.key, self.key, opens=False)
         return found if other_key is None else [*found, other_key]
 
@@ -259,7 +316,7 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
     """
     key = descriptor.key
     values = [
-        FORMAT if key is None else KEYED_FORMAT,
+        descriptor.format,
         descriptor.capacity,
         repr(descriptor.error_rate),
         descriptor.size.shard_bits,
@@ -306,10 +363,10 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
 def refuse_newer_format(name: str, values: Sequence[bytes | None]) -> None:
     """Raise FilterMismatchError if the values of FIELDS are of a newer format."""
     written = _texts(values).get("format", "")
-    if _is_whole(written) and int(written) > KEYED_FORMAT:
+    if _is_whole(written) and int(written) > FORMAT:
         raise FilterMismatchError(
             f"filter {name!r} is stored in format {written}, and this version of bloomlock "
-            f"reads formats up to {KEYED_FORMAT}; upgrade bloomlock"
+            f"reads formats up to {FORMAT}; upgrade bloomlock"
         )
 
 
@@ -331,9 +388,9 @@ def _texts(values: Sequence[bytes | None]) -> dict[str, str]:
 
 
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
-    keyed = _whole(fields, "format", KEYED_FORMAT) == KEYED_FORMAT
-    if keyed != (KEY in fields):
-        raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT} and to no other")
+    written_as = _whole(fields, "format", FORMAT)
+    if written_as < FORMAT and (written_as == KEYED_FORMAT) != (KEY in fields):
+        raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT}, and none to format 1")
     size = Size(
         _whole(fields, "shard_bits", MAX_SHARD_BITS),
         _whole(fields, "num_hashes", MAX_HASHES),
@@ -357,12 +414,16 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         _whole(fields, "generation", 2**GENERATION_BITS - 1),
         fields["state"],
         fields.get(CLEARED) == "1",
-        _key(fields[KEY]) if keyed else None,
+        _key(fields[KEY]) if KEY in fields else None,
+        written_as,
     )
     if descriptor.key is not None and seeds:
         raise ConfigurationError("a filter has seeds or a key, not both")
     # Other numbers would send each item to other bits than the writer's, without any error.
-    expected = Wanted.of(descriptor).describe().size
+    wanted = Wanted.of(descriptor)
+    if descriptor.format < FORMAT:
+        wanted = replace(wanted, num_hashes=None, optimize=MEMORY)
+    expected = wanted.describe().size
     if size not in (expected, _size_by_formula(descriptor)):
         raise ConfigurationError(
             f"shard_bits {size.shard_bits} and num_hashes {size.num_hashes} are not those of its "
@@ -382,13 +443,15 @@ def _key(text: str) -> HashKey:
 
 
 def _size_by_formula(descriptor: Descriptor) -> Size | None:
-    """Return the size that bloomlock 0.1 gave a filter of these parameters, if it is another."""
-    if descriptor.layout != CLASSIC:
+    """Return the size that the first formats had for these parameters, if it may be another."""
+    if descriptor.layout != CLASSIC or descriptor.format == FORMAT:
         return None
     return sizing.size_for(
         descriptor.capacity,
         descriptor.error_rate,
-        num_hashes=len(descriptor.seeds) if descriptor.seeds else None,
+        num_hashes=len(descriptor.seeds)
+        if descriptor.seeds
+        else sizing.best_num_hashes(descriptor.error_rate, MEMORY),
         shards=descriptor.size.shards,
         by_formula=True,
     )
@@ -410,6 +473,9 @@ def _is_whole(text: str) -> bool:
 class Formulas(Protocol):
     """What a layout says about sizes and rates; `sizing` and `blocked` document the functions."""
 
+    def best_num_hashes(self, error_rate: float, optimize: Optimize) -> int:
+        """Return the fewest hash functions that are good enough."""
+
     def size_for(
         self,
         capacity: int,
@@ -417,6 +483,7 @@ class Formulas(Protocol):
         *,
         num_hashes: int | None = None,
         shards: int | None = None,
+        seeded: bool = False,
     ) -> Size:
         """Return the smallest filter that holds `capacity` items at `error_rate`."""
 

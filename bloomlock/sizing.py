@@ -14,13 +14,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal
+from typing import Literal, get_args
 
 from .errors import ConfigurationError
 
 Layout = Literal["classic", "blocked"]
 CLASSIC: Layout = "classic"
 BLOCKED: Layout = "blocked"
+
+Optimize = Literal["memory", "balanced", "speed"]
+MEMORY: Optimize = "memory"
+BALANCED: Optimize = "balanced"
+SPEED: Optimize = "speed"
 
 HEADER_BITS = 64
 """Bits at the start of every shard that hold its header; the bitmap follows."""
@@ -40,6 +45,12 @@ answers up to 8 MiB: a batch that is large against its shard costs a tenth of wh
 
 MAX_HASHES = 64
 MEMORY_SLACK = 1.018
+SPEED_SLACK = 3.0
+BALANCE_SLACK = 1.1
+CALL_IN_BITS = 5
+"""What a call takes of the server beside the bits of its item, in the time of one bit."""
+
+MAX_BITS_PER_ITEM = 1000
 MIN_ERROR_RATE = 1e-15
 
 RATE_TOLERANCE = 1.05
@@ -125,6 +136,41 @@ def check_shards(shards: object) -> int | None:
     return int(shards)
 
 
+def check_num_hashes(num_hashes: object, error_rate: float) -> int | None:
+    """Return `num_hashes` (None: by `optimize`), or raise ConfigurationError.
+
+    Too few for the rate are refused as well.
+    """
+    if num_hashes is None:
+        return None
+    if (
+        isinstance(num_hashes, bool)
+        or not isinstance(num_hashes, Integral)
+        or not 1 <= int(num_hashes) <= MAX_HASHES
+    ):
+        raise ConfigurationError(
+            f"num_hashes must be a whole number from 1 to {MAX_HASHES} or None, "
+            f"not {num_hashes!r:.80}"
+        )
+    bits = bits_needed(MAX_CAPACITY, error_rate, int(num_hashes)) / MAX_CAPACITY
+    if bits > MAX_BITS_PER_ITEM:
+        raise ConfigurationError(
+            f"num_hashes must be more than {num_hashes} at error_rate {error_rate:g}: it takes "
+            f"{bits:.0f} bits an item, and an exact set of fingerprints takes 300 to 600"
+        )
+    return int(num_hashes)
+
+
+def check_optimize(optimize: object) -> Optimize | None:
+    """Return `optimize` (None: "balanced" for a new filter), or raise ConfigurationError."""
+    for known in get_args(Optimize):
+        if optimize is None or (isinstance(optimize, str) and optimize == known):
+            return known if optimize else None
+    raise ConfigurationError(
+        f"optimize must be 'memory', 'balanced', 'speed' or None, not {optimize!r:.80}"
+    )
+
+
 def bits_needed(capacity: int, error_rate: float, num_hashes: int) -> int:
     """Return the smallest m for which k hash functions keep the rate at n items.
 
@@ -198,29 +244,36 @@ def _bits_that_keep(capacity: int, error_rate: float, num_hashes: int, *, seeded
     return high
 
 
-def best_num_hashes(error_rate: float) -> int:
-    """Return the fewest hash functions that cost at most 1.8 % more bits than the optimum.
+def best_num_hashes(error_rate: float, optimize: Optimize = BALANCED) -> int:
+    """Return the fewest hash functions that are good enough.
 
-    The optimum k = log2(1/p), with m = n log2(e) log2(1/p) bits, is flat: a fifth fewer hash
-    functions cost a hundredth more bits, and every call sends, tests and sets a fifth fewer.
+    Args:
+        error_rate: p.
+        optimize: "memory": at most 1.8 % more bits than the optimum k = log2(1/p), which is flat: a
+            fifth fewer hash functions cost a hundredth more bits. "balanced": bits times the
+            server's time, which is k + 5 in bits, at most a tenth above their least product.
+            "speed": at most three times the bits of the optimum.
 
-    >>> [best_num_hashes(p) for p in (0.5, 0.01, 1e-6)]
-    [1, 6, 16]
+    >>> [[best_num_hashes(p, word) for p in (0.5, 0.01, 1e-6)] for word in get_args(Optimize)]
+    [[1, 6, 16], [1, 3, 7], [1, 2, 5]]
     """
     capacity = 10**9
-    optimum = capacity * -math.log2(error_rate) / math.log(2)
-    ideal = max(1, math.ceil(-math.log2(error_rate)))
-    for k in range(1, ideal):
-        if bits_needed(capacity, error_rate, k) <= MEMORY_SLACK * optimum:
-            return k
-    return min(ideal, MAX_HASHES)
+    ideal = min(max(1, math.ceil(-math.log2(error_rate))), MAX_HASHES)
+    costs: dict[int, float] = {k: bits_needed(capacity, error_rate, k) for k in range(1, ideal + 1)}
+    if optimize == BALANCED:
+        costs = {k: bits * (k + CALL_IN_BITS) for k, bits in costs.items()}
+        enough = BALANCE_SLACK * min(costs.values())
+    else:
+        slack = MEMORY_SLACK if optimize == MEMORY else SPEED_SLACK
+        enough = slack * capacity * -math.log2(error_rate) / math.log(2)
+    return next((k for k, cost in costs.items() if cost <= enough), ideal)
 
 
 def usual_shards(size: Size) -> int:
     """Return how many shards a filter gets by itself, from its size with as few as hold it.
 
     >>> usual_shards(size_for(1_000_000, 0.01)), usual_shards(size_for(10_000_000, 1e-6))
-    (1, 6)
+    (1, 10)
     """
     return min(MAX_SHARDS, max(size.shards, -(-size.num_bits // USUAL_SHARD_BITS)))
 
@@ -246,6 +299,7 @@ def size_for(
     *,
     num_hashes: int | None = None,
     shards: int | None = None,
+    seeded: bool = False,
     by_formula: bool = False,
 ) -> Size:
     """Return the smallest filter that holds `capacity` items at `error_rate`.
@@ -253,8 +307,9 @@ def size_for(
     Args:
         capacity: Distinct items, n.
         error_rate: False-positive rate at that fill, p.
-        num_hashes: k where the caller fixed it (one seed for each hash function).
+        num_hashes: k; None: the best one for "balanced".
         shards: Number of shards; None takes as few as hold the bits.
+        seeded: Whether each hash function has a seed of its own.
         by_formula: Whether the formula alone counts: bloomlock 0.1 made filters of that size,
             which differs where they are small and the rate is below 1e-8.
 
@@ -262,11 +317,13 @@ def size_for(
         ConfigurationError: If it would not fit in `shards` (or 256) shards of 2^32 bits.
 
     >>> size_for(1_000_000, 0.01)
-    Size(shard_bits=9616655, num_hashes=6, shards=1)
-    >>> size_for(1_000_000_000, 1e-6)
+    Size(shard_bits=12364167, num_hashes=3, shards=1)
+    >>> size_for(1_000_000_000, 1e-6, num_hashes=16)
     Size(shard_bits=4174675432, num_hashes=16, shards=7)
-    >>> size_for(140, 1e-12), size_for(140, 1e-12, by_formula=True).shard_bits
-    (Size(shard_bits=67198, num_hashes=32, shards=1), 8192)
+    >>> for by_formula in (False, True):
+    ...     size_for(140, 1e-12, num_hashes=32, by_formula=by_formula)
+    Size(shard_bits=67198, num_hashes=32, shards=1)
+    Size(shard_bits=8192, num_hashes=32, shards=1)
     """
     k = num_hashes or best_num_hashes(error_rate)
     least = -(-bits_needed(capacity, error_rate, k) // MAX_SHARD_BITS)
@@ -277,7 +334,7 @@ def size_for(
         bits = max(bits_needed(items, error_rate, k), MIN_SHARD_BITS)
         if bits <= MAX_SHARD_BITS:
             if not by_formula:
-                bits = _bits_that_keep(items, error_rate, k, seeded=num_hashes is not None)
+                bits = _bits_that_keep(items, error_rate, k, seeded=seeded)
             return Size(bits, k, count)
     raise too_large(capacity, error_rate, bits_needed(capacity, error_rate, k), shards)
 

@@ -194,6 +194,8 @@ class GuardedFilter:
             near_cache=self._config.near_cache,
             max_staleness=self._config.max_staleness,
             layout=self._config.layout,
+            optimize=self._config.optimize,
+            num_hashes=self._config.num_hashes,
             key=self._config.key,
             on_full=self._config.on_full,
             on_lost="recreate",

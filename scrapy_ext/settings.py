@@ -26,6 +26,8 @@ _NAMES = (
     "ERROR_RATE",
     "STRATEGY",
     "LAYOUT",
+    "OPTIMIZE",
+    "NUM_HASHES",
     "KEY",
     "NEAR_CACHE",
     "MAX_STALENESS",
@@ -71,6 +73,8 @@ class FilterSettings:
     mirror_bytes: int
     strategy: str
     layout: Literal["classic", "blocked"]
+    optimize: Literal["memory", "balanced", "speed"] | None
+    num_hashes: int | None
     key: str | bytes | Literal[True] | None = field(repr=False)
     on_full: Literal["warn", "raise"]
     on_outage: str
@@ -96,6 +100,10 @@ class FilterSettings:
             strategy=str(settings.get("BLOOMLOCK_STRATEGY", "atomic")),
             # The library checks these, and knows best what is allowed.
             layout=cast("Any", settings.get("BLOOMLOCK_LAYOUT", "classic")),
+            optimize=cast("Any", settings.get("BLOOMLOCK_OPTIMIZE")),
+            num_hashes=None
+            if settings.get("BLOOMLOCK_NUM_HASHES") is None
+            else int(_number(settings, "BLOOMLOCK_NUM_HASHES", 1, whole=True)),
             key=_key(settings.get("BLOOMLOCK_KEY")),
             on_full=cast("Any", settings.get("BLOOMLOCK_ON_FULL", "warn")),
             on_outage=_policy(settings.get("BLOOMLOCK_ON_OUTAGE", "allow")),

@@ -130,9 +130,9 @@ def _in_process(asked: FilterOptions) -> Iterator[MemoryBloomFilter]:
             bloom = MemoryBloomFilter(
                 capacity,
                 asked.new_error_rate(),
-                layout=asked.new_layout(),
                 key=asked.new_key(),
                 on_full="raise" if asked.on_full is None else asked.on_full,
+                **asked.new_shape(),
             )
         except MemoryError:
             raise Failure(
@@ -146,7 +146,7 @@ def _that_fits(asked: FilterOptions) -> int:
     wanted: int = asked.new_capacity()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        share = memory / 2 / bytes_for(wanted, asked.new_error_rate())
+        share = memory / 2 / bytes_for(wanted, asked.new_error_rate(), **asked.new_shape())
         # Many lines may be repeats, so it is tried.
         return wanted if share >= 1 else int(wanted * share)
     except (TypeError, ValueError, ArithmeticError):

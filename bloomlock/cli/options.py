@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from bloomlock import BloomFilter, FilterMismatchError
+from bloomlock import BloomFilter, FilterMismatchError, MemoryBloomFilter
 
 from .errors import Failure
 
@@ -23,13 +22,17 @@ DEFAULT_ERROR_RATE = 1e-6
 DEFAULT_LAYOUT: Final = "classic"
 
 
-def bytes_for(capacity: int, error_rate: float) -> float:
-    """Return about how many bytes a filter of layout "classic" takes.
+_MANY = 1_000_000
 
-    >>> round(bytes_for(1_000_000, 1e-6))
-    3666285
+
+def bytes_for(capacity: int, error_rate: float, **shape: Any) -> float:
+    """Return about how many bytes a filter takes.
+
+    >>> round(bytes_for(2_000_000, 1e-6))
+    11697690
     """
-    return 1.02 * capacity * math.log2(math.e) * math.log2(1 / error_rate) / 8
+    # The bits of a filter in the process take memory when they are set.
+    return MemoryBloomFilter(_MANY, error_rate, **shape).num_bits / _MANY * capacity / 8
 
 
 def _number(kind: type[int | float]) -> Callable[[str], int | float | str]:
@@ -114,6 +117,18 @@ _FILTER_OPTIONS = (
         help="Where the bits of an item lie: anywhere, or in one block of 64 bytes.  "
         f"[default: that of the existing one, or {DEFAULT_LAYOUT}]",
     ),
+    click.option(
+        "--optimize",
+        metavar="[memory|balanced|speed]",
+        help="Fewer hash functions take less time and more memory.  "
+        "[default: as the existing one, or balanced]",
+    ),
+    click.option(
+        "--num-hashes",
+        type=_number(int),
+        metavar="K",
+        help="Hash functions of an item, in place of --optimize.",
+    ),
     key_option,
     click.option(
         "--random-key",
@@ -167,6 +182,8 @@ class FilterOptions:
     error_rate: Any = None
     url: str | None = field(default=None, repr=False)  # it may hold a password
     layout: Any = None
+    optimize: Any = None
+    num_hashes: Any = None
     strategy: Any = "atomic"
     on_lost: Any = "raise"
     on_full: Any = "warn"
@@ -192,25 +209,33 @@ class FilterOptions:
         """Return the error rate of a filter that is created."""
         return DEFAULT_ERROR_RATE if self.error_rate is None else self.error_rate
 
-    def new_layout(self) -> Any:
-        """Return the layout of a filter that is created."""
-        return DEFAULT_LAYOUT if self.layout is None else self.layout
+    def new_shape(self) -> dict[str, Any]:
+        """Return layout and number of hash functions of a filter that is created, as arguments."""
+        return {
+            "layout": DEFAULT_LAYOUT if self.layout is None else self.layout,
+            "optimize": self.optimize,
+            "num_hashes": self.num_hashes,
+        }
 
     def create_or_open(self, name: str) -> BloomFilter:
         """Create the filter, or attach to one that has the parameters the user gave."""
         try:
             # First, because it looks at every parameter before it sends anything.
-            return BloomFilter(
-                name,
-                self.new_capacity(),
-                self.new_error_rate(),
-                client=self.url,
-                layout=self.new_layout(),
-                key=self.new_key(),
-                **self._policies(),
-            )
+            return self.create(name)
         except FilterMismatchError:
             return self._open_as_it_is(name)
+
+    def create(self, name: str) -> BloomFilter:
+        """Create the filter, or attach to one that has all these parameters."""
+        return BloomFilter(
+            name,
+            self.new_capacity(),
+            self.new_error_rate(),
+            client=self.url,
+            key=self.new_key(),
+            **self.new_shape(),
+            **self._policies(),
+        )
 
     def _open_as_it_is(self, name: str) -> BloomFilter:
         found = BloomFilter.open(name, client=self.url, key=self.new_key(), **self._policies())
@@ -218,6 +243,7 @@ class FilterOptions:
             ("capacity", found.capacity, self.capacity),
             ("error_rate", found.error_rate, self.error_rate),
             ("layout", found.layout, self.layout),
+            ("num_hashes", found.num_hashes, self.num_hashes),
         )
         differences = [
             f"{what}: stored {stored}, asked {asked}"
@@ -229,6 +255,15 @@ class FilterOptions:
             raise FilterMismatchError(
                 f"filter {name!r} exists with other parameters ({'; '.join(differences)})"
             )
+        if self.optimize is not None:
+            with found:
+                same = replace(
+                    self,
+                    capacity=found.capacity,
+                    error_rate=found.error_rate,
+                    layout=found.layout,
+                )
+            return same.create(name)
         return found
 
     def _policies(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def attach(
                 f"filter {keys.name!r} has lost {gone} (evicted, or deleted by hand); delete it, "
                 'or pass on_lost="recreate" to start it anew'
             )
-        # What is stored says which shards there may be, and is what was wanted.
+        # What is stored says which shape and shards there may be, and is what was wanted.
         model = found.descriptor or (wanted.describe() if wanted else None)
         if model is None:
             raise FilterNotFoundError(f"there is no filter named {keys.name!r}")

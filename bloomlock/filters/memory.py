@@ -292,6 +292,8 @@ class MemoryBloomFilter(Parameters):
         error_rate: False-positive rate at that fill, 0 < p < 1.
         layout: "classic", or "blocked": all bits of an item in one line of the processor's cache.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
+        num_hashes, optimize: As for BloomFilter. To merge it into a filter that exists, make it by
+            `like`, which has the same number.
         key: As for BloomFilter; True: a random one, which `save` writes into the file.
         shards: As the filter in Redis that it is to be merged into; None: one
             for each 6 MiB, as that has by itself.
@@ -307,7 +309,7 @@ class MemoryBloomFilter(Parameters):
 
     >>> pages = MemoryBloomFilter(100_000)
     >>> pages
-    <MemoryBloomFilter: 100000 items at 1e-06, 2921540 bits, 16 hashes, 1 shard>
+    <MemoryBloomFilter: 100000 items at 1e-06, 4679077 bits, 7 hashes, 1 shard>
     >>> pages.add("https://example.org/"), pages.add("https://example.org/")
     (True, False)
     >>> "https://example.org/" in pages, "https://example.org/other" in pages

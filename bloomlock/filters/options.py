@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bloomlock.hashing import HashKey
-    from bloomlock.sizing import Layout
+    from bloomlock.sizing import Layout, Optimize
     from bloomlock.strategies import Strategy
 
 OnFull = Literal["warn", "raise"]
@@ -31,6 +31,8 @@ class ShapeParameters(TypedDict, total=False):
 
     layout: Layout
     seeds: Iterable[int] | None
+    num_hashes: int | None
+    optimize: Optimize | None
     shards: int | None
 
 
@@ -104,6 +106,8 @@ class FilterOptions(OpenOptions):
     error_rate: float
     layout: Layout = "classic"
     seeds: Iterable[int] | None = None
+    num_hashes: int | None = None
+    optimize: Optimize | None = None
     shards: int | None = None
 
     def _wanted(self) -> Wanted:
@@ -113,6 +117,8 @@ class FilterOptions(OpenOptions):
             layout=self.layout,
             seeds=self.seeds,
             key=self.key,
+            num_hashes=self.num_hashes,
+            optimize=self.optimize,
             shards=self.shards,
         )
 

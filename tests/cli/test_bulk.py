@@ -154,9 +154,9 @@ def test_a_file_of_more_lines_than_the_default_capacity(run, tmp_path):
 def test_a_new_filter_has_room_for_the_lines_and_shards_that_batches_can_reach(valkey, name):
     options = FilterOptions(url=valkey, lines=3_000_000)
     with options.create_or_open(name) as bloom:
-        assert (bloom.capacity, bloom.shards) == (3_000_000, 2)
+        assert (bloom.capacity, bloom.shards) == (3_000_000, 3)
     with FilterOptions(url=valkey, lines=5).create_or_open(name) as bloom:
-        assert (bloom.capacity, bloom.shards) == (3_000_000, 2)
+        assert (bloom.capacity, bloom.shards) == (3_000_000, 3)
     with FilterOptions(url=valkey, lines=5).create_or_open(name + "2") as bloom:
         assert (bloom.capacity, bloom.shards) == (1_000_000, 1)
 

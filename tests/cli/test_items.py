@@ -52,6 +52,18 @@ def test_add_creates_with_the_given_parameters(run, name, valkey):
         assert (bloom.capacity, bloom.error_rate) == (777, 0.01)
 
 
+def test_the_hash_functions_are_those_of_the_filter_that_exists(run, name, valkey):
+    with BloomFilter(name, 5000, 1e-3, client=valkey, num_hashes=6) as bloom:
+        assert run("add", name, "a").returncode == 0
+        assert run("add", name, "b", "--num-hashes", "6").returncode == 0
+        assert run("add", name, "c", "--optimize", "memory").returncode == 2
+        assert bloom.exists_many(["a", "b", "c"]) == [True, True, False]
+    done = run("add", name, "c", "--num-hashes", "8")
+    assert b"num_hashes: stored 6, asked 8" in done.stderr
+    done = run("add", name, "c", "--optimize", "speed")
+    assert b"optimize: stored 6 hash functions, asked 3 by 'speed'" in done.stderr
+
+
 def test_the_layout_is_that_of_the_filter_that_exists(run, name, valkey):
     assert run("add", name, "a", "--layout", "blocked").returncode == 0
     assert run("add", name, "a").returncode == 1

@@ -77,7 +77,7 @@ def test_the_rate_at_capacity_is_the_one_asked_for(r, error_rate, probes):
 
 
 def test_exactly_its_capacity_fits(r):
-    made = BloomFilter("x", 10_000, client=r, layout="blocked", on_full="raise")
+    made = BloomFilter("x", 10_000, client=r, layout="blocked", on_full="raise", num_hashes=14)
     made.update(numbered(0, 10_000))
     # The estimate for the classic layout would be 130 items too low.
     assert len(made) == pytest.approx(10_000, abs=60)
@@ -137,7 +137,7 @@ def test_asyncio_reads_what_threads_wrote(r, valkey):
 
 
 def test_the_script_reads_an_item_at_once_and_writes_it_at_once(r):
-    made = BloomFilter("x", 3000, client=r, strategy="lua", layout="blocked")
+    made = BloomFilter("x", 3000, client=r, strategy="lua", layout="blocked", num_hashes=14)
     r.config_resetstat()
     new = sum(sum(made.add_many(numbered(0, 500), route="items")) for _ in range(2))
     calls = {name: stat["calls"] for name, stat in r.info("commandstats").items()}

@@ -84,7 +84,7 @@ def test_each_part_of_a_batch_has_its_own_fate(r, proxy, monkeypatch):
 
     async def run():
         # The strategy that sends a batch in parts, each after the answer to the one before.
-        async with filter_at(proxy.url, strategy="pipeline") as made:
+        async with filter_at(proxy.url, strategy="pipeline", num_hashes=16) as made:
             await made.exists("attached")
             part = 10_000 // made.num_hashes
             count = Counter()

@@ -112,7 +112,7 @@ def test_a_clear_forgets_no_item_that_was_told_to_nobody(r, many):
 def test_a_batch_cut_by_two_clears_loses_no_item(r, valkey, on_lost):
     """Another thread attaches between the clears, so the batch follows to the first of them."""
     with Proxy(valkey) as proxy:
-        made = BloomFilter("x", 200_000, 1e-9, client=proxy.url, on_lost=on_lost)
+        made = BloomFilter("x", 200_000, 1e-9, client=proxy.url, on_lost=on_lost, num_hashes=24)
         other = BloomFilter.open("x", client=r, on_lost="recreate")
         direct = BloomFilter.open("x", client=r)
         items = [str(number) for number in range(200)]

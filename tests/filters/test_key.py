@@ -301,11 +301,11 @@ def test_a_random_key_is_not_shown_either(r):
 # Other versions.
 
 
-def test_the_format_of_a_filter_with_a_key_is_newer_and_of_one_without_is_not(r):
+def test_one_format_holds_filters_with_a_key_and_without(r):
     BloomFilter("x", 1000, client=r, key=SECRET)
     BloomFilter("y", 1000, client=r)
-    assert r.hget("bloomlock:{x}:meta", "format") == b"2"
-    assert r.hget("bloomlock:{y}:meta", "format") == b"1"
+    assert r.hget("bloomlock:{x}:meta", "format") == b"3"
+    assert r.hget("bloomlock:{y}:meta", "format") == b"3"
     assert r.hget("bloomlock:{y}:meta", "key") is None
 
 

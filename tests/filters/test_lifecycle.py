@@ -90,8 +90,8 @@ def test_foreign_keys_are_left_alone(client, key, kind):
 
 def test_a_newer_descriptor_is_refused(client):
     BloomFilter("x", 1000, client=client)
-    client.hset(META, "format", 3)
-    with pytest.raises(FilterMismatchError, match="format 3"):
+    client.hset(META, "format", 4)
+    with pytest.raises(FilterMismatchError, match="format 4"):
         BloomFilter("x", 1000, client=client)
 
 

@@ -113,7 +113,7 @@ def test_reads_are_repeated(r, proxy, through, strategy, verdict):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_is_known_of_a_batch_is_told(r, proxy, through, strategy):
-    made = BloomFilter("x", 5000, client=through, strategy=strategy)
+    made = BloomFilter("x", 5000, client=through, strategy=strategy, num_hashes=16)
     batch = [str(number) for number in range(1500)]
     made.add_many(batch[:3])
     warm = [f"warm {number}" for number in range(1500)]
@@ -138,7 +138,7 @@ def test_what_is_known_of_a_batch_is_told(r, proxy, through, strategy):
 
 @pytest.mark.parametrize("verdict", ["before", "after"])
 def test_what_was_on_its_way_is_unknown_and_no_more(r, proxy, through, verdict):
-    made = BloomFilter("x", 20_000, client=through)
+    made = BloomFilter("x", 20_000, client=through, num_hashes=16)
     batch = [str(number) for number in range(10_000)]
     lose_once(proxy, verdict, {"BITFIELD"}, skip=20)
     with pytest.raises(OutcomeUnknownError) as caught:
@@ -154,7 +154,7 @@ def test_what_was_on_its_way_is_unknown_and_no_more(r, proxy, through, verdict):
 
 
 def test_repeats_of_what_was_never_sent_are_not_known(r, proxy, through):
-    made = BloomFilter("x", 20_000, client=through)
+    made = BloomFilter("x", 20_000, client=through, num_hashes=16)
     lose_once(proxy, "after", {"BITFIELD"}, skip=20)
     with pytest.raises(OutcomeUnknownError) as caught:
         made.add_many([str(number // 2) for number in range(20_000)], route="items")
@@ -405,7 +405,7 @@ def test_an_update_that_was_never_sent_is_not_unknown(tmp_path):
 
 def test_a_bad_network_does_not_stop_an_update_that_gets_on(r, proxy, through):
     """A third of a batch gets through each time, so more than three replies may be lost."""
-    made = BloomFilter("x", 50_000, client=through)
+    made = BloomFilter("x", 50_000, client=through, num_hashes=16)
     batch = [str(number) for number in range(6000)]
     commands = []
 

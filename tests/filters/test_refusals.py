@@ -76,7 +76,9 @@ def test_a_refused_add_is_not_done_and_says_so(r, strategy, why, on_unknown):
 def test_what_is_refused_in_the_middle_of_a_batch_was_not_added(r, proxy, strategy, route):
     if strategy == "lock" and route == "script":
         pytest.skip("locks take items")
-    with BloomFilter("x", 20_000, client=proxy.url, strategy=strategy, on_unknown="new") as made:
+    with BloomFilter(
+        "x", 20_000, client=proxy.url, strategy=strategy, on_unknown="new", num_hashes=16
+    ) as made:
         made.add_many(["warm", "up"], route=route)
         commands = []
 

@@ -38,7 +38,7 @@ def small(request):
 
 
 def create(client, capacity=10_000_000, name="f", **options):
-    return BloomFilter(name, capacity, 1e-6, client=client, **options)
+    return BloomFilter(name, capacity, 1e-6, client=client, num_hashes=16, **options)
 
 
 @pytest.mark.parametrize("shards", [1, 7])

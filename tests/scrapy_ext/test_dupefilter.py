@@ -160,6 +160,8 @@ def test_debug_logs_every_duplicate_and_its_referer(crawl: Callable[..., Any], s
         ({"BLOOMLOCK_CAPACITY": "many"}, "BLOOMLOCK_CAPACITY is 'many'; allowed is a whole number"),
         ({"BLOOMLOCK_STRATEGY": "hope", "BLOOMLOCK_LAYOUT": "blocked"}, "'hope'"),
         ({"BLOOMLOCK_LAYOUT": "spiral"}, "layout must be 'classic' or 'blocked', not 'spiral'"),
+        ({"BLOOMLOCK_OPTIMIZE": "size"}, "optimize must be 'memory', 'balanced', 'speed' or None"),
+        ({"BLOOMLOCK_NUM_HASHES": "65"}, "num_hashes must be a whole number from 1 to 64"),
     ],
 )
 def test_a_bad_setting_stops_the_crawl_before_it_starts(

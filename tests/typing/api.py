@@ -39,6 +39,10 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     pages = BloomFilter("pages", capacity=1000)
     BloomFilter("pages", 1000, 0.01, client=client, strategy="lua", seeds=[1, 2], on_full="raise")
     BloomFilter("pages", 1000, layout="blocked")
+    BloomFilter("pages", 1000, num_hashes=5)
+    BloomFilter("pages", 1000, optimize="speed")
+    BloomFilter("pages", 1000, optimize="size")  # type: ignore[arg-type]
+    BloomFilter("pages", 1000, num_hash=5)  # type: ignore[call-arg]
     BloomFilter("pages", 1000, key=True)
     BloomFilter.open("pages", key="a secret of 16 bytes or more")
     BloomFilter("pages", 1000, near_cache=1000, max_staleness=0.5)

@@ -105,7 +105,7 @@ def test_the_rate_is_kept_at_capacity_and_one_block_less_would_break_it(capacity
 @pytest.mark.measures
 @pytest.mark.parametrize("error_rate", [0.5, 0.01, 1e-3, 1e-6, 1e-9])
 def test_no_other_number_of_hashes_needs_two_percent_less(error_rate):
-    _, items = blocked.best_shape(error_rate)
+    items = blocked.items_per_block(error_rate, blocked.best_num_hashes(error_rate, "memory"))
     assert all(blocked.items_per_block(error_rate, k) < 1.02 * items for k in range(1, 40))
 
 
@@ -121,10 +121,18 @@ def filled(size: sizing.Size, count: int, seed: int) -> np.ndarray:
 # only in the count of items that are seen by chance.
 @pytest.mark.measures
 @pytest.mark.parametrize(
-    ("error_rate", "blocks", "probes"), [(1e-2, 5_000, 2), (1e-3, 5_000, 4), (1e-6, 20_000, 60)]
+    ("error_rate", "num_hashes", "blocks", "probes"),
+    [
+        (1e-2, 6, 5_000, 2),
+        (1e-2, 2, 5_000, 2),
+        (1e-3, 8, 5_000, 4),
+        (1e-3, 4, 5_000, 4),
+        (1e-6, 14, 20_000, 60),
+        (1e-6, 5, 20_000, 60),
+    ],
 )
-def test_the_measured_rate_is_the_one_asked_for(error_rate, blocks, probes):
-    num_hashes, items = blocked.best_shape(error_rate)
+def test_the_measured_rate_is_the_one_asked_for(error_rate, num_hashes, blocks, probes):
+    items = blocked.items_per_block(error_rate, num_hashes)
     size = sizing.Size(512 * blocks, num_hashes, 1)
     bits = filled(size, int(items * blocks), seed=1)
     expected = float((bits.mean(axis=1) ** num_hashes).mean())
@@ -186,13 +194,13 @@ def test_the_block_says_nothing_about_the_shard():
 
 
 def test_large_filters_take_as_many_shards_as_they_need():
-    size = blocked.size_for(1_000_000_000, 1e-6)
+    size = blocked.size_for(1_000_000_000, 1e-6, num_hashes=14)
     assert size.shards == 10
     assert HEADER_BITS + size.shard_bits <= 2**32
     with pytest.raises(ConfigurationError, match="1 shards hold"):
         blocked.size_for(1_000_000_000, 1e-6, shards=1)
     with pytest.raises(ConfigurationError, match=r"needs about 2\^41.\d bits"):
-        blocked.size_for(100_000_000_000, 1e-6)
+        blocked.size_for(100_000_000_000, 1e-6, num_hashes=14)
 
 
 def test_rates_that_would_double_the_memory_are_refused():

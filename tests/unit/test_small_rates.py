@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from bloomlock.hashing import Hasher
 from bloomlock.sizing import (
     MIN_SHARD_BITS,
     RATE_TOLERANCE,
+    Optimize,
+    best_num_hashes,
     error_rate_at_fill,
     expected_error_rate,
     shard_capacity,
@@ -94,15 +97,17 @@ def test_sequences_that_certainly_collide_are_few_enough(capacity, error_rate):
     st.integers(1, 3_000) | st.integers(1, 10**7),
     st.floats(-15, -1),
     st.sampled_from([None, 1, 3, 50]),
+    st.sampled_from([None, *get_args(Optimize)]),
 )
-def test_the_rate_with_all_that_the_formula_leaves_out_is_kept(capacity, exponent, shards):
+def test_the_rate_with_all_that_the_formula_leaves_out_is_kept(capacity, exponent, shards, word):
     rate = 10**exponent
-    size = size_for(capacity, rate, shards=shards)
+    num_hashes = best_num_hashes(rate, word) if word else None
+    size = size_for(capacity, rate, num_hashes=num_hashes, shards=shards)
     items = shard_capacity(capacity, size.shards)
     asked = (items, size.shard_bits, size.num_hashes)
     assert expected_error_rate(*asked) <= small_filter_rate(*asked, seeded=False)
     assert small_filter_rate(*asked, seeded=False) <= RATE_TOLERANCE * rate * (1 + 1e-9)
-    before = size_for(capacity, rate, shards=shards, by_formula=True)
+    before = size_for(capacity, rate, num_hashes=num_hashes, shards=shards, by_formula=True)
     assert before.shard_bits <= size.shard_bits
     assert (before.num_hashes, before.shards) == (size.num_hashes, size.shards)
     if before != size:
@@ -113,16 +118,22 @@ def test_the_rate_with_all_that_the_formula_leaves_out_is_kept(capacity, exponen
 @pytest.mark.parametrize("capacity", [1, 190, 10_000, 1_000_000])
 def test_usual_filters_have_the_size_of_the_formula(capacity):
     for rate in (0.1, 0.01, 1e-4, 1e-6, 1e-7):
-        assert size_for(capacity, rate) == size_for(capacity, rate, by_formula=True)
-    assert size_for(capacity, 1e-15, num_hashes=50).shard_bits < 1.01 * max(
+        k = best_num_hashes(rate, "memory")
+        size = size_for(capacity, rate, num_hashes=k)
+        assert size == size_for(capacity, rate, num_hashes=k, by_formula=True)
+    assert size_for(capacity, 1e-15, num_hashes=50, seeded=True).shard_bits < 1.01 * max(
         MIN_SHARD_BITS, size_for(capacity, 1e-15, num_hashes=50, by_formula=True).shard_bits
     )
 
 
 @pytest.mark.parametrize(("capacity", "error_rate"), TINY)
 def test_a_filter_of_an_earlier_size_is_read(capacity, error_rate):
-    asked = Wanted.check(capacity, error_rate).describe().with_generation(7, READY)
-    earlier = replace(asked, size=size_for(capacity, error_rate, by_formula=True))
+    wanted = Wanted.check(capacity, error_rate, optimize="memory")
+    asked = replace(wanted.describe().with_generation(7, READY), format=1)
+    num_hashes = asked.size.num_hashes
+    earlier = replace(
+        asked, size=size_for(capacity, error_rate, num_hashes=num_hashes, by_formula=True)
+    )
     assert earlier != asked
     fields = encode(earlier)
     read = decode("x", [fields[name].encode() if name in fields else None for name in FIELDS])
