@@ -71,6 +71,7 @@ keys = st.one_of(st.none(), st.binary(min_size=16, max_size=64))
 @given(layouts, st.integers(1, 256), keys, st.lists(texts, max_size=20))
 @example((MAX_SHARD_BITS, 64, None, CLASSIC), 256, None, [b"\xff" * size for size in range(49)])
 @example((8192, 64, None, CLASSIC), 1, None, ["a", "é", "", "\0"])
+@example((67, 64, None, CLASSIC), 2, None, [b"%d" % number for number in range(50)])
 def test_items_lie_where_python_puts_them(layout, shards, key, items):
     bits, num_hashes, seeds, name = layout
     key = key if seeds is None else None
@@ -84,6 +85,18 @@ def test_items_lie_where_python_puts_them(layout, shards, key, items):
     for mine, theirs in zip(one.place(digests), two.place(digests), strict=True):
         assert np.array_equal(mine, theirs)
         assert mine.dtype == theirs.dtype
+
+
+@needs_core
+@given(st.integers(1, 256), st.lists(st.integers(0, 2**64 - 1), max_size=4))
+@example(3, [])
+def test_digests_between_two_shards_go_where_python_puts_them(shards, others):
+    edges = [-(-number * 2**64 // shards) for number in range(1, shards)]
+    firsts = [0, 2**64 - 1, *others, *edges, *(edge - 1 for edge in edges)]
+    digests = np.array([[first, 7] for first in firsts], np.uint64)
+    numbers = Hasher(8192, 3, shards).place(digests)[0].tolist()
+    assert numbers == in_python(Hasher(8192, 3, shards)).place(digests)[0].tolist()
+    assert numbers == [first * shards >> 64 for first in firsts]
 
 
 EDGES = [0, 1, *(10**power + step for power in range(1, 10) for step in (-1, 0, 1)), 2**32 - 1]
@@ -273,14 +286,15 @@ def test_of_one_item_added_by_many_threads_one_is_new():
     places = core.places(2**22, 64, 1, None, False)
     bits = core.bits(places, (np.zeros(2**19 + 8, np.uint8),), True)
     bits.allow(10**9)
-    items = [b"%d" % number for number in range(3_000)]
+    items = [b"%d" % number for number in range(500)]
     won: Counter[bytes] = Counter()
-    start = threading.Barrier(4)
+    together = threading.Barrier(4)
 
     def offer():
-        start.wait()
-        new = [item for item in items if bits.try_add(item)]
-        won.update(new)
+        for item in items:
+            together.wait(60)
+            if bits.try_add(item):
+                won[item] += 1
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
