@@ -271,12 +271,14 @@ class Watchdog:
     def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> None:
         """Begin to watch a hold."""
         with self._lock:
-            watch = self._schedule.add(hold, session, runtime)
+            at = self._schedule.add(hold, session, runtime).next_time()
             runs = self._runs
+            if runs and at < self._wake_at:
+                # The next hold, which is due later, need not wake it again: most are over by then.
+                self._wake.put(None)
+                self._wake_at = at
         if not runs:
             start_thread("bloomlock-watchdog", self._run)
-        elif watch.next_time() < self._wake_at:
-            self._wake.put(None)
 
     def remove(self, hold: Hold) -> None:
         """Stop watching a hold."""
@@ -331,7 +333,8 @@ class Watchdog:
             elif now - self._idle_since > IDLE_SECONDS:
                 self._runs = False
                 return False
-            self._wake_at = min(self._schedule.next_time(), now + LONGEST_SLEEP)
+            asked_for = self._wake_at if self._wake_at > now else float("inf")
+            self._wake_at = min(self._schedule.next_time(), asked_for, now + LONGEST_SLEEP)
         for watch, reason in over:
             self._lose(watch, reason)
         for (runtime, _), watches in due.items():

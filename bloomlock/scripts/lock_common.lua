@@ -1,33 +1,30 @@
 -- What the lock scripts share; put before each of them. The rules stand in
 -- bloomlock/locks/protocol/model.py, under the same names.
 -- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
+-- Commands are what a script costs, and then functions that are made and not called. A command
+-- gets whole numbers below 2^53 digit for digit.
 local LIVENESS_MS = 6000
 local FENCE_LIFE_MS = 60000
+local SHARED = string.byte('=')
 
-local time = redis.call('TIME')
+local call = redis.call
+local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 
-local function integer(number)
-    return string.format('%.0f', number)
-end
-
 -- The value of the lock, or false; holders whose lease is over, or whose lock is gone, are dropped.
 local function forget()
-    local value = redis.call('GET', KEYS[1])
-    if not value then
-        return false
-    end
-    if string.sub(value, 1, 1) ~= '=' then
+    local value = call('GET', KEYS[1])
+    if not value or string.byte(value) ~= SHARED then
         return value
     end
-    redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', integer(now_ms))
-    local last = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms)
+    local last = call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
     if last[1] then
-        redis.call('PEXPIREAT', KEYS[1], last[2])
+        call('PEXPIREAT', KEYS[1], last[2])
         return value
     end
-    redis.call('DEL', KEYS[1])
+    call('DEL', KEYS[1])
     return false
 end
 
@@ -35,7 +32,7 @@ local function holds(value, token, group)
     if group == '' then
         return value == token
     end
-    return value == '=' .. group and redis.call('ZSCORE', KEYS[2], token)
+    return value == '=' .. group and call('ZSCORE', KEYS[2], token)
 end
 
 -- Refreshing never shortens a lease: it may be a late copy of an earlier request. A hold that was
@@ -43,38 +40,37 @@ end
 local function set_lease(value, token, group, lease_ms, is_new)
     if group == '' then
         if value ~= token then
-            redis.call('SET', KEYS[1], token, 'PX', lease_ms)
-        elseif is_new or redis.call('PTTL', KEYS[1]) < lease_ms then
+            call('SET', KEYS[1], token, 'PX', lease_ms)
+        elseif is_new or call('PTTL', KEYS[1]) < lease_ms then
             -- Not SET: a server without memory refuses that, and would take the lock from its holder.
-            redis.call('PEXPIRE', KEYS[1], lease_ms)
+            call('PEXPIRE', KEYS[1], lease_ms)
         end
         return
     end
     if not value then
-        redis.call('DEL', KEYS[2])
+        call('DEL', KEYS[2])
     end
-    local before_ms = not is_new and redis.call('ZSCORE', KEYS[2], token) or 0
-    redis.call('ZADD', KEYS[2], integer(math.max(now_ms + lease_ms, before_ms)), token)
-    local last = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-    redis.call('SET', KEYS[1], '=' .. group, 'PXAT', last[2])
-    redis.call('PEXPIREAT', KEYS[2], last[2])
-end
-
--- A clock that was set back leaves the last fence ahead of it: it is kept until it is behind.
-local function keep_fence(fence, lease_ms)
-    local ahead_ms = math.max(0, math.floor(fence / 1000) - now_ms)
-    local life_ms = math.max(FENCE_LIFE_MS, 2 * lease_ms) + ahead_ms
-    redis.call('SET', KEYS[5], integer(fence), 'PX', integer(life_ms))
+    local before_ms = not is_new and call('ZSCORE', KEYS[2], token) or 0
+    call('ZADD', KEYS[2], math.max(now_ms + lease_ms, before_ms), token)
+    local last = call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    call('SET', KEYS[1], '=' .. group, 'PXAT', last[2])
+    call('PEXPIREAT', KEYS[2], last[2])
 end
 
 local function hold(value, token, group, lease_ms, waiters)
     set_lease(value, token, group, lease_ms)
-    local fence = math.max((redis.call('GET', KEYS[5]) or 0) + 1, now_us)
-    keep_fence(fence, lease_ms)
-    return {1, integer(fence), waiters}
+    local fence, life_ms = now_us, math.max(FENCE_LIFE_MS, 2 * lease_ms)
+    local last = call('SET', KEYS[5], fence, 'PX', life_ms, 'GET')
+    if last and last + 0 >= fence then
+        -- Of this very microsecond, or of a clock that was set back: kept until it is behind.
+        fence = last + 1
+        life_ms = life_ms + math.max(0, math.floor(fence / 1000) - now_ms)
+        call('SET', KEYS[5], fence, 'PX', life_ms)
+    end
+    return {1, fence, waiters}
 end
 
--- Whether a message on a channel reaches anybody: '-' is the channel of those who look by themselves.
+-- Whether a message on a channel reaches a client: '-' is the channel of those who look.
 local function hears(channel)
     if channel == '-' then
         return true
@@ -83,27 +79,9 @@ local function hears(channel)
     return reply.err ~= nil or reply[2] ~= 0
 end
 
-local function deaf(record)
-    return 'deaf ' .. record
-end
-
 local function leave(record)
-    redis.call('ZREM', KEYS[3], record)
-    redis.call('ZREM', KEYS[4], record, deaf(record))
-end
-
-local function is_alive(record, ticket)
-    local until_ms = redis.call('ZSCORE', KEYS[4], record)
-    if until_ms then
-        return tonumber(until_ms) > now_ms
-    end
-    return math.floor(ticket / 1000) + LIVENESS_MS > now_ms
-end
-
--- Whether a waiter gets to know of a grant, by the message or by looking. One who was reached when
--- it last asked and is not any more keeps its place; it is dead, or comes back by itself.
-local function is_reached(record, channel, asker)
-    return record == asker or hears(channel) or redis.call('ZSCORE', KEYS[4], deaf(record))
+    call('ZREM', KEYS[3], record)
+    call('ZREM', KEYS[4], record, 'deaf ' .. record)
 end
 
 -- Grants by token, of those the lock was handed to; and whether any waiter goes before a newcomer.
@@ -113,7 +91,7 @@ local function promote(value, asker)
     local start = 0
     local is_behind = false
     while true do
-        local head = redis.call('ZRANGE', KEYS[3], start, start, 'WITHSCORES')
+        local head = call('ZRANGE', KEYS[3], start, start + 1, 'WITHSCORES')
         local record = head[1]
         if not record then
             return granted, is_behind
@@ -126,24 +104,33 @@ local function promote(value, asker)
         if chosen and group ~= chosen then
             start = start + 1
             is_behind = true
-        elseif not is_alive(record, tonumber(head[2])) then
-            leave(record)
-        elseif not is_reached(record, channel, asker) then
-            start = start + 1
-        elseif value and (group == '' or value ~= '=' .. group) then
-            return granted, true
         else
-            leave(record)
-            local waiters = redis.call('EXISTS', KEYS[3])
-            local grant = hold(value, token, group, tonumber(lease_ms), waiters)
-            granted[token] = grant
-            -- A server may forbid announcements; the waiter then finds its grant by looking.
-            redis.pcall('PUBLISH', channel, token .. ' ' .. grant[2] .. ' ' .. grant[3])
-            if group == '' then
+            local marks = call('ZMSCORE', KEYS[4], record, 'deaf ' .. record)
+            local until_ms = marks[1] or math.floor(head[2] / 1000) + LIVENESS_MS
+            if until_ms + 0 <= now_ms then
+                leave(record)
+            elseif not (record == asker or marks[2] or hears(channel)) then
+                -- It was reached when it last asked, and keeps its place.
+                start = start + 1
+            elseif value and (group == '' or value ~= '=' .. group) then
                 return granted, true
+            else
+                call('ZREM', KEYS[3], record)
+                if marks[1] or marks[2] then
+                    call('ZREM', KEYS[4], record, 'deaf ' .. record)
+                end
+                local waiters = (start > 0 or head[3]) and 1 or 0
+                local grant = hold(value, token, group, tonumber(lease_ms), waiters)
+                granted[token] = grant
+                -- A server may forbid announcements; the waiter then finds its grant by looking.
+                local message = string.format('%s %.0f %d', token, grant[2], waiters)
+                redis.pcall('PUBLISH', channel, message)
+                if group == '' then
+                    return granted, true
+                end
+                chosen = group
+                value = '=' .. group
             end
-            chosen = group
-            value = '=' .. group
         end
     end
 end

@@ -5,15 +5,19 @@
 local group, token, record = ARGV[1], ARGV[2], ARGV[3]
 local value = forget()
 local held = holds(value, token, group)
-if held and group ~= '' then
-    redis.call('ZREM', KEYS[2], token)
-    value = forget()
-elseif held then
-    redis.call('DEL', KEYS[1])
-    value = false
-end
 if record ~= '' then
     leave(record)
+end
+if held and group == '' then
+    -- The next holder's token takes the place of this one.
+    if not next((promote(false, ''))) then
+        call('DEL', KEYS[1])
+    end
+    return 1
+end
+if held then
+    call('ZREM', KEYS[2], token)
+    value = forget()
 end
 promote(value, '')
 return held and 1 or 0
