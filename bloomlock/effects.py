@@ -399,46 +399,59 @@ def ends_transaction(commands: Sequence[Command], replies: Replies) -> bool:
     return False
 
 
-def deliver(request: Request | Pipeline, *, repeatable: bool) -> Core[Replies]:
+def deliver(
+    request: Request | Pipeline, *, repeatable: bool, lost: ConnectionLost | None = None
+) -> Core[Replies]:
     """Send a request, again where that is safe, and return its replies.
 
     Safe is: nothing was sent yet, or the commands may be repeated. A time-out has already waited
     long and is followed by one more try only.
 
+    Args:
+        request: What is sent.
+        repeatable: Whether it may be carried out twice.
+        lost: What became of a first try, if that was made already.
+
     Raises:
         ConnectionLost: When the tries are used up.
     """
+    replies: Replies
     for pause in RETRY_PAUSES:
-        try:
-            replies: Replies = yield request
-        except ConnectionLost as lost:
-            if lost.sent and not repeatable:
-                raise
-            if isinstance(lost.cause, redis.exceptions.TimeoutError):
-                if not lost.sent:
-                    raise
-                break
-        else:
-            return replies
+        if lost is None:
+            try:
+                replies = yield request
+            except ConnectionLost as failed:
+                lost = failed
+            else:
+                return replies
+        if lost.sent and not repeatable:
+            raise lost
+        if isinstance(lost.cause, redis.exceptions.TimeoutError):
+            if not lost.sent:
+                raise lost
+            break
+        lost = None
         yield Pause(pause)
     replies = yield request
     return replies
 
 
-def collect(request: Request | Pipeline, *, repeatable: bool) -> Core[Replies]:
+def collect(
+    request: Request | Pipeline, *, repeatable: bool, lost: ConnectionLost | None = None
+) -> Core[Replies]:
     """Like `deliver`, but never raise: each reply that did not come is the ConnectionLost.
 
     Of a command that was not sent it is one that says so.
     """
     try:
-        return (yield from deliver(request, repeatable=repeatable))
-    except ConnectionLost as lost:
+        return (yield from deliver(request, repeatable=repeatable, lost=lost))
+    except ConnectionLost as failed:
         count = request.num_replies
-        written = count if lost.written is None else lost.written
-        unsent = ConnectionLost(lost.cause, sent=False, replies=[])
+        written = count if failed.written is None else failed.written
+        unsent = ConnectionLost(failed.cause, sent=False, replies=[])
         return [
-            *lost.replies,
-            *[lost] * (written - len(lost.replies)),
+            *failed.replies,
+            *[failed] * (written - len(failed.replies)),
             *[unsent] * (count - written),
         ]
 
@@ -472,6 +485,9 @@ class Way(NamedTuple, Generic[Item, T]):
             came instead.
         is_refused: Whether an exception means that nothing was done for its item, so that the
             next way may do it.
+        request: Returns what is sent for one item, and whether it may be repeated; None: `send`
+            takes more than one request.
+        read: Reads the replies to that: the result, or the exception that came instead.
     """
 
     needs: str
@@ -479,6 +495,8 @@ class Way(NamedTuple, Generic[Item, T]):
     is_refused: Callable[[Exception], bool] = lambda error: (
         isinstance(error, redis.exceptions.NoScriptError) or is_missing(error)
     )
+    request: Callable[[Item], tuple[Request, bool]] | None = None
+    read: Callable[[Replies], T | Exception] | None = None
 
 
 def is_missing(error: Exception) -> bool:
@@ -510,6 +528,17 @@ def run_ways(
         ways = ways[1:]
         way = ways[0]
     answers = yield from way.send(items)
+    return (yield from _hand_on(ways, items, answers, missing))
+
+
+def _hand_on(
+    ways: Sequence[Way[Item, T]],
+    items: Sequence[Item],
+    answers: list[T | Exception],
+    missing: set[str],
+) -> Core[list[T | Exception]]:
+    """Let the next way carry out what the first of `ways` has refused."""
+    way = ways[0]
     refused = [
         (index, answer)
         for index, answer in enumerate(answers)
@@ -533,7 +562,20 @@ def run_way(ways: Sequence[Way[Item, T]], item: Item, missing: set[str]) -> Core
     Raises:
         ConnectionLost, redis.exceptions.RedisError: What a way answered instead of a result.
     """
-    (answer,) = yield from run_ways(ways, (item,), missing)
+    way = ways[0]
+    if way.request is None or way.read is None or way.needs in missing:
+        (answer,) = yield from run_ways(ways, (item,), missing)
+    else:
+        # The same as `send`, with a fourth of the calls.
+        request, repeatable = way.request(item)
+        try:
+            replies = yield request
+        except ConnectionLost as lost:
+            replies = yield from collect(request, repeatable=repeatable, lost=lost)
+        answers: list[T | Exception] = [way.read(replies)]
+        if isinstance(answers[0], Exception):
+            answers = yield from _hand_on(ways, (item,), answers, missing)
+        (answer,) = answers
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
@@ -22,6 +22,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from bloomlock.effects import encode_command
 
 from . import redispy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger("bloomlock.runtime")
 
@@ -50,6 +53,7 @@ class Listener:
         self.pool = pool
         self._connection: Any = None
         self._timeout: float | None = None
+        self._read_push: Callable[[], Any]
         self._pid = os.getpid()
 
     def connect(self, seconds: float | None = None) -> None:
@@ -57,11 +61,12 @@ class Listener:
         connection = redispy.open_connection(self.pool, seconds)
         try:
             redispy.send(connection, encode_command("SUBSCRIBE", self.channel))
-            redispy.read_push(connection)
+            read = redispy.push_reader(connection)
+            read()
         except BaseException:
             redispy.close_quietly(connection)
             raise
-        self._connection, self._timeout = connection, None
+        self._connection, self._timeout, self._read_push = connection, None, read
 
     def is_open(self) -> bool:
         """Return whether this process may still use it, as far as is known."""
@@ -70,12 +75,13 @@ class Listener:
     def wait(self, addressee: bytes, seconds: float) -> bytes | None:
         """Return the message to `addressee`, or None when time is up or something may be missed."""
         until = time.monotonic() + seconds
+        start = addressee + b" "
         try:
             if self._connection is None:
                 self.connect(seconds)
                 return None
             while message := self._read(seconds):
-                if message[0] == b"message" and message[2].split(b" ", 1)[0] == addressee:
+                if message[0] == b"message" and message[2].startswith(start):
                     payload: bytes = message[2]
                     return payload
                 seconds = until - time.monotonic()
@@ -91,8 +97,8 @@ class Listener:
             redispy.set_read_timeout(self._connection, seconds)
             self._timeout = seconds
         try:
-            return redispy.read_push(self._connection)
-        except (RedisTimeoutError, TimeoutError):
+            return self._read_push()
+        except TimeoutError:
             return None
 
     def close(self) -> None:

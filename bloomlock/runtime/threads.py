@@ -224,13 +224,21 @@ class Threads:
         """Return a connection that listens, or None if there can be none."""
         pool = self._source(step.key)
         # Of a cluster's nodes only the one that hands the lock on knows who listens there.
-        for listener in [listener for listener in self._listeners if listener.pool is pool]:
-            with contextlib.suppress(ValueError):
-                self._listeners.remove(listener)
-                if listener.is_open():
+        others: list[Listener] = []
+        try:
+            while True:
+                listener = self._listeners.pop()
+                if listener.pool is not pool:
+                    others.append(listener)
+                elif listener.is_open():
                     return listener
-                listener.close()
-        return connect_listener(pool, step.seconds) if step.connect else None
+                else:
+                    listener.close()
+        except IndexError:
+            return connect_listener(pool, step.seconds) if step.connect else None
+        finally:
+            if others:
+                self._listeners += others
 
     def settings_of(self, key: str) -> Mapping[str, Any]:
         """Return the settings of the connections to the server of a key."""

@@ -607,15 +607,28 @@ def test_a_subscribed_connection_beside_the_pool(r, valkey, options):
         pool = client.connection_pool
         made = redispy.open_connection(pool, 5.0)
         redispy.send(made, encode_command("SUBSCRIBE", "c"))
-        assert redispy.read_push(made)[0] == b"subscribe"
+        read = redispy.push_reader(made)
+        assert read()[0] == b"subscribe"
         client.publish("c", "hello")
-        assert redispy.read_push(made) == [b"message", b"c", b"hello"]
+        assert read() == [b"message", b"c", b"hello"]
         redispy.set_read_timeout(made, 0.01)
-        with pytest.raises((redis.TimeoutError, TimeoutError)):
-            redispy.read_push(made)
+        with pytest.raises(TimeoutError):
+            read()
         redispy.set_read_timeout(made, LONG)
         client.publish("c", "again")
-        assert redispy.read_push(made) == [b"message", b"c", b"again"]
+        assert read() == [b"message", b"c", b"again"]
+        # Two in one packet, each longer than a read.
+        long = "x" * 10_000
+        with client.pipeline(transaction=False) as pipeline:
+            pipeline.publish("c", long).publish("c", "last").execute()
+        assert read() == [b"message", b"c", long.encode()]
+        assert read() == [b"message", b"c", b"last"]
+        redispy.send(made, encode_command("GET", "c"))
+        with pytest.raises(ResponseError):
+            read()
+        r.client_kill_filter(_type="pubsub")
+        with pytest.raises((redis.ConnectionError, OSError)):
+            read()
         redispy.close_quietly(made)
         wait_until(lambda: not subscribed(r))
 

@@ -57,6 +57,11 @@ class AcquireRequest(NamedTuple):
     channel: bytes = b""
     provisional_lease_ms: int = 0
 
+    def listening(self, channel: bytes) -> AcquireRequest:
+        """Return the same request with a channel."""
+        token, lease_ms, group, may_join, _, provisional_lease_ms = self
+        return AcquireRequest(token, lease_ms, group, may_join, channel, provisional_lease_ms)
+
     @property
     def granted_ms(self) -> int:
         """The lease a waiter counts on when its grant is announced."""
@@ -335,12 +340,12 @@ def _enqueue(state: LockState, now_us: int, record: bytes, *, is_heard: bool) ->
     until_ms = now_us // 1000 + LIVENESS_MS
     if record in state.queue:
         state.alive[record] = until_ms
+        if is_heard:
+            state.alive.pop(deaf(record), None)
     else:
         # A clock that was set back must not put a newcomer before those who wait.
         state.queue[record] = max([now_us, *(ticket + 1 for ticket in state.queue.values())])
-    if is_heard:
-        state.alive.pop(deaf(record), None)
-    else:
+    if not is_heard:
         state.alive[deaf(record)] = until_ms
 
 

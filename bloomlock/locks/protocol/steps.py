@@ -26,6 +26,7 @@ from bloomlock.effects import (
     ConnectionLost,
     Core,
     Pause,
+    Replies,
     Request,
     Way,
     ask,
@@ -128,7 +129,12 @@ class Change(Generic[Q, R]):
     ) -> None:
         self.script = Script("lock_common", name)
         self.ways: tuple[Way[Call[Q], Answer[R]], ...] = (
-            Way(SCRIPTS, lambda calls: self._by_script(calls, self.by_digest)),
+            Way(
+                SCRIPTS,
+                lambda calls: self._by_script(calls, self.by_digest),
+                request=self._request,
+                read=self._read_one,
+            ),
             Way(SCRIPTS, lambda calls: self._by_script(calls, self._by_source)),
             Way("", self._under_watch),
         )
@@ -150,6 +156,15 @@ class Change(Generic[Q, R]):
         varying = self._varying(call.request)
         opening = self._opening(call.keys, self._constant(call.request), len(varying))
         return opening + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in varying])
+
+    def _request(self, call: Call[Q]) -> tuple[Request, bool]:
+        commands = [self.by_digest(call)]
+        if call.after is not None:
+            commands.append(call.after)
+        return Request(call.keys.lock, commands), call.repeatable
+
+    def _read_one(self, replies: Replies) -> Answer[R] | Exception:
+        return _answer_of(replies, self._read)
 
     def _by_source(self, call: Call[Q]) -> bytes:
         arguments = self._constant(call.request) + self._varying(call.request)
@@ -206,14 +221,20 @@ def _compare_and_delete(name: str, *condition: str) -> Way[Call[ReleaseRequest],
         opening = b"*%d\r\n%b" % (len(words) + 1, encode_arguments(*words))
         return opening, encode_command("EXISTS", keys.queue)
 
-    def send(calls: Sequence[Call[ReleaseRequest]]) -> Core[list[Answer[bool] | Exception]]:
-        commands: list[bytes] = []
-        for keys, request, *_ in calls:
-            opening, exists = encode(keys)
-            commands += (b"%b$%d\r\n%b\r\n" % (opening, len(request.token), request.token), exists)
-        return _exchange(calls, commands, bool)
+    def commands_of(call: Call[ReleaseRequest]) -> tuple[bytes, bytes]:
+        opening, exists = encode(call.keys)
+        token = call.request.token
+        return b"%b$%d\r\n%b\r\n" % (opening, len(token), token), exists
 
-    return Way(name, send)
+    def send(calls: Sequence[Call[ReleaseRequest]]) -> Core[list[Answer[bool] | Exception]]:
+        return _exchange(calls, [each for call in calls for each in commands_of(call)], bool)
+
+    return Way(
+        name,
+        send,
+        request=lambda call: (Request(call.keys.lock, commands_of(call)), call.repeatable),
+        read=lambda replies: _answer_of(replies, bool),
+    )
 
 
 def _exchange(
@@ -222,18 +243,16 @@ def _exchange(
     """Send the command of each call, or each call's command and the one behind it."""
     request = Request(calls[0].keys.lock, commands)
     replies = yield from collect(request, repeatable=calls[0].repeatable)
-    if len(replies) == len(calls):
-        return [each if isinstance(each, Exception) else (read(each), None) for each in replies]
-    return [
-        _error_in(reply, after) or (read(reply), after)
-        for reply, after in zip(replies[::2], replies[1::2], strict=True)
-    ]
+    size = len(replies) // len(calls)
+    return [_answer_of(replies[i : i + size], read) for i in range(0, len(replies), size)]
 
 
-def _error_in(reply: object, after: object) -> Exception | None:
-    if isinstance(reply, Exception):
-        return reply
-    return after if isinstance(after, Exception) else None
+def _answer_of(replies: Replies, read: Callable[[Any], R]) -> Answer[R] | Exception:
+    """Read the reply to a call, and to the command behind it if there was one."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            return reply
+    return read(replies[0]), replies[1] if len(replies) > 1 else None
 
 
 def _read_acquire(reply: Any) -> Granted | Busy:

@@ -94,7 +94,7 @@ class Attempt:
         self._steps = steps
         self._until = float("inf") if until is None else until
         self._clock = clock
-        self._began = clock()
+        self._limit = max(self._until, clock()) + GRACE_SECONDS
         self._answered: float | None = None
         self._look = SHORTEST_LOOK
         self._line: list[Any] = [None]
@@ -111,32 +111,38 @@ class Attempt:
                 any other exception.
         """
         self.begun = True
-        if (limit := self._limit()) < float("inf"):
-            yield Limit(limit, self._line)
+        if self._limit < float("inf"):
+            yield Limit(self._limit, self._line)
         if self._crowded and self._clock() < self._until:
             yield from self._listen(connect=False)
         while True:
             sent = self._clock()
-            answer = yield from self._ask(self.request)
-            if isinstance(answer, Granted):
-                return Obtained(answer, deadline_of(sent, self.request.lease_ms))
+            try:
+                answer = yield from self._steps.acquire(self.request)
+            except (ConnectionLost, *TEMPORARY) as error:
+                self._note_outage(error)
+                yield Pause(OUTAGE_PAUSE)
+                answer = None
+            else:
+                if isinstance(answer, Granted):
+                    return Obtained(answer, deadline_of(sent, self.request.lease_ms))
+                self._answered = self._clock()
             if self._clock() >= self._until:
                 break
             if not self.request.channel:
                 yield from self._listen(connect=True)
             elif answer is not None and (got := (yield from self._wait(answer, sent))):
                 return got
-        if self.request.channel:
-            yield from self.leave_behind()
+        yield from self._leave_queue()
         return None
 
-    def _limit(self) -> float:
-        """Return until when an answer is waited for."""
-        return max(self._until, self._began) + GRACE_SECONDS
+    def _leave_queue(self) -> Core[None]:
+        if self.request.channel:
+            yield from self.leave_behind()
 
     def leave_behind(self) -> Core[None]:
         """Leave after what was sent, but hold up the caller not much beyond its time limit."""
-        seconds = min(CLEANUP_SECONDS, max(0.0, self._limit() - self._clock()))
+        seconds = min(CLEANUP_SECONDS, max(0.0, self._limit - self._clock()))
         yield Behind(self.leave(), self._line, seconds)
 
     def leave(self) -> Core[None]:
@@ -151,26 +157,20 @@ class Attempt:
             return
 
     def _listen(self, *, connect: bool) -> Core[None]:
-        left = self._limit() - self._clock()
+        left = self._limit - self._clock()
         seconds = max(0.0, left) if left < float("inf") else None
         channel = yield Subscribe(self._steps.keys.lock, connect, seconds)
-        self.request = self.request._replace(channel=channel or (NO_CHANNEL if connect else b""))
+        if channel or connect:
+            self.request = self.request.listening(channel or NO_CHANNEL)
 
-    def _ask(self, request: AcquireRequest) -> Core[Granted | Busy | None]:
-        """Ask once; None: the server did not answer, for no longer than a lease so far."""
-        try:
-            answer = yield from self._steps.acquire(request)
-        except (ConnectionLost, *TEMPORARY) as error:
-            now = self._clock()
-            if self._answered is None and not isinstance(error, ConnectionLost):
-                self._answered = now
-            longest_s = request.lease_ms / 1000
-            if self._answered is None or now - self._answered > longest_s or now >= self._until:
-                raise (error.cause if isinstance(error, ConnectionLost) else error) from None
-            yield Pause(OUTAGE_PAUSE)
-            return None
-        self._answered = self._clock()
-        return answer
+    def _note_outage(self, error: Exception) -> None:
+        """Raise what the server did if it has not answered for longer than a lease."""
+        now = self._clock()
+        if self._answered is None and not isinstance(error, ConnectionLost):
+            self._answered = now
+        longest_s = self.request.lease_ms / 1000
+        if self._answered is None or now - self._answered > longest_s or now >= self._until:
+            raise (error.cause if isinstance(error, ConnectionLost) else error) from None
 
     def _wait(self, busy: Busy, sent: float) -> Core[Obtained | None]:
         request = self.request
@@ -186,13 +186,13 @@ class Attempt:
         payload = yield NextMessage(request.token, max(0.0, seconds))
         if payload is None:
             return None
-        grant = read_payload(payload)[1]
-        if grant.fence <= busy.fence:
+        fence = read_payload(payload)[1].fence
+        if fence <= busy.fence:
             return None
-        now = self._clock()
-        if now >= (end := deadline_of(sent, request.granted_ms + SLICE_MS)):
+        now, granted_ms = self._clock(), request.granted_ms
+        if now >= (end := deadline_of(sent, granted_ms + SLICE_MS)):
             return None
         # Where one waited others will; a release that knows that takes one trip instead of two.
-        grant = grant._replace(waiters=True)
+        grant = Granted(fence, waiters=True)
         # A renewal whose reply is lost may have shortened the lease to its usual length.
-        return Obtained(grant, min(end, deadline_of(now, request.granted_ms)))
+        return Obtained(grant, min(end, deadline_of(now, granted_ms)))
