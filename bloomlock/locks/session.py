@@ -91,10 +91,11 @@ class Holdings:
 
     def own(self, owner: object) -> Hold | None:
         """Return what an owner acquired last, lost or not; none that a parent process acquired."""
-        if owner not in self._holds:
-            return None
-        held = [hold for hold in self._holds.get(owner, ()) if hold.pid == os.getpid()]
-        return held[-1] if held else None
+        pid = os.getpid()
+        for hold in reversed(self._holds.get(owner, ())):
+            if hold.pid == pid:
+                return hold
+        return None
 
     def mine(self, owner: object) -> Hold | None:
         """Return an owner's hold: what it acquired, or what it is the heir of."""
@@ -124,16 +125,18 @@ class Holdings:
             self._holds[owner] = (*self._holds.get(owner, ()), hold)
             self._owners[hold] = owner
 
+    def is_only(self, hold: Hold) -> bool:
+        """Return whether there is a hold and no other."""
+        return len(self._owners) == 1 and hold in self._owners
+
     def rivals(self, hold: Hold) -> list[Hold]:
         """Return all other holds that are not known to be lost."""
-        if len(self._owners) == 1:
-            return []
         return [other for other in self._all() if other is not hold and not other.lost]
 
     def forget_lost(self, owner: object) -> None:
         """Forget the lost holds of an owner that has a newer one."""
         holds = self._holds.get(owner, ())
-        for hold in holds[:-1] if len(holds) > 1 else ():
+        for hold in holds[:-1]:
             if hold.lost:
                 self.drop(hold)
 
@@ -162,21 +165,23 @@ class Holdings:
                 hold.count -= 1
                 return hold.count
             stop(hold)
-            self.drop(hold)
+            self._forget(hold)
             return 0
 
     def drop(self, hold: Hold) -> None:
         """Forget a hold, however often it is counted."""
         with _guard:
-            if hold not in self._owners:
-                return
-            owner = self._owners.pop(hold)
-            held = self._holds[owner]
-            rest = tuple(other for other in held if other is not hold) if len(held) > 1 else ()
-            if rest:
-                self._holds[owner] = rest
-            else:
-                del self._holds[owner]
+            if hold in self._owners:
+                self._forget(hold)
+
+    def _forget(self, hold: Hold) -> None:
+        owner = self._owners.pop(hold)
+        held = self._holds[owner]
+        rest = tuple(other for other in held if other is not hold) if len(held) > 1 else ()
+        if rest:
+            self._holds[owner] = rest
+        else:
+            del self._holds[owner]
 
     def tokens(self) -> set[bytes]:
         """Return the tokens of all holds."""
@@ -337,8 +342,9 @@ class LockSession:
         self._watch(hold)
         if self.options.observer is not None:
             self.events.report(LockEvent("acquired", self.name, hold.fence, now - began))
-        self._lose_rivals(hold)
-        self.holdings.forget_lost(owner)
+        if not self.holdings.is_only(hold):
+            self._lose_rivals(hold)
+            self.holdings.forget_lost(owner)
         return True
 
     def _lose_rivals(self, hold: Hold) -> None:
