@@ -98,7 +98,7 @@ class Listener:
             self._timeout = seconds
         try:
             return self._read_push()
-        except TimeoutError:
+        except RedisTimeoutError:
             return None
 
     def close(self) -> None:

@@ -643,7 +643,7 @@ def test_a_subscribed_connection_beside_the_pool(r, valkey, options):
         client.publish("c", "hello")
         assert read() == [b"message", b"c", b"hello"]
         redispy.set_read_timeout(made, 0.01)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(redis.TimeoutError):
             read()
         redispy.set_read_timeout(made, LONG)
         client.publish("c", "again")
