@@ -43,7 +43,6 @@ LONGEST_LINE = 64
 SHORTEST_READ_S = 0.001
 NO_RETRY = Retry(NoBackoff(), 0)
 MESSAGE_BUFFER = 4096
-_NOTHING = object()
 
 # Connections for threads.
 
@@ -107,20 +106,18 @@ def _read_managed_reply(connection: Connection) -> Any:
 def push_reader(connection: Connection) -> Callable[[], Any]:
     """Return a function that reads the next message of a connection; nothing else may read there.
 
-    It reads the connection's socket itself, with four calls where redis-py has sixteen. It raises
-    an error that is a reply, and OSError; see `set_read_timeout`.
+    It reads the connection's socket itself, with five calls where redis-py has sixteen. It raises
+    an error that is a reply, and what redis-py does; see `set_read_timeout`.
     """
-    receive, buffer = connection._sock.recv_into, bytearray(MESSAGE_BUFFER)  # noqa: SLF001 - there is no public way
+    sock, buffer = connection._sock, bytearray(MESSAGE_BUFFER)  # noqa: SLF001 - there is no public way
     reader = hiredis.Reader(
-        protocolError=InvalidResponse, replyError=ResponseError, notEnoughData=_NOTHING
+        protocolError=InvalidResponse, replyError=ResponseError, notEnoughData=NOT_ENOUGH_DATA
     )
     feed, gets = reader.feed, reader.gets
 
     def read() -> Any:
-        while (message := gets()) is _NOTHING:
-            if not (size := receive(buffer)):
-                raise RedisConnectionError("Connection closed by server.")
-            feed(buffer, 0, size)  # type: ignore[arg-type]  # as redis-py does it
+        while (message := gets()) is NOT_ENOUGH_DATA:
+            feed(buffer, 0, _receive(sock, buffer))  # type: ignore[arg-type]  # as redis-py does it
         if isinstance(message, ResponseError):
             raise message
         return message

@@ -226,19 +226,22 @@ class Threads:
         # Of a cluster's nodes only the one that hands the lock on knows who listens there.
         others: list[Listener] = []
         try:
-            while True:
-                listener = self._listeners.pop()
+            while (listener := self._take_listener()) is not None:
                 if listener.pool is not pool:
                     others.append(listener)
                 elif listener.is_open():
                     return listener
                 else:
                     listener.close()
-        except IndexError:
-            return connect_listener(pool, step.seconds) if step.connect else None
         finally:
-            if others:
-                self._listeners += others
+            self._listeners += others
+        return connect_listener(pool, step.seconds) if step.connect else None
+
+    def _take_listener(self) -> Listener | None:
+        try:
+            return self._listeners.pop()
+        except IndexError:
+            return None
 
     def settings_of(self, key: str) -> Mapping[str, Any]:
         """Return the settings of the connections to the server of a key."""

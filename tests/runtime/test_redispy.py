@@ -122,37 +122,6 @@ def test_commands_are_sent_as_they_are_and_replies_come_as_bytes(valkey, options
         client.connection_pool.release(made)
 
 
-def test_a_push_message_before_a_reply_goes_to_redis_py(r, valkey):
-    seen = []
-    with redis.Redis.from_url(valkey, protocol=3) as client:
-        made = client.connection_pool.get_connection()
-        made._parser.set_invalidation_push_handler(seen.append)
-        read = redispy.reply_reader(client.connection_pool)
-        redispy.send(made, encode_command("CLIENT", "TRACKING", "ON", "BCAST"))
-        assert read(made) == b"OK"
-        r.set("a", "1")
-        redispy.send(made, PING)
-        assert read(made) == b"PONG"
-        assert [each[0] for each in seen] == [b"invalidate"]
-        made.disconnect()
-        client.connection_pool.release(made)
-
-
-def test_a_server_that_is_silent_or_gone_while_a_reply_is_read(r, valkey):
-    with redis.Redis.from_url(valkey, socket_timeout=0.05) as client:
-        made = client.connection_pool.get_connection()
-        read = redispy.reply_reader(client.connection_pool)
-        redispy.send(made, encode_command("BLPOP", "nothing", 0))
-        with pytest.raises(redis.TimeoutError, match="Timeout reading from"):
-            read(made)
-        assert made._sock is not None, "the reader closed the connection"
-        r.client_kill_filter(_type="normal", skipme=True)
-        with pytest.raises(redis.ConnectionError):
-            read(made)
-        made.disconnect()
-        client.connection_pool.release(made)
-
-
 @pytest.mark.parametrize("options", [{}, {"protocol": 3}, {"decode_responses": True}], ids=str)
 def test_the_same_for_asyncio(valkey, options):
     async def run():
