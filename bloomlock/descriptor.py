@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from . import blocked, sizing
+from . import blocked, native, sizing
 from .errors import ConfigurationError, FilterMismatchError
 from .hashing import (
     DIGEST_BYTES,
@@ -19,6 +19,7 @@ from .hashing import (
     MIN_KEY_BYTES,
     Hasher,
     HashKey,
+    Unplaced,
     check_key,
     check_seeds,
     key_difference,
@@ -32,6 +33,7 @@ from .sizing import (
     MAX_SHARD_BITS,
     MAX_SHARDS,
     MEMORY,
+    NATIVE,
     Optimize,
     Size,
     check_capacity,
@@ -52,6 +54,9 @@ copied keeps the format it has, so that clients of either version go on with it.
 
 KEYED_FORMAT = 2
 """Of a filter with a key, and format 1 of one without: k follows from capacity and error rate."""
+
+MAX_NATIVE_BITS = 2**37
+"""More than 2^30 items take at any rate."""
 
 GENERATION_BITS = 48
 HEADER_BYTES = 8
@@ -93,6 +98,15 @@ def header_of(generation: int) -> int:
     return _MAGIC | generation
 
 
+def generation_of(header: int) -> int:
+    """Return the generation that a header has.
+
+    >>> generation_of(header_of(0xABC)) == 0xABC
+    True
+    """
+    return header & (1 << GENERATION_BITS) - 1
+
+
 def is_header(value: int) -> bool:
     """Return whether the first 64 bits of a string are a filter's header."""
     return value >> 56 == _MAGIC >> 56
@@ -112,8 +126,8 @@ class Descriptor:
         error_rate: False-positive rate at that fill, p.
         size: Bits, hash functions and shards.
         seeds: One Murmur3 seed for each hash function; None: default hashing.
-        layout: Where the bits of an item may lie: "classic", anywhere in its shard, or "blocked",
-            in one block of 64 bytes.
+        layout: Where the bits of an item may lie: "classic", anywhere in its shard, "blocked", in
+            one block of 64 bytes, or "native", where the server puts them (BF.*).
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "creating" while shards are initialised; "copying" while a copy fills.
         cleared: Whether the generation began with a clear. False: no filter was there, or it had
@@ -139,6 +153,11 @@ class Descriptor:
         return header_of(self.generation)
 
     @property
+    def is_native(self) -> bool:
+        """Whether the server has the filter itself (BF.*), and places the items."""
+        return self.layout == NATIVE
+
+    @property
     def formulas(self) -> Formulas:
         """Rates and estimates as they hold for its layout."""
         return LAYOUTS[self.layout]
@@ -147,6 +166,9 @@ class Descriptor:
         """Return the chance that an item never added finds all its bits set."""
         size = self.size
         rate = self.formulas.error_rate_at_fill(fill_ratio, size.num_hashes)
+        if self.is_native:
+            # Instead of filling up it grows.
+            return min(rate, self.error_rate)
         if self.layout != CLASSIC or self.seeds:
             return rate
         whole = sizing.whole_collisions(fill_ratio, size.shard_bits, size.num_hashes)
@@ -155,6 +177,8 @@ class Descriptor:
     def hasher(self) -> Hasher:
         """Return the hasher that places items in this filter; its key has to be known."""
         size, key = self.size, self.key
+        if self.is_native:
+            return Unplaced(size.shard_bits, size.num_hashes, size.shards)
         if key is not None and key.secret is None:
             raise ConfigurationError("the filter has a key, which was not given")
         return Hasher(
@@ -207,8 +231,24 @@ class Wanted:
         key: object = None,
         num_hashes: object = None,
         optimize: object = None,
+        native: bool = False,
     ) -> Wanted:
-        """Check every parameter; raises ConfigurationError on the first that is not usable."""
+        """Check every parameter; raises ConfigurationError on the first that is not usable.
+
+        A `native` filter is one that the server has itself.
+        """
+        if native:
+            check_layout(layout)
+            given = {"seeds": seeds, "num_hashes": num_hashes, "optimize": optimize}
+            defaults = {"layout": CLASSIC}
+            for name, value in {"layout": layout, **given}.items():
+                default = defaults.get(name)
+                if value != default:
+                    raise ConfigurationError(
+                        f"{name} must be {default!r}, the default, with strategy='native', where "
+                        f"the server hashes the items and places their bits, not {value!r:.80}"
+                    )
+            refuse_key(key)
         if key is not None and seeds is not None:
             raise ConfigurationError(
                 "seeds must be None with a key, which all offsets of an item come from, "
@@ -229,7 +269,7 @@ class Wanted:
             check_error_rate(error_rate),
             check_seeds(seeds),
             check_shards(shards),
-            check_layout(layout, seeds),
+            NATIVE if native else check_layout(layout, seeds),
             check_key(key),
             check_num_hashes(num_hashes, float(error_rate)),  # type: ignore[arg-type]  # checked above
             check_optimize(optimize),
@@ -272,7 +312,9 @@ class Wanted:
             seeded=self.seeds is not None,
         )
         size = size_for(shards=self.shards)
-        if self.shards is None and (shards := usual_shards(size)) > size.shards:
+        # What the server has itself is no string that bitmaps are merged into.
+        is_split = self.shards is None and self.layout != NATIVE
+        if is_split and (shards := usual_shards(size)) > size.shards:
             size = size_for(shards=shards)
         return size
 
@@ -306,6 +348,15 @@ class Wanted:
             )
         other_key = key_difference(stored.key, self.key, opens=False)
         return found if other_key is None else [*found, other_key]
+
+
+def refuse_key(key: object) -> None:
+    """Raise ConfigurationError if there is a key, for a filter that the server has itself."""
+    if key is not None:
+        raise ConfigurationError(
+            "key must be None with strategy='native', where the server hashes the items and takes "
+            "no key"
+        )
 
 
 def encode(descriptor: Descriptor) -> dict[str, str]:
@@ -391,8 +442,13 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     written_as = _whole(fields, "format", FORMAT)
     if written_as < FORMAT and (written_as == KEYED_FORMAT) != (KEY in fields):
         raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT}, and none to format 1")
+    is_native = fields["layout"] == NATIVE
+    if is_native and (written_as < FORMAT or KEY in fields or fields["seeds"]):
+        raise ConfigurationError(
+            f"layout {NATIVE!r} has format {FORMAT}, and neither key nor seeds"
+        )
     size = Size(
-        _whole(fields, "shard_bits", MAX_SHARD_BITS),
+        _whole(fields, "shard_bits", MAX_NATIVE_BITS if is_native else MAX_SHARD_BITS),
         _whole(fields, "num_hashes", MAX_HASHES),
         _whole(fields, "shards", MAX_SHARDS),
     )
@@ -410,7 +466,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         check_error_rate(float(fields["error_rate"])),
         size,
         seeds,
-        check_layout(fields["layout"], seeds),
+        NATIVE if is_native else check_layout(fields["layout"], seeds),
         _whole(fields, "generation", 2**GENERATION_BITS - 1),
         fields["state"],
         fields.get(CLEARED) == "1",
@@ -502,7 +558,7 @@ class Formulas(Protocol):
         """Return the standard deviation of `estimate_count` at capacity."""
 
 
-LAYOUTS: Mapping[str, Formulas] = {CLASSIC: sizing, BLOCKED: blocked}
+LAYOUTS: Mapping[str, Formulas] = {CLASSIC: sizing, BLOCKED: blocked, NATIVE: native}
 
 
 def check_layout(layout: object, seeds: object = None) -> str:
@@ -511,8 +567,9 @@ def check_layout(layout: object, seeds: object = None) -> str:
     >>> check_layout("blocked")
     'blocked'
     """
-    if not isinstance(layout, str) or layout not in LAYOUTS:
-        known = " or ".join(map(repr, LAYOUTS))
+    choices = [name for name in LAYOUTS if name != NATIVE]
+    if not isinstance(layout, str) or layout not in choices:
+        known = " or ".join(map(repr, choices))
         raise ConfigurationError(f"layout must be {known}, not {layout!r:.80}")
     if layout == BLOCKED and seeds is not None:
         raise ConfigurationError(

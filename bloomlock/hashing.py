@@ -430,6 +430,42 @@ class Hasher:
         return _modulo(places, bits)
 
 
+class Unplaced(Hasher):
+    """What stands in for a hasher where the server hashes the items itself (BF.*).
+
+    It decides on the shard, as any other, and a row is the item and not its offsets.
+    """
+
+    def __init__(self, shard_bits: int, num_hashes: int, shards: int = 1) -> None:
+        """Keep the shape."""
+        super().__init__(shard_bits, num_hashes, shards)
+        self.compiled = None
+
+    def locate(self, data: bytes) -> tuple[int, list[int]]:
+        """Return the shard and the item.
+
+        >>> Unplaced(1000, 7).locate(b"a")
+        (0, b'a')
+        """
+        if self.shards == 1:
+            return 0, cast("list[int]", data)
+        h1, _ = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
+        return (h1 * self.shards) >> 64, cast("list[int]", data)
+
+    def digests(self, items: Sequence[bytes]) -> Words:
+        """Return the items as an array of objects."""
+        rows = np.empty(len(items), object)
+        rows[:] = list(items)
+        return cast("Words", rows)
+
+    def place(self, digests: Words) -> tuple[Words, Words]:
+        """Return the shards of many items, and the items."""
+        if self.shards == 1:
+            return np.zeros(len(digests), np.uint64), digests
+        halves = _halves(mmh3_x64_128_digest(item) for item in digests.tolist())
+        return self._shards_of(np.ascontiguousarray(halves[:, 0])), digests
+
+
 def _modulo(words: Words, divisor: np.uint64) -> Words:
     # NumPy divides by one number with vector instructions, but has none for the remainder.
     remainder: Words = words - words // divisor * divisor

@@ -154,6 +154,17 @@ def copy_key(bits_key: str) -> str:
     return f"{bits_key}:copy"
 
 
+def native_key(bits_key: str, generation: int) -> str:
+    """Return the key of the Bloom filter that the server has itself for the shard at `bits_key`.
+
+    Each generation has its own, so an update of another generation finds no key.
+
+    >>> native_key(FilterKeys("pages").bits(3), 0xABC)
+    'bloomlock:{pages/3}:bits:native:000000000abc'
+    """
+    return f"{bits_key}:native:{generation:012x}"
+
+
 def merge_keys(bits_key: str) -> tuple[str, str]:
     """Return the keys that exist while a script merges bits into the shard at `bits_key`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -13,7 +14,6 @@ import redis
 import servers
 
 from bloomlock import server
-from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,17 +100,29 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def valkey() -> Iterator[str]:
+def running() -> Iterator[servers.Running]:
+    """The servers of all tests."""
+    with contextlib.ExitStack() as stack:
+        yield servers.Running(stack)
+
+
+@pytest.fixture
+def bloom(request: pytest.FixtureRequest) -> bool:
+    """Whether the test's servers have BF.*: where one of its parameters is "native"."""
+    spec = getattr(request.node, "callspec", None)
+    return spec is not None and any(value == "native" for value in spec.params.values())
+
+
+@pytest.fixture
+def valkey(running: servers.Running, bloom: bool) -> str:
     """URL of the Valkey that bloomlock embeds."""
-    with PrivateServer(binary=servers.require_server("valkey")) as private:
-        yield private.url
+    return running.url("valkey", bloom=bloom)
 
 
-@pytest.fixture(scope="session", params=servers.KINDS)
-def server_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """URL of a server of each kind, one after the other."""
-    with PrivateServer(binary=servers.require_server(request.param)) as private:
-        yield private.url
+@pytest.fixture(params=servers.KINDS)
+def server_url(request: pytest.FixtureRequest, running: servers.Running, bloom: bool) -> str:
+    """URL of a server of each kind."""
+    return running.url(request.param, bloom=bloom)
 
 
 @pytest.fixture

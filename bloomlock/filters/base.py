@@ -46,7 +46,10 @@ class Parameters:
 
     @property
     def layout(self) -> str:
-        """Where the bits of an item lie: "classic", anywhere in its shard; "blocked", together."""
+        """Where the bits of an item lie: "classic", anywhere in its shard; "blocked", together.
+
+        "native", where the server puts them, with the strategy of that name.
+        """
         return self._descriptor.layout
 
     @property
@@ -60,7 +63,7 @@ class Parameters:
         return self._descriptor.size.shards
 
     def _shape(self) -> str:
-        layout = "" if self.layout == "classic" else f", {self.layout}"
+        layout = f", {self.layout}" if self.layout == "blocked" else ""
         keyed = "" if self.key_kind is None else f", {self.key_kind} key"
         shards = "1 shard" if self.shards == 1 else f"{self.shards} shards"
         return (

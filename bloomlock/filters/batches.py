@@ -59,6 +59,11 @@ def check_route(state: FilterState, route: object) -> None:
         raise ConfigurationError(
             f"route must be {', '.join(map(repr, routes[:-1]))} or {routes[-1]!r}, not {route!r}"
         )
+    if state.strategy.is_native and route not in ("auto", "items"):
+        raise ConfigurationError(
+            "route must be 'auto' or 'items' with strategy 'native', which sends items and not "
+            f"their bits, not {route!r}"
+        )
     if state.strategy.is_exclusive and route not in ("auto", "items"):
         raise ConfigurationError(
             f"route must be 'auto' or 'items' with strategy {state.strategy.name!r}, which keeps "
@@ -95,7 +100,7 @@ def choose(
 ) -> Chosen:
     """Return how a chunk of `count` items reaches the server."""
     others, own = state.for_batches, state.strategy
-    if route == "items" or own.is_exclusive:
+    if route == "items" or own.is_exclusive or own.is_native:
         return Chosen(own)
     # Where bits lie anywhere another route begins far beyond what goes without arrays.
     few = count * view.descriptor.size.num_hashes <= own.few_bits and not view.shards[0].block_bits

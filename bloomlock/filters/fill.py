@@ -15,7 +15,6 @@ from redis.exceptions import RedisError
 
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import Core, ask, encode_command
-from bloomlock.parallel import in_parallel
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies.base import header_command, header_from_bytes
 
@@ -23,17 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from bloomlock.descriptor import Descriptor
-    from bloomlock.strategies import Shard
 
     from .generation import View
 
 logger = logging.getLogger("bloomlock")
 
 SAMPLE_BYTES = 64 * 1024
-COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
-"""About 2 ms of the server's time."""
-
-COMMANDS_PER_TRIP = 8
 NEARLY_FULL = 0.9
 FEWEST_BETWEEN_LOOKS = 8
 SHARES = 64
@@ -121,6 +115,16 @@ class FillWatch(LockOwner):
         few; see `counting`.
         """
         now = self._clock() if self._clock is not None else 0.0
+        if view.contents.is_counted:
+            counted = yield from view.contents.count(view.descriptor, view.shards)
+            if counted is None:
+                self._until_look = 1
+                return
+            self._judge(
+                view.descriptor.capacity, counted.items, 0.0, "the filter takes more memory"
+            )
+            self._stale_at = now + FRESH_SECONDS
+            return
         counting = self.counting(view.descriptor)
         part = next(counting)
         with contextlib.suppress(StopIteration):
@@ -158,7 +162,13 @@ class FillWatch(LockOwner):
                 break
         self._judge(descriptor.capacity, count, deviation)
 
-    def _judge(self, capacity: int, count: float, deviation: float) -> None:
+    def _judge(
+        self,
+        capacity: int,
+        count: float,
+        deviation: float,
+        beyond: str = "the false-positive rate rises quickly",
+    ) -> None:
         # Four deviations, so that the last items of a filter filled exactly to capacity still fit.
         free = capacity + 4 * deviation - count
         self.full = free < 0
@@ -167,21 +177,21 @@ class FillWatch(LockOwner):
             self._until_look = max(1, int(free) // SHARES)
         else:
             self._until_look = max(FEWEST_BETWEEN_LOOKS, int(capacity - count) // 16)
-        self._say(count / capacity, capacity)
+        self._say(count / capacity, capacity, beyond)
 
-    def _say(self, ratio: float, capacity: int) -> None:
+    def _say(self, ratio: float, capacity: int, beyond: str) -> None:
         level = 1.0 if self.full else NEARLY_FULL if ratio >= NEARLY_FULL else 0.0
         with self._lock:
             said, self._said = self._said, max(level, self._said)
         if level > said:
             state = "full" if self.full else "nearly full"
             logger.warning(
-                "filter %r is %s: about %d %% of its capacity of %d items; beyond it the "
-                "false-positive rate rises quickly",
+                "filter %r is %s: about %d %% of its capacity of %d items; beyond it %s",
                 self._name,
                 state,
                 round(100 * ratio),
                 capacity,
+                beyond,
             )
 
 
@@ -209,32 +219,3 @@ def _deviation(descriptor: Descriptor, counted: int, sampled: int) -> float:
         capacity * counted / shards, size.shard_bits * counted, size.num_hashes, sampled * counted
     )
     return math.hypot(within * shards / counted, math.sqrt(capacity * (shards / counted - 1)))
-
-
-def count_bits(view: View) -> Core[int | None]:
-    """Count the set bits of all shards; None if the filter changed meanwhile.
-
-    Cost: all bitmaps are read by the server, at most 16 MiB in one command; one round trip for
-    each 128 MiB.
-    """
-    size = (view.descriptor.size.shard_bits + 7) // 8
-    most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // size)
-    counts = yield from in_parallel([_count_shard(shard, size) for shard in view.shards], most)
-    return None if None in counts else sum(count or 0 for count in counts)
-
-
-def _count_shard(shard: Shard, size: int) -> Core[int | None]:
-    total, key = 0, shard.key
-    starts = range(HEADER_BYTES, HEADER_BYTES + size, COUNTED_BYTES_PER_COMMAND)
-    commands = [
-        encode_command("BITCOUNT", key, start, start + COUNTED_BYTES_PER_COMMAND - 1)
-        for start in starts
-    ]
-    for trip in range(0, len(commands), COMMANDS_PER_TRIP):
-        *counts, start = yield from ask(
-            key, *commands[trip : trip + COMMANDS_PER_TRIP], header_command(key)
-        )
-        if header_from_bytes(start) != shard.header:
-            return None
-        total += sum(counts)
-    return total

@@ -16,10 +16,14 @@ from bloomlock.sizing import BLOCKED, HEADER_BITS
 from bloomlock.strategies import Shard
 from bloomlock.strategies.bitmap import image_bytes
 
+from .contents import contents_of
+
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.hashing import Hasher
     from bloomlock.keys import FilterKeys
+
+    from .contents import Contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class View:
         header: What every shard starts with.
         hasher: Places items.
         shards: Where the bits are.
+        contents: What the shards hold.
         image_bytes: Length of all shards' strings together.
     """
 
@@ -38,6 +43,7 @@ class View:
     header: int
     hasher: Hasher
     shards: tuple[Shard, ...]
+    contents: Contents
     image_bytes: int
 
     @classmethod
@@ -51,7 +57,8 @@ class View:
             for n in range(size.shards)
         )
         whole = sum(map(image_bytes, shards))
-        return cls(descriptor, header, descriptor.hasher(), shards, whole)
+        contents = contents_of(descriptor)
+        return cls(descriptor, header, descriptor.hasher(), shards, contents, whole)
 
 
 def new_generation() -> int:

@@ -10,12 +10,12 @@ from redis.exceptions import ResponseError
 from bloomlock.effects import Core, ask, encode_command
 from bloomlock.parallel import in_parallel
 
-from .fill import count_bits
 from .state import in_one_generation
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
 
+    from .contents import Counted
     from .generation import View
     from .state import FilterState
 
@@ -37,9 +37,10 @@ class FilterInfo:
         shards: Redis strings the bits are spread over.
         generation: Changes whenever the filter is cleared or replaced.
         strategy: How this object's updates reach Redis.
-        bits_set: Bits that are 1.
+        bits_set: Bits that are 1; with strategy "native" computed from the number of items.
         fill_ratio: bits_set / num_bits; at capacity about one half, less in the blocked layout.
-        estimated_count: Distinct items added, estimated from the set bits.
+        estimated_count: Distinct items added, estimated from the set bits; with strategy "native"
+            those that were answered as new, which the server counts.
         current_error_rate: Chance that an item never added is taken for a seen one, now.
         memory_bytes: What the server says the keys take; 0 where it does not say.
         route: The route that `route="auto"` took for this object's last batch with a choice; empty:
@@ -66,10 +67,15 @@ class FilterInfo:
 
     @classmethod
     def of(
-        cls, descriptor: Descriptor, bits_set: int, name: str, strategy: str, memory_bytes: int
+        cls,
+        descriptor: Descriptor,
+        counted: Counted,
+        name: str,
+        strategy: str,
+        memory_bytes: int,
     ) -> FilterInfo:
-        """Return what follows from the parameters and the number of set bits."""
-        size, formulas = descriptor.size, descriptor.formulas
+        """Return what follows from the parameters and how full the filter is."""
+        size, bits_set = descriptor.size, counted.bits_set
         fill_ratio = bits_set / size.num_bits
         return cls(
             name=name,
@@ -85,9 +91,7 @@ class FilterInfo:
             strategy=strategy,
             bits_set=bits_set,
             fill_ratio=fill_ratio,
-            estimated_count=round(
-                formulas.estimate_count(bits_set, size.num_bits, size.num_hashes)
-            ),
+            estimated_count=counted.items,
             current_error_rate=descriptor.error_rate_at_fill(fill_ratio),
             memory_bytes=memory_bytes,
         )
@@ -99,29 +103,30 @@ def info(state: FilterState) -> Core[FilterInfo]:
     Cost: the server reads the whole bitmap once, at most 16 MiB in one command; two round trips,
     and one more for each 128 MiB.
     """
-    view, bits_set = yield from _counted(state)
+    view, counted = yield from _counted(state)
     memory = yield from _memory(state, view)
-    known = FilterInfo.of(view.descriptor, bits_set, state.keys.name, state.strategy.name, memory)
+    known = FilterInfo.of(view.descriptor, counted, state.keys.name, state.strategy.name, memory)
     return replace(known, route=state.routes.chosen)
 
 
 def count(state: FilterState) -> Core[int]:
     """Return the estimated number of distinct items. Cost: as `info`."""
-    view, bits_set = yield from _counted(state)
-    size, formulas = view.descriptor.size, view.descriptor.formulas
-    return round(formulas.estimate_count(bits_set, size.num_bits, size.num_hashes))
+    _, counted = yield from _counted(state)
+    return counted.items
 
 
-def _counted(state: FilterState) -> Core[tuple[View, int]]:
-    def counted(view: View) -> Core[tuple[View, int] | None]:
-        bits_set = yield from count_bits(view)
-        return None if bits_set is None else (view, bits_set)
+def _counted(state: FilterState) -> Core[tuple[View, Counted]]:
+    def count_now(view: View) -> Core[tuple[View, Counted] | None]:
+        counted = yield from view.contents.count(view.descriptor, view.shards)
+        return None if counted is None else (view, counted)
 
-    return (yield from in_one_generation(state, counted))
+    return (yield from in_one_generation(state, count_now))
 
 
 def _memory(state: FilterState, view: View) -> Core[int]:
-    keys = (state.keys.meta, *(shard.key for shard in view.shards))
+    keys = [state.keys.meta]
+    for shard in view.shards:
+        keys += [shard.key, *view.contents.keys(shard.key, view.header)]
     asked = [ask(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
     try:
         sizes = yield from in_parallel(asked)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, Wanted
@@ -42,14 +43,17 @@ from bloomlock.keys import copy_key, stripe_fence
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
 
+from .contents import SERVERS_OWN
 from .storage import (
     Changed,
     Found,
+    Remains,
     complete,
     look,
     look_and_watch,
     look_for_remains,
     refuse_wrong_length,
+    unlink_with_contents,
     write,
 )
 
@@ -77,17 +81,20 @@ def attach(
     *,
     recreate: bool,
     key: HashKey | None = None,
+    native: bool = False,
 ) -> Core[Descriptor]:
     """Return the descriptor of the filter, creating the filter where it is missing.
 
     Without `wanted` it only attaches, to a filter with this `key`. A filter of which a part is gone
-    is a FilterLostError, or starts anew (`recreate`).
+    is a FilterLostError, or starts anew (`recreate`). A filter that the server has itself is for
+    `native` clients alone.
 
     Cost: one round trip if the filter is there, two if it has several shards.
     """
 
     def decide(found: Found, broken: set[int]) -> Descriptor | None:
         if found.descriptor is not None:
+            _refuse_other_contents(keys, native, found.descriptor)
             _refuse_other(keys, wanted, key, found.descriptor)
         gone = _what_is_gone(found, broken)
         if gone is None and found.descriptor is not None:
@@ -107,12 +114,15 @@ def attach(
     return (yield from _decide_and_write(keys, decide, adds_memory=True))
 
 
-def renew(keys: FilterKeys, generation: int, key: HashKey | None) -> Core[Descriptor]:
+def renew(
+    keys: FilterKeys, generation: int, key: HashKey | None, *, native: bool = False
+) -> Core[Descriptor]:
     """Empty the filter: the same parameters, a new generation, all bits 0."""
 
     def decide(found: Found, broken: set[int]) -> Descriptor | None:  # noqa: ARG001 - all is emptied
         if found.descriptor is None:
             raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
+        _refuse_other_contents(keys, native, found.descriptor)
         _refuse_other_key(keys, key, found.descriptor)
         if found.descriptor.generation == generation:
             return None
@@ -150,11 +160,12 @@ def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) ->
 
 def _write_watched(keys: FilterKeys, decide: Decide, broken: set[int]) -> Core[Descriptor | None]:
     """Decide again under WATCH and write; None if there was nothing to write any more."""
-    planned = decide((yield from look_and_watch(keys)), broken)
+    found = yield from look_and_watch(keys)
+    planned = decide(found, broken)
     if planned is None:
         yield Request(keys.meta, [UNWATCH])
         return None
-    return (yield from write(keys, planned))
+    return (yield from write(keys, planned, found))
 
 
 def _what_is_gone(found: Found, broken: set[int]) -> str | None:
@@ -185,6 +196,18 @@ def _refuse_other(
         )
 
 
+def _refuse_other_contents(keys: FilterKeys, native: bool, stored: Descriptor) -> None:
+    if stored.is_native and not native:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} was created with strategy 'native', and no other can read it"
+        )
+    if native and not stored.is_native:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} is a bitmap, which strategy 'native' cannot read; attach to it "
+            "with another strategy"
+        )
+
+
 def _refuse_other_key(keys: FilterKeys, key: HashKey | None, stored: Descriptor) -> None:
     difference = key_difference(stored.key, key, opens=True)
     if difference is not None:
@@ -199,17 +222,36 @@ def delete(keys: FilterKeys) -> Core[bool]:
 
     Cost: three round trips; two for one shard.
     """
-    shards, there = yield from look_for_remains(keys)
+    remains = yield from look_for_remains(keys)
     # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
-    further = [_keys_of_shard(keys, shard) for shard in range(1, shards)]
-    yield from in_parallel([ask(each[0], encode_command("UNLINK", *each)) for each in further])
-    yield from ask(keys.meta, encode_command("UNLINK", keys.meta, *_keys_of_shard(keys, 0)))
-    return there
+    further = [_unlink_shard(keys, shard, remains) for shard in range(1, remains.shards)]
+    yield from in_parallel(further)
+    yield from _unlink_shard(keys, 0, remains)
+    return remains.are_there
 
 
-def _keys_of_shard(keys: FilterKeys, shard: int) -> tuple[str, ...]:
+def _unlink_shard(keys: FilterKeys, shard: int, remains: Remains) -> Core[None]:
     key = keys.bits(shard)
-    return key, stripe_fence(key), copy_key(key)
+    gone = [key, stripe_fence(key), copy_key(key), *([] if shard else [keys.meta])]
+    if remains.are_native:
+        gone += SERVERS_OWN.keys(key, remains.header)
+        yield from repeated(partial(unlink_with_contents, keys, shard, gone))
+    else:
+        yield from ask(key, encode_command("UNLINK", *gone))
+
+
+def repeated(step: Callable[[], Core[None]]) -> Core[None]:
+    """Run a step that may be repeated until it was not cut off by a lost connection."""
+    losses = 0
+    while True:
+        try:
+            yield from step()
+        except ConnectionLost as lost:
+            losses += 1
+            if losses > len(RETRY_PAUSES) or not lost.sent:
+                raise lost.cause from None
+        else:
+            return
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from bloomlock.hashing import check_key, encode_item
 from . import memory_file
 from .base import Parameters
 from .batches import check_batch_size, fail_after, fail_after_adding, take_known
+from .contents import Counted
 from .fill import SAMPLE_BYTES, FillWatch
 from .inspection import FilterInfo
 from .memory_bits import MemoryBits
@@ -182,7 +183,9 @@ class MemoryCore:
         memory_bytes = sum(image.nbytes for image in self.bits.images)
         # The generation is of no account here.
         descriptor = self.descriptor.with_generation(0, READY)
-        return FilterInfo.of(descriptor, self.bits.count(), "", "memory", memory_bytes)
+        bits_set = self.bits.count()
+        counted = Counted(self.estimate(bits_set), bits_set)
+        return FilterInfo.of(descriptor, counted, "", "memory", memory_bytes)
 
     def check_writable(self) -> None:
         """Raise ConfigurationError if the bits cannot be changed."""

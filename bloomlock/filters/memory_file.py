@@ -156,6 +156,8 @@ def _descriptor(path: FilePath, start: bytes, length: int) -> Descriptor:
         absent = {CLEARED} if KEY in fields else {CLEARED, KEY}
         values = [None if name in absent else fields[name].encode() for name in FIELDS]
         descriptor = decode(os.fspath(path), values)
+        if descriptor is not None and descriptor.is_native:
+            raise ConfigurationError("layout 'native' has no bits to be kept in a file")
     except (
         BloomlockError,
         ValueError,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     Results = list[bool | None]
     Indices = npt.NDArray[np.intp]
     Answered = list[tuple[Indices, list[Segment]]]
+    Located = dict[int, tuple[list[int], list[Sequence[int]]]]
     Stale = list[tuple[Indices, Segment]]
     Lost = list[tuple[Indices, ConnectionLost]]
 
@@ -178,9 +179,11 @@ class Operation:
         answers = yield from in_parallel([core for _, core in parts], most)
         return _joined([(part[0], answer) for part, answer in zip(parts, answers, strict=True)])
 
-    def _locate(self, view: View, todo: Indices) -> dict[int, tuple[list[int], list[list[int]]]]:
+    def _locate(
+        self, view: View, todo: Indices
+    ) -> dict[int, tuple[list[int], list[Sequence[int]]]]:
         """Return for each shard the indices of its items and their offsets."""
-        located: dict[int, tuple[list[int], list[list[int]]]] = {}
+        located: Located = {}
         for index in todo.tolist():
             number, offsets = view.hasher.locate(self._items[index])
             indices, rows = located.setdefault(number, ([], []))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
-from bloomlock.descriptor import Wanted
+from bloomlock.descriptor import Wanted, refuse_key
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import check_key
 from bloomlock.keys import DEFAULT_PREFIX
@@ -84,17 +84,21 @@ class OpenOptions:
 
     def __post_init__(self) -> None:
         """Check what was given, and work out what follows from it."""
-        wanted = self._wanted()
+        updates = make_strategy(self.strategy)
+        wanted = self._wanted(updates.is_native)
+        hash_key = wanted.key if wanted else check_key(self.key)
+        if updates.is_native:
+            refuse_key(hash_key)
         choice("on_lost", self.on_lost, OnLost)
         choice("on_unknown", self.on_unknown, OnUnknown)
         caching = NearCaching.check(self.near_cache, self.max_staleness, boot_clock)
         object.__setattr__(self, "wanted", wanted)
-        object.__setattr__(self, "hash_key", wanted.key if wanted else check_key(self.key))
-        object.__setattr__(self, "updates", make_strategy(self.strategy))
+        object.__setattr__(self, "hash_key", hash_key)
+        object.__setattr__(self, "updates", updates)
         object.__setattr__(self, "refuses", refuses(self.on_full))
         object.__setattr__(self, "caching", caching)
 
-    def _wanted(self) -> Wanted | None:
+    def _wanted(self, _native: bool) -> Wanted | None:
         return None
 
 
@@ -110,7 +114,7 @@ class FilterOptions(OpenOptions):
     optimize: Optimize | None = None
     shards: int | None = None
 
-    def _wanted(self) -> Wanted:
+    def _wanted(self, native: bool) -> Wanted:
         return Wanted.check(
             self.capacity,
             self.error_rate,
@@ -120,6 +124,7 @@ class FilterOptions(OpenOptions):
             num_hashes=self.num_hashes,
             optimize=self.optimize,
             shards=self.shards,
+            native=native,
         )
 
 

@@ -166,8 +166,14 @@ class FilterState(LockOwner):
         generation = self.own_generation()
         since = self.unreported.moment()
         try:
+            yield from self.strategy.check_server(self.keys.meta)
             descriptor = yield from attach(
-                self.keys, self.wanted, generation, recreate=recreate, key=self.key
+                self.keys,
+                self.wanted,
+                generation,
+                recreate=recreate,
+                key=self.key,
+                native=self.strategy.is_native,
             )
         except Exception:
             # The view stays what it was, and what it was may be gone.
@@ -196,7 +202,9 @@ class FilterState(LockOwner):
         """Empty the filter for all clients, keep its parameters, and attach anew."""
         since = self.unreported.moment()
         try:
-            descriptor = yield from renew(self.keys, self.own_generation(), self.key)
+            descriptor = yield from renew(
+                self.keys, self.own_generation(), self.key, native=self.strategy.is_native
+            )
         finally:
             # Whatever the outcome, this object gives no answer from before.
             self.forget()

@@ -9,7 +9,7 @@ if it was not done yet.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -40,11 +40,13 @@ from bloomlock.effects import (
 from bloomlock.errors import FilterMismatchError
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
-from bloomlock.sizing import HEADER_BITS, MAX_SHARDS
+from bloomlock.sizing import MAX_SHARDS
 from bloomlock.strategies.base import header_command, header_from_bytes
 
+from .contents import SERVERS_OWN, contents_of
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bloomlock.keys import FilterKeys
 
@@ -74,6 +76,12 @@ class Found:
     header: int
     length: int
 
+    @property
+    def headers(self) -> set[int]:
+        """Those that the first shard has or should have."""
+        stored = self.descriptor.header if self.descriptor is not None else 0
+        return {self.header, stored} - {0}
+
 
 def look(keys: FilterKeys) -> Core[Found]:
     """Read descriptor and first header in one round trip.
@@ -81,8 +89,11 @@ def look(keys: FilterKeys) -> Core[Found]:
     Raises:
         FilterMismatchError: If the keys hold something that is no filter of this version.
     """
-    values, header, length = yield from _read(keys)
-    return Found(decode(keys.name, values), header, length)
+    while True:
+        values, header, length = yield from _read(keys)
+        found = Found(decode(keys.name, values), header, length)
+        if (looked := (yield from _with_contents(keys, found, hold=False))) is not None:
+            return looked
 
 
 def look_and_watch(keys: FilterKeys) -> Core[Found]:
@@ -94,27 +105,58 @@ def look_and_watch(keys: FilterKeys) -> Core[Found]:
     Raises:
         ConnectionLost: If the server cannot be reached; the WATCH is gone then.
     """
-    values, header, length = yield from _read(keys, watch=True)
-    return Found(decode(keys.name, values), header, length)
+    while True:
+        values, header, length = yield from _read(keys, watch=True)
+        found = Found(decode(keys.name, values), header, length)
+        if (looked := (yield from _with_contents(keys, found, hold=True))) is not None:
+            return looked
 
 
-def look_for_remains(keys: FilterKeys) -> Core[tuple[int, bool]]:
-    """Return how many shards there may be, and whether anything of a filter is there.
+def _with_contents(keys: FilterKeys, found: Found, *, hold: bool) -> Core[Found | None]:
+    """Return what was found, with header 0 if the contents are gone; None: it has changed."""
+    descriptor = found.descriptor
+    if descriptor is None or found.header != descriptor.header:
+        return found
+    contents = contents_of(descriptor)
+    there = yield from contents.is_there(keys.bits(0), found.header, hold=hold)
+    return None if there is None else found if there else replace(found, header=0)
+
+
+class Remains(NamedTuple):
+    """What may be there of a filter.
+
+    Attributes:
+        shards: How many shards, at most.
+        are_there: Whether anything is.
+        are_native: Whether its shards have keys of the server's own filters beside them.
+        header: The header that the shards should have; 0 if that is not known.
+    """
+
+    shards: int
+    are_there: bool
+    are_native: bool
+    header: int = 0
+
+
+def look_for_remains(keys: FilterKeys) -> Core[Remains]:
+    """Return what there is of a filter.
 
     A descriptor that is damaged is no hindrance; it may have had any number of shards.
 
     Raises:
         FilterMismatchError: If the keys hold something that is no filter, or a newer one.
     """
-    values, header, _ = yield from _read(keys)
+    values, header, length = yield from _read(keys)
+    are_native = length == HEADER_BYTES
     try:
         descriptor = decode(keys.name, values)
     except FilterMismatchError:
         refuse_newer_format(keys.name, values)
-        return MAX_SHARDS, True
+        return Remains(MAX_SHARDS, True, are_native)
     if descriptor is not None:
-        return descriptor.size.shards, True
-    return 1, header != 0
+        shards = descriptor.size.shards
+        return Remains(shards, True, descriptor.is_native, descriptor.header)
+    return Remains(1, header != 0, are_native)
 
 
 def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
@@ -136,22 +178,31 @@ def look_at_shard_and_watch(keys: FilterKeys, shard: int) -> Core[tuple[int, int
     return _read_shard(keys, shard, replies)
 
 
+def unlink_with_contents(keys: FilterKeys, shard: int, gone: Sequence[str]) -> Core[None]:
+    """Unlink keys of a shard, and the server's filter that its header names.
+
+    Raises:
+        ConnectionLost: If the server cannot be reached; the step may be repeated.
+    """
+    key = keys.bits(shard)
+    while True:
+        header, _length = yield from look_at_shard_and_watch(keys, shard)
+        own = SERVERS_OWN.keys(key, header)
+        if executed((yield Request(key, [MULTI, encode_command("UNLINK", *gone, *own), EXEC]))):
+            return
+
+
 def refuse_wrong_length(keys: FilterKeys, shard: int, length: int, descriptor: Descriptor) -> None:
     """Raise FilterMismatchError if a shard of that generation is not as long as its parameters say.
 
     A string of the right generation has its full length from the start.
     """
-    expected = string_bytes(descriptor)
+    expected = contents_of(descriptor).string_bytes(descriptor)
     if length != expected:
         raise FilterMismatchError(
             f"filter {keys.name!r} is damaged: its string {keys.bits(shard)!r} has {length} bytes, "
             f"and its parameters give {expected}; delete the filter to start again"
         )
-
-
-def string_bytes(descriptor: Descriptor) -> int:
-    """Return the length of each shard's string."""
-    return (HEADER_BITS + descriptor.size.shard_bits + 7) // 8
 
 
 def _ask(key: str, commands: list[bytes]) -> Core[Replies]:
@@ -236,8 +287,13 @@ class Changed(Exception):  # noqa: N818 - an event for the loop that looks again
         self.broken = set(broken)
 
 
-def write(keys: FilterKeys, planned: Descriptor) -> Core[Descriptor | None]:
+def write(keys: FilterKeys, planned: Descriptor, found: Found) -> Core[Descriptor | None]:
     """Write descriptor and first shard under the WATCH of the held connection.
+
+    Args:
+        keys: The filter's keys.
+        planned: What is written.
+        found: What was there when the WATCH began.
 
     Returns:
         What was written; None if another client was faster and nothing was written.
@@ -248,11 +304,26 @@ def write(keys: FilterKeys, planned: Descriptor) -> Core[Descriptor | None]:
         MULTI,
         encode_command("DEL", keys.meta),
         store_command(keys, planned),
-        *_empty_shard(keys.bits(0), planned),
+        *_empty_shard(keys.bits(0), planned, found.headers),
         EXEC,
     ]
     replies = yield Request(keys.meta, commands)
-    return planned if executed(replies) else None
+    try:
+        return planned if executed(replies) else None
+    except ResponseError:
+        yield from _withdraw(keys, planned)
+        raise
+
+
+def _withdraw(keys: FilterKeys, planned: Descriptor) -> Core[None]:
+    """Delete what was written of a filter whose contents the server refused."""
+    found = yield from look_and_watch(keys)
+    if found.descriptor is None or found.descriptor.generation != planned.generation:
+        yield Request(keys.meta, [UNWATCH])
+        return
+    own = SERVERS_OWN.keys(keys.bits(0), planned.header)
+    unlink = encode_command("UNLINK", keys.meta, keys.bits(0), *own)
+    yield Request(keys.meta, [MULTI, unlink, EXEC])
 
 
 def store_command(keys: FilterKeys, descriptor: Descriptor) -> bytes:
@@ -261,24 +332,13 @@ def store_command(keys: FilterKeys, descriptor: Descriptor) -> bytes:
     return encode_command("HSET", keys.meta, *fields)
 
 
-def _empty_shard(key: str, descriptor: Descriptor) -> list[bytes]:
-    """Return the commands that replace a shard by an empty one of full length.
-
-    The full length is taken at once, so a server without the memory says so now and not later.
-    """
+def _empty_shard(key: str, descriptor: Descriptor, before: Iterable[int]) -> list[bytes]:
+    """Return the commands that replace a shard, which had one of some headers, by an empty one."""
+    old = {own for header in before for own in SERVERS_OWN.keys(key, header)}
     return [
-        encode_command("UNLINK", key),
-        encode_command("SETRANGE", key, _last_byte(descriptor), b"\0"),
-        encode_command("SETRANGE", key, 0, _header(descriptor)),
+        encode_command("UNLINK", key, *old),
+        *contents_of(descriptor).empty_shard(key, descriptor),
     ]
-
-
-def _last_byte(descriptor: Descriptor) -> int:
-    return string_bytes(descriptor) - 1
-
-
-def _header(descriptor: Descriptor) -> bytes:
-    return descriptor.header.to_bytes(HEADER_BYTES, "big")
 
 
 def executed(replies: Replies) -> bool:
@@ -304,11 +364,17 @@ def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
             for shard, (before, _) in zip(shards, found, strict=True)
             if before != descriptor.header
         ]
-        yield from in_parallel(started, max(1, EMPTIED_BYTES // string_bytes(descriptor)))
+        yield from in_parallel(
+            started, max(1, EMPTIED_BYTES // contents_of(descriptor).string_bytes(descriptor))
+        )
         yield from mark_ready(keys, descriptor)
         return replace(descriptor, state=READY)
-    for shard, (header, length) in zip(shards, found, strict=True):
-        if header != descriptor.header:
+    contents = contents_of(descriptor)
+    there = yield from in_parallel(
+        [contents.is_there(keys.bits(n), descriptor.header, hold=False) for n in shards]
+    )
+    for shard, (header, length), is_there in zip(shards, found, there, strict=True):
+        if header != descriptor.header or not is_there:
             raise Changed(broken={descriptor.generation})
         refuse_wrong_length(keys, shard, length, descriptor)
     return descriptor
@@ -335,9 +401,13 @@ def _refuse_change(found: Found, descriptor: Descriptor) -> None:
 
 def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor, before: int) -> Core[None]:
     """Empty one further shard that has the header `before`, unless a helper already did."""
+    if descriptor.is_native:
+        # No update writes to the string, so the WATCH is cut off by helpers alone.
+        yield from _initialise_watched(keys, shard, descriptor, before)
+        return
     arguments: list[str | bytes | int] = [
-        _header(descriptor),
-        _last_byte(descriptor),
+        descriptor.header.to_bytes(HEADER_BYTES, "big"),
+        contents_of(descriptor).string_bytes(descriptor) - 1,
         before.to_bytes(HEADER_BYTES, "big"),
     ]
     (reply,) = yield from _SCRIPT.call([([keys.bits(shard)], arguments)], repeatable=True)
@@ -366,6 +436,7 @@ def _initialise_watched(
         if header != before:
             yield Request(key, [UNWATCH])
             raise Changed
-        if executed((yield Request(key, [MULTI, *_empty_shard(key, descriptor), EXEC]))):
+        commands = [MULTI, *_empty_shard(key, descriptor, {before} - {0}), EXEC]
+        if executed((yield Request(key, commands))):
             return
     raise Changed

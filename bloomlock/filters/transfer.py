@@ -20,7 +20,6 @@ from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor
 from bloomlock.effects import (
     EXEC,
     MULTI,
-    RETRY_PAUSES,
     UNWATCH,
     ConnectionLost,
     Core,
@@ -35,8 +34,9 @@ from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import image_bytes, merge_image
 
+from .contents import set_header
 from .generation import new_generation
-from .lifecycle import check_room, delete
+from .lifecycle import check_room, delete, repeated
 from .memory import MemoryBloomFilter
 from .state import in_one_generation
 from .storage import (
@@ -50,8 +50,6 @@ from .storage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
     from bloomlock.keys import FilterKeys
@@ -62,8 +60,6 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-COPIED_BYTES_PER_TRIP = 1024 * 1024
-
 BYTES_PER_TRIP = 2 * 1024 * 1024
 FETCHED_BYTES = 16 * 1024 * 1024
 """Shards that are read at once."""
@@ -73,6 +69,7 @@ def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
     """Add everything that a filter in the process holds; may be repeated."""
 
     def send(view: View) -> Core[bool | None]:
+        view.contents.check_has_bits("update() from a MemoryBloomFilter")
         memory._core.check_same_bits(view.descriptor)  # noqa: SLF001 - our own class
         for shard, image in zip(view.shards, memory.images(), strict=True):
             # A copy: other threads may be adding, and what is sent again must be what was sent.
@@ -96,6 +93,7 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
     """
 
     def read(view: View) -> Core[MemoryBloomFilter | None]:
+        view.contents.check_has_bits("to_memory()")
         most = max(1, FETCHED_BYTES // image_bytes(view.shards[0]))
         fetched = yield from in_parallel([_fetch_shard(shard) for shard in view.shards], most)
         images = [image for image in fetched if image is not None]
@@ -125,18 +123,18 @@ def _fetch_shard(shard: Shard) -> Core[Bytes | None]:
 def copy(state: FilterState, keys: FilterKeys) -> Core[None]:
     """Copy the filter to new keys; a copy that does not succeed is deleted again."""
     view = yield from state.current()
+    yield from view.contents.check_may_copy(view.shards[0])
     target = view.descriptor.with_generation(new_generation(), COPYING)
     yield from check_room(keys, target, replaces=False)
-    yield from _repeated(lambda: _reserve(keys, target))
+    yield from repeated(lambda: _reserve(keys, target))
     try:
-        for number, source in enumerate(view.shards):
-            prepared = copy_key(keys.bits(number))
-            yield from _copy_shard(state, view, source.key, prepared, target.header)
         shards = range(target.size.shards)
+        for number in shards:
+            yield from _copy_shard(state, view, number, keys, target)
         yield from in_parallel(
-            [_repeated(partial(_put_in_place, keys, number, target)) for number in shards]
+            [repeated(partial(_put_in_place, keys, number, target)) for number in shards]
         )
-        yield from _repeated(lambda: _open(keys, target))
+        yield from repeated(lambda: _open(keys, target))
     except Changed:
         raise FilterLostError(
             f"filter {keys.name!r} was deleted or replaced while it was filled by a copy"
@@ -145,20 +143,6 @@ def copy(state: FilterState, keys: FilterKeys) -> Core[None]:
         with suppress(RedisError):
             yield from _give_up(keys, target)
         raise
-
-
-def _repeated(step: Callable[[], Core[None]]) -> Core[None]:
-    """Run a step that may be repeated until it was not cut off by a lost connection."""
-    losses = 0
-    while True:
-        try:
-            yield from step()
-        except ConnectionLost as lost:
-            losses += 1
-            if losses > len(RETRY_PAUSES) or not lost.sent:
-                raise lost.cause from None
-        else:
-            return
 
 
 def _reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
@@ -200,23 +184,10 @@ def _give_up(keys: FilterKeys, target: Descriptor) -> Core[None]:
 
 
 def _copy_shard(
-    state: FilterState, view: View, source: str, target: str, header_of_target: int
+    state: FilterState, view: View, number: int, keys: FilterKeys, target: Descriptor
 ) -> Core[None]:
-    header_bytes = header_of_target.to_bytes(HEADER_BYTES, "big")
-    yield from ask(
-        target,
-        encode_command("UNLINK", target),
-        encode_command("SETRANGE", target, 0, header_bytes),
-    )
-    size = HEADER_BYTES + (view.descriptor.size.shard_bits + 7) // 8
-    for start in range(HEADER_BYTES, size, COPIED_BYTES_PER_TRIP):
-        end = min(start + COPIED_BYTES_PER_TRIP, size) - 1
-        chunk, header = yield from ask(
-            source, encode_command("GETRANGE", source, start, end), header_command(source)
-        )
-        if header_from_bytes(header) != view.header:
-            state.forget()
-            raise FilterLostError(
-                f"filter {state.keys.name!r} was cleared or lost while it was copied"
-            )
-        yield from ask(target, encode_command("SETRANGE", target, start, chunk))
+    prepared, key = copy_key(keys.bits(number)), keys.bits(number)
+    yield from ask(prepared, encode_command("UNLINK", prepared), set_header(prepared, target))
+    if not (yield from view.contents.copy(view.shards[number], prepared, key, target)):
+        state.forget()
+        raise FilterLostError(f"filter {state.keys.name!r} was cleared or lost while it was copied")

@@ -9,6 +9,7 @@ from .base import Segment, Shard, Strategy, WithFallback
 from .bitmap import BitmapStrategy, MergeStrategy
 from .lock import LockStrategy
 from .lua import LuaStrategy
+from .native import NativeStrategy
 from .setbit import PipelineStrategy, TransactionStrategy
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -19,6 +20,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         TransactionStrategy,
         PipelineStrategy,
         LockStrategy,
+        NativeStrategy,
     )
 }
 

@@ -83,6 +83,8 @@ class Strategy(ABC):
             the expected one says nothing about them.
         is_exclusive: Whether other clients are kept out while an item is added, so that no other
             strategy may take a batch over.
+        is_native: Whether the filter is the server's own, which takes items and not the places of
+            their bits: a row is an item. No other strategy can take a batch over, or read it.
         is_forbidden: Whether the server refuses it for good.
         may_share_calls: Whether concurrent single calls gain by going out as one batch.
         has_answers: Whether an update returns which items are new.
@@ -96,6 +98,7 @@ class Strategy(ABC):
     name: ClassVar[str]
     is_atomic: bool = True
     is_exclusive: ClassVar[bool] = False
+    is_native: ClassVar[bool] = False
     is_forbidden: bool = False
     may_share_calls: bool = True
     has_answers: bool = True
@@ -104,6 +107,10 @@ class Strategy(ABC):
     bytes_per_bit: ClassVar[int] = 80
     seconds_per_bit: ClassVar[float] = 1.2e-6
     few_bits: ClassVar[int] = 0
+
+    def check_server(self, key: str) -> Core[None]:  # noqa: ARG002 - what needs nothing asks nothing
+        """Raise ConfigurationError if the server that has a key lacks what the strategy needs."""
+        yield from ()
 
     @abstractmethod
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:

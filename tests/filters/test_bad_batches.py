@@ -132,7 +132,7 @@ def test_an_item_of_another_type_is_named_by_its_index(make, batch, wrong, error
 @pytest.mark.parametrize(("bad", "route"), [(NoMoreError, "auto"), (TypeError, "items")])
 def test_a_batch_that_goes_bad_half_way_tells_what_was_done(made, bad, route):
     # More than one chunk, of which some strategies take larger ones.
-    after = 11_000 if made.strategy in {"atomic", "lua"} else 800
+    after = 11_000 if made.strategy in {"atomic", "lua", "native"} else 800
     items = [str(number) for number in range(after + 100)]
     if bad is NoMoreError:
         source = broken(items, after)

@@ -61,7 +61,7 @@ def test_a_clear_in_the_middle_of_an_add_leaves_no_half(r, proxy, strategy):
         with BloomFilter(
             "x", 2000, 1e-3, client=proxy.url, strategy=strategy, on_lost="recreate"
         ) as made:
-            other = BloomFilter.open("x", client=r)
+            other = BloomFilter.open("x", client=r, strategy=strategy)
             state = do_before(proxy, number, other.clear)
             assert made.add("item") is True
             if state["left"] >= 0:

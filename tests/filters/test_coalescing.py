@@ -10,12 +10,10 @@ import pytest
 import redis
 import redis.asyncio
 from lock_tools import commands_so_far, other_tasks
-from strategies import STRATEGIES
+from strategies import EXACT, STRATEGIES
 
 from bloomlock import AsyncBloomFilter, BloomFilter
 from bloomlock.filters import coalescing
-
-EXACT = ("atomic", "lua", "transaction", "lock")
 
 
 def filter_at(url, **options):

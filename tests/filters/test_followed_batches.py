@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 import redis
 import redis.asyncio
-from strategies import STRATEGIES
+from strategies import BITMAPS, STRATEGIES, maker_of
 
 from bloomlock import AsyncBloomFilter, BloomFilter
 
@@ -16,14 +17,18 @@ THERE = set(ITEMS[::3])
 
 
 def routes_of(strategy):
-    return ("items",) if strategy == "lock" else ("items", "script", "bitmap")
+    return ("items",) if strategy in ("lock", "native") else ("items", "script", "bitmap")
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-@pytest.mark.parametrize("layout", ["classic", "blocked"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "layout"),
+    [*itertools.product(BITMAPS, ["classic", "blocked"]), ("native", "classic")],
+)
 def test_each_item_gets_its_own_answer_after_a_clear_by_others(r, strategy, layout, shards):
-    other = BloomFilter("f", 2000, 1e-9, client=r, shards=shards, layout=layout)
+    other = BloomFilter(
+        "f", 2000, 1e-9, client=r, shards=shards, layout=layout, strategy=maker_of(strategy)
+    )
     options = {"client": r, "strategy": strategy, "on_lost": "recreate"}
     for route in routes_of(strategy):
         # 16 go without arrays, 300 do not.
@@ -47,7 +52,7 @@ def test_the_same_of_parts_of_the_batch(r, strategy, near_cache):
                        on_lost="recreate", near_cache=near_cache)  # fmt: skip
     made.update(THERE)
     assert made.exists_many(ITEMS) == [item in THERE for item in ITEMS]
-    other = BloomFilter.open("f", client=r)
+    other = BloomFilter.open("f", client=r, strategy=maker_of(strategy))
     other.clear()
     other.update(THERE)
     assert made.exists_many(ITEMS) == [item in THERE for item in ITEMS]

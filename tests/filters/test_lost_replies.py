@@ -7,6 +7,7 @@ out, for every strategy.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 
 import pytest
@@ -15,7 +16,7 @@ import redis.asyncio
 from proxy import HANDSHAKE
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from strategies import STRATEGIES
+from strategies import BITMAPS, STRATEGIES, with_hashes
 
 from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter, OutcomeUnknownError
 from bloomlock.effects import ConnectionLost
@@ -113,15 +114,18 @@ def test_reads_are_repeated(r, proxy, through, strategy, verdict):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_is_known_of_a_batch_is_told(r, proxy, through, strategy):
-    made = BloomFilter("x", 5000, client=through, strategy=strategy, num_hashes=16)
-    batch = [str(number) for number in range(1500)]
+    made = BloomFilter("x", 5000, client=through, strategy=strategy, **with_hashes(strategy, 16))
+    # More than one command; of the server's own filter one command takes 2000 items.
+    size = 4500 if strategy == "native" else 1500
+    batch = [str(number) for number in range(size)]
     made.add_many(batch[:3])
-    warm = [f"warm {number}" for number in range(1500)]
+    warm = [f"warm {number}" for number in range(size)]
     total = commands_of(proxy, lambda: made.add_many(warm, route="items"))
+    middle = 1 if strategy == "native" else total // 2
     for verdict in ("before", "after"):
         made.clear()
         made.add_many(batch[:3])
-        lose_once(proxy, verdict, skip=total // 2)
+        lose_once(proxy, verdict, skip=middle)
         with pytest.raises(OutcomeUnknownError, match="reply was lost") as caught:
             made.add_many(batch, route="items")
         results = caught.value.results
@@ -332,7 +336,11 @@ def test_the_same_for_asyncio(r, proxy, strategy, verdict):
         made = await AsyncBloomFilter("x", 2000, client=client, strategy=strategy)
         await made.add("warm")
         # The scripts of locks may be repeated, and are.
-        updates = {"EXEC"} if strategy == "lock" else {"BITFIELD", "EVALSHA", "EXEC", "SETBIT"}
+        updates = (
+            {"EXEC"}
+            if strategy == "lock"
+            else {"BITFIELD", "EVALSHA", "EXEC", "SETBIT", "BF.INSERT"}
+        )
         lose_once(proxy, verdict, updates)
         with pytest.raises(OutcomeUnknownError):
             await made.add("item")
@@ -344,12 +352,15 @@ def test_the_same_for_asyncio(r, proxy, strategy, verdict):
 
 
 @pytest.mark.parametrize("on_unknown", ["raise", "new"])
-@pytest.mark.parametrize("layout", ["classic", "blocked"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "layout"),
+    [*itertools.product(BITMAPS, ["classic", "blocked"]), ("native", "classic")],
+)
 def test_an_update_is_repeated_on_every_way(r, proxy, through, strategy, layout, on_unknown):
     made = BloomFilter("x", 5000, 1e-3, client=through, strategy=strategy, layout=layout,
                        shards=2, on_unknown=on_unknown)  # fmt: skip
-    for route in ("items",) if strategy == "lock" else ("items", "script", "bitmap", "auto"):
+    only_items = strategy in ("lock", "native")
+    for route in ("items",) if only_items else ("items", "script", "bitmap", "auto"):
         warm = [f"warm {route} {number}" for number in range(40)]
         total = commands_of(proxy, lambda: made.update(warm, route=route))  # noqa: B023
         for verdict in ("before", "after"):
@@ -369,7 +380,7 @@ def test_an_update_that_cannot_be_repeated_says_so(r, proxy, through, strategy, 
     made = BloomFilter("x", 5000, client=through, strategy=strategy, on_unknown=on_unknown)
     first = made.add_many(["a", "b"])
     sent = []
-    last = "BITFIELD", "EVALSHA", "EVAL", "SETBIT", "MULTI"
+    last = "BITFIELD", "EVALSHA", "EVAL", "SETBIT", "MULTI", "BF.INSERT"
 
     def judge(name, _number):
         # Of the lock strategy the locks are had, and the transaction is lost.

@@ -9,11 +9,11 @@ from collections import Counter
 
 import pytest
 import redis
+from strategies import EXACT
 
 from bloomlock import AsyncBloomFilter, BloomFilter
 
 pytestmark = pytest.mark.processes
-EXACT = ("atomic", "lua", "transaction", "lock")
 WORKERS = 8
 PATIENCE = 500
 """Seconds that eight processes may take on a machine that has other work."""

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
+from strategies import EXACT
 
 from bloomlock import BloomFilter, CapacityError, FilterLostError
 from bloomlock.filters.fill import FillWatch
 from bloomlock.filters.state import Unreported
 
-EXACT = ("atomic", "lua", "transaction", "lock")
 THREADS = 8
 
 

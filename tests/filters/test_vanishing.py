@@ -10,7 +10,7 @@ import time
 import pytest
 import redis
 import servers
-from strategies import STRATEGIES
+from strategies import STRATEGIES, maker_of
 
 from bloomlock import (
     BloomFilter,
@@ -55,34 +55,36 @@ def attach(url, strategy):
             return BloomFilter("x", 50_000, 1e-9, client=url, strategy=strategy, on_unknown="new")
 
 
-def clear(url):
-    BloomFilter("x", 50_000, 1e-9, client=url, on_lost="recreate").clear()
+def clear(url, how):
+    BloomFilter("x", 50_000, 1e-9, client=url, on_lost="recreate", strategy=how).clear()
 
 
-def delete(url):
-    made = BloomFilter("x", 50_000, 1e-9, client=url, on_lost="recreate")
+def delete(url, how):
+    made = BloomFilter("x", 50_000, 1e-9, client=url, on_lost="recreate", strategy=how)
     made.delete()
     time.sleep(0.005)
     made.reattach()
 
 
-def flush(url):
+def flush(url, _how):
     redis.Redis.from_url(url).flushall()
 
 
-def evict_bitmap(url):
-    """What eviction does, made certain: one of the two keys goes, the other stays."""
-    key = random.choice(["bloomlock:{x}:bits", "bloomlock:{x}:meta"])
-    redis.Redis.from_url(url).delete(key)
+def evict_bitmap(url, how):
+    """What eviction does, made certain: one of the keys goes, the others stay."""
+    with redis.Redis.from_url(url) as client:
+        own = client.keys("bloomlock:{x}:bits:native:*")
+        client.delete(random.choice(["bloomlock:{x}:bits", "bloomlock:{x}:meta", *own]))
     with contextlib.suppress(BloomlockError):
-        BloomFilter("x", 50_000, 1e-9, client=url, on_lost="recreate")
+        BloomFilter("x", 50_000, 1e-9, client=url, on_lost="recreate", strategy=how)
 
 
 @pytest.mark.parametrize("chaos", [clear, delete, flush, evict_bitmap])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_never_a_silent_no(valkey, strategy, chaos):
     redis.Redis.from_url(valkey).flushall()
-    BloomFilter("x", 50_000, 1e-9, client=valkey)
+    how = maker_of(strategy)
+    BloomFilter("x", 50_000, 1e-9, client=valkey, strategy=how)
     context = multiprocessing.get_context("fork")
     stop, results = context.Event(), context.Queue()
     workers = [
@@ -94,7 +96,7 @@ def test_never_a_silent_no(valkey, strategy, chaos):
     while time.monotonic() < deadline:
         time.sleep(random.uniform(0, 0.02))
         with contextlib.suppress(redis.RedisError, BloomlockError):
-            chaos(valkey)
+            chaos(valkey, how)
     stop.set()
     outcomes = [results.get(timeout=300) for _ in workers]
     for worker in workers:
@@ -189,7 +191,8 @@ def test_a_restarted_server_without_its_data_is_noticed():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_dead_server_is_told_in_the_clients_own_words(strategy):
-    with PrivateServer(binary=servers.require_server("valkey")) as server:
+    config = servers.with_bloom() if strategy == "native" else {}
+    with PrivateServer(binary=servers.require_server("valkey"), config=config) as server:
         made = BloomFilter("x", 1000, client=server.url, strategy=strategy)
         made.add("a")
         server.kill()

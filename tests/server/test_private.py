@@ -19,7 +19,7 @@ from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.server import PrivateServer
 
 
-@pytest.fixture(params=servers.KINDS)
+@pytest.fixture(params=servers.FINDERS)
 def binary(request):
     return servers.require_server(request.param)
 

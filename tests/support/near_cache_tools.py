@@ -25,7 +25,7 @@ class Clock:
 
 def trips(client):
     """Commands that tested or set bits, whatever the strategy."""
-    names = ("bitfield", "evalsha", "setbit", "getbit")
+    names = ("bitfield", "evalsha", "setbit", "getbit", "bf.insert", "bf.mexists")
     stats = client.info("commandstats").items()
     return sum(value["calls"] for name, value in stats if name.split("_")[1] in names)
 

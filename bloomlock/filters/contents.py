@@ -1,0 +1,303 @@
+"""What a shard holds beside its header: a bitmap in the same string, or a filter of the server's.
+
+A filter that the server has itself (BF.*) is a key of its own beside a string of the header alone.
+The key carries the generation. It is written, and deleted, in the same transaction as the header.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from bloomlock.descriptor import HEADER_BYTES, generation_of
+from bloomlock.effects import Core, Request, ask, check, encode_command, is_missing
+from bloomlock.errors import ConfigurationError
+from bloomlock.keys import native_key
+from bloomlock.native import EXPANSION
+from bloomlock.parallel import in_parallel
+from bloomlock.sizing import HEADER_BITS, shard_capacity
+from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.native import is_no_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bloomlock.descriptor import Descriptor
+    from bloomlock.strategies import Shard
+
+COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
+"""About 2 ms of the server's time."""
+
+COMMANDS_PER_TRIP = 8
+COPIED_BYTES_PER_TRIP = 1024 * 1024
+
+
+class Counted(NamedTuple):
+    """How full a filter is.
+
+    Attributes:
+        items: Distinct items, estimated or known.
+        bits_set: Bits that are 1, counted or expected.
+    """
+
+    items: int
+    bits_set: int
+
+
+class Contents(ABC):
+    """What the shards of a filter are.
+
+    Attributes:
+        is_counted: Whether the server keeps count of the items.
+    """
+
+    is_counted = False
+
+    @abstractmethod
+    def string_bytes(self, descriptor: Descriptor) -> int:
+        """Return the length of each shard's string."""
+
+    @abstractmethod
+    def empty_shard(self, key: str, descriptor: Descriptor) -> list[bytes]:
+        """Return the commands that replace a shard by an empty one."""
+
+    @abstractmethod
+    def keys(self, key: str, header: int) -> tuple[str, ...]:
+        """Return the keys of a shard with this header, beside its string."""
+
+    @abstractmethod
+    def is_there(self, key: str, header: int, *, hold: bool) -> Core[bool | None]:
+        """Return whether a shard has what its header says; None if the header has changed.
+
+        Args:
+            key: Of its string.
+            header: As it was just read.
+            hold: Whether the connection is held, and is to be held on.
+        """
+
+    @abstractmethod
+    def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+        """Count the items; None if the filter changed meanwhile."""
+
+    @abstractmethod
+    def copy(self, source: Shard, prepared: str, key: str, target: Descriptor) -> Core[bool]:
+        """Copy a shard; False if it changed meanwhile. What is copied again is the same.
+
+        Args:
+            source: The shard.
+            prepared: Where the string of the copy is until it has all; it has its header.
+            key: Where that string will be.
+            target: Of the copy.
+        """
+
+    def check_may_copy(self, shard: Shard) -> Core[None]:  # noqa: ARG002 - strings can be copied
+        """Raise ConfigurationError if the server cannot give out what a shard holds."""
+        yield from ()
+
+    def check_has_bits(self, method: str) -> None:  # noqa: B027 - a bitmap has bits
+        """Raise ConfigurationError if a method that needs the bits cannot be had."""
+
+
+class Bitmap(Contents):
+    """A bitmap behind the header, in the same string."""
+
+    def string_bytes(self, descriptor: Descriptor) -> int:
+        """See Contents.string_bytes."""
+        return (HEADER_BITS + descriptor.size.shard_bits + 7) // 8
+
+    def empty_shard(self, key: str, descriptor: Descriptor) -> list[bytes]:
+        """See Contents.empty_shard.
+
+        The full length is taken at once, so a server without the memory says so now and not later.
+        """
+        last = self.string_bytes(descriptor) - 1
+        return [encode_command("SETRANGE", key, last, b"\0"), set_header(key, descriptor)]
+
+    def keys(self, key: str, header: int) -> tuple[str, ...]:  # noqa: ARG002 - all is in the string
+        """See Contents.keys."""
+        return ()
+
+    def is_there(
+        self,
+        key: str,  # noqa: ARG002 - the bitmap is there if its header is
+        header: int,  # noqa: ARG002
+        *,
+        hold: bool,  # noqa: ARG002
+    ) -> Core[bool | None]:
+        """See Contents.is_there."""
+        yield from ()
+        return True
+
+    def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+        """See Contents.count.
+
+        Cost: all bitmaps are read by the server, at most 16 MiB in one command; one round trip for
+        each 128 MiB.
+        """
+        size = descriptor.size
+        length = (size.shard_bits + 7) // 8
+        most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // length)
+        counts = yield from in_parallel([_count_bits(shard, length) for shard in shards], most)
+        if None in counts:
+            return None
+        total = sum(count or 0 for count in counts)
+        items = descriptor.formulas.estimate_count(total, size.num_bits, size.num_hashes)
+        return Counted(round(items), total)
+
+    def copy(
+        self,
+        source: Shard,
+        prepared: str,
+        key: str,  # noqa: ARG002 - all is in the string
+        target: Descriptor,
+    ) -> Core[bool]:
+        """See Contents.copy."""
+        size = self.string_bytes(target)
+        for start in range(HEADER_BYTES, size, COPIED_BYTES_PER_TRIP):
+            end = min(start + COPIED_BYTES_PER_TRIP, size) - 1
+            chunk, header = yield from ask(
+                source.key,
+                encode_command("GETRANGE", source.key, start, end),
+                header_command(source.key),
+            )
+            if header_from_bytes(header) != source.header:
+                return False
+            yield from ask(prepared, encode_command("SETRANGE", prepared, start, chunk))
+        return True
+
+
+class ServersOwn(Contents):
+    """A Bloom filter that the server has itself, at a key of its own for each generation."""
+
+    is_counted = True
+
+    def string_bytes(self, descriptor: Descriptor) -> int:  # noqa: ARG002 - the header alone
+        """See Contents.string_bytes."""
+        return HEADER_BYTES
+
+    def empty_shard(self, key: str, descriptor: Descriptor) -> list[bytes]:
+        """See Contents.empty_shard."""
+        items = shard_capacity(descriptor.capacity, descriptor.size.shards)
+        own = native_key(key, descriptor.generation)
+        rate = repr(descriptor.error_rate)
+        reserve = encode_command("BF.RESERVE", own, rate, items, "EXPANSION", EXPANSION)
+        return [encode_command("UNLINK", own), reserve, set_header(key, descriptor)]
+
+    def keys(self, key: str, header: int) -> tuple[str, ...]:
+        """See Contents.keys."""
+        return (native_key(key, generation_of(header)),)
+
+    def is_there(self, key: str, header: int, *, hold: bool) -> Core[bool | None]:
+        """See Contents.is_there."""
+        own = native_key(key, generation_of(header))
+        commands = [encode_command("EXISTS", own), header_command(key)]
+        if hold:
+            # Sent once: on another connection there would be no WATCH.
+            there, start = check((yield Request(key, commands, hold=True)))
+        else:
+            there, start = yield from ask(key, *commands)
+        return bool(there) if header_from_bytes(start) == header else None
+
+    def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+        """See Contents.count. Cost: one round trip."""
+        counts = yield from in_parallel([_count_own(shard) for shard in shards])
+        if None in counts:
+            return None
+        items, size = sum(count or 0 for count in counts), descriptor.size
+        filled = -math.expm1(-size.num_hashes * items / size.num_bits)
+        return Counted(items, round(filled * size.num_bits))
+
+    def copy(
+        self,
+        source: Shard,
+        prepared: str,  # noqa: ARG002 - the header is all of the string
+        key: str,
+        target: Descriptor,
+    ) -> Core[bool]:
+        """See Contents.copy; the key carries the generation, so no client takes it for a whole."""
+        own = native_key(source.key, generation_of(source.header))
+        copied = native_key(key, target.generation)
+        # A try that was cut off may have left the first chunk, which is refused where one is.
+        loads = [encode_command("UNLINK", copied)]
+        cursor = 0
+        while True:
+            try:
+                (cursor, chunk), header = yield from ask(
+                    source.key,
+                    encode_command("BF.SCANDUMP", own, cursor),
+                    header_command(source.key),
+                )
+            except ResponseError as error:
+                if not is_no_key(error):
+                    raise
+                return False
+            if header_from_bytes(header) != source.header:
+                return False
+            if not cursor:
+                return True
+            loads.append(encode_command("BF.LOADCHUNK", copied, cursor, chunk))
+            yield from ask(copied, *loads)
+            loads = []
+
+    def check_may_copy(self, shard: Shard) -> Core[None]:
+        """See Contents.check_may_copy."""
+        own = native_key(shard.key, generation_of(shard.header))
+        try:
+            yield from ask(own, encode_command("BF.SCANDUMP", own, 0))
+        except ResponseError as error:
+            if is_missing(error):
+                raise ConfigurationError(
+                    "copy() with strategy 'native' needs BF.SCANDUMP and BF.LOADCHUNK, which the "
+                    f"server refuses ({error})"
+                ) from None
+
+    def check_has_bits(self, method: str) -> None:
+        """See Contents.check_has_bits."""
+        raise ConfigurationError(
+            f"{method} is not possible with strategy 'native': the server does not say where it "
+            "puts the bits of an item"
+        )
+
+
+def _count_bits(shard: Shard, length: int) -> Core[int | None]:
+    total, key = 0, shard.key
+    starts = range(HEADER_BYTES, HEADER_BYTES + length, COUNTED_BYTES_PER_COMMAND)
+    commands = [
+        encode_command("BITCOUNT", key, start, start + COUNTED_BYTES_PER_COMMAND - 1)
+        for start in starts
+    ]
+    for trip in range(0, len(commands), COMMANDS_PER_TRIP):
+        *counts, start = yield from ask(
+            key, *commands[trip : trip + COMMANDS_PER_TRIP], header_command(key)
+        )
+        if header_from_bytes(start) != shard.header:
+            return None
+        total += sum(counts)
+    return total
+
+
+def _count_own(shard: Shard) -> Core[int | None]:
+    own = native_key(shard.key, generation_of(shard.header))
+    number, there, start = yield from ask(
+        shard.key,
+        encode_command("BF.CARD", own),
+        encode_command("EXISTS", own),
+        header_command(shard.key),
+    )
+    return int(number) if there and header_from_bytes(start) == shard.header else None
+
+
+def set_header(key: str, descriptor: Descriptor) -> bytes:
+    """Return the command that writes the header of a shard."""
+    return encode_command("SETRANGE", key, 0, descriptor.header.to_bytes(HEADER_BYTES, "big"))
+
+
+BITMAP, SERVERS_OWN = Bitmap(), ServersOwn()
+
+
+def contents_of(descriptor: Descriptor) -> Contents:
+    """Return what the shards of a filter are."""
+    return SERVERS_OWN if descriptor.is_native else BITMAP

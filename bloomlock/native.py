@@ -1,0 +1,96 @@
+"""The size and the rates of the Bloom filters that a server has itself (BF.*). Pure arithmetic.
+
+The server hashes the items and decides how many bits they get. What is computed here is what
+RedisBloom does: a filter that can grow is made for half of the error rate, because each part that
+it grows by is made for half the rate of the part before, and all of them together must keep it
+(P. S. Almeida et al., "Scalable Bloom Filters", Information Processing Letters 101(6), 2007).
+https://redis.io/docs/latest/develop/data-types/probabilistic/bloom-filter/
+"""
+
+from __future__ import annotations
+
+import math
+
+from .errors import ConfigurationError
+from .sizing import (
+    BALANCED,
+    MAX_SHARDS,
+    Optimize,
+    Size,
+    error_rate_at_fill,
+    estimate_count,
+    estimate_deviation,
+    expected_error_rate,
+    shard_capacity,
+)
+
+MAX_ITEMS = 2**30
+"""Items that one key may be made for."""
+
+EXPANSION = 2
+"""A full filter grows by a part that holds this many times as many items as the last."""
+
+
+def bits_per_item(error_rate: float) -> float:
+    """Return how many bits the server takes for an item.
+
+    >>> round(bits_per_item(1e-6), 2)
+    30.2
+    """
+    return -math.log(error_rate / 2) / math.log(2) ** 2
+
+
+def best_num_hashes(error_rate: float, optimize: Optimize) -> int:  # noqa: ARG001 - the server decides
+    """Return how many bits of an item the server sets, whatever it is to be optimized for.
+
+    >>> best_num_hashes(1e-6, "balanced")
+    21
+    """
+    return math.ceil(math.log(2) * bits_per_item(error_rate))
+
+
+def size_for(
+    capacity: int,
+    error_rate: float,
+    *,
+    num_hashes: int | None = None,
+    shards: int | None = None,
+    seeded: bool = False,  # noqa: ARG001 - the server hashes
+) -> Size:
+    """Return the size of a filter that holds `capacity` items at `error_rate`.
+
+    Args:
+        capacity: Distinct items, n.
+        error_rate: False-positive rate at that fill, p.
+        num_hashes: Bits of an item; None: as many as the server sets.
+        shards: Number of keys; None takes as few as may hold the items.
+        seeded: Of no account.
+
+    Raises:
+        ConfigurationError: If the keys may not hold as many items.
+
+    >>> size_for(1_000_000, 1e-6)
+    Size(shard_bits=30197871, num_hashes=21, shards=1)
+    >>> size_for(2**31, 1e-6).shards
+    3
+    """
+    choices = range(1, MAX_SHARDS + 1) if shards is None else (shards,)
+    for count in choices:
+        items = shard_capacity(capacity, count)
+        if items <= MAX_ITEMS:
+            hashes = num_hashes or best_num_hashes(error_rate, BALANCED)
+            return Size(math.ceil(items * bits_per_item(error_rate)), hashes, count)
+    raise ConfigurationError(
+        f"capacity is {capacity}: with strategy='native' one shard may hold 2^30 items, and "
+        f"{shards or MAX_SHARDS} of them not as many"
+    )
+
+
+__all__ = [
+    "best_num_hashes",
+    "error_rate_at_fill",
+    "estimate_count",
+    "estimate_deviation",
+    "expected_error_rate",
+    "size_for",
+]

@@ -1,0 +1,214 @@
+"""BF.INSERT and BF.MEXISTS: the server has the Bloom filter itself, and hashes the items.
+
+https://redis.io/docs/latest/commands/bf.insert/ and /bf.mexists/. Redis 8 has them built in; the
+modules RedisBloom (from 2.4.4 on, which has BF.CARD) and valkey-bloom bring them elsewhere.
+
+A shard is two keys: the string that holds its header and no more, and the server's filter, whose
+key carries the generation. NOCREATE answers an update of a generation that is over with an error,
+and changes nothing. BF.MEXISTS answers 0 where there is no key, so EXISTS follows it. The header is
+read last, in the same trip: a generation never returns.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from hiredis import pack_command
+from redis.exceptions import ResponseError
+
+from bloomlock.descriptor import generation_of
+from bloomlock.effects import (
+    ConnectionLost,
+    Core,
+    Pipeline,
+    Replies,
+    Request,
+    collect,
+    deliver,
+    encode_arguments,
+    encode_command,
+    is_missing,
+)
+from bloomlock.errors import ConfigurationError
+from bloomlock.keys import native_key
+
+from .base import FEW, Segment, Strategy, error_of, header_command, header_from_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .base import Rows, Shard
+
+ITEMS_PER_COMMAND = 2000
+"""About 2 ms of the server's time."""
+
+_NO_KEY = "not found"
+
+
+class NativeStrategy(Strategy):
+    """One round trip; exact. Rows are the items themselves."""
+
+    name = "native"
+    is_native = True
+    bits_per_exchange = 2**18
+    few_bits = 512
+
+    def __init__(self) -> None:
+        """Know nothing of the server yet."""
+        self._is_checked = False
+
+    def check_server(self, key: str) -> Core[None]:
+        """See Strategy.check_server."""
+        if self._is_checked:
+            return
+        probe = native_key(key, 0)
+        commands = [
+            encode_command("BF.INSERT", probe, "NOCREATE", "ITEMS", ""),
+            encode_command("BF.MEXISTS", probe, ""),
+            encode_command("BF.CARD", probe),
+        ]
+        try:
+            replies = yield from deliver(Request(key, commands), repeatable=True)
+        except ConnectionLost as lost:
+            raise lost.cause from None
+        for reply in replies:
+            if isinstance(reply, Exception) and not is_no_key(reply):
+                if not is_missing(reply):
+                    raise reply
+                raise ConfigurationError(
+                    "strategy 'native' needs BF.INSERT, BF.MEXISTS and BF.CARD (Redis 8, "
+                    f"RedisBloom or valkey-bloom), and the server refuses them ({reply}); use "
+                    "another strategy, such as 'atomic'"
+                ) from None
+        self._is_checked = True
+
+    def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
+        """See Strategy.one."""
+        item = cast("bytes", offsets)
+        opening, ending = _around(shard.key, shard.header, 1, write)
+        request = Request(shard.key, [b"%b$%d\r\n%b\r\n" % (opening, len(item), item), *ending])
+        try:
+            replies = yield request
+        except ConnectionLost as lost:
+            if write and lost.sent:
+                replies = [*lost.replies, *[lost] * (len(request.commands) - len(lost.replies))]
+            else:
+                replies = yield from collect(request, repeatable=not write)
+        (segment, *_) = _segments(shard, [1], replies, write)
+        return segment
+
+    def few(
+        self, shard: Shard, rows: Sequence[Sequence[int]], *, write: bool
+    ) -> Core[list[Segment]]:
+        """See Strategy.few; all rows are one command."""
+        request = Request(shard.key, _commands(shard, cast("Sequence[bytes]", rows), write))
+        replies = yield from collect(request, repeatable=not write)
+        return _segments(shard, [len(rows)], replies, write)
+
+    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """See Strategy.many; several commands are on their way at once."""
+        writes = Inserts(shard, cast("list[bytes]", rows.tolist()), write)
+        replies = yield from collect(Pipeline(shard.key, writes), repeatable=not write)
+        return _segments(shard, writes.counts, replies, write)
+
+
+class Inserts:
+    """Items as commands of up to 2000, encoded while others are on their way.
+
+    Args:
+        shard: Where they belong.
+        items: The items.
+        write: Whether to add them, and not only ask.
+
+    Attributes:
+        counts: How many items each command has, but for those that end the last write.
+    """
+
+    def __init__(self, shard: Shard, items: list[bytes], write: bool) -> None:
+        """Encode nothing yet."""
+        self._shard = shard
+        self._items = items
+        self._write = write
+        starts = range(0, len(items), ITEMS_PER_COMMAND)
+        self.counts = [min(ITEMS_PER_COMMAND, len(items) - start) for start in starts]
+
+    def __len__(self) -> int:
+        """Return the number of commands."""
+        return len(self.counts) + (1 if self._write else 2)
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        """Encode one command at a time."""
+        last = len(self.counts) - 1
+        for index in range(len(self.counts)):
+            start = index * ITEMS_PER_COMMAND
+            some = self._items[start : start + ITEMS_PER_COMMAND]
+            commands = _commands(self._shard, some, self._write)
+            yield commands if index == last else commands[:1]
+
+
+def _commands(shard: Shard, items: Sequence[bytes], write: bool) -> list[bytes]:
+    """Return one command for all items, and those that say whether its answer counts."""
+    name, words = _words(shard.key, shard.header, write)
+    _, ending = _around(shard.key, shard.header, 1, write)
+    # Its stub knows tuples of one word only.
+    return [pack_command((name, *words, *items)), *ending]  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=4096)
+def _words(key: str, header: int, write: bool) -> tuple[str, tuple[str, ...]]:
+    own = native_key(key, generation_of(header))
+    return ("BF.INSERT", (own, "NOCREATE", "ITEMS")) if write else ("BF.MEXISTS", (own,))
+
+
+@lru_cache(maxsize=4096)
+def _around(key: str, header: int, count: int, write: bool) -> tuple[bytes, list[bytes]]:
+    """Return what a command of `count` items begins with, and the commands that follow it."""
+    name, words = _words(key, header, write)
+    opening = b"*%d\r\n%b" % (1 + len(words) + count, encode_arguments(name, *words))
+    there = [] if write else [encode_command("EXISTS", words[0])]
+    return opening, [*there, header_command(key)]
+
+
+def _segments(shard: Shard, counts: Sequence[int], replies: Replies, write: bool) -> list[Segment]:
+    """Read the answers of commands of `counts` items, and the replies of what followed them."""
+    answers, proofs, whole = replies[: len(counts)], replies[len(counts) :], sum(counts)
+    lost = next((proof for proof in proofs if isinstance(proof, Exception)), None)
+    if lost is None:
+        header = header_from_bytes(proofs[-1])
+        if header != shard.header or 0 in proofs:
+            return [Segment(whole, header if header != shard.header else 0)]
+    elif not write:
+        return [Segment(whole, error=lost)]
+    segments: list[Segment] = []
+    for count, answer in zip(counts, answers, strict=True):
+        if is_no_key(answer):
+            # The header is the right one, or it is not known.
+            segments.append(Segment(count, error=lost))
+        else:
+            segments += _answered(shard, count, answer, write)
+    return segments
+
+
+def _answered(shard: Shard, count: int, reply: object, write: bool) -> list[Segment]:
+    """Read the answer of one command; of an update the server may have refused the last items."""
+    if not isinstance(reply, list) or not reply:
+        return [Segment(count, error=error_of(reply))]
+    refused = reply[-1] if isinstance(reply[-1], Exception) else None
+    answers = reply if refused is None else reply[:-1]
+    missing = [bool(answer) is write for answer in answers] if count < FEW else None
+    if missing is None:
+        flags = np.array(answers, np.bool_)
+        segment = Segment(len(answers), shard.header, flags if write else ~flags)
+    else:
+        segment = Segment(len(answers), shard.header, missing)
+    if len(answers) == count:
+        return [segment]
+    rest = Segment(count - len(answers), error=error_of(refused))
+    return [segment, rest] if answers else [rest]
+
+
+def is_no_key(reply: object) -> bool:
+    """Return whether a reply says that there is no filter at the key."""
+    return isinstance(reply, ResponseError) and _NO_KEY in str(reply)
