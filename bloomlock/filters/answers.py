@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
+REPEATS_SAMPLE = 1024
+"""Items of a batch among which repeats are counted before its route is chosen."""
+
 ASKED_FIRST = 512
 """Items of a batch that are asked about at once before a nearly full filter is added to."""
 
@@ -216,7 +219,7 @@ def _add_now(
     state: FilterState, items: Sequence[bytes], route: Route, *, answers: bool
 ) -> Core[list[bool]]:
     view = yield from state.current()
-    way = choose(state, view, len(items), route, write=True, answers=answers)
+    way = choose(state, view, _count_different(items), route, write=True, answers=answers)
     results = yield from _ask_once(state, view, items, way, write=True, answers=answers)
     # What is not counted may be new.
     if state.fill.due(sum(results) if way.strategy.has_answers else len(items)):
@@ -249,6 +252,12 @@ def _ask_once(
         error.results[:] = _repeat(answered, known, write=write)
         raise
     return _repeat(dict(zip(different, found, strict=True)), items, write=write)
+
+
+def _count_different(items: Sequence[bytes]) -> int:
+    """Return about how many different items there are, by the first of them."""
+    first = items[:REPEATS_SAMPLE]
+    return len(items) * len(set(first)) // max(1, len(first))
 
 
 def _run_timed(
@@ -296,5 +305,5 @@ def _exists_chunk(
     state: FilterState, items: Sequence[bytes], route: Route = "items"
 ) -> Core[list[bool]]:
     view = yield from state.current()
-    way = choose(state, view, len(items), route, write=False)
+    way = choose(state, view, _count_different(items), route, write=False)
     return (yield from _ask_once(state, view, items, way, write=False))

@@ -17,7 +17,7 @@ Way = Literal["items", "script", "bitmap"]
 
 NEAR_ROUND_TRIP_S = 0.00005
 """Assumed until a round trip was measured: that of a socket on one machine."""
-FAR_ROUND_TRIP_S = 0.0005
+FAR_ROUND_TRIP_S = 0.005
 """A server that is as far away is assumed to be behind a link of 1 Gbit/s."""
 FAR_BYTE_S = 8e-9
 BITMAP_S = 0.0004
@@ -78,6 +78,9 @@ class RouteTimes:
         else:
             self.round_trip_s = old + SMOOTHING * (seconds - old)
         self._is_measured = True
+        if self._byte_s and not self._assumed_byte_s():
+            # The server is near after all, and what was learned was relative to a slow link.
+            self._byte_s, self._slowness = None, {}
 
     def note_batch(self, way: Way, batch: Batch, seconds: float) -> None:
         """Note how long a batch took that was answered in full."""

@@ -151,6 +151,13 @@ def test_what_was_learned_stays_when_trips_become_longer():
     assert now == pytest.approx([known[0] + 0.01, known[1] + 0.02], rel=1e-6)
 
 
+def test_a_short_round_trip_shows_that_a_server_is_near():
+    times = after(2 * FAR_ROUND_TRIP_S, items=0.4)
+    assert times.choose(batch(1000)) == "items"
+    times.note_round_trip(NEAR_ROUND_TRIP_S)
+    assert times.choose(batch(1000)) == "bitmap"
+
+
 def test_few_bits_say_nothing():
     times = RouteTimes()
     times.note_batch("items", batch(10), 10.0)
