@@ -72,7 +72,7 @@ def make(request, valkey):
 
 @pytest.fixture(params=STRATEGIES)
 def made(request, make):
-    return make("x", 20_000, 1e-9, strategy=request.param)
+    return make("x", 20_000, 1e-9, strategy=request.param, num_hashes=24)
 
 
 def bits(made):
