@@ -41,7 +41,7 @@ _docs = click.option(
     "--docs", type=FOLDER, default=DOCS, help="Where benchmarks.md goes.  [default: docs]"
 )
 _OPTIONS = (
-    click.option("--quick", is_flag=True, help="Less of everything: a tenth of the time."),
+    click.option("--quick", is_flag=True, help="Less of everything, for a first look."),
     click.option(
         "--repetitions",
         type=click.IntRange(min=1),
@@ -133,7 +133,7 @@ def run_command(names: tuple[str, ...], **chosen: Any) -> None:
 @_docs
 @_measuring
 def page_command(docs: Path, *, folder: Path, **chosen: Any) -> None:
-    """Measure everything and write docs/benchmarks.md: 45 minutes, 6 with --quick."""
+    """Measure everything and write docs/benchmarks.md: an hour or so, ten minutes with --quick."""
     _measure(SUITES, folder=folder, **chosen)
     click.echo(write_report(_load(folder), docs))
 
