@@ -7,6 +7,8 @@ from .errors import (
     BatchError,
     BloomlockError,
     CapacityError,
+    ClaimError,
+    ClaimLostError,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
         delete_filter,
         list_filters,
     )
+    from .filters.claim import AsyncClaim, Claim
+    from .filters.claim_session import ClaimState
+    from .filters.claims import ClaimCounts, FailedItem
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
     from .locks.async_lock import (
@@ -49,6 +54,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncBloomFilter",
+    "AsyncClaim",
     "AsyncFairLock",
     "AsyncLock",
     "AsyncReadWriteLock",
@@ -58,7 +64,13 @@ __all__ = [
     "BloomFilter",
     "BloomlockError",
     "CapacityError",
+    "Claim",
+    "ClaimCounts",
+    "ClaimError",
+    "ClaimLostError",
+    "ClaimState",
     "ConfigurationError",
+    "FailedItem",
     "FairLock",
     "FilterInfo",
     "FilterLostError",
@@ -88,12 +100,17 @@ __all__ = [
 # Imported at their first use (PEP 562), so that locks do not load NumPy.
 _MODULES = {
     "AsyncBloomFilter": ".filters.async_bloom",
+    "AsyncClaim": ".filters.claim",
     "AsyncFairLock": ".locks.async_lock",
     "AsyncLock": ".locks.async_lock",
     "AsyncReadWriteLock": ".locks.async_lock",
     "AsyncRedlock": ".locks.async_redlock",
     "AsyncReentrantLock": ".locks.async_lock",
     "BloomFilter": ".filters.bloom",
+    "Claim": ".filters.claim",
+    "ClaimCounts": ".filters.claims",
+    "ClaimState": ".filters.claim_session",
+    "FailedItem": ".filters.claims",
     "FairLock": ".locks.lock",
     "FilterInfo": ".filters.inspection",
     "Lock": ".locks.lock",

@@ -105,6 +105,17 @@ class QuorumError(LockError):
     """Too few servers or replicas acknowledged the lock; what was taken was given back."""
 
 
+class ClaimError(BloomlockError):
+    """A claim is not this worker's, or no more: it is not NEW, or was committed or given back."""
+
+
+class ClaimLostError(ClaimError):
+    """The claim was this worker's and is no more; what it did was not committed.
+
+    Its lease ended and another worker claimed the item since, or the filter was cleared.
+    """
+
+
 class _BatchRedisError(BatchError, redis.exceptions.RedisError):
     """A batch stopped by another error of redis-py."""
 

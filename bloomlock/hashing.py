@@ -348,6 +348,10 @@ class Hasher:
             y += z + step
         return (h1 * self.shards) >> 64, offsets
 
+    def identify(self, data: bytes) -> bytes:
+        """Return 128 bits that stand for an encoded item, whatever the seeds."""
+        return self._digest(data)
+
     def digests(self, items: Sequence[bytes]) -> Words:
         """Return the digests of many encoded items, which `place` turns into offsets.
 

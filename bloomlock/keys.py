@@ -145,6 +145,42 @@ def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
     return keys._replace(fence=stripe_fence(bits_key))
 
 
+class ClaimKeys(NamedTuple):
+    """The keys of the claims on items of one shard, in the shard's slot.
+
+    >>> ClaimKeys.of(FilterKeys("pages").bits(3))[:3]
+    ('bloomlock:{pages/3}:bits', 'bloomlock:{pages/3}:claims', 'bloomlock:{pages/3}:claims:open')
+
+    Attributes:
+        bits: The shard.
+        claims: Server time at which the lease of each open claim ends.
+        open: The open claims.
+        failed: Items whose work failed.
+        lost: Tokens of claims that others took over.
+        waiting: Who waits for the end of a claim.
+        counts: The header of the generation that the others belong to, the last fence, counters.
+    """
+
+    bits: str
+    claims: str
+    open: str
+    failed: str
+    lost: str
+    waiting: str
+    counts: str
+
+    @classmethod
+    def of(cls, bits_key: str) -> ClaimKeys:
+        """Return the keys of the claims on items of the shard at `bits_key`."""
+        claims = f"{bits_key.removesuffix('bits')}claims"
+        return cls(bits_key, claims, *(f"{claims}:{part}" for part in cls._fields[2:]))
+
+    @property
+    def of_generation(self) -> tuple[str, ...]:
+        """The keys that go with the generation: all but that of the last fence."""
+        return self[:-1]
+
+
 def copy_key(bits_key: str) -> str:
     """Return the key at which a copy of the shard at `bits_key` is prepared.
 

@@ -6,11 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.keys import FilterKeys
+from bloomlock.locks.watchdog import watchdog_of_loop
 from bloomlock.runtime.clients import async_client
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
-from . import answers, inspection, lifecycle, transfer
+from . import answers, claims, inspection, lifecycle, transfer
 from .base import FilterBase
+from .claim import AsyncClaim, sessions_of
+from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
 from .coalescing import Coalescer
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     from .batches import Route
+    from .claims import FailedItem
     from .inspection import FilterInfo
     from .options import FilterParameters, OpenParameters
 
@@ -104,6 +108,9 @@ class AsyncBloomFilter(FilterBase):
         return found
 
     async def _run(self, core: Core[T]) -> T:
+        return await (await self._connected()).run(core)
+
+    async def _connected(self) -> Tasks:
         if self._runtime is None:
             made, owned = await async_client(self._client)
             if self._runtime is None:
@@ -112,7 +119,7 @@ class AsyncBloomFilter(FilterBase):
             elif owned:
                 # Another task was faster while this one connected.
                 await made.aclose()
-        return await self._runtime.run(core)
+        return self._runtime
 
     async def _attach(self) -> Self:
         try:
@@ -170,6 +177,65 @@ class AsyncBloomFilter(FilterBase):
             await self._run(transfer.merge(self._state, items))
         else:
             await self._run(answers.update(self._state, items, route))
+
+    async def claim(
+        self,
+        item: str | bytes,
+        ttl: float = TTL_SECONDS,
+        *,
+        renew: bool = True,
+        wait: float | None = None,
+        payload: str | bytes | None = None,
+        max_attempts: int | None = None,
+    ) -> AsyncClaim:
+        """Take an item that is neither done nor another worker's. See BloomFilter.claim."""
+        options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
+        session = await self._run(claims.claim(self._state, item, options, await self._keeper()))
+        return AsyncClaim(session, self._run)
+
+    async def claim_many(
+        self,
+        items: Iterable[str | bytes],
+        ttl: float = TTL_SECONDS,
+        *,
+        renew: bool = True,
+        max_attempts: int | None = None,
+    ) -> list[AsyncClaim]:
+        """Claim many items, each with a state of its own. See BloomFilter.claim_many."""
+        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        sessions = await self._run(
+            claims.claim_many(self._state, items, options, await self._keeper())
+        )
+        return [AsyncClaim(session, self._run) for session in sessions]
+
+    async def commit_many(self, made: Iterable[AsyncClaim]) -> list[bool]:
+        """Commit claims of this filter. See BloomFilter.commit_many."""
+        return await self._run(commit_many(sessions_of(made)))
+
+    async def abandon_many(
+        self, made: Iterable[AsyncClaim], error: str | BaseException | None = None
+    ) -> None:
+        """Give items back. See BloomFilter.abandon_many."""
+        await self._run(abandon_many(sessions_of(made), error))
+
+    def expired(
+        self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
+    ) -> AsyncIterator[AsyncClaim]:
+        """Yield claims of the items whose workers died. See BloomFilter.expired."""
+        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        return self._expired(options)
+
+    async def _expired(self, options: ClaimOptions) -> AsyncIterator[AsyncClaim]:
+        search = claims.Expired(self._state, options, await self._keeper())
+        while (session := await self._run(search.find_next())) is not None:
+            yield AsyncClaim(session, self._run)
+
+    async def failed(self) -> list[FailedItem]:
+        """Return the items whose work failed. See BloomFilter.failed."""
+        return await self._run(claims.failed(self._state))
+
+    async def _keeper(self) -> Keeper:
+        return Keeper(await self._connected(), watchdog_of_loop())
 
     async def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process. See BloomFilter.to_memory."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.keys import FilterKeys
+from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.threads import threads_for
 
-from . import answers, inspection, lifecycle, transfer
+from . import answers, claims, inspection, lifecycle, transfer
 from .base import FilterBase
+from .claim import Claim, sessions_of
+from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
 from .state import FilterState
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     import redis
 
     from .batches import Route
+    from .claims import FailedItem
     from .inspection import FilterInfo
     from .options import FilterParameters, OpenParameters
 
@@ -289,6 +293,121 @@ class BloomFilter(FilterBase):
             self._run(transfer.merge(self._state, items))
         else:
             self._run(answers.update(self._state, items, route))
+
+    def claim(
+        self,
+        item: str | bytes,
+        ttl: float = TTL_SECONDS,
+        *,
+        renew: bool = True,
+        wait: float | None = None,
+        payload: str | bytes | None = None,
+        max_attempts: int | None = None,
+    ) -> Claim:
+        """Take an item to work on that is neither done nor another worker's.
+
+        Args:
+            item: A `str` (its UTF-8 form) or `bytes`.
+            ttl: The lease in seconds: how long the claim outlives its worker.
+            renew: Whether the lease is renewed, each third of it, until the claim ends.
+            wait: Seconds to wait for the outcome while the item is BUSY; woken, not polling.
+            payload: What `expired` gives, with the item, to who takes it over.
+            max_attempts: Attempts, of dead workers and with an error, after which the item is
+                FAILED; None: that of its earlier claims, if there are any.
+
+        Returns:
+            A Claim, true if the item is this worker's; a context manager.
+
+        Raises:
+            TypeError: If the item is neither.
+            ConfigurationError: If a parameter is not usable, the strategy is "pipeline" or "lock",
+                or scripts are forbidden.
+            redis.exceptions.RedisError: If the server refused it or could not be reached; another
+                try of this process is not blocked by this one.
+            FilterLostError, CapacityError: As `add`.
+
+        Cost: one round trip; O(k) on the server. None for an item in the near-cache. While it
+        waits one or two more, and one each two seconds.
+
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     with pages.claim("a") as claim:
+        ...         claim.state.name, pages.claim("a").state.name, pages.exists("a")
+        ...     pages.claim("a").state.name, pages.exists("a")
+        ('NEW', 'BUSY', False)
+        ('SEEN', True)
+        """
+        options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
+        session = self._run(claims.claim(self._state, item, options, self._keeper()))
+        return Claim(session, self._run)
+
+    def claim_many(
+        self,
+        items: Iterable[str | bytes],
+        ttl: float = TTL_SECONDS,
+        *,
+        renew: bool = True,
+        max_attempts: int | None = None,
+    ) -> list[Claim]:
+        """Claim many items; each has a state of its own, and one that is repeated is BUSY.
+
+        Arguments and errors are those of `claim`.
+
+        Cost: one round trip.
+        """
+        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        sessions = self._run(claims.claim_many(self._state, items, options, self._keeper()))
+        return [Claim(session, self._run) for session in sessions]
+
+    def commit_many(self, made: Iterable[Claim]) -> list[bool]:
+        """Commit claims of this filter; for each whether its item is in the filter now.
+
+        Returns:
+            False for a claim that was lost.
+
+        Raises:
+            ClaimError: If one of them is not NEW, or was given back; nothing is sent then.
+            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+
+        Cost: one round trip.
+        """
+        return self._run(commit_many(sessions_of(made)))
+
+    def abandon_many(self, made: Iterable[Claim], error: str | BaseException | None = None) -> None:
+        """Give items back; see Claim.abandon.
+
+        Cost: as `commit_many`.
+        """
+        self._run(abandon_many(sessions_of(made), error))
+
+    def expired(
+        self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
+    ) -> Iterator[Claim]:
+        """Yield claims of the items whose workers died, each to one caller, oldest first.
+
+        An item is claimed when the iteration gets to it. One that is given back is offered again
+        when the lease it had is over. Arguments and errors are those of `claim`.
+
+        Cost: one round trip for each item, one for each 16 and for each shard.
+        """
+        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        return self._expired(options)
+
+    def _expired(self, options: ClaimOptions) -> Iterator[Claim]:
+        search = claims.Expired(self._state, options, self._keeper())
+        while (session := self._run(search.find_next())) is not None:
+            yield Claim(session, self._run)
+
+    def failed(self) -> list[FailedItem]:
+        """Return the items whose work failed under `max_attempts`, and that were not done since.
+
+        Cost: one round trip for each shard.
+        """
+        return self._run(claims.failed(self._state))
+
+    def _keeper(self) -> Keeper:
+        return Keeper(self._runtime, WATCHDOG)
 
     def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process.

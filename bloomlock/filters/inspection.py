@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 from bloomlock.effects import Core, ask, encode_command
 from bloomlock.parallel import in_parallel
 
+from .claims import ClaimCounts, count_claims
 from .state import in_one_generation
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class FilterInfo:
         memory_bytes: What the server says the keys take; 0 where it does not say.
         route: The route that `route="auto"` took for this object's last batch with a choice; empty:
             there was none yet.
+        claims: The claims of this generation, by what became of them.
     """
 
     name: str
@@ -64,6 +66,7 @@ class FilterInfo:
     current_error_rate: float
     memory_bytes: int
     route: str = ""
+    claims: ClaimCounts = field(default_factory=ClaimCounts)
 
     @classmethod
     def of(
@@ -106,7 +109,8 @@ def info(state: FilterState) -> Core[FilterInfo]:
     view, counted = yield from _counted(state)
     memory = yield from _memory(state, view)
     known = FilterInfo.of(view.descriptor, counted, state.keys.name, state.strategy.name, memory)
-    return replace(known, route=state.routes.chosen)
+    claims = yield from count_claims(view)
+    return replace(known, route=state.routes.chosen, claims=claims)
 
 
 def count(state: FilterState) -> Core[int]:

@@ -39,7 +39,7 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 from bloomlock.hashing import key_difference
-from bloomlock.keys import copy_key, stripe_fence
+from bloomlock.keys import ClaimKeys, copy_key, stripe_fence
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
 
@@ -232,7 +232,7 @@ def delete(keys: FilterKeys) -> Core[bool]:
 
 def _unlink_shard(keys: FilterKeys, shard: int, remains: Remains) -> Core[None]:
     key = keys.bits(shard)
-    gone = [key, stripe_fence(key), copy_key(key), *([] if shard else [keys.meta])]
+    gone = [*ClaimKeys.of(key), stripe_fence(key), copy_key(key), *([] if shard else [keys.meta])]
     if remains.are_native:
         gone += SERVERS_OWN.keys(key, remains.header)
         yield from repeated(partial(unlink_with_contents, keys, shard, gone))

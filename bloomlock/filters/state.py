@@ -141,6 +141,8 @@ class FilterState(LockOwner):
         self.view: View | None = None
         self.lost: str | None = None
         self.unreported = Unreported()
+        # Tokens of claims that may have been granted without an answer, by process and item.
+        self.unanswered: dict[tuple[int, bytes], bytes] = {}
         self._own_headers: tuple[int, ...] = ()
         self.caching = options.caching
         self.near: NearCache | None = None

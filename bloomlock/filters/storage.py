@@ -38,6 +38,7 @@ from bloomlock.effects import (
     encode_command,
 )
 from bloomlock.errors import FilterMismatchError
+from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
 from bloomlock.sizing import MAX_SHARDS
@@ -336,7 +337,7 @@ def _empty_shard(key: str, descriptor: Descriptor, before: Iterable[int]) -> lis
     """Return the commands that replace a shard, which had one of some headers, by an empty one."""
     old = {own for header in before for own in SERVERS_OWN.keys(key, header)}
     return [
-        encode_command("UNLINK", key, *old),
+        encode_command("UNLINK", *ClaimKeys.of(key).of_generation, *old),
         *contents_of(descriptor).empty_shard(key, descriptor),
     ]
 
@@ -410,7 +411,8 @@ def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor, before: in
         contents_of(descriptor).string_bytes(descriptor) - 1,
         before.to_bytes(HEADER_BYTES, "big"),
     ]
-    (reply,) = yield from _SCRIPT.call([([keys.bits(shard)], arguments)], repeatable=True)
+    gone = ClaimKeys.of(keys.bits(shard)).of_generation
+    (reply,) = yield from _SCRIPT.call([(gone, arguments)], repeatable=True)
     if isinstance(reply, NoPermissionError):
         yield from _initialise_watched(keys, shard, descriptor, before)
     elif reply == CHANGED:

@@ -459,6 +459,34 @@ class LockSession:
             self.lose(hold, "its key was gone when it was extended")
             raise self._lost_error(hold)
 
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"lock {self.name!r}"
+
+    @property
+    def key(self) -> str:
+        """The lock's own key."""
+        return self.keys.lock
+
+    def is_orphan(self, hold: Hold) -> bool:
+        """Return whether no owner is left to give a hold back."""
+        return self.holdings.is_orphan(hold)
+
+    def is_abandoned(self, hold: Hold, has_ended: Callable[[object], bool]) -> bool:
+        """Return whether the owner of a hold, if it has one, has ended."""
+        owner = self.holdings.owner_of(hold)
+        return owner is None or has_ended(owner)
+
+    def renewal_of(self, hold: Hold, lease_ms: int) -> Renewal:
+        """Return what asks for a lease."""
+        return Renewal(self.keys, hold.token, hold.group, lease_ms)
+
+    def renewed(self, hold: Hold, now: float) -> None:
+        """Report a renewal."""
+        if self.options.observer is not None:
+            self.report_behind(LockEvent("renewed", self.name, hold.fence, now - hold.since))
+
     def renew_all(self, renewals: Sequence[Renewal]) -> Core[list[bool | Exception]]:
         """Renew holds that lie on one server; see the function of that name."""
         return (yield from renew_all(renewals, missing_of(self._runtime)))

@@ -1,9 +1,9 @@
-"""Watchdogs renew what is held and find out what is lost.
+"""Watchdogs renew what is held, locks and claims, and find out what is lost.
 
-There is one thread for all locks of the process, and one timer for all locks of an event loop.
-Neither waits for a server: renewals run in a short-lived thread, or task, for each client and
-server that has some due, so a server that does not answer holds up neither the locks of others nor
-the news that a lock is lost. A child of fork starts with nothing to watch.
+There is one thread for all of the process, and one timer for all of an event loop. Neither waits
+for a server: renewals run in a short-lived thread, or task, for each client and server that has
+some due, so a server that does not answer holds up neither the locks of others nor the news that a
+lock is lost. A child of fork starts with nothing to watch.
 """
 
 from __future__ import annotations
@@ -19,27 +19,24 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.locks.protocol.model import ReleaseRequest
-from bloomlock.locks.protocol.steps import Renewal
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime.clock import boot_clock
 
-from .events import LockEvent
 from .hold import OUT_OF_LEASE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from bloomlock.effects import AnyRuntime, Core
     from bloomlock.locks.protocol.steps import LockSteps
 
     from .hold import Hold
-    from .session import LockSession
 
 logger = logging.getLogger("bloomlock.locks")
 
@@ -56,6 +53,40 @@ GONE = "its key was gone when it was to be renewed"
 ENDED = "the thread or task that held it has ended"
 
 
+class Watched(Protocol):
+    """What a hold belongs to: a lock object, or a claim."""
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+
+    @property
+    def key(self) -> str:
+        """A key that names its server."""
+
+    @property
+    def steps(self) -> LockSteps | None:
+        """What gives its holds back when the process or the loop ends; None: they are left."""
+
+    def is_orphan(self, hold: Hold) -> bool:
+        """Return whether no thread or task is left to give a hold back."""
+
+    def is_abandoned(self, hold: Hold, has_ended: Callable[[object], bool]) -> bool:
+        """Return whether its owner has ended at the end of the process or the loop."""
+
+    def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
+        """Return what asks for a lease."""
+
+    def renew_all(self, renewals: Sequence[Any]) -> Core[Sequence[bool | Exception]]:
+        """Renew holds of its kind that one request may carry; for each whether it was held."""
+
+    def renewed(self, hold: Hold, now: float) -> None:
+        """Take note of a renewal."""
+
+    def lose_behind(self, hold: Hold, reason: str) -> None:
+        """Take note that a hold is lost; never raises."""
+
+
 @dataclass(eq=False, slots=True)
 class Watch:
     """A hold that is watched.
@@ -63,15 +94,17 @@ class Watch:
     Attributes:
         hold: The hold.
         runtime: Through what it is renewed.
-        session: Of the lock object. If that is no more, no caller can release the hold: it is
-            renewed no more, and expires unless the process ends before.
-        steps: Those of the lock.
+        session: Of the lock object, or of the claim. If that is no more, no caller can release the
+            hold: it is renewed no more, and expires unless the process ends before.
+        kind: What is renewed by one step.
+        steps: Those of the lock; None: it is not given back at the end.
     """
 
     hold: Hold
     runtime: Any  # of the one kind or the other, as the watchdog
-    session: weakref.ref[LockSession]
-    steps: LockSteps
+    session: weakref.ref[Watched]
+    kind: type
+    steps: LockSteps | None
 
     def next_time(self) -> float:
         """Return when something is to be done about it."""
@@ -89,13 +122,14 @@ class Watch:
 def key_of(watch: Watch) -> str:
     """Return the key of a watched lock; empty if the lock object is no more."""
     session = watch.session()
-    return session.keys.lock if session is not None else ""
+    return session.key if session is not None else ""
 
 
-def place_of(watch: Watch) -> tuple[Any, str]:
-    """Return through what a watched lock is renewed, and on which server of a cluster."""
+def place_of(watch: Watch) -> tuple[Any, str, type]:
+    """Return through what it is renewed, on which server of a cluster, and by which step."""
     server_of = getattr(watch.runtime, "server_of", None)
-    return watch.runtime, server_of(key_of(watch)) if server_of is not None else ""
+    server = server_of(key_of(watch)) if server_of is not None else ""
+    return watch.runtime, server, watch.kind
 
 
 class Schedule:
@@ -110,9 +144,9 @@ class Schedule:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> Watch:
+    def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> Watch:
         """Watch a hold, anew if it is watched already."""
-        watch = Watch(hold, runtime, weakref.ref(session), session.steps)
+        watch = Watch(hold, runtime, weakref.ref(session), type(session), session.steps)
         self._watches[id(hold)] = watch
         return watch
 
@@ -138,9 +172,7 @@ class Schedule:
             session = watch.session()
             if watch.hold.deadline <= now:
                 over.append((watch, OUT_OF_LEASE))
-            elif (
-                watch.is_due(now) and session is not None and session.holdings.is_orphan(watch.hold)
-            ):
+            elif watch.is_due(now) and session is not None and session.is_orphan(watch.hold):
                 over.append((watch, ENDED))
         for watch, _ in over:
             self.remove(watch.hold)
@@ -151,14 +183,14 @@ class Schedule:
         abandoned = []
         for watch in list(self._watches.values()):
             session = watch.session()
-            owner = session.holdings.owner_of(watch.hold) if session is not None else None
-            if watch.hold.pid == os.getpid() and (owner is None or has_ended(owner)):
+            mine = watch.steps is not None and watch.hold.pid == os.getpid()
+            if mine and (session is None or session.is_abandoned(watch.hold, has_ended)):
                 abandoned.append(watch)
                 self.remove(watch.hold)
         return abandoned
 
-    def due(self, now: float) -> dict[tuple[Any, str], list[Watch]]:
-        """Return the holds to renew now, by runtime and server; each once until it is answered.
+    def due(self, now: float) -> dict[tuple[Any, str, type], list[Watch]]:
+        """Return the holds to renew now, by runtime, server and kind; each until it is answered.
 
         A server that is still busy with an earlier renewal waits its turn: one that does not
         answer must not collect threads, nor hold up the other ones of a cluster. What would be due
@@ -168,13 +200,14 @@ class Schedule:
         if not any(watch.is_due(now) for watch in self._watches.values()):
             return {}
         busy = {place_of(watch) for watch in self._watches.values() if watch.hold.renewing}
-        found: dict[tuple[Any, str], list[Watch]] = {}
+        found: dict[tuple[Any, str, type], list[Watch]] = {}
         for watch in list(self._watches.values()):
             if not watch.is_due(now + watch.hold.renewal_seconds * GOES_ALONG):
                 continue
             session = watch.session()
             if session is None:
-                logger.warning("a lock was dropped while held; it is left to expire")
+                what = "claim" if watch.steps is None else "lock"
+                logger.warning("a %s was dropped while held; it is left to expire", what)
                 watch.hold.renew_at = None
             elif (place := place_of(watch)) in busy:
                 watch.hold.renew_at = now + retry_seconds(watch.hold)
@@ -193,6 +226,8 @@ def retry_seconds(hold: Hold) -> float:
 
 def give_back(watch: Watch, until: float) -> Core[None]:
     """Release a hold that its owner did not, if the server answers in time; never raises."""
+    if watch.steps is None:
+        return
     yield Limit(until, [None])
     try:
         yield from watch.steps.release(
@@ -220,34 +255,33 @@ def renew(
     A hold whose renewal is not answered is tried again until its deadline.
     """
     sent = clock()
-    asked: list[tuple[Watch, LockSession, Renewal]] = []
+    asked: list[tuple[Watch, Watched, int]] = []
     for watch in watches:
         session, hold = watch.session(), watch.hold
         lease_ms = hold.lease_to_ask_ms(sent)
         if session is None or not lease_ms:
             hold.renew_at, hold.renewing = None, False
         else:
-            asked.append((watch, session, Renewal(session.keys, hold.token, hold.group, lease_ms)))
+            asked.append((watch, session, lease_ms))
     if not asked:
         return
-    # All go to the same server, or it is a single one.
-    session = asked[0][1]
-    results = yield from session.renew_all([renewal for _, _, renewal in asked])
-    for (watch, session, renewal), result in zip(asked, results, strict=True):
+    # All are of one kind and go to the same server, or it is a single one.
+    renewals = [session.renewal_of(watch.hold, lease_ms) for watch, session, lease_ms in asked]
+    results = yield from asked[0][1].renew_all(renewals)
+    for (watch, session, lease_ms), result in zip(asked, results, strict=True):
         hold = watch.hold
         if isinstance(result, Exception):
-            logger.warning("lock %r could not be renewed yet: %s", session.name, result)
+            logger.warning("%s could not be renewed yet: %s", session.label, result)
             hold.schedule_renewal(clock() + retry_seconds(hold))
         elif not result:
             lose(watch, GONE)
         else:
-            hold.deadline = max(hold.deadline, deadline_of(sent, renewal.lease_ms))
+            hold.deadline = max(hold.deadline, deadline_of(sent, lease_ms))
             hold.schedule_renewal(sent + hold.renewal_seconds)
         # What waits for this finds the new deadline.
         hold.renewing = False
-        if result is True and session.options.observer is not None:
-            held = sent - hold.since
-            session.report_behind(LockEvent("renewed", session.name, hold.fence, held))
+        if result is True:
+            session.renewed(hold, sent)
 
 
 class Watchdog:
@@ -268,7 +302,7 @@ class Watchdog:
         self._wake_at = float("-inf")
         self._runs = False
 
-    def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> None:
+    def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         """Begin to watch a hold."""
         with self._lock:
             at = self._schedule.add(hold, session, runtime).next_time()
@@ -337,7 +371,7 @@ class Watchdog:
             self._wake_at = min(self._schedule.next_time(), asked_for, now + LONGEST_SLEEP)
         for watch, reason in over:
             self._lose(watch, reason)
-        for (runtime, _), watches in due.items():
+        for (runtime, *_), watches in due.items():
             self._start_renewal(runtime, watches)
         for _ in range(len(self._uncalled)):
             self.call(self._uncalled.popleft())
@@ -398,7 +432,7 @@ class AsyncWatchdog:
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_end: AsyncGenerator[None, None] | None = None
 
-    def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> None:
+    def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         """Begin to watch a hold."""
         self._schedule.add(hold, session, runtime)
         self._set_timer()
@@ -450,7 +484,7 @@ class AsyncWatchdog:
         try:
             for watch, reason in self._schedule.over(now):
                 self._lose(watch, reason)
-            for (runtime, _), watches in self._schedule.due(now).items():
+            for (runtime, *_), watches in self._schedule.due(now).items():
                 task = asyncio.get_running_loop().create_task(
                     self._renew(runtime, watches), name="bloomlock-renewal"
                 )

@@ -1,5 +1,5 @@
 -- Replace a shard by an empty one, unless it already is of the wanted generation. Safe to repeat.
--- KEYS[1]   the shard
+-- KEYS      1 the shard; the others go with its generation
 -- ARGV[1]   the header it shall have, 8 bytes
 -- ARGV[2]   the number of its last byte, counted from 0
 -- ARGV[3]   the header it had when it was decided to replace it, 8 bytes; zeros if none
@@ -19,7 +19,7 @@ end
 if header ~= ARGV[3] then
   return -2
 end
-redis.call('UNLINK', KEYS[1])
+redis.call('UNLINK', unpack(KEYS))
 redis.call('SETRANGE', KEYS[1], ARGV[2], '\0')
 redis.call('SETRANGE', KEYS[1], 0, ARGV[1])
 return 1

@@ -22,7 +22,7 @@ LAYERS = [
     {"effects"},
     {"parallel"},
     {"scripts"},
-    {"locks.protocol"},
+    {"locks.protocol", "claims"},
     {"strategies"},
     {"server"},
     {"runtime"},
@@ -44,6 +44,7 @@ PURE = {
     "effects",
     "parallel",
     "locks.protocol",
+    "claims",
     "strategies",
 }
 IMPURE_MODULES = {"socket", "time", "asyncio", "threading", "subprocess", "os", "redis.client"}

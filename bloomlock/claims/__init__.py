@@ -1,0 +1,1 @@
+"""Claims: an item under a lease while it is worked on, and committed to the filter after that."""

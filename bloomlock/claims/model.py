@@ -1,0 +1,369 @@
+"""The claims on items of one shard, and how they change, as values.
+
+    leases    id -> server time (ms) at which the lease ends; by it what is over is found in order
+    open      id -> the claim: token, fence, attempts, what it carries. An empty token: the claim
+              was given back and the item is offered
+    failed    id -> attempts and last error of an item whose work failed, or failed too often
+    lost      token -> when its claim was taken over
+    waiting   id -> channels and tokens of those who wait for the end of a claim
+    counts    the counters; `fence` is the last fence given out
+
+An id is the 128-bit digest of an item. The scripts claim_*.lua do the same; each step is atomic,
+and a client that repeats it gets the same answer. Everything belongs to the generation whose header
+is `of_header`: what is left of an earlier one goes at the first step in another, but for the fence.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Publish = Callable[[bytes, bytes], None]
+
+LOST_LIFE_MS = 86_400_000
+"""How long it is remembered that a claim was taken over."""
+LEASE_OVER = b"its lease ran out before the work was done"
+COUNTERS = ("claimed", "committed", "abandoned", "failed", "expired")
+"""Each claim that is granted counts as claimed, and once more as what became of it."""
+
+_RECORD = struct.Struct(">QIIB")
+_FAILURE = struct.Struct(">III")
+
+
+class Outcome(IntEnum):
+    """What a claim is answered by; GONE only where nothing but an expired claim was wanted."""
+
+    GONE = 0
+    NEW = 1
+    SEEN = 2
+    BUSY = 3
+    FAILED = 4
+
+
+class ClaimRequest(NamedTuple):
+    """An item that a worker asks for.
+
+    Attributes:
+        id: Of the item.
+        token: No other claim has it; fixed before the first byte is sent. Without spaces.
+        places: The offsets of the item's bits, four bytes each.
+        lease_ms: How long the claim lives without renewal.
+        max_attempts: Attempts after which the item is given to no worker any more; 0: that of its
+            earlier claims, if there is one.
+        carried: What the client that takes the item over is given.
+        channel: Where the end of another's claim is to be announced; empty: nowhere.
+        only_expired: Whether only an item whose claim is over is wanted; `carried` stays.
+    """
+
+    id: bytes
+    token: bytes
+    places: bytes
+    lease_ms: int
+    max_attempts: int = 0
+    carried: bytes = b""
+    channel: bytes = b""
+    only_expired: bool = False
+
+
+class Held(NamedTuple):
+    """A claim as its worker knows it; see ClaimRequest."""
+
+    id: bytes
+    token: bytes
+    places: bytes
+
+
+class Answer(NamedTuple):
+    """The answer to a ClaimRequest.
+
+    Attributes:
+        outcome: What it is.
+        fence: NEW: the number of the claim; it rises with each one.
+        attempts: NEW, FAILED: how often the item was claimed since it was last committed, as far
+            as the attempts did not end without an error.
+        remaining_ms: BUSY: what is left of the other's lease.
+    """
+
+    outcome: Outcome
+    fence: int = 0
+    attempts: int = 0
+    remaining_ms: int = 0
+
+
+class Record(NamedTuple):
+    """An open claim."""
+
+    token: bytes
+    fence: int
+    attempts: int
+    max_attempts: int
+    carried: bytes
+
+    def encode(self) -> bytes:
+        """Return the claim as it is stored."""
+        numbers = _RECORD.pack(self.fence, self.attempts, self.max_attempts, len(self.token))
+        return numbers + self.token + self.carried
+
+    @classmethod
+    def decode(cls, data: bytes) -> Record:
+        """Return what `encode` wrote.
+
+        >>> Record.decode(Record(b"t1", 7, 1, 0, b"item").encode())
+        Record(token=b't1', fence=7, attempts=1, max_attempts=0, carried=b'item')
+        """
+        fence, attempts, max_attempts, length = _RECORD.unpack_from(data)
+        rest = data[_RECORD.size :]
+        return cls(rest[:length], fence, attempts, max_attempts, rest[length:])
+
+
+class Failure(NamedTuple):
+    """What is known of an item whose work failed."""
+
+    attempts: int
+    max_attempts: int
+    error: bytes
+    carried: bytes
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it failed as often as it may."""
+        return 0 < self.max_attempts <= self.attempts
+
+    def encode(self) -> bytes:
+        """Return it as it is stored."""
+        numbers = _FAILURE.pack(self.attempts, self.max_attempts, len(self.error))
+        return numbers + self.error + self.carried
+
+    @classmethod
+    def decode(cls, data: bytes) -> Failure:
+        """Return what `encode` wrote.
+
+        >>> Failure.decode(Failure(3, 3, b"why", b"item").encode())
+        Failure(attempts=3, max_attempts=3, error=b'why', carried=b'item')
+        """
+        attempts, max_attempts, length = _FAILURE.unpack_from(data)
+        rest = data[_FAILURE.size :]
+        return cls(attempts, max_attempts, rest[:length], rest[length:])
+
+
+@dataclass
+class ShardClaims:
+    """The state of one shard.
+
+    Attributes:
+        header: The shard's.
+        bits: The offsets of the bits that are set, four bytes each.
+        of_header: That of the generation the rest belongs to.
+    """
+
+    header: bytes
+    bits: set[bytes] = field(default_factory=set)
+    of_header: bytes = b""
+    leases: dict[bytes, int] = field(default_factory=dict)
+    open: dict[bytes, Record] = field(default_factory=dict)
+    failed: dict[bytes, Failure] = field(default_factory=dict)
+    lost: dict[bytes, int] = field(default_factory=dict)
+    waiting: dict[bytes, list[tuple[bytes, bytes]]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    fence: int = 0
+
+    def count(self, counter: str) -> None:
+        """Count one more."""
+        self.counts[counter] = self.counts.get(counter, 0) + 1
+
+
+def claim(
+    state: ShardClaims, now_us: int, header: bytes, request: ClaimRequest, publish: Publish
+) -> Answer | None:
+    """Take an item that is neither done nor claimed; None: it is another generation.
+
+    Args:
+        state: Is changed.
+        now_us: The server's time.
+        header: That of the generation the client knows.
+        request: What is asked for.
+        publish: Is given a channel and a token for each client that is to be woken.
+    """
+    if not _is_of_generation(state, header):
+        return None
+    now_ms = now_us // 1000
+    found = state.open.get(request.id)
+    if found is not None and request.token == found.token:
+        state.leases[request.id] = max(state.leases.get(request.id, 0), now_ms + request.lease_ms)
+        return Answer(Outcome.NEW, found.fence, found.attempts)
+    if found is not None and request.id not in state.leases:
+        # A claim whose deadline is missing may be a live one.
+        state.leases[request.id] = now_ms + request.lease_ms
+    is_over = found is not None and state.leases[request.id] <= now_ms
+    if _bits_of(request.places) <= state.bits:
+        if is_over:
+            _end(state, request.id, "expired", publish)
+        return Answer(Outcome.SEEN)
+    if request.only_expired and not is_over:
+        return Answer(Outcome.GONE)
+    if found is not None and found.token and not is_over:
+        _wait(state, request)
+        return Answer(Outcome.BUSY, remaining_ms=state.leases[request.id] - now_ms)
+    return _grant(state, now_us, request, found, publish)
+
+
+def _grant(
+    state: ShardClaims,
+    now_us: int,
+    request: ClaimRequest,
+    found: Record | None,
+    publish: Publish,
+) -> Answer:
+    """Give an item to who asks, unless it failed too often."""
+    failure = state.failed.get(request.id)
+    attempts = max(found.attempts if found else 0, failure.attempts if failure else 0)
+    known = found or failure
+    max_attempts = request.max_attempts or (known.max_attempts if known else 0)
+    carried = found.carried if found and request.only_expired else request.carried
+    if 0 < max_attempts <= attempts:
+        if found is not None:
+            # No other worker has it, so its worker may still commit it.
+            error = LEASE_OVER if found.token or failure is None else failure.error
+            state.failed[request.id] = Failure(attempts, max_attempts, error, found.carried)
+            _end(state, request.id, "expired", publish)
+        return Answer(Outcome.FAILED, attempts=attempts)
+    if found is not None and found.token:
+        _take_over(state, now_us // 1000, found.token)
+        state.count("expired")
+    state.lost.pop(request.token, None)
+    state.fence = max(state.fence + 1, now_us)
+    state.open[request.id] = Record(request.token, state.fence, attempts + 1, max_attempts, carried)
+    state.leases[request.id] = now_us // 1000 + request.lease_ms
+    state.count("claimed")
+    return Answer(Outcome.NEW, state.fence, attempts + 1)
+
+
+def commit(state: ShardClaims, header: bytes, held: Held, publish: Publish) -> bool | None:
+    """Set the bits of an item and end its claim; False: another worker claimed the item since.
+
+    None: it is another generation. The arguments are those of `claim`.
+    """
+    if not _is_of_generation(state, header):
+        return None
+    found = state.open.get(held.id)
+    if held.token in state.lost or (found is not None and found.token != held.token):
+        return False
+    state.bits |= _bits_of(held.places)
+    state.failed.pop(held.id, None)
+    if found is not None:
+        _end(state, held.id, "committed", publish)
+    return True
+
+
+def abandon(
+    state: ShardClaims,
+    header: bytes,
+    held: Held,
+    publish: Publish,
+    *,
+    error: bytes | None = None,
+    offer: bool = False,
+) -> bool | None:
+    """Give an item back; False: the claim was over already. None: it is another generation.
+
+    Args:
+        state: Is changed.
+        header: See `claim`.
+        held: The claim.
+        publish: See `claim`.
+        error: Why the work failed; None: it did not, and the attempt does not count.
+        offer: Whether the item is still to be found when the lease is over.
+    """
+    if not _is_of_generation(state, header):
+        return None
+    found = state.open.get(held.id)
+    if found is None or found.token != held.token:
+        return False
+    attempts = found.attempts - (error is None)
+    if error is not None and found.max_attempts:
+        state.failed[held.id] = Failure(attempts, found.max_attempts, error, found.carried)
+    counter = "abandoned" if error is None else "failed"
+    if offer and not 0 < found.max_attempts <= attempts:
+        state.open[held.id] = found._replace(token=b"", attempts=attempts)
+        state.count(counter)
+        _wake(state, held.id, publish)
+    else:
+        _end(state, held.id, counter, publish)
+    return True
+
+
+def renew(state: ShardClaims, now_us: int, header: bytes, held: Held, lease_ms: int) -> bool | None:
+    """Let a claim live for at least `lease_ms` from now; False: it is over. See `claim`.
+
+    Never creates a claim, and never shortens a lease: it may be a late copy of an earlier request.
+    """
+    if not _is_of_generation(state, header):
+        return None
+    found = state.open.get(held.id)
+    if found is None or found.token != held.token:
+        return False
+    state.leases[held.id] = max(state.leases.get(held.id, 0), now_us // 1000 + lease_ms)
+    return True
+
+
+def find_expired(
+    state: ShardClaims, now_us: int, header: bytes, count: int
+) -> list[tuple[bytes, Record]] | None:
+    """Return the claims that have been over for longest, at most `count`; see `claim`."""
+    if not _is_of_generation(state, header):
+        return None
+    now_ms = now_us // 1000
+    over = [(until_ms, item) for item, until_ms in state.leases.items() if until_ms <= now_ms]
+    found = []
+    for _, item in sorted(over)[:count]:
+        if item in state.open:
+            found.append((item, state.open[item]))
+        else:
+            del state.leases[item]
+    return found
+
+
+def _is_of_generation(state: ShardClaims, header: bytes) -> bool:
+    if state.header != header:
+        return False
+    if state.of_header != header:
+        fence = state.fence
+        vars(state).update(vars(ShardClaims(header, state.bits, header, fence=fence)))
+    return True
+
+
+def _bits_of(places: bytes) -> set[bytes]:
+    return {places[start : start + 4] for start in range(0, len(places), 4)}
+
+
+def _wait(state: ShardClaims, request: ClaimRequest) -> None:
+    if request.channel:
+        waiting = state.waiting.setdefault(request.id, [])
+        if (request.channel, request.token) not in waiting:
+            waiting.append((request.channel, request.token))
+
+
+def _wake(state: ShardClaims, item: bytes, publish: Publish) -> None:
+    for channel, token in state.waiting.pop(item, ()):
+        publish(channel, token)
+
+
+def _take_over(state: ShardClaims, now_ms: int, taken: bytes) -> None:
+    """Note that the claim of another worker is lost to it."""
+    state.lost = {
+        token: at_ms for token, at_ms in state.lost.items() if at_ms > now_ms - LOST_LIFE_MS
+    }
+    state.lost[taken] = now_ms
+
+
+def _end(state: ShardClaims, item: bytes, counter: str, publish: Publish) -> None:
+    """Remove a claim; one without a token was counted when it was given back."""
+    if state.open.pop(item).token:
+        state.count(counter)
+    state.leases.pop(item, None)
+    _wake(state, item, publish)

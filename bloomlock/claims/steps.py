@@ -1,0 +1,170 @@
+"""The steps of claims on a server: each one script, which does what model.py says.
+
+A step is for several items of several shards, which are asked at once.
+Every step may be repeated and is, where its reply is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from bloomlock.effects import ConnectionLost, is_missing
+from bloomlock.errors import ConfigurationError
+from bloomlock.keys import ClaimKeys
+from bloomlock.parallel import in_parallel
+from bloomlock.scripts import Script
+
+from .model import Answer, Outcome, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bloomlock.effects import Core
+
+    from .model import ClaimRequest, Held
+
+T = TypeVar("T")
+
+ITEMS_PER_CALL = 64
+"""Items of one script call: about a millisecond of the server's time."""
+
+TAKE = Script("claim_common", "claim_take")
+COMMIT = Script("claim_common", "claim_commit")
+ABANDON = Script("claim_common", "claim_abandon")
+RENEW = Script("claim_common", "claim_renew")
+EXPIRED = Script("claim_common", "claim_expired")
+
+
+class Place(NamedTuple):
+    """Where claims lie.
+
+    Attributes:
+        bits_key: The shard.
+        header: The header it has in the generation of the claims, 8 bytes.
+    """
+
+    bits_key: str
+    header: bytes
+
+
+def take(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Answer | None]]:
+    """Take items; the requests of one call differ in id, token, places and what they carry.
+
+    Returns:
+        An answer for each request in order; None where the shard is of another generation.
+    """
+
+    def arguments(requests: Sequence[ClaimRequest]) -> list[bytes | int]:
+        first = requests[0]
+        common: list[bytes | int] = [
+            first.lease_ms,
+            first.max_attempts,
+            first.channel,
+            int(first.only_expired),
+        ]
+        for request in requests:
+            common += (request.id, request.token, request.places, request.carried)
+        return common
+
+    return (yield from _run(TAKE, calls, arguments, _read_answer))
+
+
+def commit(calls: Sequence[tuple[Place, Sequence[Held]]]) -> Core[list[bool | None]]:
+    """Set the bits of items and end their claims; answers as `take`.
+
+    False: another worker claimed the item since.
+    """
+    return (yield from _run(COMMIT, calls, lambda held: [w for one in held for w in one], bool))
+
+
+def abandon(
+    calls: Sequence[tuple[Place, Sequence[Held]]], error: str | None = None, *, offer: bool = False
+) -> Core[list[bool | None]]:
+    """Give items back; answers as `take`. See model.abandon."""
+    text = b"" if error is None else b"+" + error.encode(errors="backslashreplace")
+
+    def arguments(held: Sequence[Held]) -> list[bytes | int]:
+        words: list[bytes | int] = [int(offer)]
+        for one in held:
+            words += (one.id, one.token, text)
+        return words
+
+    return (yield from _run(ABANDON, calls, arguments, bool))
+
+
+def renew(calls: Sequence[tuple[Place, Sequence[tuple[Held, int]]]]) -> Core[list[bool | None]]:
+    """Let claims live for a number of milliseconds at least; answers as `take`."""
+
+    def arguments(held: Sequence[tuple[Held, int]]) -> list[bytes | int]:
+        words: list[bytes | int] = []
+        for one, lease_ms in held:
+            words += (one.id, one.token, lease_ms)
+        return words
+
+    return (yield from _run(RENEW, calls, arguments, bool))
+
+
+def find_expired(place: Place, count: int) -> Core[list[tuple[bytes, Record]] | None]:
+    """Return the claims of a shard that have been over for longest; None as `take`."""
+    ((header, *found),) = yield from _call(EXPIRED, place, [[count]])
+    if header != place.header:
+        return None
+    return list(zip(found[::2], map(Record.decode, found[1::2]), strict=True))
+
+
+def _run(
+    script: Script,
+    calls: Sequence[tuple[Place, Sequence[Any]]],
+    arguments: Callable[[Any], Sequence[bytes | int]],
+    read: Callable[[Any], T],
+) -> Core[list[T | None]]:
+    parts = [
+        [items[start : start + ITEMS_PER_CALL] for start in range(0, len(items), ITEMS_PER_CALL)]
+        for _, items in calls
+    ]
+    wanted = [
+        (place, [arguments(items) for items in some])
+        for (place, _), some in zip(calls, parts, strict=True)
+    ]
+    replies = yield from in_parallel([_call(script, place, some) for place, some in wanted])
+    answers: list[T | None] = []
+    for (place, items), of_place in zip(calls, replies, strict=True):
+        same = all(header == place.header for header, *_ in of_place)
+        found = [answer for _, *some in of_place for answer in some]
+        answers += map(read, found) if same else [None] * len(items)
+    return answers
+
+
+def _call(
+    script: Script, place: Place, calls: Sequence[Sequence[bytes | int]]
+) -> Core[list[list[Any]]]:
+    """Run the script once for each call.
+
+    Raises:
+        redis.exceptions.RedisError: What the server answered, or why it could not be reached; the
+            step may have been carried out for some items then.
+        ConfigurationError: If the server runs no scripts for this client.
+    """
+    keys = ClaimKeys.of(place.bits_key)
+    replies = yield from script.call(
+        [(keys, (place.header, *arguments)) for arguments in calls], repeatable=True
+    )
+    for reply in replies:
+        if isinstance(reply, ConnectionLost):
+            raise reply.cause from None
+        if isinstance(reply, Exception) and is_missing(reply):
+            raise ConfigurationError(
+                f"claims need a server that runs scripts for this client; it answered {reply}"
+            ) from reply
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _read_answer(reply: list[Any]) -> Answer:
+    outcome = Outcome(reply[0])
+    if outcome is Outcome.NEW:
+        return Answer(outcome, int(reply[1]), reply[2])
+    if outcome is Outcome.BUSY:
+        return Answer(outcome, remaining_ms=reply[1])
+    return Answer(outcome, attempts=reply[1] if len(reply) > 1 else 0)

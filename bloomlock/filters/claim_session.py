@@ -1,0 +1,448 @@
+"""One claim of an item as its worker has it, and how claims end; the same for asyncio."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from bloomlock.claims import steps
+from bloomlock.effects import ConnectionLost, Limit
+from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError
+from bloomlock.hashing import encode_item
+from bloomlock.locks.options import check_flag, check_lease, check_seconds, milliseconds
+from bloomlock.locks.protocol.waiting import deadline_of
+from bloomlock.runtime.clock import boot_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bloomlock.claims.model import Held
+    from bloomlock.claims.steps import Place
+    from bloomlock.effects import AnyRuntime, Core
+    from bloomlock.locks.hold import Hold
+    from bloomlock.locks.watchdog import AsyncWatchdog, Watchdog
+
+    from .generation import View
+    from .state import FilterState
+
+    Item = str | bytes
+    Renewal = tuple[Place, tuple[Held, int]]
+    EndCall = tuple[Place, Sequence[Held]]
+
+logger = logging.getLogger("bloomlock.claims")
+
+TTL_SECONDS = 60.0
+MOST_ATTEMPTS = 1_000_000
+LONGEST_ERROR = 1000
+"""Characters of the text of an error that are kept."""
+LEAVING_SECONDS = 2.0
+"""How long an exception waits at most until the item is given back."""
+CLEARED = "the filter was cleared or replaced"
+TAKEN = "another worker claimed the item since"
+
+
+class ClaimState(StrEnum):
+    """What became of a request for an item.
+
+    Attributes:
+        NEW: It is this worker's.
+        SEEN: It was committed, or added (or, at the error rate, looks like it).
+        BUSY: Another claim of it is open.
+        FAILED: It failed `max_attempts` times and is given to no worker.
+    """
+
+    NEW = "new"
+    SEEN = "seen"
+    BUSY = "busy"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOptions:
+    """How items are claimed.
+
+    Attributes:
+        lease_ms: The lease.
+        renew: Whether it is renewed.
+        wait_s: How long to wait for the outcome of another claim.
+        payload: What is kept with the item.
+        max_attempts: After how many attempts an item counts as failed; 0: never.
+    """
+
+    lease_ms: int
+    renew: bool
+    wait_s: float
+    payload: Item | None
+    max_attempts: int
+
+    @classmethod
+    def check(
+        cls,
+        ttl: float,
+        renew: bool,
+        wait: float | None = None,
+        payload: Item | None = None,
+        max_attempts: int | None = None,
+    ) -> ClaimOptions:
+        """Return checked options, or raise ConfigurationError."""
+        lease_ms = milliseconds(check_lease(ttl))
+        check_flag("renew", renew)
+        wait_s = 0.0 if wait is None else check_seconds("wait", wait, least=0)
+        if payload is not None and not isinstance(payload, (str, bytes)):
+            raise ConfigurationError(
+                f"payload must be str, bytes or None, not {type(payload).__name__}"
+            )
+        if max_attempts is not None and (
+            isinstance(max_attempts, bool)
+            or not isinstance(max_attempts, int)
+            or not 1 <= max_attempts <= MOST_ATTEMPTS
+        ):
+            raise ConfigurationError(
+                f"max_attempts must be a whole number from 1 to {MOST_ATTEMPTS}, or None, not "
+                f"{max_attempts!r:.80}"
+            )
+        return cls(lease_ms, bool(renew), wait_s, payload, max_attempts or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """What claims are renewed by.
+
+    Attributes:
+        runtime: Through what.
+        watchdog: Of the process or the loop.
+    """
+
+    runtime: AnyRuntime
+    watchdog: Watchdog | AsyncWatchdog
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An item that a claim is asked for.
+
+    Attributes:
+        item: As the caller has it.
+        data: Its encoded form.
+        payload: What is kept with it.
+    """
+
+    item: Item
+    data: bytes
+    payload: Item | None
+
+    def carried(self) -> bytes:
+        """Return what is stored with the claim."""
+        kind = b"s" if isinstance(self.item, str) else b"b"
+        length = struct.pack(">I", len(self.data))
+        if self.payload is None:
+            return b"%b%b%b-" % (kind, length, self.data)
+        last = b"s" if isinstance(self.payload, str) else b"b"
+        return b"%b%b%b%b%b" % (kind, length, self.data, last, encode_item(self.payload))
+
+    @classmethod
+    def of(cls, carried: bytes) -> Offer:
+        """Return what `carried` was made of.
+
+        >>> Offer.of(Offer("é", "é".encode(), b"more").carried()).payload
+        b'more'
+        """
+        (length,) = struct.unpack_from(">I", carried, 1)
+        data, rest = carried[5 : 5 + length], carried[5 + length :]
+        item = data.decode() if carried[:1] == b"s" else data
+        payload: Item | None = None
+        if rest[:1] != b"-":
+            payload = rest[1:].decode() if rest[:1] == b"s" else rest[1:]
+        return cls(item, data, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What a claim that is NEW is ended by.
+
+    Attributes:
+        state: The filter.
+        view: The generation it is of.
+        place: Where it lies.
+        held: What names it there.
+        keeper: What renews it.
+        is_offered: Whether it was found by `expired`.
+    """
+
+    state: FilterState
+    view: View
+    place: Place
+    held: Held
+    keeper: Keeper
+    is_offered: bool
+
+
+class ClaimSession:
+    """One claim as its worker has it.
+
+    Attributes:
+        state: See ClaimState.
+        offer: The item.
+        attempts: How often it was claimed, this one included.
+        ended: "committed" or "given back"; empty: neither.
+        hold: The lease; None unless the state is NEW.
+    """
+
+    steps = None
+
+    def __init__(self, state: ClaimState, offer: Offer, attempts: int = 0) -> None:
+        self.state = state
+        self.offer = offer
+        self.attempts = attempts
+        self.ended = ""
+        self.hold: Hold | None = None
+        self.busy_until = 0.0
+
+    def start(self, owner: Owner, hold: Hold) -> None:
+        """Take what a claim that is NEW is ended by, and begin to renew it."""
+        self.hold = hold
+        self._owner = owner
+        self.watch()
+
+    def watch(self) -> None:
+        """Let it be renewed, if it is to be."""
+        if self.hold is not None and self.hold.renew_at is not None:
+            self._owner.keeper.watchdog.add(self.hold, self, self._owner.keeper.runtime)
+
+    def unwatch(self) -> None:
+        """Let it be renewed no more."""
+        if self.hold is not None:
+            self._owner.keeper.watchdog.remove(self.hold)
+
+    @property
+    def place(self) -> Place:
+        """Where it lies."""
+        return self._owner.place
+
+    @property
+    def held(self) -> Held:
+        """What names it there."""
+        return self._owner.held
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether the item is offered again if it is given back: no caller would bring it."""
+        return self._owner.is_offered
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is to be committed or given back here; not in a child of fork."""
+        return self.hold is not None and not self.ended and self.hold.pid == os.getpid()
+
+    @property
+    def lost(self) -> str:
+        """Why the worker cannot rely on it; empty: it can."""
+        hold = self.hold
+        if hold is None or self.ended:
+            return ""
+        if not hold.lost and boot_clock() >= hold.deadline:
+            return "its lease ran out"
+        return hold.lost
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left of the lease: its own, or, BUSY, that of the other."""
+        until = self.busy_until
+        if self.hold is not None:
+            until = 0.0 if self.ended else self.hold.deadline
+        return max(0.0, until - boot_clock())
+
+    def check(self) -> None:
+        """Raise ClaimError or ClaimLostError if the worker cannot rely on it."""
+        self.require()
+        if why := self.lost:
+            raise self._lost_error(why)
+
+    def require(self) -> Hold:
+        """Return the hold, or raise ClaimError if there is none to end."""
+        hold = self.hold
+        if hold is None:
+            raise ClaimError(f"{self.label} is not this worker's: it is {self.state.name}")
+        if hold.pid != os.getpid():
+            raise ClaimError(f"{self.label} is of the process that this one was forked from")
+        if self.ended:
+            raise ClaimError(f"{self.label} was {self.ended} already")
+        return hold
+
+    def _lost_error(self, why: str) -> ClaimLostError:
+        return ClaimLostError(f"{self.label} was lost: {why}")
+
+    def commit(self) -> Core[None]:
+        """Set the bits of the item and end the claim."""
+        if self.ended != "committed":
+            (done,) = yield from commit_many([self])
+            if not done:
+                raise self._lost_error(self.hold.lost if self.hold else "")
+
+    def note_added(self, items: Sequence[Item]) -> Core[None]:
+        """Take note of items that this process has added to the filter."""
+        state, view = self._owner.state, self._owner.view
+        if state.near is not None and state.near.header == view.header:
+            state.near.keep_many(items)
+        if state.fill.due(len(items)):
+            yield from state.fill.look_after_add(view)
+
+    def note_commit(self, done: bool | None) -> bool:
+        """Take the answer to a commit; return whether the item is in the filter."""
+        if done:
+            self.ended = "committed"
+        elif self.hold is not None:
+            self.hold.lost = CLEARED if done is None else TAKEN
+            self.ended = "lost"
+        return bool(done)
+
+    def abandon(self, error: str | BaseException | None = None) -> Core[None]:
+        """Give the item back; `error`: why the work failed, if it did."""
+        if self.ended not in {"given back", "lost"}:
+            yield from abandon_many([self], error)
+
+    def leave(self, error: BaseException | None) -> Core[None]:
+        """Commit at the end of a block, or give the item back after an exception."""
+        if error is None:
+            yield from self.commit()
+            return
+        # Ctrl-C, a cancellation and the end of the process are no fault of the item.
+        text = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else None
+        yield Limit(boot_clock() + LEAVING_SECONDS, [None])
+        try:
+            yield from self.abandon(text)
+        except (RedisError, ConnectionLost, ClaimError, OSError) as failure:
+            logger.warning("%s was not given back and is left to expire: %s", self.label, failure)
+
+    def extend(self, ttl: float | None = None) -> Core[None]:
+        """Let the lease be `ttl` seconds from now, at least, and as long at each renewal."""
+        hold = self.require()
+        lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
+        sent = boot_clock()
+        (held,) = yield from steps.renew([(self.place, [(self.held, lease_ms)])])
+        if not held:
+            self.unwatch()
+            hold.lost = CLEARED if held is None else TAKEN
+            raise self._lost_error(hold.lost)
+        hold.lost = ""
+        hold.lease_ms = lease_ms
+        hold.deadline = max(hold.deadline, deadline_of(sent, lease_ms))
+        hold.schedule_renewal(sent + hold.renewal_seconds)
+        self.watch()
+
+    # What a watchdog asks for.
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"claim of {self.offer.item!r:.80}"
+
+    @property
+    def key(self) -> str:
+        """A key that names its server."""
+        key: str = self.place.bits_key
+        return key
+
+    def is_orphan(self, hold: Hold) -> bool:  # noqa: ARG002 - any thread may go on with it
+        """Return False: a claim belongs to no thread."""
+        return False
+
+    def is_abandoned(self, hold: Hold, has_ended: object) -> bool:  # noqa: ARG002 - it is left
+        """Return False: what is open at the end expires, and is offered then."""
+        return False
+
+    def renewal_of(self, hold: Hold, lease_ms: int) -> Renewal:  # noqa: ARG002 - it has one hold
+        """Return what asks for a lease."""
+        return self.place, (self.held, lease_ms)
+
+    def renew_all(self, renewals: Sequence[Renewal]) -> Core[Sequence[bool | Exception]]:
+        """Renew claims that lie on one server; for each whether it was held."""
+        try:
+            answers = yield from steps.renew([(place, [one]) for place, one in renewals])
+        except (RedisError, ConfigurationError, OSError) as error:
+            return [error] * len(renewals)
+        return [bool(answer) for answer in answers]
+
+    def renewed(self, hold: Hold, now: float) -> None:
+        """Do nothing: there is no observer."""
+
+    def lose_behind(self, hold: Hold, reason: str) -> None:
+        """Take note that the lease is not renewed any more."""
+        if not self.ended and not hold.lost:
+            hold.lost = reason
+            logger.warning("%s was lost: %s", self.label, reason)
+
+
+def check_error(error: object) -> str | None:
+    """Return the text of an error as it is kept, or raise ConfigurationError."""
+    if error is None:
+        return None
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {error}"
+    if not isinstance(error, str):
+        raise ConfigurationError(f"error must be a text or an exception, not {error!r:.80}")
+    return error[:LONGEST_ERROR]
+
+
+def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
+    """Commit claims; for each whether its item is in the filter, False if the claim was lost."""
+    pending = [one for one in sessions if one.ended != "committed"]
+    for session in pending:
+        session.require()
+    for session in pending:
+        session.unwatch()
+    try:
+        answers = yield from _end(pending, steps.commit)
+    except Exception:
+        for session in pending:
+            session.watch()
+        raise
+    for session, done in zip(pending, answers, strict=True):
+        session.note_commit(done)
+    committed = [one for one, done in zip(pending, answers, strict=True) if done]
+    if committed:
+        yield from committed[0].note_added([one.offer.item for one in committed])
+    return [one.ended == "committed" for one in sessions]
+
+
+def abandon_many(
+    sessions: Sequence[ClaimSession], error: str | BaseException | None = None
+) -> Core[None]:
+    """Give items back; `error`: why the work failed, if it did."""
+    text = check_error(error)
+    pending = [one for one in sessions if one.ended not in {"given back", "lost"}]
+    for session in pending:
+        session.require()
+    for session in pending:
+        session.unwatch()
+    for offer in (False, True):
+        some = [one for one in pending if one.is_offered is offer]
+        yield from _end(some, partial(steps.abandon, error=text, offer=offer))
+    for session in pending:
+        session.ended = "given back"
+
+
+def _end(
+    sessions: Sequence[ClaimSession],
+    step: Callable[[Sequence[EndCall]], Core[list[bool | None]]],
+) -> Core[list[bool | None]]:
+    """Carry out a step for claims; an answer for each, in their order."""
+    if not sessions:
+        return []
+    places: dict[Place, list[int]] = {}
+    for index, session in enumerate(sessions):
+        places.setdefault(session.place, []).append(index)
+    calls: list[EndCall] = [
+        (place, [sessions[index].held for index in indices]) for place, indices in places.items()
+    ]
+    found = yield from step(calls)
+    order = [index for indices in places.values() for index in indices]
+    by_index = dict(zip(order, found, strict=True))
+    return [by_index[index] for index in range(len(sessions))]

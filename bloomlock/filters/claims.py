@@ -1,0 +1,361 @@
+"""How items are claimed: one, many, and those whose workers died; the same for asyncio."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from bloomlock.claims import steps
+from bloomlock.claims.model import COUNTERS, ClaimRequest, Failure, Held, Outcome, Record
+from bloomlock.claims.steps import Place
+from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.effects import NextMessage, Pause, Subscribe, ask, encode_command
+from bloomlock.errors import CapacityError, ConfigurationError
+from bloomlock.hashing import encode_item, encode_items
+from bloomlock.keys import ClaimKeys
+from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold
+from bloomlock.locks.protocol.model import SLICE_MS
+from bloomlock.locks.protocol.waiting import deadline_of
+from bloomlock.locks.session import TOKENS
+from bloomlock.runtime.clock import boot_clock
+
+from .answers import exists_many
+from .claim_session import ClaimSession, ClaimState, Offer, Owner
+from .state import in_one_generation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bloomlock.effects import Core
+
+    from .claim_session import ClaimOptions, Item, Keeper
+    from .generation import View
+    from .state import FilterState
+
+UNANSWERED = 10_000
+"""Tokens that are kept for another try, at most."""
+EXPIRED_AT_ONCE = 16
+MARGIN_SECONDS = 0.005
+SHORTEST_LOOK, LONGEST_LOOK = 0.01, 0.2
+
+_STATES = {
+    Outcome.NEW: ClaimState.NEW,
+    Outcome.SEEN: ClaimState.SEEN,
+    Outcome.BUSY: ClaimState.BUSY,
+    Outcome.FAILED: ClaimState.FAILED,
+}
+
+
+class Try(NamedTuple):
+    """An item that is asked for, by the token that its claim would have."""
+
+    offer: Offer
+    token: bytes
+
+
+class How(NamedTuple):
+    """How items are asked for; see ClaimRequest."""
+
+    options: ClaimOptions
+    keeper: Keeper
+    channel: bytes = b""
+    only_expired: bool = False
+
+
+def claim(
+    state: FilterState, item: Item, options: ClaimOptions, keeper: Keeper
+) -> Core[ClaimSession]:
+    """Claim one item, waiting for the outcome of another claim if the options say so."""
+    offer = Offer(item, encode_item(item), options.payload)
+    if state.near is not None and state.near.knows(item):
+        return ClaimSession(ClaimState.SEEN, offer)
+    wanted = Try(offer, _token_for(state, offer.data))
+    until = boot_clock() + options.wait_s
+    channel: bytes | None = None
+    look = SHORTEST_LOOK
+    while True:
+        (made,) = yield from _take(state, [wanted], How(options, keeper, channel or b""))
+        left = until - boot_clock()
+        if made.state is not ClaimState.BUSY or left <= 0:
+            return made
+        seconds = min(left, made.remaining + MARGIN_SECONDS, SLICE_MS / 1000)
+        if channel is None:
+            # It asks again before it waits: now its channel stands with the other claim.
+            channel = yield Subscribe(state.keys.bits(0), True, left)
+        elif channel:
+            yield NextMessage(wanted.token, seconds)
+        else:
+            yield Pause(min(seconds, look))
+            look = min(2 * look, LONGEST_LOOK)
+
+
+def claim_many(
+    state: FilterState, items: Iterable[Item], options: ClaimOptions, keeper: Keeper
+) -> Core[list[ClaimSession]]:
+    """Claim items, each with a state of its own."""
+    given = list(items)
+    offers = [
+        Offer(item, data, None) for item, data in zip(given, encode_items(given), strict=True)
+    ]
+    known = state.near.known(given) if state.near is not None else [False] * len(given)
+    wanted = [
+        Try(offer, _token_for(state, offer.data))
+        for offer, is_known in zip(offers, known, strict=True)
+        if not is_known
+    ]
+    asked = iter((yield from _take(state, wanted, How(options, keeper))) if wanted else ())
+    return [
+        ClaimSession(ClaimState.SEEN, offer) if is_known else next(asked)
+        for offer, is_known in zip(offers, known, strict=True)
+    ]
+
+
+def _token_for(state: FilterState, data: bytes) -> bytes:
+    """Return a token that no other claim has, but one of this item that was not answered."""
+    return state.unanswered.pop((os.getpid(), data), None) or TOKENS.new()
+
+
+def _take(state: FilterState, wanted: Sequence[Try], how: How) -> Core[list[ClaimSession]]:
+    """Ask for items once, in the generation attached to; with GONE left out."""
+    refuse_strategy(state)
+
+    def work(view: View) -> Core[list[ClaimSession] | None]:
+        yield from _refuse_full(state, view, wanted)
+        return (yield from _take_in(state, view, wanted, how))
+
+    try:
+        return (yield from in_one_generation(state, work))
+    except BaseException:
+        # The server may have granted what no answer says. The next try has the same token, so it
+        # is not blocked by this one.
+        for offer, token in wanted:
+            if len(state.unanswered) < UNANSWERED:
+                state.unanswered.setdefault((os.getpid(), offer.data), token)
+        raise
+
+
+def _take_in(
+    state: FilterState, view: View, wanted: Sequence[Try], how: How
+) -> Core[list[ClaimSession] | None]:
+    """Ask in one generation; None: a shard is of another one."""
+    asked = state.ask_near(view)
+    header = view.header.to_bytes(HEADER_BYTES, "big")
+    places: dict[Place, list[int]] = {}
+    requests = []
+    for index, one in enumerate(wanted):
+        number, request = _request(view, one, how)
+        requests.append(request)
+        places.setdefault(Place(view.shards[number].key, header), []).append(index)
+    made: dict[int, ClaimSession] = {}
+    sent = boot_clock()
+    answers = yield from steps.take(
+        [(place, [requests[index] for index in indices]) for place, indices in places.items()]
+    )
+    order = [(place, index) for place, indices in places.items() for index in indices]
+    for (place, index), answer in zip(order, answers, strict=True):
+        if answer is None:
+            return None
+        if answer.outcome is Outcome.GONE:
+            continue
+        offer = wanted[index].offer
+        session = made[index] = ClaimSession(_STATES[answer.outcome], offer, answer.attempts)
+        if answer.outcome is Outcome.BUSY:
+            session.busy_until = sent + answer.remaining_ms / 1000
+        elif answer.outcome is Outcome.NEW:
+            hold = _hold(requests[index], answer.fence, sent, how.options)
+            held = Held(*requests[index][:3])
+            owner = Owner(state, view, place, held, how.keeper, how.only_expired)
+            session.start(owner, hold)
+        elif answer.outcome is Outcome.SEEN and asked is not None:
+            asked.near.keep(offer.item)
+    if asked is not None:
+        asked.confirm()
+    return [made[index] for index in sorted(made)]
+
+
+def _request(view: View, one: Try, how: How) -> tuple[int, ClaimRequest]:
+    """Return the shard of an item and what is asked there."""
+    number, offsets = view.hasher.locate(one.offer.data)
+    return number, ClaimRequest(
+        view.hasher.identify(one.offer.data),
+        one.token,
+        struct.pack(f">{len(offsets)}I", *offsets),
+        how.options.lease_ms,
+        how.options.max_attempts,
+        b"" if how.only_expired else one.offer.carried(),
+        how.channel,
+        how.only_expired,
+    )
+
+
+def _hold(request: ClaimRequest, fence: int, sent: float, options: ClaimOptions) -> Hold:
+    return Hold(
+        token=request.token,
+        group=b"",
+        lease_ms=request.lease_ms,
+        fence=fence,
+        waiters=False,
+        since=sent,
+        deadline=deadline_of(sent, request.lease_ms),
+        pid=os.getpid(),
+        renew_at=sent + request.lease_ms / 1000 / RENEWALS_PER_LEASE if options.renew else None,
+    )
+
+
+def refuse_strategy(state: FilterState) -> None:
+    """Raise ConfigurationError where a script cannot test and set all bits of an item."""
+    strategy = state.strategy
+    if not strategy.is_atomic or strategy.is_exclusive or strategy.is_native:
+        raise ConfigurationError(
+            f'strategy must be "atomic", "lua" or "transaction" for claims, not {strategy.name!r}'
+        )
+
+
+def _refuse_full(state: FilterState, view: View, wanted: Sequence[Try]) -> Core[None]:
+    if not state.fill.refuse:
+        return
+    if state.fill.refusing or not state.fill.until_look:
+        yield from state.fill.look(view)
+    if state.fill.refusing:
+        seen = yield from exists_many(state, [one.offer.item for one in wanted])
+        if not all(seen):
+            raise CapacityError(
+                f"filter {state.keys.name!r} is full: it holds its capacity of "
+                f'{state.descriptor.capacity} items, and on_full="raise" refuses new ones'
+            )
+
+
+class Expired:
+    """The items whose workers died, one claim after the other.
+
+    An item is claimed when it is wanted, so none is held that the caller has not got.
+    """
+
+    def __init__(self, state: FilterState, options: ClaimOptions, keeper: Keeper) -> None:
+        self._state = state
+        self._how = How(options, keeper, only_expired=True)
+        self._shard = 0
+        self._found: deque[bytes] = deque()
+        self._skipped: set[bytes] = set()
+
+    def find_next(self) -> Core[ClaimSession | None]:
+        """Return the next claim, None at the end."""
+        while True:
+            while self._found:
+                offer = Offer.of(self._found.popleft())
+                wanted = Try(offer, _token_for(self._state, offer.data))
+                for made in (yield from _take(self._state, [wanted], self._how)):
+                    if made.state is ClaimState.NEW:
+                        return made
+            if not (yield from in_one_generation(self._state, self._look)):
+                return None
+
+    def _look(self, view: View) -> Core[bool | None]:
+        """Look for more from where the last were found; False: there are none."""
+        refuse_strategy(self._state)
+        header = view.header.to_bytes(HEADER_BYTES, "big")
+        for number in range(self._shard, len(view.shards)):
+            place = Place(view.shards[number].key, header)
+            found = yield from steps.find_expired(place, EXPIRED_AT_ONCE)
+            if found is None:
+                return None
+            # One that comes again could not be taken over, and would do so for ever.
+            fresh = [record for _, record in found if self._is_fresh(record)]
+            self._found.extend(record.carried for record in fresh)
+            if fresh:
+                self._shard = number
+                return True
+        return False
+
+    def _is_fresh(self, record: Record) -> bool:
+        mark = b"%d %b" % (record.fence, record.token)
+        fresh = mark not in self._skipped
+        self._skipped.add(mark)
+        return fresh
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCounts:
+    """The claims of one generation of a filter, counted by the server.
+
+    Each claim that was NEW is open, or counts once as committed, abandoned, failed or expired.
+
+    Attributes:
+        open: Claims now, those that are over included; also items that wait to be offered again.
+        failed_items: Items whose work failed under `max_attempts`, not committed since.
+        claimed: Claims that were NEW.
+        committed: Items committed.
+        abandoned: Claims given back without an error.
+        failed: Claims given back with an error.
+        expired: Claims whose lease was over when the item was taken over, or found to be seen.
+    """
+
+    open: int = 0
+    failed_items: int = 0
+    claimed: int = 0
+    committed: int = 0
+    abandoned: int = 0
+    failed: int = 0
+    expired: int = 0
+
+
+def count_claims(view: View) -> Core[ClaimCounts]:
+    """Return the counts of all shards; one round trip for each."""
+    totals = Counter[str]()
+    for shard in view.shards:
+        keys = ClaimKeys.of(shard.key)
+        (header, *numbers), num_open, num_failed = yield from ask(
+            shard.key,
+            encode_command("HMGET", keys.counts, "header", *COUNTERS),
+            encode_command("HLEN", keys.open),
+            encode_command("HLEN", keys.failed),
+        )
+        if header == view.header.to_bytes(HEADER_BYTES, "big"):
+            totals.update(open=num_open, failed_items=num_failed)
+            for name, number in zip(COUNTERS, numbers, strict=True):
+                totals[name] += int(number or 0)
+    return ClaimCounts(**totals)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedItem:
+    """An item whose work failed, under `max_attempts`.
+
+    Attributes:
+        item: The item.
+        payload: What its last claim was given.
+        attempts: How often it failed.
+        error: The text of the last error.
+        is_final: Whether it is given to no worker any more.
+    """
+
+    item: str | bytes
+    payload: str | bytes | None
+    attempts: int
+    error: str
+    is_final: bool
+
+
+def failed(state: FilterState) -> Core[list[FailedItem]]:
+    """Return the items whose work failed and that were not committed since."""
+    view = yield from state.current()
+    found = []
+    for shard in view.shards:
+        keys = ClaimKeys.of(shard.key)
+        header, stored = yield from ask(
+            shard.key,
+            encode_command("HGET", keys.counts, "header"),
+            encode_command("HVALS", keys.failed),
+        )
+        if header == view.header.to_bytes(HEADER_BYTES, "big"):
+            found += [_failed_item(Failure.decode(data)) for data in stored]
+    return found
+
+
+def _failed_item(failure: Failure) -> FailedItem:
+    offer = Offer.of(failure.carried)
+    error = failure.error.decode(errors="replace")
+    return FailedItem(offer.item, offer.payload, failure.attempts, error, failure.is_final)

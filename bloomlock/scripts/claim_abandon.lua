@@ -1,0 +1,34 @@
+-- Give items back.
+-- KEYS: see claim_common.lua
+-- ARGV: 2 1 if the items are still to be found when their leases are over; then for each item its
+--       id, token and error, '+' and why the work failed, or empty if it did not
+-- Reply: {header, for each item 1, or 0 if the claim was over already}
+local offer = ARGV[2] == '1'
+
+local function abandon(id, token, error)
+    local found = read_record(call('HGET', KEYS[3], id))
+    if not found or found.token ~= token then
+        return 0
+    end
+    local attempts, max_attempts, counter = found.attempts, found.max_attempts, 'failed'
+    if error == '' then
+        attempts, counter = attempts - 1, 'abandoned'
+    elseif max_attempts > 0 then
+        write_failure(id, attempts, max_attempts, string.sub(error, 2), found.carried)
+    end
+    if offer and not (0 < max_attempts and max_attempts <= attempts) then
+        found.token, found.attempts = '', attempts
+        write_record(id, found)
+        count(counter)
+        wake(id)
+    else
+        finish(id, found, counter)
+    end
+    return 1
+end
+
+local reply = {header}
+for start = 3, #ARGV, 3 do
+    reply[#reply + 1] = abandon(ARGV[start], ARGV[start + 1], ARGV[start + 2])
+end
+return reply

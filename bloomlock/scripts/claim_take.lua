@@ -1,0 +1,101 @@
+-- Take items that are neither done nor claimed.
+-- KEYS: see claim_common.lua
+-- ARGV: 2 lease in ms, 3 max_attempts, 4 channel (empty: not willing to wait), 5 1 if only claims
+--       that are over are wanted; then for each item its id, token, places and what it carries
+-- Reply: {header, for each item a list}: {0} gone, {1, fence, attempts} new, {2} seen,
+--       {3, ms left of the other's lease} busy, {4, attempts} failed too often
+local lease_ms, default_max, channel = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local only_expired = ARGV[5] == '1'
+
+local function set_lease(id, until_ms)
+    call('ZADD', KEYS[2], integer(until_ms), id)
+end
+
+local function wait(id, token)
+    if channel ~= '' then
+        local entry = channel .. ' ' .. token .. ';'
+        local waiting = call('HGET', KEYS[6], id) or ''
+        if not string.find(waiting, entry, 1, true) then
+            call('HSET', KEYS[6], id, waiting .. entry)
+        end
+    end
+end
+
+-- Note that the claim of another worker is lost to it.
+local function take_over(token)
+    call('ZREMRANGEBYSCORE', KEYS[5], '-inf', integer(now_ms - LOST_LIFE_MS))
+    call('ZADD', KEYS[5], integer(now_ms), token)
+end
+
+local function claim(id, token, places, carried)
+    local found = read_record(call('HGET', KEYS[3], id))
+    local until_ms = found and tonumber(call('ZSCORE', KEYS[2], id) or nil)
+    if found and token == found.token then
+        set_lease(id, math.max(until_ms or 0, now_ms + lease_ms))
+        return {1, integer(found.fence), found.attempts}
+    end
+    if found and not until_ms then
+        -- A claim whose deadline is missing may be a live one.
+        until_ms = now_ms + lease_ms
+        set_lease(id, until_ms)
+    end
+    local is_over = found and until_ms <= now_ms
+    if is_seen(places) then
+        if is_over then
+            finish(id, found, 'expired')
+        end
+        return {2}
+    end
+    if only_expired and not is_over then
+        return {0}
+    end
+    if found and found.token ~= '' and not is_over then
+        wait(id, token)
+        return {3, until_ms - now_ms}
+    end
+    local failure = read_failure(call('HGET', KEYS[4], id))
+    local attempts = math.max(found and found.attempts or 0, failure and failure.attempts or 0)
+    local known = found or failure
+    local max_attempts = default_max
+    if max_attempts == 0 and known then
+        max_attempts = known.max_attempts
+    end
+    if found and only_expired then
+        carried = found.carried
+    end
+    if 0 < max_attempts and max_attempts <= attempts then
+        if found then
+            -- No other worker has it, so its worker may still commit it.
+            local error = LEASE_OVER
+            if found.token == '' and failure then
+                error = failure.error
+            end
+            write_failure(id, attempts, max_attempts, error, found.carried)
+            finish(id, found, 'expired')
+        end
+        return {4, attempts}
+    end
+    if found and found.token ~= '' then
+        take_over(found.token)
+        count('expired')
+    end
+    call('ZREM', KEYS[5], token)
+    last_fence = math.max(last_fence + 1, now_us)
+    call('HSET', KEYS[7], 'fence', integer(last_fence))
+    write_record(id, {
+        token = token,
+        fence = last_fence,
+        attempts = attempts + 1,
+        max_attempts = max_attempts,
+        carried = carried,
+    })
+    set_lease(id, now_ms + lease_ms)
+    count('claimed')
+    return {1, integer(last_fence), attempts + 1}
+end
+
+local reply = {header}
+for start = 6, #ARGV, 4 do
+    reply[#reply + 1] = claim(ARGV[start], ARGV[start + 1], ARGV[start + 2], ARGV[start + 3])
+end
+return reply

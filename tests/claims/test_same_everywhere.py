@@ -1,0 +1,256 @@
+"""The claim scripts do what the pure transitions do, for random histories, in every layout."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from servers import wait_until
+
+from bloomlock.claims import model, steps
+from bloomlock.claims.model import (
+    LOST_LIFE_MS,
+    Answer,
+    ClaimRequest,
+    Failure,
+    Held,
+    Outcome,
+    Record,
+    ShardClaims,
+)
+from bloomlock.hashing import Hasher
+from bloomlock.keys import ClaimKeys, FilterKeys
+from bloomlock.runtime.threads import threads_for
+
+LEASE_MS = 600_000
+TOLERANCE_MS = 60_000
+KEYS = ClaimKeys.of(FilterKeys("same").bits(0))
+CHANNELS = (b"bloomlock:wake:0", b"bloomlock:wake:1")
+HASHERS = {
+    "classic": Hasher(8192, 7),
+    "blocked": Hasher(8192, 7, layout="blocked"),
+    "seeds": Hasher(8192, 3, seeds=(1, 2, 3)),
+    "key": Hasher(8192, 7, key=b"k" * 16),
+    "blocked, key": Hasher(8192, 7, layout="blocked", key=b"k" * 16),
+}
+
+
+class Operation(NamedTuple):
+    what: str
+    item: int
+    worker: int
+    max_attempts: int
+    option: bool
+
+
+OPERATIONS = st.builds(
+    Operation,
+    st.sampled_from(
+        ["claim"] * 8
+        + ["wait", "expired", "commit", "commit", "abandon", "fail", "fail", "renew"]
+        + ["run out", "run out", "find", "lose deadline", "lose record", "age lost", "clear"]
+        + ["add", "old generation"]
+    ),
+    st.integers(0, 1),
+    st.integers(0, 2),
+    st.sampled_from([0, 0, 2]),
+    st.booleans(),
+)
+
+
+class Comparison:
+    """One shard on the server and in the model; after each operation they are held together."""
+
+    def __init__(self, client, hasher):
+        client.flushall()
+        self.client, self.hasher = client, hasher
+        self.run = threads_for(client).run
+        self.generation = 0
+        self.pure = ShardClaims(b"")
+        self.fences = [0]
+        self.heard = client.pubsub()
+        self.heard.subscribe(*CHANNELS)
+        for _ in CHANNELS:
+            wait_until(lambda: self.heard.get_message(timeout=1))
+        self.told: list[tuple[bytes, bytes]] = []
+        self.clear()
+
+    def clear(self):
+        self.generation += 1
+        header = b"B\0" + self.generation.to_bytes(6, "big")
+        self.client.set(KEYS.bits, header + bytes(1024))
+        self.pure.header, self.pure.bits = header, set()
+
+    def held(self, operation):
+        data = b"item %d" % operation.item
+        _, offsets = self.hasher.locate(data)
+        places = struct.pack(f">{len(offsets)}I", *offsets)
+        token = b"t%d.%d" % (operation.worker, operation.item)
+        return Held(self.hasher.identify(data), token, places)
+
+    def now_us(self):
+        seconds, microseconds = self.client.time()
+        return seconds * 1_000_000 + microseconds
+
+    def publish(self, channel, token):
+        self.told.append((channel, token))
+
+    def step(self, operation):
+        self.told.clear()
+        now_us = self.now_us()
+        expected, answer = self.carry_out(operation, now_us)
+        assert without_clock(answer) == without_clock(expected)
+        if isinstance(answer, Answer) and answer.outcome is Outcome.NEW:
+            mine = self.held(operation)
+            if self.pure.open[mine.id].fence == self.fences[-1]:
+                assert answer.fence == self.fences[-1], "a repeated claim"
+            elif answer.fence not in self.fences:
+                assert answer.fence > self.fences[-1], "fences rise"
+                self.fences.append(answer.fence)
+            # From here on both have the server's number.
+            self.pure.open[mine.id] = self.pure.open[mine.id]._replace(fence=answer.fence)
+            self.pure.fence = max(self.fences)
+        assert [self.message() for _ in self.told] == self.told
+        self.compare()
+
+    def message(self):
+        message = self.heard.get_message(timeout=10)
+        assert message is not None, "a waiter was not woken"
+        return message["channel"], message["data"]
+
+    def carry_out(self, operation, now_us):
+        mine, state = self.held(operation), self.pure
+        old = operation.what == "old generation"
+        header = b"B\0earlier"[:8] if old else state.header
+        place = steps.Place(KEYS.bits, header)
+        option = operation.option
+        if operation.what in ("claim", "wait", "expired", "old generation"):
+            request = ClaimRequest(
+                *mine,
+                LEASE_MS,
+                operation.max_attempts,
+                b"carried by %d" % operation.worker,
+                CHANNELS[option] if operation.what == "wait" else b"",
+                operation.what == "expired",
+            )
+            expected = model.claim(state, now_us, header, request, self.publish)
+            return expected, self.run(steps.take([(place, [request])]))[0]
+        if operation.what == "commit":
+            expected = model.commit(state, header, mine, self.publish)
+            return expected, self.run(steps.commit([(place, [mine])]))[0]
+        if operation.what in ("abandon", "fail"):
+            error = None if operation.what == "abandon" else f"why {operation.worker}"
+            expected = model.abandon(
+                state, header, mine, self.publish,
+                error=None if error is None else error.encode(), offer=option,
+            )  # fmt: skip
+            return expected, self.run(steps.abandon([(place, [mine])], error, offer=option))[0]
+        if operation.what == "renew":
+            lease_ms = LEASE_MS * (1 + option)
+            expected = model.renew(state, now_us, header, mine, lease_ms)
+            return expected, self.run(steps.renew([(place, [(mine, lease_ms)])]))[0]
+        if operation.what == "find":
+            expected = model.find_expired(state, now_us, header, 10)
+            return expected, self.run(steps.find_expired(place, 10))
+        self.happen(operation, mine, now_us // 1000)
+        return None, None
+
+    def happen(self, operation, mine, now_ms):
+        """Do to both what no client does."""
+        state, client = self.pure, self.client
+        if operation.what == "run out" and mine.id in state.leases:
+            state.leases[mine.id] = now_ms - 1 - operation.item
+            client.zadd(KEYS.claims, {mine.id: now_ms - 1 - operation.item})
+        elif operation.what == "lose deadline":
+            state.leases.pop(mine.id, None)
+            client.zrem(KEYS.claims, mine.id)
+        elif operation.what == "lose record":
+            state.open.pop(mine.id, None)
+            client.hdel(KEYS.open, mine.id)
+        elif operation.what == "age lost" and mine.token in state.lost:
+            state.lost[mine.token] = now_ms - LOST_LIFE_MS - TOLERANCE_MS
+            client.zadd(KEYS.lost, {mine.token: now_ms - LOST_LIFE_MS - TOLERANCE_MS})
+        elif operation.what == "add":
+            state.bits |= model._bits_of(mine.places)
+            for (offset,) in struct.iter_unpack(">I", mine.places):
+                client.setbit(KEYS.bits, offset, 1)
+        elif operation.what == "clear":
+            self.clear()
+
+    def compare(self):
+        state, client = self.pure, self.client
+        bits = client.get(KEYS.bits)
+        found = {
+            struct.pack(">I", 8 * index + bit)
+            for index, byte in enumerate(bits)
+            for bit in range(8)
+            if index >= 8 and byte >> (7 - bit) & 1
+        }
+        assert found == state.bits
+        records = {k: Record.decode(v) for k, v in client.hgetall(KEYS.open).items()}
+        assert records == state.open
+        failed = {k: Failure.decode(v) for k, v in client.hgetall(KEYS.failed).items()}
+        assert failed == state.failed
+        for key, times in ((KEYS.claims, state.leases), (KEYS.lost, state.lost)):
+            stored = dict(client.zrange(key, 0, -1, withscores=True))
+            assert stored == pytest.approx(times, abs=TOLERANCE_MS)
+        waiting = {
+            item: b"".join(b"%b %b;" % one for one in waiters)
+            for item, waiters in state.waiting.items()
+        }
+        assert client.hgetall(KEYS.waiting) == waiting
+        counts = client.hgetall(KEYS.counts)
+        assert counts.pop(b"header", b"") == state.of_header
+        assert int(counts.pop(b"fence", 0)) == state.fence
+        assert {name.decode(): int(n) for name, n in counts.items()} == state.counts
+        self.check_sums()
+
+    def check_sums(self):
+        """Each claim that was granted is open, or was counted as what became of it."""
+        counts, state = self.pure.counts, self.pure
+        if state.of_header != state.header or self.has_lost_a_record:
+            return
+        ended = sum(counts.get(name, 0) for name in model.COUNTERS[1:])
+        is_open = sum(record.token != b"" for record in state.open.values())
+        assert counts.get("claimed", 0) == ended + is_open
+
+    has_lost_a_record = False
+
+
+def without_clock(answer):
+    if isinstance(answer, Answer):
+        return answer._replace(fence=0, remaining_ms=round(answer.remaining_ms / TOLERANCE_MS))
+    return answer
+
+
+@pytest.mark.parametrize("kind", HASHERS)
+@settings(
+    max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
+)
+@given(operations=st.lists(OPERATIONS, min_size=4, max_size=40))
+def test_random_histories(r, kind, operations):
+    carry_out(r, kind, operations)
+
+
+@settings(
+    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
+)
+@given(operations=st.lists(OPERATIONS, min_size=4, max_size=40))
+def test_every_kind_of_server(client, operations):
+    carry_out(client, "classic", operations)
+
+
+def carry_out(client, kind, operations):
+    made = Comparison(client, HASHERS[kind])
+    try:
+        for operation in operations:
+            made.has_lost_a_record |= operation.what == "lose record"
+            # Everything twice: a step that is repeated gives the same answer.
+            made.step(operation)
+            if operation.what not in ("clear", "run out", "find"):
+                made.step(operation)
+    finally:
+        made.heard.close()
