@@ -201,6 +201,8 @@ class Comparison:
             answer = carry_out(way, name, operation)
             assert without_clock(answer) == expected, name
             assert way.picture() == self.pure.picture(), name
+            marked = {mark.split(b" ")[-4] for mark in self.client.zrange(way.keys.alive, 0, -1)}
+            assert marked == {mark.split(b" ")[-4] for mark in self.pure.state.alive}, name
             assert way.leases() == pytest.approx(self.pure.leases(), abs=TOLERANCE_MS), name
             messages = self.announcements(len(told), name)
             assert [(token, grant.waiters) for token, grant in messages] == told, name
