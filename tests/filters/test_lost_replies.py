@@ -408,7 +408,7 @@ def test_an_update_that_was_never_sent_is_not_unknown(tmp_path):
         made = BloomFilter("x", 5000, client=private.url, on_unknown="new")
         made.update(["a"])
     with pytest.raises(redis.ConnectionError) as caught:
-        made.update([str(number) for number in range(300)])
+        made.update([str(number) for number in range(300)], route="bitmap")
     assert not isinstance(caught.value, OutcomeUnknownError)
     with pytest.raises(redis.ConnectionError):
         made.add("b")
