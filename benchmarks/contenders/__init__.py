@@ -70,7 +70,8 @@ def ours(
     return Entry(name, f"bloomlock {title}", "ours.Shared", options, operations, slow=slow)
 
 
-OURS = tuple(ours(name, name, strategy=name) for name in STRATEGIES)
+NATIVE = replace(ours("native", "native", strategy="native"), needs="command:BF.INSERT")
+OURS = (*(ours(name, name, strategy=name) for name in STRATEGIES), NATIVE)
 ATOMIC, LUA = OURS[:2]
 BLOCKED = (
     ours("atomic-blocked", "atomic, blocked", layout="blocked"),

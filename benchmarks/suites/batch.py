@@ -42,10 +42,19 @@ LARGE = (
     c.SADD,
     c.SADD_COUNT,
     c.EXACT,
+    c.NATIVE,
     c.REDIS_BLOOM,
     c.REDIS_BLOOM_CUT,
 )
-HUGE = (c.ATOMIC, c.BLOCKED[0], c.ROUTES[2], c.SADD_COUNT, c.REDIS_BLOOM, c.REDIS_BLOOM_CUT)
+HUGE = (
+    c.ATOMIC,
+    c.BLOCKED[0],
+    c.ROUTES[2],
+    c.NATIVE,
+    c.SADD_COUNT,
+    c.REDIS_BLOOM,
+    c.REDIS_BLOOM_CUT,
+)
 ENTRIES = tuple(dict.fromkeys((*SMALL, *LARGE)))
 USUAL = 1000
 """Items of the batch that is measured in all its operations."""

@@ -9,7 +9,7 @@ from threading import Barrier
 
 import pytest
 import redis
-from strategies import STRATEGIES
+from strategies import BITMAPS
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -27,7 +27,7 @@ def numbered(start: int, end: int) -> list[str]:
     return [f"item {number}" for number in range(start, end)]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", BITMAPS)
 def test_every_strategy_sets_the_same_bits_and_gives_the_same_answers(r, strategy):
     made = BloomFilter("x", 3000, 1e-4, client=r, strategy=strategy, layout="blocked")
     other = BloomFilter.open("x", client=r, strategy="atomic")
