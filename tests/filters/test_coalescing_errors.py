@@ -197,7 +197,20 @@ def test_a_full_filter_refuses_new_items_only(r, valkey):
 
 
 def test_a_server_that_refuses_tells_each(r, valkey):
-    r.execute_command("ACL", "SETUSER", "few", "on", "nopass", "~*", "&*", "+@all", "-bitfield")
+    r.execute_command(
+        "ACL",
+        "SETUSER",
+        "few",
+        "on",
+        "nopass",
+        "~*",
+        "&*",
+        "+@all",
+        "-bitfield",
+        "-bitop",
+        "-eval",
+        "-evalsha",
+    )
     path = redis.asyncio.Redis.from_url(valkey).connection_pool.connection_kwargs["path"]
 
     async def run():
