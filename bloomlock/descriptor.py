@@ -47,6 +47,8 @@ from .sizing import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .keys import FilterKeys
+
 
 FORMAT = 3
 """Of new filters: any number of hash functions, and a key or none. A filter that is cleared or
@@ -57,6 +59,9 @@ KEYED_FORMAT = 2
 
 MAX_NATIVE_BITS = 2**37
 """More than 2^30 items take at any rate."""
+
+SPREAD_FORMAT = 3
+"""From here on the shards lie evenly over the slots of a cluster."""
 
 GENERATION_BITS = 48
 HEADER_BYTES = 8
@@ -151,6 +156,10 @@ class Descriptor:
     def header(self) -> int:
         """The header every shard of this generation starts with."""
         return header_of(self.generation)
+
+    def place(self, keys: FilterKeys) -> FilterKeys:
+        """Return the filter's keys with its shards where they lie in this format."""
+        return keys.spread(self.size.shards) if self.format >= SPREAD_FORMAT else keys
 
     @property
     def is_native(self) -> bool:

@@ -50,6 +50,7 @@ class View:
     def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
         """Return the view of the generation that a descriptor describes."""
         header, size = descriptor.header, descriptor.size
+        keys = descriptor.place(keys)
         digits = len(str(HEADER_BITS + size.shard_bits - 1))
         block_bits = BLOCK_BITS if descriptor.layout == BLOCKED else 0
         shards = tuple(

@@ -224,7 +224,7 @@ def delete(keys: FilterKeys) -> Core[bool]:
     """
     remains = yield from look_for_remains(keys)
     # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
-    further = [_unlink_shard(keys, shard, remains) for shard in range(1, remains.shards)]
+    further = [_unlink_shard(placed, shard, remains) for placed, shard in remains.further]
     yield from in_parallel(further)
     yield from _unlink_shard(keys, 0, remains)
     return remains.are_there
@@ -282,6 +282,7 @@ def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core
     answer INFO is taken to have room.
     """
     servers: dict[str, _Server] = {}
+    keys = planned.place(keys)
     size = HEADER_BYTES + (planned.size.shard_bits + 7) // 8
     shards = range(planned.size.shards)
     answers = [(yield from _ask_room(keys.bits(0)))]

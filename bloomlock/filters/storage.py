@@ -38,7 +38,7 @@ from bloomlock.effects import (
     encode_command,
 )
 from bloomlock.errors import FilterMismatchError
-from bloomlock.keys import ClaimKeys
+from bloomlock.keys import PLACES, ClaimKeys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
 from bloomlock.sizing import MAX_SHARDS
@@ -127,13 +127,13 @@ class Remains(NamedTuple):
     """What may be there of a filter.
 
     Attributes:
-        shards: How many shards, at most.
+        further: The keys and numbers that further shards may have.
         are_there: Whether anything is.
         are_native: Whether its shards have keys of the server's own filters beside them.
         header: The header that the shards should have; 0 if that is not known.
     """
 
-    shards: int
+    further: Sequence[tuple[FilterKeys, int]]
     are_there: bool
     are_native: bool
     header: int = 0
@@ -153,11 +153,15 @@ def look_for_remains(keys: FilterKeys) -> Core[Remains]:
         descriptor = decode(keys.name, values)
     except FilterMismatchError:
         refuse_newer_format(keys.name, values)
-        return Remains(MAX_SHARDS, True, are_native)
+        further = [(keys, shard) for shard in range(1, MAX_SHARDS)]
+        spread = keys.spread(PLACES)
+        further += [(spread, place) for place in range(1, PLACES)]
+        return Remains(further, True, are_native)
     if descriptor is not None:
-        shards = descriptor.size.shards
-        return Remains(shards, True, descriptor.is_native, descriptor.header)
-    return Remains(1, header != 0, are_native)
+        placed = descriptor.place(keys)
+        further = [(placed, shard) for shard in range(1, descriptor.size.shards)]
+        return Remains(further, True, descriptor.is_native, descriptor.header)
+    return Remains((), header != 0, are_native)
 
 
 def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
@@ -353,6 +357,7 @@ def executed(replies: Replies) -> bool:
 
 def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
     """Bring the further shards to the descriptor's generation, or check that they are there."""
+    keys = descriptor.place(keys)
     shards = range(1, descriptor.size.shards)
     found = yield from in_parallel([look_at_shard(keys, shard) for shard in shards])
     if descriptor.state == CREATING:

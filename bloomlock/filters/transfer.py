@@ -125,6 +125,7 @@ def copy(state: FilterState, keys: FilterKeys) -> Core[None]:
     view = yield from state.current()
     yield from view.contents.check_may_copy(view.shards[0])
     target = view.descriptor.with_generation(new_generation(), COPYING)
+    keys = target.place(keys)
     yield from check_room(keys, target, replaces=False)
     yield from repeated(lambda: _reserve(keys, target))
     try:

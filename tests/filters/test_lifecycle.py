@@ -102,8 +102,8 @@ def test_a_header_flag_of_a_newer_version_is_refused(client, strategy):
         made.exists("a")
 
 
-def shard_key(shard):
-    return BITS if shard == 0 else f"bloomlock:{{x/{shard}}}:bits"
+def shard_key(shard, shards=3):
+    return FilterKeys("x").spread(shards).bits(shard)
 
 
 def test_a_filter_of_other_shards_than_usual_is_attached_to_and_made_anew_with_its_own(client):
@@ -385,7 +385,7 @@ def test_a_lost_descriptor_is_noticed_at_attaching(client):
 def test_a_lost_shard_is_noticed(client):
     made = BloomFilter("x", 1000, client=client, shards=3)
     made.update(map(str, range(50)))
-    client.delete("bloomlock:{x/2}:bits")
+    client.delete(shard_key(2))
     with pytest.raises(FilterLostError):
         made.exists_many(map(str, range(50)))
     with pytest.raises(FilterLostError, match="one of its shards"):
@@ -394,10 +394,22 @@ def test_a_lost_shard_is_noticed(client):
     assert not any(made.exists_many(map(str, range(50))))
 
 
+@pytest.mark.parametrize("shards", [2, 5, 256])
+@pytest.mark.parametrize("stored", ["1", "3"])
+def test_a_damaged_filter_is_deleted_with_all_its_shards(client, shards, stored):
+    made = BloomFilter("x", 1000, client=client, shards=shards)
+    if stored == "1":
+        for shard in range(1, shards):
+            client.rename(shard_key(shard, shards), FilterKeys("x").bits(shard))
+    client.hset(META, "shards", "many")
+    assert made.delete()
+    assert client.keys() == []
+
+
 def test_a_creation_that_stopped_half_way_is_finished_by_the_next(client):
     BloomFilter("x", 1000, client=client, shards=4)
     client.hset(META, "state", "creating")
-    client.delete("bloomlock:{x/2}:bits", "bloomlock:{x/3}:bits")
+    client.delete(shard_key(2, 4), shard_key(3, 4))
     made = BloomFilter.open("x", client=client)
     assert sum(made.add_many(map(str, range(100)))) == 100
     assert client.hget(META, "state") in (b"ready", "ready")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import servers
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 from strategies import STRATEGIES, maker_of
+from turns import Turns, counting
 
 import bloomlock
 from bloomlock import (
@@ -24,6 +27,7 @@ from bloomlock import (
     FilterLostError,
     Lock,
     LockStrategy,
+    OutcomeUnknownError,
 )
 from bloomlock.effects import EXEC, Request
 from bloomlock.server import PrivateServer
@@ -319,8 +323,8 @@ def test_filters_of_a_cluster_are_listed_and_deleted(cluster, nodes):
 def test_each_server_of_a_cluster_needs_room_for_its_shards(cluster, nodes):
     try:
         for node in nodes:
-            node.config_set("maxmemory", 20 * 2**20)
-        # About 12 MiB on each server.
+            node.config_set("maxmemory", 26 * 2**20)
+        # About 20 MiB on each server.
         made = BloomFilter("spread", 10_000_000, client=cluster, error_rate=1e-6, shards=60)
         assert made.add("a")
         made.delete()
@@ -374,3 +378,119 @@ def two_servers(one, two, kept, lost):
     return RedisCluster(
         startup_nodes=[ClusterNode("127.0.0.1", node.port) for node in (kept, lost)]
     )
+
+
+@pytest.mark.parametrize("shards", [6, 64])
+def test_shards_load_the_masters_evenly(cluster, nodes, shards):
+    made = BloomFilter("pages", 5000, 1e-9, client=cluster, shards=shards)
+    made.add_many(map(str, range(1000)))
+    counts = sorted(len(node.keys("*:bits")) for node in nodes)
+    assert counts == ([2, 2, 2] if shards == 6 else [21, 21, 22])
+    assert made.delete()
+    assert sum(node.dbsize() for node in nodes) == 0
+
+
+@pytest.mark.parametrize("shards", [6, 64])
+def test_a_batch_over_all_nodes_costs_one_round_trip(nodes, shards):
+    turns = Turns()
+    port = nodes[0].connection_pool.connection_kwargs["port"]
+    counted = counting(turns, redis.Connection)
+    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)]) as client:
+        for node in client.get_nodes():
+            pool = client.get_redis_connection(node).connection_pool
+            pool.disconnect()
+            pool.connection_class = counted
+        made = BloomFilter("counted", 5000, 1e-9, client=client, shards=shards)
+        made.update(map(str, range(100)))
+        made.delete()
+        made = BloomFilter("counted", 5000, 1e-9, client=client, shards=shards)
+        made.add_many([f"warm {number}" for number in range(100)], route="items")
+        batch = [str(number) for number in range(100)]
+        assert turns.of(lambda: made.add_many(batch, route="items")) == 1
+        assert turns.of(lambda: made.exists_many(batch, route="items")) == 1
+        assert made.add_many(batch, route="items") == [False] * 100
+        made.delete()
+
+
+@contextlib.contextmanager
+def paused(node, nodes):
+    """Keep a server from carrying out updates, and count from now on what each carries out."""
+    node.client_pause(60_000, all=False)
+    for each in nodes:
+        each.config_resetstat()
+    try:
+        yield
+    finally:
+        node.client_unpause()
+
+
+def updated(node):
+    return "cmdstat_bitfield" in node.info("commandstats")
+
+
+def test_a_server_that_stands_still_holds_up_no_other(cluster, nodes):
+    made = BloomFilter("threads", 5000, 1e-9, client=cluster, shards=6)
+    batch = [str(number) for number in range(300)]
+    with ThreadPoolExecutor(1) as pool:
+        for turn, node in enumerate(nodes):
+            items = [f"{turn} {item}" for item in batch]
+            others = [other for other in nodes if other is not node]
+            with paused(node, nodes):
+                answers = pool.submit(made.add_many, items, route="items")
+                servers.wait_until(lambda others=others: all(map(updated, others)))
+                assert not updated(node)
+            assert answers.result() == [True] * 300
+
+
+def test_the_same_with_asyncio(nodes):
+    async def run():
+        port = nodes[0].connection_pool.connection_kwargs["port"]
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
+        made = await AsyncBloomFilter("tasks", 5000, 1e-9, client=client, shards=6)
+        for turn, node in enumerate(nodes):
+            items = [f"{turn} {number}" for number in range(300)]
+            others = [other for other in nodes if other is not node]
+            with paused(node, nodes):
+                adding = asyncio.create_task(made.add_many(items, route="items"))
+                waiting = partial(
+                    servers.wait_until, lambda others=others: all(map(updated, others))
+                )
+                await asyncio.to_thread(waiting)
+                assert not updated(node)
+            assert await adding == [True] * 300
+        await made.delete()
+        await client.aclose()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_is_gone_leaves_the_answers_of_the_others(cluster, nodes):
+    """The connections of one node are cut while it holds back the update."""
+    made = BloomFilter("cut", 5000, 1e-9, client=cluster, shards=6)
+    view = made._state.view
+    items = [str(number) for number in range(300)]
+    slots = [cluster.keyslot(shard.key) for shard in view.shards]
+    for number, node in enumerate(nodes):
+        mine = {n for n, slot in enumerate(slots) if slot * 3 // 16384 == number}
+        batch = [f"{number} {item}" for item in items]
+        others = [other for other in nodes if other is not node]
+        with ThreadPoolExecutor(1) as pool, paused(node, nodes):
+            answers = pool.submit(made.add_many, batch, route="items")
+            servers.wait_until(lambda others=others: all(map(updated, others)))
+            # A second look: it may not have sent to this one yet.
+            servers.wait_until(lambda node=node: kill_blocked(node))
+            with pytest.raises(OutcomeUnknownError) as caught:
+                answers.result()
+        known = caught.value.results
+        for place, item in enumerate(batch):
+            shard, _ = view.hasher.locate(item.encode())
+            answer = known[place] if place < len(known) else None
+            assert answer is (None if shard in mine else True), (item, shard)
+
+
+def kill_blocked(node):
+    """Cut the clients whose update is held back; return how many."""
+    held = [one for one in node.client_list() if "b" in one["flags"] and one["cmd"] == "bitfield"]
+    for one in held:
+        node.client_kill_filter(_id=one["id"])
+    return len(held)
