@@ -107,22 +107,22 @@ def running() -> Iterator[servers.Running]:
 
 
 @pytest.fixture
-def bloom(request: pytest.FixtureRequest) -> bool:
+def has_bloom(request: pytest.FixtureRequest) -> bool:
     """Whether the test's servers have BF.*: where one of its parameters is "native"."""
     spec = getattr(request.node, "callspec", None)
     return spec is not None and any(value == "native" for value in spec.params.values())
 
 
 @pytest.fixture
-def valkey(running: servers.Running, bloom: bool) -> str:
+def valkey(running: servers.Running, has_bloom: bool) -> str:
     """URL of the Valkey that bloomlock embeds."""
-    return running.url("valkey", bloom=bloom)
+    return running.url("valkey", bloom=has_bloom)
 
 
 @pytest.fixture(params=servers.KINDS)
-def server_url(request: pytest.FixtureRequest, running: servers.Running, bloom: bool) -> str:
+def server_url(request: pytest.FixtureRequest, running: servers.Running, has_bloom: bool) -> str:
     """URL of a server of each kind."""
-    return running.url(request.param, bloom=bloom)
+    return running.url(request.param, bloom=has_bloom)
 
 
 @pytest.fixture
