@@ -20,6 +20,7 @@ from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold
 from bloomlock.locks.protocol.model import SLICE_MS
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.locks.session import TOKENS
+from bloomlock.parallel import in_parallel
 from bloomlock.runtime.clock import boot_clock
 
 from .answers import exists_many
@@ -303,16 +304,18 @@ class ClaimCounts:
 
 
 def count_claims(view: View) -> Core[ClaimCounts]:
-    """Return the counts of all shards; one round trip for each."""
+    """Return the counts of all shards; one round trip."""
     totals = Counter[str]()
-    for shard in view.shards:
-        keys = ClaimKeys.of(shard.key)
-        (header, *numbers), num_open, num_failed = yield from ask(
-            shard.key,
+    asked = [
+        ask(
+            keys.counts,
             encode_command("HMGET", keys.counts, "header", *COUNTERS),
             encode_command("HLEN", keys.open),
             encode_command("HLEN", keys.failed),
         )
+        for keys in (ClaimKeys.of(shard.key) for shard in view.shards)
+    ]
+    for (header, *numbers), num_open, num_failed in (yield from in_parallel(asked)):
         if header == view.header.to_bytes(HEADER_BYTES, "big"):
             totals.update(open=num_open, failed_items=num_failed)
             for name, number in zip(COUNTERS, numbers, strict=True):
@@ -343,13 +346,15 @@ def failed(state: FilterState) -> Core[list[FailedItem]]:
     """Return the items whose work failed and that were not committed since."""
     view = yield from state.current()
     found = []
-    for shard in view.shards:
-        keys = ClaimKeys.of(shard.key)
-        header, stored = yield from ask(
-            shard.key,
+    asked = [
+        ask(
+            keys.counts,
             encode_command("HGET", keys.counts, "header"),
             encode_command("HVALS", keys.failed),
         )
+        for keys in (ClaimKeys.of(shard.key) for shard in view.shards)
+    ]
+    for header, stored in (yield from in_parallel(asked)):
         if header == view.header.to_bytes(HEADER_BYTES, "big"):
             found += [_failed_item(Failure.decode(data)) for data in stored]
     return found

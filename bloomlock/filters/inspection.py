@@ -103,8 +103,8 @@ class FilterInfo:
 def info(state: FilterState) -> Core[FilterInfo]:
     """Return all that is known about the filter.
 
-    Cost: the server reads the whole bitmap once, at most 16 MiB in one command; two round trips,
-    and one more for each 128 MiB.
+    Cost: the server reads the whole bitmap once, at most 16 MiB in one command; three round
+    trips, and one more for each 128 MiB.
     """
     view, counted = yield from _counted(state)
     memory = yield from _memory(state, view)
