@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from itertools import product
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from strategies import STRATEGIES
+from strategies import BITMAPS, maker_of
 from turns import Turns
 
 from bloomlock import (
@@ -119,8 +120,8 @@ class History:
         unknown: Items that may be.
     """
 
-    def __init__(self, r, proxy, made, chance):
-        self._other = BloomFilter.open("f", client=r)
+    def __init__(self, other, proxy, made, chance):
+        self._other = other
         self._proxy = proxy
         self._made = made
         self._chance = chance
@@ -175,25 +176,28 @@ class History:
             self.unknown.discard(item)
 
 
-@pytest.mark.parametrize("layout", ["classic", "blocked"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "layout"),
+    [*product(BITMAPS, ["classic", "blocked"]), ("native", "classic")],
+)
 def test_what_is_known_after_a_loss_is_true_and_what_is_unknown_is_reported(
     r, proxy, through, strategy, layout
 ):
     chance = random.Random(SEED)
-    routes = ("items",) if strategy == "lock" else ("auto", "items", "script", "bitmap")
+    routes = ("items",) if strategy in ("lock", "native") else ("auto", "items", "script", "bitmap")
     for turn in range(2 if strategy == "lock" else 5):
         print(f"seed {SEED}, turn {turn}")
         rate = 1e-12 if layout == "classic" else 1e-9
         shards = chance.choice([2, 5, 16])
-        whole = BloomFilter("f", 2000, rate, client=r, shards=shards, layout=layout)
+        maker = {"client": r, "strategy": maker_of(strategy)}
+        whole = BloomFilter("f", 2000, rate, **maker, shards=shards, layout=layout)
         made = BloomFilter.open("f", client=through, strategy=strategy, on_lost="recreate")
-        history = History(r, proxy, made, chance)
+        history = History(BloomFilter.open("f", **maker), proxy, made, chance)
         for _ in range(6):
             history.go_on(chance.choice(routes))
         there = sorted(history.there)
         # No false negative, whatever was lost; read by another object.
-        assert BloomFilter.open("f", client=r).exists_many(there) == [True] * len(there)
+        assert BloomFilter.open("f", **maker).exists_many(there) == [True] * len(there)
         whole.delete()
 
 
