@@ -41,8 +41,9 @@ def pages(url, **options):
 
 def let_expire(r, *, shards=1):
     """Let all leases be over, as if their time had passed."""
+    keys = FilterKeys("pages").spread(shards)
     for shard in range(shards):
-        key = ClaimKeys.of(FilterKeys("pages").bits(shard)).claims
+        key = ClaimKeys.of(keys.bits(shard)).claims
         for item in r.zrange(key, 0, -1):
             r.zadd(key, {item: 1})
 

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 import redis
 import redis.asyncio
-from strategies import STRATEGIES
+from strategies import STRATEGIES, with_hashes
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -72,9 +72,7 @@ def make(request, valkey):
 
 @pytest.fixture(params=STRATEGIES)
 def made(request, make):
-    # The server of a native filter chooses the number itself.
-    options = {} if request.param == "native" else {"num_hashes": 24}
-    return make("x", 20_000, 1e-9, strategy=request.param, **options)
+    return make("x", 20_000, 1e-9, strategy=request.param, **with_hashes(request.param, 24))
 
 
 def bits(made):

@@ -11,7 +11,7 @@ import redis
 import redis.asyncio
 from lock_tools import commands_so_far
 from proxy import HANDSHAKE
-from strategies import STRATEGIES
+from strategies import STRATEGIES, maker_of
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -23,7 +23,7 @@ from bloomlock import (
 from bloomlock.errors import ServerError
 from bloomlock.filters import coalescing
 
-UPDATES = {"BITFIELD", "EVALSHA", "EXEC", "SETBIT"}
+UPDATES = {"BITFIELD", "EVALSHA", "EXEC", "SETBIT", "BF.INSERT"}
 
 
 def filter_at(url, **options):
@@ -137,7 +137,7 @@ def test_a_cleared_filter_is_lost_to_each_call_and_no_item_is(r, valkey, strateg
     async def run():
         async with filter_at(valkey, strategy=strategy) as made:
             await made.add("a")
-            BloomFilter.open("x", client=r).clear()
+            BloomFilter.open("x", client=r, strategy=maker_of(strategy)).clear()
             items = [f"item {n % 20}" for n in range(60)]
             errors = await told(*map(made.add, items), made.exists("a"))
             check_own_errors(errors, FilterLostError)
@@ -157,10 +157,10 @@ def test_a_cleared_filter_is_followed_where_asked(r, valkey, strategy):
     async def run():
         async with filter_at(valkey, strategy=strategy, on_lost="recreate") as made:
             items = [f"item {n % 20}" for n in range(60)]
-            for undo in (
-                BloomFilter("x", 200_000, 1e-9, client=r, on_lost="recreate").clear,
-                r.flushall,
-            ):
+            other = BloomFilter(
+                "x", 200_000, 1e-9, client=r, on_lost="recreate", strategy=maker_of(strategy)
+            )
+            for undo in (other.clear, r.flushall):
                 undo()
                 answers = await asyncio.gather(*map(made.add, items))
                 assert Counter(i for i, new in zip(items, answers, strict=True) if new) == Counter(

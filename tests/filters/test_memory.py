@@ -24,6 +24,7 @@ from bloomlock import (
 )
 from bloomlock.filters import memory
 from bloomlock.filters.memory import ITEMS_PER_CHUNK
+from bloomlock.keys import FilterKeys
 
 SHAPES = [
     {"capacity": 2_000},
@@ -48,14 +49,15 @@ def test_bits_and_answers_are_those_of_the_filter_in_redis(valkey, shape):
     more = [f"item {number}" for number in range(1_500)]
     local.add_many(more)
     remote.add_many(more)
-    keys = [b"bloomlock:{x}:bits", *(b"bloomlock:{x/%d}:bits" % n for n in range(1, 5))]
-    for image, key in zip(local.images(), keys, strict=False):
+    placed = remote._state.descriptor.place(FilterKeys("x"))
+    keys = [placed.bits(shard) for shard in range(remote.shards)]
+    for image, key in zip(local.images(), keys, strict=True):
         assert not image[:8].any()
         assert image[8:].tobytes() == client.getrange(key, 8, -1)
     probes = [f"item {number}" for number in range(1_000, 3_000)]
     answers = remote.exists_many(probes)
     assert local.exists_many(probes) == answers == [local.exists(probe) for probe in probes]
-    strings = [client.get(key) for key in keys[: local.shards]]
+    strings = [client.get(key) for key in keys]
     images = [np.frombuffer(bytearray(string), np.uint8) for string in strings]
     fetched = MemoryBloomFilter.of(remote._state.descriptor, images)
     assert fetched.info() == local.info()
