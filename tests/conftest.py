@@ -100,7 +100,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def running() -> Iterator[servers.Running]:
+def all_servers() -> Iterator[servers.Running]:
     """The servers of all tests."""
     with contextlib.ExitStack() as stack:
         yield servers.Running(stack)
@@ -114,15 +114,17 @@ def has_bloom(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def valkey(running: servers.Running, has_bloom: bool) -> str:
+def valkey(all_servers: servers.Running, has_bloom: bool) -> str:
     """URL of the Valkey that bloomlock embeds."""
-    return running.url("valkey", bloom=has_bloom)
+    return all_servers.url("valkey", bloom=has_bloom)
 
 
 @pytest.fixture(params=servers.KINDS)
-def server_url(request: pytest.FixtureRequest, running: servers.Running, has_bloom: bool) -> str:
+def server_url(
+    request: pytest.FixtureRequest, all_servers: servers.Running, has_bloom: bool
+) -> str:
     """URL of a server of each kind."""
-    return running.url(request.param, bloom=has_bloom)
+    return all_servers.url(request.param, bloom=has_bloom)
 
 
 @pytest.fixture
