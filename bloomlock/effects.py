@@ -566,7 +566,7 @@ def run_way(ways: Sequence[Way[Item, T]], item: Item, missing: set[str]) -> Core
     if way.request is None or way.read is None or way.needs in missing:
         (answer,) = yield from run_ways(ways, (item,), missing)
     else:
-        # The same as `send`, with a fourth of the calls.
+        # The same as `send`, with fewer calls.
         request, repeatable = way.request(item)
         try:
             replies = yield request

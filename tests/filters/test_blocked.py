@@ -19,6 +19,7 @@ from bloomlock import (
     FilterMismatchError,
     MemoryBloomFilter,
 )
+from bloomlock.keys import FilterKeys
 
 BITS = "bloomlock:{x}:bits"
 
@@ -59,7 +60,8 @@ def test_every_kind_of_server(server_url, strategy):
         assert made.add("one") is True
         assert made.add("one") is False
         assert made.exists_many([*items, "other"], route="items") == [True] * 1000 + [False]
-        assert [r.strlen(f"bloomlock:{{x{n}}}:bits") % 64 for n in ("", "/1", "/2")] == [8] * 3
+        keys = FilterKeys("x").spread(3)
+        assert [r.strlen(keys.bits(shard)) % 64 for shard in range(3)] == [8] * 3
 
 
 @pytest.mark.parametrize(("error_rate", "probes"), [(1e-2, 100_000), (1e-3, 200_000)])
