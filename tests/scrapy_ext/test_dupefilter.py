@@ -180,7 +180,8 @@ def test_a_crawl_with_a_key(crawl, r, site, key):
     first = crawl(BLOOMLOCK_KEY=key)
     assert sorted(set(site.requested)) == site.paths
     assert first.own("errors") == 0
-    assert r.hget("bloomlock:{spider:dupefilter}:meta", "format") == b"2"
+    kind = b"random:" if key == "True" else b"secret:"
+    assert r.hget("bloomlock:{spider:dupefilter}:meta", "key").startswith(kind)
     assert "sixteen bytes" not in first.log
     again = crawl(BLOOMLOCK_KEY=key)
     assert len(again.fetched) <= 1
