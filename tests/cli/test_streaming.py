@@ -81,7 +81,8 @@ def test_a_signal_while_it_asks_loses_nothing(start, valkey, name, file, marked)
         return "pass"
 
     with Proxy(valkey, judge) as proxy:
-        process = start("dedup", "--name", name, file, url=proxy.url)
+        # So large a filter that its bitmap does not travel.
+        process = start("dedup", "--capacity", "10000000", "--name", name, file, url=proxy.url)
         assert asked.wait(PATIENCE)
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):

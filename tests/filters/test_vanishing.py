@@ -111,7 +111,11 @@ def add_until(url, stop, shards):
     made = BloomFilter("x", 200_000, client=url, on_lost="recreate", shards=shards)
     number = 0
     while not stop.is_set():
-        made.add_many(f"{number} {n}" for n in range(50))
+        try:
+            made.add_many(f"{number} {n}" for n in range(50))
+        except FilterLostError as error:
+            # A writer that gets less of the processor than the one who clears meets each clear.
+            assert "vanished 10 times during one operation" in str(error)
         number += 1
 
 
