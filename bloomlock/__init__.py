@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     )
     from .filters.claim import AsyncClaim, Claim
     from .filters.claim_session import ClaimState
-    from .filters.claims import ClaimCounts, FailedItem
+    from .filters.claims import ClaimCounts
+    from .filters.failed import FailedItem
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
     from .locks.async_lock import (
@@ -110,7 +111,7 @@ _MODULES = {
     "Claim": ".filters.claim",
     "ClaimCounts": ".filters.claims",
     "ClaimState": ".filters.claim_session",
-    "FailedItem": ".filters.claims",
+    "FailedItem": ".filters.failed",
     "FairLock": ".locks.lock",
     "FilterInfo": ".filters.inspection",
     "Lock": ".locks.lock",

@@ -4,7 +4,7 @@
     open      id -> the claim: token, fence, attempts, what it carries. An empty token: the claim
               was given back and the item is offered
     failed    id -> attempts and last error of an item whose work failed, or failed too often
-    lost      token -> when its claim was taken over
+    lost      token -> when its claim was taken over, retried or dropped
     waiting   id -> channels and tokens of those who wait for the end of a claim
     counts    the counters; `fence` is the last fence given out
 
@@ -32,7 +32,7 @@ COUNTERS = ("claimed", "committed", "abandoned", "failed", "expired")
 """Each claim that is granted counts as claimed, and once more as what became of it."""
 
 _RECORD = struct.Struct(">QIIB")
-_FAILURE = struct.Struct(">III")
+_FAILURE = struct.Struct(">IIIB")
 
 
 class Outcome(IntEnum):
@@ -122,12 +122,16 @@ class Record(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What is known of an item whose work failed."""
+    """What is known of an item whose work failed.
+
+    The token is that of a claim whose lease ran out, and which may be committed yet; else empty.
+    """
 
     attempts: int
     max_attempts: int
     error: bytes
     carried: bytes
+    token: bytes = b""
 
     @property
     def is_final(self) -> bool:
@@ -136,19 +140,21 @@ class Failure(NamedTuple):
 
     def encode(self) -> bytes:
         """Return it as it is stored."""
-        numbers = _FAILURE.pack(self.attempts, self.max_attempts, len(self.error))
-        return numbers + self.error + self.carried
+        lengths = len(self.error), len(self.token)
+        numbers = _FAILURE.pack(self.attempts, self.max_attempts, *lengths)
+        return numbers + self.error + self.token + self.carried
 
     @classmethod
     def decode(cls, data: bytes) -> Failure:
         """Return what `encode` wrote.
 
         >>> Failure.decode(Failure(3, 3, b"why", b"item").encode())
-        Failure(attempts=3, max_attempts=3, error=b'why', carried=b'item')
+        Failure(attempts=3, max_attempts=3, error=b'why', carried=b'item', token=b'')
         """
-        attempts, max_attempts, length = _FAILURE.unpack_from(data)
+        attempts, max_attempts, length, of_token = _FAILURE.unpack_from(data)
         rest = data[_FAILURE.size :]
-        return cls(attempts, max_attempts, rest[:length], rest[length:])
+        error, rest = rest[:length], rest[length:]
+        return cls(attempts, max_attempts, error, rest[of_token:], rest[:of_token])
 
 
 @dataclass
@@ -229,12 +235,16 @@ def _grant(
         if found is not None:
             # No other worker has it, so its worker may still commit it.
             error = LEASE_OVER if found.token or failure is None else failure.error
-            state.failed[request.id] = Failure(attempts, max_attempts, error, found.carried)
+            failure = Failure(attempts, max_attempts, error, found.carried, found.token)
+            state.failed[request.id] = failure
             _end(state, request.id, "expired", publish)
         return Answer(Outcome.FAILED, attempts=attempts)
     if found is not None and found.token:
         _take_over(state, now_us // 1000, found.token)
         state.count("expired")
+    if failure is not None and failure.token:
+        _take_over(state, now_us // 1000, failure.token)
+        state.failed[request.id] = failure._replace(token=b"")
     state.lost.pop(request.token, None)
     state.fence = max(state.fence + 1, now_us)
     state.open[request.id] = Record(request.token, state.fence, attempts + 1, max_attempts, carried)
@@ -326,6 +336,62 @@ def find_expired(
         else:
             del state.leases[item]
     return found
+
+
+def retry(state: ShardClaims, now_us: int, header: bytes, item: bytes) -> bool | None:
+    """Offer an item that failed, or whose claim is over, at once and with no attempts counted.
+
+    True: a worker has it, or is given it. False: it did not fail. None: see `claim`.
+    """
+    if not _is_of_generation(state, header):
+        return None
+    found, failure = state.open.get(item), state.failed.get(item)
+    if _is_live(state, now_us, item):
+        return True
+    if found is not None:
+        state.open[item] = found._replace(attempts=0)
+    elif failure is not None:
+        state.fence = max(state.fence + 1, now_us)
+        state.open[item] = Record(b"", state.fence, 0, failure.max_attempts, failure.carried)
+    else:
+        return False
+    _forget_failure(state, now_us, item)
+    state.leases[item] = now_us // 1000
+    return True
+
+
+def drop(
+    state: ShardClaims, now_us: int, header: bytes, item: bytes, publish: Publish
+) -> bool | None:
+    """Forget an item that failed, or whose claim is over, and the attempts.
+
+    False: it did not fail, or a worker has it. None: see `claim`.
+    """
+    if not _is_of_generation(state, header):
+        return None
+    if _is_live(state, now_us, item):
+        return False
+    found, failure = state.open.get(item), state.failed.get(item)
+    _forget_failure(state, now_us, item)
+    if found is not None:
+        if found.token:
+            _take_over(state, now_us // 1000, found.token)
+        _end(state, item, "expired", publish)
+    return found is not None or failure is not None
+
+
+def _is_live(state: ShardClaims, now_us: int, item: bytes) -> bool:
+    """Return whether a worker has the item; it may, if the deadline is missing."""
+    found = state.open.get(item)
+    until_ms = state.leases.get(item)
+    is_over = until_ms is not None and until_ms <= now_us // 1000
+    return found is not None and found.token != b"" and not is_over
+
+
+def _forget_failure(state: ShardClaims, now_us: int, item: bytes) -> None:
+    failure = state.failed.pop(item, None)
+    if failure is not None and failure.token:
+        _take_over(state, now_us // 1000, failure.token)
 
 
 def _is_of_generation(state: ShardClaims, header: bytes) -> bool:

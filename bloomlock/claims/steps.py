@@ -33,6 +33,8 @@ COMMIT = Script("claim_common", "claim_commit")
 ABANDON = Script("claim_common", "claim_abandon")
 RENEW = Script("claim_common", "claim_renew")
 EXPIRED = Script("claim_common", "claim_expired")
+RETRY = Script("claim_common", "claim_retry")
+DROP = Script("claim_common", "claim_drop")
 
 
 class Place(NamedTuple):
@@ -102,6 +104,16 @@ def renew(calls: Sequence[tuple[Place, Sequence[tuple[Held, int]]]]) -> Core[lis
         return words
 
     return (yield from _run(RENEW, calls, arguments, bool))
+
+
+def retry(calls: Sequence[tuple[Place, Sequence[bytes]]]) -> Core[list[bool | None]]:
+    """Offer items that failed, or whose claims are over, by their ids; answers as `take`."""
+    return (yield from _run(RETRY, calls, lambda ids: ids, bool))
+
+
+def drop(calls: Sequence[tuple[Place, Sequence[bytes]]]) -> Core[list[bool | None]]:
+    """Forget items that failed, or whose claims are over, by their ids; answers as `take`."""
+    return (yield from _run(DROP, calls, lambda ids: ids, bool))
 
 
 def find_expired(place: Place, count: int) -> Core[list[tuple[bytes, Record]] | None]:

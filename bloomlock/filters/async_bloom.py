@@ -10,7 +10,7 @@ from bloomlock.locks.watchdog import watchdog_of_loop
 from bloomlock.runtime.clients import async_client
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
-from . import answers, claims, inspection, lifecycle, transfer
+from . import answers, claims, failed, inspection, lifecycle, transfer
 from .base import FilterBase
 from .claim import AsyncClaim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     from .batches import Route
-    from .claims import FailedItem
+    from .failed import FailedItem
     from .inspection import FilterInfo
     from .options import FilterParameters, OpenParameters
 
@@ -232,7 +232,15 @@ class AsyncBloomFilter(FilterBase):
 
     async def failed(self) -> list[FailedItem]:
         """Return the items whose work failed. See BloomFilter.failed."""
-        return await self._run(claims.failed(self._state))
+        return await self._run(failed.failed(self._state))
+
+    async def retry_failed(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Give items that failed to workers again. See BloomFilter.retry_failed."""
+        return await self._run(failed.retry(self._state, items))
+
+    async def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Forget items that failed or whose workers died. See BloomFilter.drop_failed."""
+        return await self._run(failed.drop(self._state, items))
 
     async def _keeper(self) -> Keeper:
         return Keeper(await self._connected(), watchdog_of_loop())

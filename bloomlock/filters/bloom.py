@@ -9,7 +9,7 @@ from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.threads import threads_for
 
-from . import answers, claims, inspection, lifecycle, transfer
+from . import answers, claims, failed, inspection, lifecycle, transfer
 from .base import FilterBase
 from .claim import Claim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import redis
 
     from .batches import Route
-    from .claims import FailedItem
+    from .failed import FailedItem
     from .inspection import FilterInfo
     from .options import FilterParameters, OpenParameters
 
@@ -386,8 +386,9 @@ class BloomFilter(FilterBase):
     ) -> Iterator[Claim]:
         """Yield claims of the items whose workers died, each to one caller, oldest first.
 
-        An item is claimed when the iteration gets to it. One that is given back is offered again
-        when the lease it had is over. Arguments and errors are those of `claim`.
+        Items given to `retry_failed` are among them. An item is claimed when the iteration gets to
+        it. One that is given back is offered again when the lease it had is over. Arguments and
+        errors are those of `claim`.
 
         Cost: one round trip for each item, one for each 16 and for each shard.
         """
@@ -404,7 +405,45 @@ class BloomFilter(FilterBase):
 
         Cost: one round trip for each shard.
         """
-        return self._run(claims.failed(self._state))
+        return self._run(failed.failed(self._state))
+
+    def retry_failed(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Give items that failed to workers again, with all their attempts.
+
+        Each is claimed by who brings it or asks `expired()`, from now on. An item whose worker
+        died, or that waits to be offered again, is treated the same. What a worker has is left to
+        it. The worker of a claim that had ended as failed can commit it no more.
+
+        Returns:
+            For each whether a worker has it, or is given it; False: it did not fail, or was
+            committed or dropped since.
+
+        Raises:
+            FilterLostError: If the filter is missing or was cleared, and `on_lost="raise"`.
+            ConfigurationError: As `claim`.
+            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+
+        Cost: one round trip; O(1) an item on the server.
+        """
+        return self._run(failed.retry(self._state, items))
+
+    def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Forget items that failed or whose workers died, and their attempts.
+
+        They are not done: who claims one later gets it as a new one. To have it never worked on
+        again, `add` it too. What a worker has is left to it; its lease must be over, and then the
+        worker can commit it no more.
+
+        Returns:
+            For each whether there was something to forget; False also if a reply was lost, and the
+            first try forgot it.
+
+        Raises:
+            FilterLostError, ConfigurationError, redis.exceptions.RedisError: As `retry_failed`.
+
+        Cost: as `retry_failed`.
+        """
+        return self._run(failed.drop(self._state, items))
 
     def _keeper(self) -> Keeper:
         return Keeper(self._runtime, WATCHDOG)

@@ -45,7 +45,7 @@ LONGEST_ERROR = 1000
 LEAVING_SECONDS = 2.0
 """How long an exception waits at most until the item is given back."""
 CLEARED = "the filter was cleared or replaced"
-TAKEN = "another worker claimed the item since"
+TAKEN = "another worker claimed the item since, or it was retried or dropped"
 
 
 class ClaimState(StrEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.claims import steps
-from bloomlock.claims.model import COUNTERS, ClaimRequest, Failure, Held, Outcome, Record
+from bloomlock.claims.model import COUNTERS, ClaimRequest, Held, Outcome, Record
 from bloomlock.claims.steps import Place
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import NextMessage, Pause, Subscribe, ask, encode_command
@@ -321,46 +321,3 @@ def count_claims(view: View) -> Core[ClaimCounts]:
             for name, number in zip(COUNTERS, numbers, strict=True):
                 totals[name] += int(number or 0)
     return ClaimCounts(**totals)
-
-
-@dataclass(frozen=True, slots=True)
-class FailedItem:
-    """An item whose work failed, under `max_attempts`.
-
-    Attributes:
-        item: The item.
-        payload: What its last claim was given.
-        attempts: How often it failed.
-        error: The text of the last error.
-        is_final: Whether it is given to no worker any more.
-    """
-
-    item: str | bytes
-    payload: str | bytes | None
-    attempts: int
-    error: str
-    is_final: bool
-
-
-def failed(state: FilterState) -> Core[list[FailedItem]]:
-    """Return the items whose work failed and that were not committed since."""
-    view = yield from state.current()
-    found = []
-    asked = [
-        ask(
-            keys.counts,
-            encode_command("HGET", keys.counts, "header"),
-            encode_command("HVALS", keys.failed),
-        )
-        for keys in (ClaimKeys.of(shard.key) for shard in view.shards)
-    ]
-    for header, stored in (yield from in_parallel(asked)):
-        if header == view.header.to_bytes(HEADER_BYTES, "big"):
-            found += [_failed_item(Failure.decode(data)) for data in stored]
-    return found
-
-
-def _failed_item(failure: Failure) -> FailedItem:
-    offer = Offer.of(failure.carried)
-    error = failure.error.decode(errors="replace")
-    return FailedItem(offer.item, offer.payload, failure.attempts, error, failure.is_final)

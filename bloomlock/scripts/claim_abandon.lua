@@ -14,7 +14,7 @@ local function abandon(id, token, error)
     if error == '' then
         attempts, counter = attempts - 1, 'abandoned'
     elseif max_attempts > 0 then
-        write_failure(id, attempts, max_attempts, string.sub(error, 2), found.carried)
+        write_failure(id, attempts, max_attempts, string.sub(error, 2), '', found.carried)
     end
     if offer and not (0 < max_attempts and max_attempts <= attempts) then
         found.token, found.attempts = '', attempts

@@ -51,13 +51,49 @@ local function read_failure(data)
     if not data then
         return nil
     end
-    local attempts, max_attempts, error = struct.unpack('>I4I4I4c0', data)
-    return {attempts = attempts, max_attempts = max_attempts, error = error}
+    local attempts, max_attempts, of_error, of_token = struct.unpack('>I4I4I4B', data)
+    local token = 14 + of_error
+    return {
+        attempts = attempts,
+        max_attempts = max_attempts,
+        error = string.sub(data, 14, token - 1),
+        token = string.sub(data, token, token + of_token - 1),
+        carried = string.sub(data, token + of_token),
+    }
 end
 
-local function write_failure(id, attempts, max_attempts, error, carried)
-    local numbers = struct.pack('>I4I4I4', attempts, max_attempts, #error)
-    call('HSET', KEYS[4], id, numbers .. error .. carried)
+local function write_failure(id, attempts, max_attempts, error, token, carried)
+    local numbers = struct.pack('>I4I4I4B', attempts, max_attempts, #error, #token)
+    call('HSET', KEYS[4], id, numbers .. error .. token .. carried)
+end
+
+local function next_fence()
+    last_fence = math.max(last_fence + 1, now_us)
+    call('HSET', KEYS[7], 'fence', integer(last_fence))
+    return last_fence
+end
+
+local function set_lease(id, until_ms)
+    call('ZADD', KEYS[2], integer(until_ms), id)
+end
+
+-- Note that the claim of another worker is lost to it.
+local function take_over(token)
+    call('ZREMRANGEBYSCORE', KEYS[5], '-inf', integer(now_ms - LOST_LIFE_MS))
+    call('ZADD', KEYS[5], integer(now_ms), token)
+end
+
+-- Whether a worker has the item; it may, if the deadline is missing.
+local function is_live(id, found)
+    local until_ms = tonumber(call('ZSCORE', KEYS[2], id) or nil)
+    return found and found.token ~= '' and not (until_ms and until_ms <= now_ms)
+end
+
+local function forget_failure(id, failure)
+    call('HDEL', KEYS[4], id)
+    if failure and failure.token ~= '' then
+        take_over(failure.token)
+    end
 end
 
 local function count(counter)

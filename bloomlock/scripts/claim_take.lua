@@ -7,10 +7,6 @@
 local lease_ms, default_max, channel = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local only_expired = ARGV[5] == '1'
 
-local function set_lease(id, until_ms)
-    call('ZADD', KEYS[2], integer(until_ms), id)
-end
-
 local function wait(id, token)
     if channel ~= '' then
         local entry = channel .. ' ' .. token .. ';'
@@ -19,12 +15,6 @@ local function wait(id, token)
             call('HSET', KEYS[6], id, waiting .. entry)
         end
     end
-end
-
--- Note that the claim of another worker is lost to it.
-local function take_over(token)
-    call('ZREMRANGEBYSCORE', KEYS[5], '-inf', integer(now_ms - LOST_LIFE_MS))
-    call('ZADD', KEYS[5], integer(now_ms), token)
 end
 
 local function claim(id, token, places, carried)
@@ -70,7 +60,7 @@ local function claim(id, token, places, carried)
             if found.token == '' and failure then
                 error = failure.error
             end
-            write_failure(id, attempts, max_attempts, error, found.carried)
+            write_failure(id, attempts, max_attempts, error, found.token, found.carried)
             finish(id, found, 'expired')
         end
         return {4, attempts}
@@ -79,12 +69,15 @@ local function claim(id, token, places, carried)
         take_over(found.token)
         count('expired')
     end
+    if failure and failure.token ~= '' then
+        take_over(failure.token)
+        write_failure(
+            id, failure.attempts, failure.max_attempts, failure.error, '', failure.carried)
+    end
     call('ZREM', KEYS[5], token)
-    last_fence = math.max(last_fence + 1, now_us)
-    call('HSET', KEYS[7], 'fence', integer(last_fence))
     write_record(id, {
         token = token,
-        fence = last_fence,
+        fence = next_fence(),
         attempts = attempts + 1,
         max_attempts = max_attempts,
         carried = carried,

@@ -52,7 +52,7 @@ OPERATIONS = st.builds(
         ["claim"] * 8
         + ["wait", "expired", "commit", "commit", "abandon", "fail", "fail", "renew"]
         + ["run out", "run out", "find", "lose deadline", "lose record", "age lost", "clear"]
-        + ["add", "old generation"]
+        + ["add", "old generation", "retry", "retry", "drop"]
     ),
     st.integers(0, 1),
     st.integers(0, 2),
@@ -152,11 +152,33 @@ class Comparison:
             lease_ms = LEASE_MS * (1 + option)
             expected = model.renew(state, now_us, header, mine, lease_ms)
             return expected, self.run(steps.renew([(place, [(mine, lease_ms)])]))[0]
-        if operation.what == "find":
-            expected = model.find_expired(state, now_us, header, 10)
-            return expected, self.run(steps.find_expired(place, 10))
+        if operation.what in ("find", "retry", "drop"):
+            return self.administer(operation.what, mine.id, now_us, place)
         self.happen(operation, mine, now_us // 1000)
         return None, None
+
+    def administer(self, what, item, now_us, place):
+        if what == "find":
+            expected = model.find_expired(self.pure, now_us, place.header, 10)
+            return expected, self.run(steps.find_expired(place, 10))
+        if what == "drop":
+            expected = model.drop(self.pure, now_us, place.header, item, self.publish)
+            return expected, self.run(steps.drop([(place, [item])]))[0]
+        expected = model.retry(self.pure, now_us, place.header, item)
+        (answer,) = self.run(steps.retry([(place, [item])]))
+        self.take_offered(item)
+        return expected, answer
+
+    def take_offered(self, item):
+        """Take the server's moment and number of an item that was offered; the number rises."""
+        stored = self.client.hget(KEYS.open, item)
+        if stored is not None and item in self.pure.leases:
+            self.pure.leases[item] = int(self.client.zscore(KEYS.claims, item))
+            if (fence := Record.decode(stored).fence) not in self.fences:
+                assert fence > self.fences[-1]
+                self.fences.append(fence)
+                self.pure.open[item] = self.pure.open[item]._replace(fence=fence)
+                self.pure.fence = fence
 
     def happen(self, operation, mine, now_ms):
         """Do to both what no client does."""

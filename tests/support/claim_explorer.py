@@ -2,7 +2,8 @@
 
 A worker claims the item and commits it or gives it back. A reply may be lost, and the worker then
 repeats the step. A request may be delivered a second time at any later moment. A worker may crash,
-a lease may run out at every step. What is checked stands in `check` and where a step is taken.
+a lease may run out at every step. What failed, or whose lease is over, may be retried and dropped.
+What is checked stands in `check` and where a step is taken.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ LEASE_MS = 1000
 OVER_MS = 0
 """A lease ends here when it has run out: time itself stands still."""
 ENDED = ("done", "crashed")
+NO_WORKER = (-1, -1)
+"""Stands in `granted` where the last claim was taken from its worker for no other."""
 
 
 class Budget(NamedTuple):
@@ -36,6 +39,8 @@ class Budget(NamedTuple):
     renewals: int = 0
     clears: int = 0
     errors: int = 0
+    retries: int = 0
+    drops: int = 0
 
 
 class Worker(NamedTuple):
@@ -69,7 +74,7 @@ class World(NamedTuple):
                 record._replace(fence=fences.index(record.fence)) for record in server.open.values()
             ),
             tuple(server.leases.items()),
-            tuple(server.failed.items()),
+            tuple(server.failed.items()),  # each with the token that may still commit
             frozenset(server.lost),
             bool(server.bits),
             server.header,
@@ -160,6 +165,9 @@ def moves(world: World) -> Iterator[tuple[str, World]]:
         for item in after.server.leases:
             after.server.leases[item] = OVER_MS
         yield "the lease ends", after
+    for what, settle in (("retries", retry), ("drops", drop)):
+        if getattr(world.budget, what) and (world.server.open or world.server.failed):
+            yield what, settle(world.spend(what)._replace(server=deepcopy(world.server)))
     for request in world.late:
         what, who, number = request
         older = world.with_worker(who, round=number)
@@ -253,6 +261,36 @@ def send_renew(world: World, who: int) -> tuple[World, bool]:
     assert world.server.open == before, "a renewal makes or changes a claim"
     assert done == (ITEM in before and before[ITEM].token == world.token(who))
     return world, done
+
+
+def retry(world: World) -> World:
+    server = world.server
+    before, failure = dict(server.open), server.failed.get(ITEM)
+    is_live = any(record.token for record in before.values()) and server.leases[ITEM] > OVER_MS
+    assert model.retry(server, NOW_US, HEADER, ITEM), "it was open, or had failed"
+    assert model.retry(server, NOW_US, HEADER, ITEM), "and repeating it gives the same answer"
+    if is_live:
+        assert server.open == before, "what a worker has is left to it"
+        return world
+    assert server.open[ITEM].attempts == 0
+    assert ITEM not in server.failed
+    server.leases[ITEM] = OVER_MS
+    is_taken = failure is not None and failure.token
+    return world._replace(granted=(*world.granted, NO_WORKER)) if is_taken else world
+
+
+def drop(world: World) -> World:
+    server = world.server
+    before = dict(server.open)
+    is_live = any(record.token for record in before.values()) and server.leases[ITEM] > OVER_MS
+    assert model.drop(server, NOW_US, HEADER, ITEM, lambda *_: None) is not is_live
+    assert not model.drop(server, NOW_US, HEADER, ITEM, lambda *_: None), "it was forgotten"
+    if is_live:
+        assert server.open == before, "what a worker has is left to it"
+        return world
+    assert not server.open
+    assert not server.failed
+    return world._replace(granted=(*world.granted, NO_WORKER))
 
 
 SENDERS = {
