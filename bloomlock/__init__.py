@@ -3,28 +3,27 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .errors import (
-    BatchError,
-    BloomlockError,
-    CapacityError,
-    ClaimError,
-    ClaimLostError,
-    ConfigurationError,
-    FilterLostError,
-    FilterMismatchError,
-    FilterNotFoundError,
-    LockError,
-    LockLostError,
-    LockNotOwnedError,
-    LockTimeoutError,
-    OutcomeUnknownError,
-    PartialResultError,
-    QuorumError,
-    ServerError,
-)
-
 if TYPE_CHECKING:
     from .compiled import __speed__ as __speed__
+    from .errors import (
+        BatchError,
+        BloomlockError,
+        CapacityError,
+        ClaimError,
+        ClaimLostError,
+        ConfigurationError,
+        FilterLostError,
+        FilterMismatchError,
+        FilterNotFoundError,
+        LockError,
+        LockLostError,
+        LockNotOwnedError,
+        LockTimeoutError,
+        OutcomeUnknownError,
+        PartialResultError,
+        QuorumError,
+        ServerError,
+    )
     from .filters.async_bloom import AsyncBloomFilter
     from .filters.bloom import BloomFilter
     from .filters.catalog import (
@@ -98,7 +97,7 @@ __all__ = [
     "list_filters",
 ]
 
-# Imported at their first use (PEP 562), so that locks do not load NumPy.
+# Imported at their first use (PEP 562): redis-py takes most of the time, filters more than locks.
 _MODULES = {
     "AsyncBloomFilter": ".filters.async_bloom",
     "AsyncClaim": ".filters.claim",
@@ -107,20 +106,37 @@ _MODULES = {
     "AsyncReadWriteLock": ".locks.async_lock",
     "AsyncRedlock": ".locks.async_redlock",
     "AsyncReentrantLock": ".locks.async_lock",
+    "BatchError": ".errors",
     "BloomFilter": ".filters.bloom",
+    "BloomlockError": ".errors",
+    "CapacityError": ".errors",
     "Claim": ".filters.claim",
     "ClaimCounts": ".filters.claims",
+    "ClaimError": ".errors",
+    "ClaimLostError": ".errors",
     "ClaimState": ".filters.claim_session",
+    "ConfigurationError": ".errors",
     "FailedItem": ".filters.failed",
     "FairLock": ".locks.lock",
     "FilterInfo": ".filters.inspection",
+    "FilterLostError": ".errors",
+    "FilterMismatchError": ".errors",
+    "FilterNotFoundError": ".errors",
     "Lock": ".locks.lock",
+    "LockError": ".errors",
     "LockEvent": ".locks.events",
+    "LockLostError": ".errors",
+    "LockNotOwnedError": ".errors",
     "LockStrategy": ".strategies.lock",
+    "LockTimeoutError": ".errors",
     "MemoryBloomFilter": ".filters.memory",
+    "OutcomeUnknownError": ".errors",
+    "PartialResultError": ".errors",
+    "QuorumError": ".errors",
     "ReadWriteLock": ".locks.lock",
     "Redlock": ".locks.redlock",
     "ReentrantLock": ".locks.lock",
+    "ServerError": ".errors",
     "__speed__": ".compiled",
     "async_delete_filter": ".filters.catalog",
     "async_list_filters": ".filters.catalog",

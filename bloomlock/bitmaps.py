@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from .arrays import np
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -36,10 +36,10 @@ from decimal import Decimal, localcontext
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-import numpy as np
 from mmh3 import mmh3_x64_128_utupledigest
 
 from . import sizing
+from .arrays import np
 from .errors import ConfigurationError
 from .sizing import (
     BALANCED,
@@ -69,7 +69,6 @@ _DIGESTS = [mmh3_x64_128_utupledigest(b"%d" % i, 0) for i in range(MAX_HASHES)]
 SALTS = tuple((first | 1, second) for first, second in _DIGESTS)
 """Multiplier and addend of each position."""
 
-_SALTS = np.array(SALTS, np.uint64)
 POSITION_SHIFT = 55
 """Leaves the nine highest bits of 64."""
 
@@ -89,11 +88,17 @@ def places_in_blocks(digests: Words, num_blocks: int, num_hashes: int) -> Words:
         An array of n rows of k bit numbers, the bitmap's first being 0.
     """
     # Column by column, as the classic offsets are. The products wrap at 2^64, as they should.
-    columns: Words = _SALTS[:num_hashes, :1] * digests[:, 1]
-    columns += _SALTS[:num_hashes, 1:]
+    salts = _salts()[:num_hashes]
+    columns: Words = salts[:, :1] * digests[:, 1]
+    columns += salts[:, 1:]
     columns >>= np.uint64(POSITION_SHIFT)
     columns += digests[:, 0] % np.uint64(num_blocks) * np.uint64(BLOCK_BITS)
     return columns.T
+
+
+@cache
+def _salts() -> Words:
+    return np.array(SALTS, np.uint64)
 
 
 def block_rate(num_hashes: int, items_per_block: float) -> float:

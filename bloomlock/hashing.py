@@ -35,14 +35,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import blake2b
 from numbers import Integral
 from struct import Struct
 from typing import TYPE_CHECKING, cast, overload
 
-import numpy as np
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
 
+from .arrays import np
 from .blocked import BLOCK_BITS, POSITION_SHIFT, SALTS, places_in_blocks
 from .compiled import core
 from .errors import ConfigurationError
@@ -304,13 +305,6 @@ class Hasher:
         self.compiled = None if self._keyed else self.places
         self._salts = SALTS[:num_hashes]
         self._steps = tuple(range(1, num_hashes + 1))
-        i = np.arange(num_hashes, dtype=np.uint64)[:, None]
-        pairs = i * (i - (i > 0)) // np.uint64(2)
-        self._terms: tuple[Words, Words, Words] = (
-            i,
-            pairs,
-            (i + np.uint64(1)) * pairs // np.uint64(3),
-        )
 
     def locate(self, data: bytes) -> tuple[int, list[int]]:
         """Return the shard and the k bit offsets of one encoded item.
@@ -410,7 +404,7 @@ class Hasher:
 
     def _enhanced(self, digests: Words) -> Words:
         bits = np.uint64(self.shard_bits)
-        i, pairs, triples = self._terms
+        i, pairs, triples = _terms(self.num_hashes)
         # Column by column, so that a loop over the offsets has long runs in memory, and
         # in slices that stay in the cache.
         columns = np.empty((self.num_hashes, len(digests)), np.uint64)
@@ -468,6 +462,14 @@ class Unplaced(Hasher):
             return np.zeros(len(digests), np.uint64), digests
         halves = _halves(mmh3_x64_128_digest(item) for item in digests.tolist())
         return self._shards_of(np.ascontiguousarray(halves[:, 0])), digests
+
+
+@cache
+def _terms(num_hashes: int) -> tuple[Words, Words, Words]:
+    """Return i, C(i, 2) and C(i + 1, 3) for each i below k."""
+    i = np.arange(num_hashes, dtype=np.uint64)[:, None]
+    pairs = i * (i - (i > 0)) // np.uint64(2)
+    return i, pairs, (i + np.uint64(1)) * pairs // np.uint64(3)
 
 
 def _modulo(words: Words, divisor: np.uint64) -> Words:

@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS = {
-    "dedup": "dedup:dedup_command",
-    "load": "load:load_command",
-    "add": "items:add_command",
-    "exists": "items:exists_command",
-    "info": "filters:info_command",
-    "ls": "filters:ls_command",
-    "clear": "filters:clear_command",
-    "delete": "filters:delete_command",
-    "lock": "lock:lock_command",
-    "server": "server:server_group",
-    "crawl": "crawl:crawl_command",
+    "dedup": ("dedup:dedup_command", "Write each line that was never seen before."),
+    "load": ("load:load_command", "Add the lines of files, in bulk."),
+    "add": ("items:add_command", "Add items and write how many were new."),
+    "exists": ("items:exists_command", "Say whether items were added."),
+    "info": ("filters:info_command", "Show a filter's parameters and how full it is."),
+    "ls": ("filters:ls_command", "List all filters."),
+    "clear": ("filters:clear_command", "Empty filters, keeping their parameters."),
+    "delete": ("filters:delete_command", "Delete filters, also broken ones."),
+    "lock": ("lock:lock_command", "Hold a lock while a command runs."),
+    "server": ("server:server_group", "Start, stop or look at the embedded server."),
+    "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
 }
+"""Where each command is, and what --help says of it: for that none is imported."""
 
 
 class LazyGroup(click.Group):
@@ -46,9 +47,14 @@ class LazyGroup(click.Group):
         """Import a command; None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
         return cast("click.Command", found)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write what the commands do."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, ending as Unix tools do.

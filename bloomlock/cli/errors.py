@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
-import redis.exceptions
 
-from bloomlock import BloomlockError
+import bloomlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from redis.exceptions import RedisError
 
 NO = 1
 ERROR = 2
@@ -52,17 +53,26 @@ def report_errors() -> Iterator[None]:
     logger.addHandler(handler)
     try:
         yield
-    except BrokenPipeError:
+    except (BrokenPipeError, click.ClickException, click.exceptions.Exit):
         raise
-    except (BloomlockError, redis.exceptions.RedisError, OSError) as error:
+    except _reported() as error:
         raise failure_of(error) from error
     finally:
         logger.removeHandler(handler)
 
 
-def failure_of(error: BloomlockError | redis.exceptions.RedisError | OSError) -> Failure:
+def _reported() -> tuple[type[bloomlock.BloomlockError], type[RedisError], type[OSError]]:
+    """Return the errors that are reported; redis-py is not imported before there is one."""
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    return bloomlock.BloomlockError, RedisError, OSError
+
+
+def failure_of(error: bloomlock.BloomlockError | RedisError | OSError) -> Failure:
     """Return the Failure that reports an error of the library, the server or the system."""
-    if isinstance(error, redis.exceptions.ResponseError):
+    from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
+
+    if isinstance(error, ResponseError):
         return Failure(f"the server says: {error}")
     if isinstance(error, OSError):
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from bloomlock import BloomFilter, FilterMismatchError, MemoryBloomFilter
+# The public names are imported at their first use, so --help does without them.
+import bloomlock
 
 from .errors import Failure
 
@@ -32,7 +33,7 @@ def bytes_for(capacity: int, error_rate: float, **shape: Any) -> float:
     11697690
     """
     # The bits of a filter in the process take memory when they are set.
-    return MemoryBloomFilter(_MANY, error_rate, **shape).num_bits / _MANY * capacity / 8
+    return bloomlock.MemoryBloomFilter(_MANY, error_rate, **shape).num_bits / _MANY * capacity / 8
 
 
 def _number(kind: type[int | float]) -> Callable[[str], int | float | str]:
@@ -159,14 +160,14 @@ def filter_options(command: F) -> F:
     return command
 
 
-def open_as_it_is(name: str, url: str | None, key: bytes | None) -> BloomFilter:
+def open_as_it_is(name: str, url: str | None, key: bytes | None) -> bloomlock.BloomFilter:
     """Open a filter, with the key only where it needs one: of several some may have none."""
     try:
-        return BloomFilter.open(name, client=url)
-    except FilterMismatchError:
+        return bloomlock.BloomFilter.open(name, client=url)
+    except bloomlock.FilterMismatchError:
         if key is None:
             raise
-    return BloomFilter.open(name, client=url, key=key)
+    return bloomlock.BloomFilter.open(name, client=url, key=key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +218,17 @@ class FilterOptions:
             "num_hashes": self.num_hashes,
         }
 
-    def create_or_open(self, name: str) -> BloomFilter:
+    def create_or_open(self, name: str) -> bloomlock.BloomFilter:
         """Create the filter, or attach to one that has the parameters the user gave."""
         try:
             # First, because it looks at every parameter before it sends anything.
             return self.create(name)
-        except FilterMismatchError:
+        except bloomlock.FilterMismatchError:
             return self._open_as_it_is(name)
 
-    def create(self, name: str) -> BloomFilter:
+    def create(self, name: str) -> bloomlock.BloomFilter:
         """Create the filter, or attach to one that has all these parameters."""
-        return BloomFilter(
+        return bloomlock.BloomFilter(
             name,
             self.new_capacity(),
             self.new_error_rate(),
@@ -237,8 +238,10 @@ class FilterOptions:
             **self._policies(),
         )
 
-    def _open_as_it_is(self, name: str) -> BloomFilter:
-        found = BloomFilter.open(name, client=self.url, key=self.new_key(), **self._policies())
+    def _open_as_it_is(self, name: str) -> bloomlock.BloomFilter:
+        found = bloomlock.BloomFilter.open(
+            name, client=self.url, key=self.new_key(), **self._policies()
+        )
         pairs = (
             ("capacity", found.capacity, self.capacity),
             ("error_rate", found.error_rate, self.error_rate),
@@ -252,7 +255,7 @@ class FilterOptions:
         ]
         if differences:
             found.close()
-            raise FilterMismatchError(
+            raise bloomlock.FilterMismatchError(
                 f"filter {name!r} exists with other parameters ({'; '.join(differences)})"
             )
         if self.optimize is not None:

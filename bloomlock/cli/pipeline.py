@@ -87,7 +87,7 @@ def add_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
     new: list[bool | None] = []
     while len(new) < len(lines):
         try:
-            new += bloom.add_many(lines[len(new) :])
+            new += _add(bloom, lines[len(new) :])
         except OutcomeUnknownError as error:
             asked = lines[len(new) :]
             new += _unknown_is_new(error.results)
@@ -106,6 +106,11 @@ def add_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
     return Answers(new)
 
 
+def _add(bloom: BloomFilter, lines: Sequence[bytes]) -> list[bool]:
+    # One line needs nothing of what batches import.
+    return [bloom.add(lines[0])] if len(lines) == 1 else bloom.add_many(lines)
+
+
 def _mark(bloom: BloomFilter, unknown: list[bytes], error: Exception) -> Exception | None:
     """Mark lines that will be written whatever the answer, so that no other client gets them.
 
@@ -116,7 +121,7 @@ def _mark(bloom: BloomFilter, unknown: list[bytes], error: Exception) -> Excepti
         return error
     warn(f"{error}; {len(unknown)} lines count as new, though others may have had them")
     try:
-        bloom.add_many(unknown)
+        _add(bloom, unknown)
     except (BloomlockError, RedisError, OSError) as failure:
         return failure
     return None
@@ -128,7 +133,8 @@ def _unknown_is_new(results: Sequence[bool | None]) -> list[bool | None]:
 
 def test_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
     """Test lines without adding them; nothing is at stake, so errors are raised."""
-    return Answers([not seen for seen in bloom.exists_many(lines)])
+    seen = [bloom.exists(lines[0])] if len(lines) == 1 else bloom.exists_many(lines)
+    return Answers([not each for each in seen])
 
 
 class LineFilter(Generic[Filter]):

@@ -6,8 +6,7 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
+from bloomlock.arrays import np
 from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from bloomlock.arrays import np
 from bloomlock.bitmaps import add_rows, rows_missing, set_rows
 from bloomlock.compiled import core
 from bloomlock.descriptor import HEADER_BYTES

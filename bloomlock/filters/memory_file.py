@@ -21,8 +21,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-
+from bloomlock.arrays import np
 from bloomlock.descriptor import CLEARED, FIELDS, KEY, READY, decode, encode
 from bloomlock.errors import (
     BloomlockError,

@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from bloomlock.arrays import np
 from bloomlock.descriptor import has_unknown_flags, is_header
 from bloomlock.effects import RETRY_PAUSES, ConnectionLost, Core, Pause
 from bloomlock.errors import (

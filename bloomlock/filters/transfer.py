@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 from redis.exceptions import RedisError, ResponseError
 
+from bloomlock.arrays import np
 from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor
 from bloomlock.effects import (
     EXEC,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import redis.exceptions
 
 from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.server.embedded import embedded_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,7 +51,11 @@ def find_address(
     parameter is called in a message.
     """
     found = find_url(client, environment, name, schemes)
-    return found or Address(embedded_url(), EMBEDDED)
+    if found is not None:
+        return found
+    from bloomlock.server.embedded import embedded_url  # noqa: PLC0415 - a URL needs none of it
+
+    return Address(embedded_url(), EMBEDDED)
 
 
 def find_url(

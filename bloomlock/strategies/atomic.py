@@ -10,8 +10,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from bloomlock.arrays import np
 from bloomlock.compiled import core
 from bloomlock.effects import (
     ConnectionLost,

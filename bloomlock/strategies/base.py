@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
 from redis.exceptions import ResponseError
 
+from bloomlock.arrays import np
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import encode_command, is_missing
 
@@ -220,7 +220,6 @@ FEW = 100
 """So few offsets are quicker formatted one by one."""
 
 _MOST_DIGITS = 12
-_POWERS = np.array([10**power for power in range(_MOST_DIGITS)], np.uint64)
 
 
 def header_from_bytes(data: bytes) -> int:
@@ -256,7 +255,7 @@ def encode_offsets(offsets: Offsets, before: bytes, after: bytes) -> Table:
     table = np.empty((len(offsets), len(template)), np.uint8)
     table[:] = np.frombuffer(template, np.uint8)
     table[:, start : start + most] = _digits(offsets)[:, _MOST_DIGITS - most :]
-    short = np.flatnonzero(offsets < _POWERS[most - 1])
+    short = np.flatnonzero(offsets < _powers()[most - 1])
     counts = _count_digits(offsets[short])
     for count in range(1, most):
         rows = short[counts == count]
@@ -291,7 +290,12 @@ def encode_each(offsets: Offsets, before: bytes, after: bytes) -> list[bytes]:
 
 
 def _count_digits(offsets: Offsets) -> npt.NDArray[np.intp]:
-    return np.maximum(np.searchsorted(_POWERS, offsets, side="right"), 1)
+    return np.maximum(np.searchsorted(_powers(), offsets, side="right"), 1)
+
+
+@cache
+def _powers() -> Offsets:
+    return np.array([10**power for power in range(_MOST_DIGITS)], np.uint64)
 
 
 @cache

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from redis.exceptions import NoScriptError
 
+from bloomlock.arrays import np
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import (

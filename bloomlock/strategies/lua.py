@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 from redis.exceptions import NoScriptError
 
+from bloomlock.arrays import np
 from bloomlock.blocked import BLOCK_BITS
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import Core, Pipeline, Replies, Request, collect
@@ -27,6 +28,8 @@ from .base import Segment, Strategy, error_of, header_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
 
     from .base import Rows, Shard
 
@@ -137,8 +140,12 @@ def _place(position: int) -> int:
 
 # The header shifts all blocks against multiples of 512, which an index must follow.
 PLACES = [_place((offset - HEADER_BITS) % BLOCK_BITS) for offset in range(BLOCK_BITS)]
-_PLACES = np.array(PLACES, ">u2")
 _LAST = BLOCK_BITS - 1
+
+
+@cache
+def _places() -> npt.NDArray[np.uint16]:
+    return np.array(PLACES, ">u2")
 
 
 def row_bytes(num_hashes: int, *, blocked: bool) -> int:
@@ -161,7 +168,7 @@ def pack(rows: Rows, *, blocked: bool) -> bytes:
     blocks = (rows[:, 0] - np.uint64(HEADER_BITS)) // np.uint64(BLOCK_BITS)
     packed[:, 0] = blocks >> np.uint64(16)
     packed[:, 1] = blocks & np.uint64(0xFFFF)
-    packed[:, 2 : 2 + num_hashes] = _PLACES[rows & np.uint64(_LAST)]
+    packed[:, 2 : 2 + num_hashes] = _places()[rows & np.uint64(_LAST)]
     packed[:, -1] = packed[:, 1 + num_hashes]
     return packed.tobytes()
 

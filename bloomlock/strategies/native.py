@@ -14,10 +14,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 from hiredis import pack_command
 from redis.exceptions import ResponseError
 
+from bloomlock.arrays import np
 from bloomlock.descriptor import generation_of
 from bloomlock.effects import (
     ConnectionLost,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from redis.exceptions import WatchError
 
+from bloomlock.arrays import np
 from bloomlock.effects import (
     EXEC,
     MULTI,

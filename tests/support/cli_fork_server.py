@@ -44,7 +44,7 @@ def become(files: list[int], arguments: list[str], environment: dict[str, str]) 
 
 
 if __name__ == "__main__":
-    for command in COMMANDS.values():
-        if command.partition(":")[0] in {"dedup", "items", "load", "filters"}:
-            importlib.import_module(f"bloomlock.cli.{command.partition(':')[0]}")
+    for place, _ in COMMANDS.values():
+        if place.partition(":")[0] in {"dedup", "items", "load", "filters"}:
+            importlib.import_module(f"bloomlock.cli.{place.partition(':')[0]}")
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 # From the bottom up; a module may import from its own layer and from those before it.
 LAYERS = [
-    {"errors", "_speed"},
+    {"errors", "arrays", "_speed"},
     {"compiled"},
     {"sizing", "keys"},
     {"blocked", "native"},
@@ -34,6 +34,7 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PURE = {
     "errors",
+    "arrays",
     "sizing",
     "keys",
     "blocked",

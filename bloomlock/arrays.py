@@ -1,0 +1,24 @@
+"""NumPy, imported at its first use: by batches, because one item needs no arrays.
+
+All modules take `np` from here, and use it inside of functions only.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = ModuleType("numpy", "What was used of NumPy so far.")
+
+    def _find(name: str) -> object:
+        found = getattr(import_module("numpy"), name)
+        setattr(np, name, found)
+        return found
+
+    np.__getattr__ = _find
+
+__all__ = ["np"]
