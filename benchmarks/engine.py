@@ -110,6 +110,7 @@ class Row:
         server: Microseconds of the server's processor for each item.
         to_server: Bytes the server read for each item.
         from_server: Bytes the server wrote for each item.
+        round_trips: Times the server read something, for each item.
         wrong: Answers, of all repetitions, that an exact set would not have given.
     """
 
@@ -132,6 +133,7 @@ class Row:
     server: list[float] = field(default_factory=list)
     to_server: list[float] = field(default_factory=list)
     from_server: list[float] = field(default_factory=list)
+    round_trips: list[float] = field(default_factory=list)
     wrong: int = 0
 
     @property
@@ -221,7 +223,10 @@ class _Stage:
         if "tasks" in team.entry.operations or team.entry.made_by == "ping.Ping":
             return
         workloads = {case.workload for case in self._stage.cases}
-        seen = [_SEEN] if workloads & {"seen", "half"} else []
+        most = max(
+            (case.items for case in self._stage.cases if case.workload in _REPEATS), default=0
+        )
+        seen = [(_SEEN[0], min(most, _SEEN[1]))] if most else []
         popular = [POPULAR] if "zipf" in workloads else []
         fill = self._stage.fill // team.entry.slow
         spans = (*seen, *popular, *([("fill", fill)] if fill else []))
@@ -286,6 +291,7 @@ class _Stage:
             "server": 1e6 * cost.busy / items,
             "to_server": cost.received / items,
             "from_server": cost.sent / items,
+            "round_trips": cost.round_trips / items,
         }
         for name, value in figures.items():
             getattr(row, name).append(float(f"{value:.{DIGITS}g}"))
@@ -311,6 +317,8 @@ class _Stage:
 
 
 _SEEN: Span = ("seen", 5_000)
+_REPEATS = {"seen", "half"}
+"""Workloads with items of that span."""
 
 
 def _expected(case: Case, spans: tuple[Span, ...]) -> int:

@@ -8,7 +8,7 @@ import itertools
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .figures import percentile
 from .workloads import fingerprints, items
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .contenders.base import AsyncContender, Contender
 
+T = TypeVar("T")
 Answer = dict[str, Any]
 Operation = Literal["add", "exists", "add_many", "exists_many", "update", "tasks"]
 
@@ -96,7 +97,7 @@ def _offer(contender: Contender, job: Job, offered: list[str]) -> Answer:
     return {"yes": yes, "unknown": unknown, "errors": dict(errors)}
 
 
-def cut(items: list[str], size: int) -> Iterator[list[str]]:
+def cut(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Yield the items in batches."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

@@ -128,6 +128,19 @@ def forget(client: redis.Redis, prefix: str) -> None:
         client.unlink(key)
 
 
+def memory_of(client: Any, prefix: str, besides: str = "") -> int:
+    """Return the bytes that all keys that start with `prefix` take.
+
+    Args:
+        client: Of the server.
+        prefix: Start of the keys.
+        besides: End of the keys that do not count; empty: all count.
+    """
+    keys = client.scan_iter(match=prefix + "*", count=1000)
+    counted = (key for key in keys if not (besides and key.endswith(besides.encode())))
+    return sum(client.memory_usage(key, samples=0) for key in counted)
+
+
 def sort_out(entries: Iterable[Entry], url: str) -> tuple[list[Entry], list[dict[str, str]]]:
     """Part the contenders that can be measured from those that cannot, and say why."""
     there, missing = [], []

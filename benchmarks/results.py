@@ -44,6 +44,7 @@ PACKAGES = (
     "rbloom",
     "python-redis-lock",
     "valkey-glide",
+    "idemkit",
 )
 
 

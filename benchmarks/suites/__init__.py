@@ -15,6 +15,7 @@ from benchmarks import tables as engine_tables
 from . import (
     batch,
     busy,
+    claims,
     clients,
     dedup,
     hashes,
@@ -60,6 +61,7 @@ SUITES: dict[str, ModuleType] = {
         winners,
         losses,
         locks,
+        claims,
     )
 }
 

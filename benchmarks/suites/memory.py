@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import contenders, show
 from benchmarks.jobs import Job
-from benchmarks.place import Place, connect, forget, sort_out
+from benchmarks.place import Place, connect, forget, memory_of, sort_out
 from benchmarks.team import assembled
 
 if TYPE_CHECKING:
@@ -85,17 +85,12 @@ def _row(client: redis.Redis, entry: Entry, place: Place) -> Row:
     count = place.capacity if exact else min(FIRST, place.capacity) // entry.slow
     with assembled([(entry, place)], 1) as (team,):
         team.run([Job("fill", "add_many", (("memory", count),), 10_000)])
-        bits = 8 * _bytes(client, place.prefix) / place.capacity
+        bits = 8 * memory_of(client, place.prefix) / place.capacity
     if exact:
         return Row(entry.name, entry.title, place.capacity, None, round(bits, 3), None)
     least = math.log2(math.e) * math.log2(1 / place.error_rate)
     rate = place.error_rate
     return Row(entry.name, entry.title, place.capacity, rate, round(bits, 3), round(least, 3))
-
-
-def _bytes(client: Any, prefix: str) -> int:
-    keys = client.scan_iter(match=prefix + "*", count=1000)
-    return sum(client.memory_usage(key, samples=0) for key in keys)
 
 
 def tables(result: dict[str, Any]) -> Iterator[Table]:
