@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 import graphlib
 from pathlib import Path
 
@@ -69,11 +70,17 @@ def innermost(parts: tuple[str, ...]) -> str:
     return deep if deep in LEVEL else parts[0]
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """The parts of a module's source."""
+    return list(ast.walk(ast.parse(path.read_text("utf-8"))))
+
+
 def imported(path: Path) -> set[str]:
     """Absolute names of all modules a file imports, wherever the import stands."""
     package = path.relative_to(ROOT).parts[:-1]
     names = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -139,7 +146,7 @@ def _imported_modules(path: Path, known: set[str]) -> set[str]:
     """`from package import module` counts as well as `import package.module`."""
     package = path.relative_to(ROOT).parts[:-1]
     found = imported(path)
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             start = ".".join((*base, *filter(None, [node.module])))

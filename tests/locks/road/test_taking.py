@@ -87,6 +87,8 @@ sys.stdin.read()
 
 
 def test_ours_outlives_a_killed_holder_by_its_lease(valkey):
+    with redis.Redis.from_url(valkey) as r:
+        r.flushall()
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, valkey], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
