@@ -151,7 +151,7 @@ def _stages(options: Options) -> Iterator[Stage]:
     yield replace(
         near,
         entries=far,
-        cases=(few, batch),
+        cases=(few, replace(batch, items=options.offered(4 * BATCH, BATCH))),
         repetitions=options.slices(8, 2),
         round_trip_ms=LINK_MS,
     )

@@ -191,7 +191,7 @@ class ClaimSession:
         state: See ClaimState.
         offer: The item.
         attempts: How often it was claimed, this one included.
-        ended: "committed" or "given back"; empty: neither.
+        ended: "committed", "given back" or, at a commit that was refused, "lost"; else empty.
         hold: The lease; None unless the state is NEW.
     """
 
@@ -245,7 +245,7 @@ class ClaimSession:
     def lost(self) -> str:
         """Why the worker cannot rely on it; empty: it can."""
         hold = self.hold
-        if hold is None or self.ended:
+        if hold is None or self.ended in {"committed", "given back"}:
             return ""
         if not hold.lost and boot_clock() >= hold.deadline:
             return "its lease ran out"
@@ -272,6 +272,8 @@ class ClaimSession:
             raise ClaimError(f"{self.label} is not this worker's: it is {self.state.name}")
         if hold.pid != os.getpid():
             raise ClaimError(f"{self.label} is of the process that this one was forked from")
+        if self.ended == "lost":
+            raise self._lost_error(hold.lost)
         if self.ended:
             raise ClaimError(f"{self.label} was {self.ended} already")
         return hold
@@ -393,7 +395,7 @@ def check_error(error: object) -> str | None:
 
 def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
     """Commit claims; for each whether its item is in the filter, False if the claim was lost."""
-    pending = [one for one in sessions if one.ended != "committed"]
+    pending = [one for one in sessions if one.ended not in {"committed", "lost"}]
     for session in pending:
         session.require()
     for session in pending:

@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 import redis
+from claim_tools import let_expire
 from servers import wait_until
 
 import bloomlock
@@ -37,15 +38,6 @@ LONG = 600.0
 
 def pages(url, **options):
     return BloomFilter("pages", 1000, client=url, **options)
-
-
-def let_expire(r, *, shards=1):
-    """Let all leases be over, as if their time had passed."""
-    keys = FilterKeys("pages").spread(shards)
-    for shard in range(shards):
-        key = ClaimKeys.of(keys.bits(shard)).claims
-        for item in r.zrange(key, 0, -1):
-            r.zadd(key, {item: 1})
 
 
 SHAPES = {
@@ -386,7 +378,7 @@ def test_each_that_expired_goes_to_one_caller(r, valkey):
     with pages(valkey, shards=3) as dead:
         items = [f"item {number}" for number in range(100)]
         left = dead.claim_many(items, renew=False)
-        let_expire(r, shards=3)
+        let_expire(r)
         found: list[str] = []
 
         def take():

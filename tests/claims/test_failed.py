@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from claim_tools import let_expire
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -26,13 +27,6 @@ KEYS = [ClaimKeys.of(FilterKeys("jobs").spread(SHARDS).bits(n)) for n in range(S
 def jobs(r, valkey):
     with BloomFilter("jobs", 1000, client=valkey, shards=SHARDS) as made:
         yield made
-
-
-def let_expire(r):
-    """Let all leases be over, as if their time had passed."""
-    for keys in KEYS:
-        for item in r.zrange(keys.claims, 0, -1):
-            r.zadd(keys.claims, {item: 1})
 
 
 def fail(jobs, item, **options):

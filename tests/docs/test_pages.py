@@ -13,10 +13,11 @@ from bloomlock.strategies import STRATEGIES
 
 README = pages.read("README.md")
 FILTER = pages.read("docs/filter.md")
+CLAIMS = pages.read("docs/claims.md")
 DOCS = sorted(path.name for path in (pages.ROOT / "docs").glob("*.md"))
 PARTS = {
     f"{page}-{title}": blocks
-    for page, text in (("README", README), ("filter", FILTER))
+    for page, text in (("README", README), ("filter", FILTER), ("claims", CLAIMS))
     for title, blocks in pages.sections(text)
 }
 
@@ -50,6 +51,18 @@ def test_every_link_inside_a_page_leads_somewhere(name):
         if heading:
             there = (folder / file).read_text("utf-8")
             assert pages.dead_links(f"{there}\n[x](#{heading})") == set(), heading
+
+
+def test_every_test_that_claims_md_names_is_there():
+    files = (pages.ROOT / "tests" / "claims").glob("test_*.py")
+    there = {
+        name
+        for file in files
+        for name in re.findall(r"^def (test_\w+)", file.read_text("utf-8"), re.MULTILINE)
+    }
+    rows = [line for line in CLAIMS.splitlines() if line.startswith("|") and "`test_" in line]
+    assert len(rows) > 40
+    assert set(re.findall(r"`(test_\w+)`", CLAIMS)) - there == set()
 
 
 def test_every_module_is_in_the_tree_of_the_design():

@@ -132,33 +132,10 @@ def test_a_slot_that_moves_loses_nothing(cluster, nodes, strategy):
     assert BloomFilter.open("moving", client=cluster, strategy=maker_of(strategy)).exists("0")
 
 
-class Move:
-    """Moves the slot of a filter's first shard from the server that has it to the next one."""
-
-    def __init__(self, cluster, nodes, name):
-        self.old = next(node for node in nodes if node.keys(f"*{{{name}}}*"))
-        self.new = nodes[(nodes.index(self.old) + 1) % len(nodes)]
-        self._slot = cluster.keyslot(f"{{{name}}}")
-        self._keys = f"*{{{name}}}*"
-
-    def begin(self):
-        ids = {node: node.execute_command("CLUSTER", "MYID") for node in (self.old, self.new)}
-        self.new.execute_command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", ids[self.old])
-        self.old.execute_command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", ids[self.new])
-        port = self.new.connection_pool.connection_kwargs["port"]
-        for key in self.old.keys(self._keys):
-            self.old.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
-
-    def finish(self):
-        new = self.new.execute_command("CLUSTER", "MYID")
-        for node in (self.new, self.old):
-            node.execute_command("CLUSTER", "SETSLOT", self._slot, "NODE", new)
-
-
 def test_the_lock_strategy_waits_until_a_slot_has_moved(cluster, nodes):
     made = BloomFilter("waiting", 5000, 1e-9, client=cluster, strategy="lock")
     assert made.add("before") is True
-    move = Move(cluster, nodes, "waiting")
+    move = servers.Move(cluster, nodes, "waiting")
     refused = sum(map(_refusals, nodes))
     move.begin()
     answers = []
@@ -181,7 +158,7 @@ def _refusals(node):
 def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, nodes):
     made = BloomFilter("away", 5000, 1e-9, client=cluster, strategy="lock")
     assert made.add("before") is True
-    move = Move(cluster, nodes, "away")
+    move = servers.Move(cluster, nodes, "away")
     moved = []
 
     def moving(core):

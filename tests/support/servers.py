@@ -24,6 +24,8 @@ from bloomlock.server.process import valkey_binary
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from redis.cluster import RedisCluster
+
 T = TypeVar("T")
 SLOTS = 16384
 """Of a cluster."""
@@ -178,6 +180,29 @@ def cluster(
             )
         )
         yield clients
+
+
+class Move:
+    """Moves the slot of a filter's first shard from the server that has it to the next one."""
+
+    def __init__(self, cluster: RedisCluster, nodes: list[redis.Redis], name: str) -> None:
+        self.old = next(node for node in nodes if node.keys(f"*{{{name}}}*"))
+        self.new = nodes[(nodes.index(self.old) + 1) % len(nodes)]
+        self._slot = cluster.keyslot(f"{{{name}}}")
+        self._keys = f"*{{{name}}}*"
+
+    def begin(self) -> None:
+        ids = {node: node.execute_command("CLUSTER", "MYID") for node in (self.old, self.new)}
+        self.new.execute_command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", ids[self.old])
+        self.old.execute_command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", ids[self.new])
+        port = self.new.connection_pool.connection_kwargs["port"]
+        for key in self.old.keys(self._keys):
+            self.old.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
+
+    def finish(self) -> None:
+        new = self.new.execute_command("CLUSTER", "MYID")
+        for node in (self.new, self.old):
+            node.execute_command("CLUSTER", "SETSLOT", self._slot, "NODE", new)
 
 
 @contextlib.contextmanager
