@@ -32,6 +32,7 @@ m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -50,11 +51,12 @@ from .errors import ConfigurationError
 from .sizing import BLOCKED, CLASSIC, HEADER_BITS, MAX_HASHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy.typing as npt
 
     Words = npt.NDArray[np.uint64]
+    Located = Mapping[int, tuple[Sequence[int], Sequence[Sequence[int]]]]
 
 
 def encode_item(item: object) -> bytes:
@@ -137,6 +139,20 @@ class EncodedTexts(Sequence[bytes]):
             return iter(list(map(str.encode, self.texts)))
         except UnicodeEncodeError:
             return iter(_encode_each(self.texts, self._first))
+
+
+def pick(encoded: Sequence[bytes], indices: Sequence[int]) -> list[bytes]:
+    """Return some encoded items; of texts the others need not be encoded.
+
+    >>> pick(encode_items(["a", "b", "c"]), [0, 2])
+    [b'a', b'c']
+    """
+    if isinstance(encoded, EncodedTexts):
+        texts = encoded.texts
+        with contextlib.suppress(UnicodeEncodeError):
+            return [texts[index].encode() for index in indices]
+        encoded = list(encoded)
+    return [encoded[index] for index in indices]
 
 
 def _encode_each(items: Sequence[object], first: int) -> list[bytes]:
@@ -342,6 +358,21 @@ class Hasher:
             y += z + step
         return (h1 * self.shards) >> 64, offsets
 
+    def locate_each(self, items: Sequence[bytes]) -> Located:
+        """Return for each shard that has any of some encoded items where they stand, and offsets.
+
+        Cost: as `locate` for each of them.
+        """
+        if self.shards == 1:
+            return {0: (range(len(items)), [self.locate(item)[1] for item in items])}
+        located: dict[int, tuple[list[int], list[Sequence[int]]]] = {}
+        for index, item in enumerate(items):
+            number, offsets = self.locate(item)
+            indices, rows = located.setdefault(number, ([], []))
+            indices.append(index)
+            rows.append(offsets)
+        return located
+
     def identify(self, data: bytes) -> bytes:
         """Return 128 bits that stand for an encoded item, whatever the seeds."""
         return self._digest(data)
@@ -449,6 +480,12 @@ class Unplaced(Hasher):
             return 0, cast("list[int]", data)
         h1, _ = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
         return (h1 * self.shards) >> 64, cast("list[int]", data)
+
+    def locate_each(self, items: Sequence[bytes]) -> Located:
+        """Return for each shard where its items stand, and the items."""
+        if self.shards == 1:
+            return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
+        return super().locate_each(items)
 
     def digests(self, items: Sequence[bytes]) -> Words:
         """Return the items as an array of objects."""

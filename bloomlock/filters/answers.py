@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import islice, takewhile
+from operator import not_
 from typing import TYPE_CHECKING, TypeVar
 
-from bloomlock.arrays import np
 from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
 
 from .batches import Chunks, answer_chunk, choose, fail_after, fail_after_adding, take_known
-from .operation import Operation
+from .operation import Operation, exchange_few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from .batches import Chosen, Route
     from .generation import View
+    from .operation import AnsweredFew
     from .state import FilterState
 
 A = TypeVar("A")
@@ -73,7 +74,7 @@ def _answer_one(
     else:
         if asked is not None:
             asked.near.doubt()
-        answered = [(np.zeros(1, np.intp), [segment])]
+        answered = [([0], [segment])]
         (answer,) = yield from Operation(state, [data], write=write).run(view, answered)
     if write and answer and state.fill.due(1):
         yield from state.fill.look_after_add(view)
@@ -218,18 +219,45 @@ def _add_now(
     state: FilterState, items: Sequence[bytes], route: Route, *, answers: bool
 ) -> Core[list[bool]]:
     view = yield from state.current()
-    way = choose(state, view, _count_different(items), route, write=True, answers=answers)
-    results = yield from _ask_once(state, view, items, way, write=True, answers=answers)
+    way, different = _prepare(state, view, items, route, write=True, answers=answers)
+    results = yield from _ask_once(state, view, items, different, way, write=True, answers=answers)
     # What is not counted may be new.
     if state.fill.due(sum(results) if way.strategy.has_answers else len(items)):
         yield from state.fill.look_after_add(state.view or view)
     return results
 
 
+def _prepare(
+    state: FilterState,
+    view: View,
+    items: Sequence[bytes],
+    route: Route,
+    *,
+    write: bool,
+    answers: bool = True,
+) -> tuple[Chosen, Sequence[bytes]]:
+    """Return how items reach the server, and what is sent for them: each once where that matters.
+
+    How many of them are different is counted among the first.
+    """
+    # Of an item whose reply is lost only the first occurrence may count as new.
+    may_repeat = state.on_unknown != "new"
+    if state.strategy.has_free_repeats and may_repeat:
+        return choose(state, view, len(items), route, write=write, answers=answers), items
+    first: Iterable[bytes] = items if len(items) <= REPEATS_SAMPLE else items[:REPEATS_SAMPLE]
+    sample = dict.fromkeys(first)
+    count = len(items) * len(sample) // max(1, min(len(items), REPEATS_SAMPLE))
+    way = choose(state, view, count, route, write=write, answers=answers)
+    if way.strategy.has_free_repeats and may_repeat:
+        return way, items
+    return way, list(sample if first is items else dict.fromkeys(items))
+
+
 def _ask_once(
     state: FilterState,
     view: View,
     items: Sequence[bytes],
+    different: Sequence[bytes],
     way: Chosen,
     *,
     write: bool,
@@ -239,12 +267,11 @@ def _ask_once(
 
     A page links to itself a hundred times, and each time would cost as much as the first.
     """
-    different = items if way.strategy.has_free_repeats else list(dict.fromkeys(items))
-    operation = Operation(state, different, write=write, answers=answers, strategy=way.strategy)
+    asking = _ask(state, view, different, way, write=write, answers=answers)
     if len(different) == len(items):
-        return (yield from _run_timed(state, view, operation, way))
+        return (yield from asking)
     try:
-        found = yield from _run_timed(state, view, operation, way)
+        found = yield from asking
     except PartialResultError as error:
         answered = dict(zip(different, error.results, strict=False))
         known = list(takewhile(answered.__contains__, items))
@@ -253,23 +280,50 @@ def _ask_once(
     return _repeat(dict(zip(different, found, strict=True)), items, write=write)
 
 
-def _count_different(items: Sequence[bytes]) -> int:
-    """Return about how many different items there are, by the first of them."""
-    first = items[:REPEATS_SAMPLE]
-    return len(items) * len(set(first)) // max(1, len(first))
-
-
-def _run_timed(
-    state: FilterState, view: View, operation: Operation, way: Chosen
+def _ask(
+    state: FilterState,
+    view: View,
+    items: Sequence[bytes],
+    way: Chosen,
+    *,
+    write: bool,
+    answers: bool,
 ) -> Core[list[bool]]:
+    strategy = way.strategy
+    operation: Operation | None = None
+    if len(items) <= strategy.few_items(view.descriptor.size.num_hashes):
+        answered = yield from exchange_few(view, strategy, items, write=write)
+        if not (write and state.unreported):
+            results = _read_few(view, answered, len(items), write=write)
+            if results is not None:
+                return results
+        operation = Operation(state, items, write=write, answers=answers, strategy=strategy)
+        return (yield from operation.run(view, answered))
+    operation = Operation(state, items, write=write, answers=answers, strategy=strategy)
     if way.batch is None or way.way is None:
         return (yield from operation.run(view))
     began = state.clock()
-    answers = yield from operation.run(view)
+    found = yield from operation.run(view)
     # What has met another generation was asked more than once.
     if state.view is view:
         state.routes.note_batch(way.way, way.batch, state.clock() - began)
-    return answers
+    return found
+
+
+def _read_few(view: View, answered: AnsweredFew, count: int, *, write: bool) -> list[bool] | None:
+    """Return the answers to few items; None if an Operation has to look at them."""
+    results = [False] * count
+    for indices, segments in answered:
+        answers: list[bool] = []
+        for _, header, missing, error in segments:
+            if error is not None or not isinstance(missing, list) or header != view.header:
+                return None
+            answers += missing if write else map(not_, missing)
+        if len(answers) == count:
+            return answers
+        for index, answer in zip(indices, answers, strict=True):
+            results[index] = answer
+    return results
 
 
 def _repeat(answered: dict[bytes, A], items: Sequence[bytes], *, write: bool) -> list[A | bool]:
@@ -304,5 +358,5 @@ def _exists_chunk(
     state: FilterState, items: Sequence[bytes], route: Route = "items"
 ) -> Core[list[bool]]:
     view = yield from state.current()
-    way = choose(state, view, _count_different(items), route, write=False)
-    return (yield from _ask_once(state, view, items, way, write=False))
+    way, different = _prepare(state, view, items, route, write=False)
+    return (yield from _ask_once(state, view, items, different, way, write=False))

@@ -22,11 +22,12 @@ from itertools import chain, compress, islice, repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, cast, get_args
 
 from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
-from bloomlock.hashing import encode_item, encode_items
+from bloomlock.hashing import EncodedTexts, encode_item, encode_items, pick
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
 from bloomlock.strategies.lua import LuaStrategy
 
+from .near_cache import flags_of, keys_of
 from .routes import Batch
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Strategy
 
     from .generation import View
-    from .near_cache import Asked, NearCache
+    from .near_cache import Asked, Keys, NearCache
     from .operation import Results
     from .routes import Way
     from .state import FilterState
@@ -50,14 +51,14 @@ SAMPLE = 128
 """Items looked up before the rest: looking for many that are new costs as much as hashing them."""
 
 Route = Literal["auto", "items", "script", "bitmap"]
+ROUTES = get_args(Route)
 
 
 def check_route(state: FilterState, route: object) -> None:
     """Raise ConfigurationError if a batch cannot take this route."""
-    routes = get_args(Route)
-    if not isinstance(route, str) or route not in routes:
+    if not isinstance(route, str) or route not in ROUTES:
         raise ConfigurationError(
-            f"route must be {', '.join(map(repr, routes[:-1]))} or {routes[-1]!r}, not {route!r}"
+            f"route must be {', '.join(map(repr, ROUTES[:-1]))} or {ROUTES[-1]!r}, not {route!r}"
         )
     if state.strategy.is_native and route not in ("auto", "items"):
         raise ConfigurationError(
@@ -265,21 +266,22 @@ def answer_chunk(
     if view is None or asked is None:
         return (yield from ask(encoded))
     chunk = _Chunk(state, view, asked, ask, write)
-    known = _look_up(asked.near, items)
+    keys = items if isinstance(encoded, EncodedTexts) else keys_of(items)
+    missed = _look_up(asked.near, keys)
     try:
-        if not any(known):
+        if len(missed) == len(items):
             return (yield from chunk.ask(items, encoded))
-        return (yield from chunk.ask_for_the_rest(known, items, encoded))
+        return (yield from chunk.ask_for_the_rest(missed, items, encoded))
     except Exception:
         asked.near.doubt()
         raise
 
 
-def _look_up(near: NearCache, items: Items) -> list[bool]:
-    """Return for each item whether it is kept; after a sample without any, none is looked up."""
-    if len(items) > SAMPLE and not any(near.known(items[:SAMPLE])):
-        return [False] * len(items)
-    return near.known(items)
+def _look_up(near: NearCache, keys: Keys) -> Sequence[int]:
+    """Return where items stand that are not kept; after a sample of these none is looked up."""
+    if len(keys) > SAMPLE and len(near.missed(keys[:SAMPLE])) == SAMPLE:
+        return range(len(keys))
+    return near.missed(keys)
 
 
 class _Chunk(NamedTuple):
@@ -307,27 +309,26 @@ class _Chunk(NamedTuple):
         return answers
 
     def ask_for_the_rest(
-        self, known: list[bool], items: Items, encoded: Sequence[bytes]
+        self, missed: Sequence[int], items: Items, encoded: Sequence[bytes]
     ) -> Core[list[bool]]:
-        """Ask for the items that are not kept."""
+        """Ask for the items that are not kept, which stand at `missed`."""
         state, kept_answer = self.state, not self.write
-        if all(known):
-            return [kept_answer] * len(known)
-        missed = [not kept for kept in known]
+        answers = [kept_answer] * len(items)
+        if not missed:
+            return answers
         kept: Iterable[bool | None] = repeat(kept_answer)
         rest: Sequence[bool | None] = []
         try:
-            rest = yield from self.ask(
-                list(compress(items, missed)), list(compress(encoded, missed))
-            )
+            rest = yield from self.ask([items[index] for index in missed], pick(encoded, missed))
             if state.view is self.view:
-                answers = [kept_answer] * len(known)
-                for index, answer in zip(compress(range(len(known)), missed), rest, strict=True):
+                for index, answer in zip(missed, rest, strict=True):
                     answers[index] = bool(answer)
                 return answers
             # The filter was cleared, as has just turned out: what is kept was true before.
+            known = flags_of(missed, len(items))
             kept = yield from self.asks(list(compress(encoded, known)))
         except Exception as error:
+            known = flags_of(missed, len(items))
             partly = error.results if isinstance(error, PartialResultError) else ()
             if rest:
                 # Those answers are known, also behind a kept item without one.

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.errors import ConfigurationError
@@ -33,6 +34,8 @@ from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    Keys = Sequence[Any]
 
 MAX_STALENESS_SECONDS = 1.0
 """Default of max_staleness."""
@@ -115,12 +118,27 @@ class NearCache(LockOwner):
             item in self._young or (item in self._old and self._recall(item))
         ) and self._now() < self._answers_until
 
-    def known(self, items: Sequence[Any]) -> list[bool]:
-        """Do the same for each item; the clock is read once for all."""
+    def missed(self, keys: Keys) -> Sequence[int]:
+        """Return where the items stand of which that is not so; the clock is read once for all.
+
+        Args:
+            keys: What `keys_of` gave for them.
+        """
         if not self._now() < self._answers_until:
-            return [False] * len(items)
-        young, old = self._young, self._old
-        return [key in young or (key in old and self._recall(key)) for key in _keys_of(items)]
+            return range(len(keys))
+        old, missed, start = self._old, [], 0
+        # A set only grows until another one takes its place, so of equal items that stand at
+        # several places the first that are not found are the first there are.
+        for key in filterfalse(self._young.__contains__, keys):
+            start = keys.index(key, start)
+            if not (key in old and self._recall(key)):
+                missed.append(start)
+            start += 1
+        return missed
+
+    def known(self, items: Sequence[Any]) -> list[bool]:
+        """Return for each item whether it is kept, as `missed` does."""
+        return flags_of(self.missed(keys_of(items)), len(items))
 
     def keep(self, item: Any) -> None:
         """Put an item in, if it can be kept."""
@@ -130,7 +148,7 @@ class NearCache(LockOwner):
 
     def keep_many(self, items: Sequence[Any]) -> None:
         """Put items in, as one by one in this order."""
-        keys = [key for key in _keys_of(items) if key is not None]
+        keys = [key for key in keys_of(items) if key is not None]
         start = 0
         while start < len(keys):
             stop = start + max(1, self._size - len(self._young))
@@ -197,11 +215,24 @@ def _key_of(item: Any) -> Any:
     return (item,) if type(item) is bytes else None
 
 
-def _keys_of(items: Sequence[Any]) -> Sequence[Any]:
+def keys_of(items: Sequence[Any]) -> Keys:
+    """Return what stands for each item in a set, None for one that is not kept."""
     kinds = set(map(type, items))
     if kinds == {str}:
         return items
     return list(zip(items, strict=True)) if kinds == {bytes} else list(map(_key_of, items))
+
+
+def flags_of(missed: Iterable[int], count: int) -> list[bool]:
+    """Return for each of count items whether it is kept.
+
+    >>> flags_of([1], 3)
+    [True, False, True]
+    """
+    known = [True] * count
+    for index in missed:
+        known[index] = False
+    return known
 
 
 def _end_of_time() -> float:

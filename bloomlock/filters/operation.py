@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Results = list[bool | None]
     Indices = npt.NDArray[np.intp]
     Answered = list[tuple[Indices, list[Segment]]]
-    Located = dict[int, tuple[list[int], list[Sequence[int]]]]
+    AnsweredFew = Sequence[tuple[Sequence[int], list[Segment]]]
     Stale = list[tuple[Indices, Segment]]
     Lost = list[tuple[Indices, ConnectionLost]]
 
@@ -94,8 +94,12 @@ class Operation:
         self._digests: Any = None
         self._hasher: Hasher | None = None
 
-    def run(self, view: View, answered: Answered | None = None) -> Core[list[bool]]:
+    def run(self, view: View, answered: AnsweredFew | None = None) -> Core[list[bool]]:
         """Exchange, read the answers, and follow the filter where it went, until all is known.
+
+        Args:
+            view: The generation to ask.
+            answered: What it was asked already, about all items.
 
         Raises:
             OutcomeUnknownError: If a reply was lost, except where that counts as new; for an
@@ -103,8 +107,9 @@ class Operation:
             FilterLostError: If the filter is gone and may not be followed, or is again and again.
             BatchError: If anything else went wrong and answers are known; else what went wrong.
         """
+        first = None if answered is None else _with_arrays(answered)
         try:
-            yield from self._ask_until_known(view, answered)
+            yield from self._ask_until_known(view, first)
         except BaseException:
             self._remember()
             raise
@@ -154,42 +159,27 @@ class Operation:
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
         strategy, write = self._strategy, self._write
-        if todo.size * view.descriptor.size.num_hashes <= strategy.few_bits:
-            located = self._locate(view, todo)
-            parts = [
-                (np.array(indices), strategy.few(view.shards[number], few, write=write))
-                for number, (indices, few) in located.items()
-            ]
-        else:
-            numbers, rows = view.hasher.place(self._digests_of(view.hasher)[todo])
-            if len(view.shards) == 1:
-                return [(todo, (yield from strategy.many(view.shards[0], rows, write=write)))]
-            order = np.argsort(numbers, kind="stable")
-            todo, rows = todo[order], rows[order]
-            ends = np.cumsum(np.bincount(numbers.astype(np.intp))).tolist()
-            parts = [
-                (todo[start:end], strategy.any_number(shard, rows[start:end], write=write))
-                for shard, start, end in zip(view.shards, [0, *ends], ends, strict=False)
-                if start < end
-            ]
+        if todo.size <= strategy.few_items(view.descriptor.size.num_hashes):
+            some = [self._items[index] for index in todo.tolist()]
+            few = _with_arrays((yield from exchange_few(view, strategy, some, write=write)))
+            return _joined([(todo[indices], segments) for indices, segments in few])
+        numbers, rows = view.hasher.place(self._digests_of(view.hasher)[todo])
+        if len(view.shards) == 1:
+            return [(todo, (yield from strategy.many(view.shards[0], rows, write=write)))]
+        order = np.argsort(numbers, kind="stable")
+        todo, rows = todo[order], rows[order]
+        ends = np.cumsum(np.bincount(numbers.astype(np.intp))).tolist()
+        parts = [
+            (todo[start:end], strategy.any_number(shard, rows[start:end], write=write))
+            for shard, start, end in zip(view.shards, [0, *ends], ends, strict=False)
+            if start < end
+        ]
         if len(parts) == 1:
             [(indices, core)] = parts
             return [(indices, (yield from core))]
         most = strategy.shards_at_once(view.shards[0], write=write)
         answers = yield from in_parallel([core for _, core in parts], most)
         return _joined([(part[0], answer) for part, answer in zip(parts, answers, strict=True)])
-
-    def _locate(
-        self, view: View, todo: Indices
-    ) -> dict[int, tuple[list[int], list[Sequence[int]]]]:
-        """Return for each shard the indices of its items and their offsets."""
-        located: Located = {}
-        for index in todo.tolist():
-            number, offsets = view.hasher.locate(self._items[index])
-            indices, rows = located.setdefault(number, ([], []))
-            indices.append(index)
-            rows.append(offsets)
-        return located
 
     def _digests_of(self, hasher: Hasher) -> Any:
         """Return the digests of all items; another view's hasher may have other seeds."""
@@ -344,6 +334,27 @@ class Operation:
                 items = [self._items[index] for index in np.flatnonzero(added).tolist()]
                 self._state.unreported.remember(header, items)
                 self._state.forget()
+
+
+def exchange_few(
+    view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool
+) -> Core[AnsweredFew]:
+    """Ask for few items without arrays; each answer is about the items at its indices."""
+    located = view.hasher.locate_each(items)
+    parts = [
+        (indices, strategy.few(view.shards[number], rows, write=write))
+        for number, (indices, rows) in located.items()
+    ]
+    if len(parts) == 1:
+        [(indices, core)] = parts
+        return [(indices, (yield from core))]
+    most = strategy.shards_at_once(view.shards[0], write=write)
+    answers = yield from in_parallel([core for _, core in parts], most)
+    return [(part[0], answer) for part, answer in zip(parts, answers, strict=True)]
+
+
+def _with_arrays(answered: AnsweredFew) -> Answered:
+    return [(np.array(indices, np.intp), segments) for indices, segments in answered]
 
 
 def _joined(answered: Answered) -> Answered:

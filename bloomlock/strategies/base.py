@@ -112,6 +112,10 @@ class Strategy(ABC):
         """Raise ConfigurationError if the server that has a key lacks what the strategy needs."""
         yield from ()
 
+    def few_items(self, num_hashes: int) -> int:
+        """Return how many items of a batch go through `few` at most."""
+        return self.few_bits // num_hashes
+
     @abstractmethod
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """Test the bits of every row, and set them if `write`.

@@ -12,6 +12,7 @@ read last, in the same trip: a generation never returns.
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import not_
 from typing import TYPE_CHECKING, cast
 
 from hiredis import pack_command
@@ -32,9 +33,10 @@ from bloomlock.effects import (
     is_missing,
 )
 from bloomlock.errors import ConfigurationError
+from bloomlock.hashing import EncodedTexts
 from bloomlock.keys import native_key
 
-from .base import FEW, Segment, Strategy, error_of, header_command, header_from_bytes
+from .base import Segment, Strategy, error_of, header_command, header_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,8 +54,8 @@ class NativeStrategy(Strategy):
 
     name = "native"
     is_native = True
+    has_free_repeats = True
     bits_per_exchange = 2**18
-    few_bits = 512
 
     def __init__(self) -> None:
         """Know nothing of the server yet."""
@@ -83,6 +85,10 @@ class NativeStrategy(Strategy):
                     "another strategy, such as 'atomic'"
                 ) from None
         self._is_checked = True
+
+    def few_items(self, num_hashes: int) -> int:  # noqa: ARG002 - no bits are sent
+        """Return how many items one command takes; none of these needs an array."""
+        return ITEMS_PER_COMMAND
 
     def one(self, shard: Shard, offsets: Sequence[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
@@ -152,8 +158,13 @@ def _commands(shard: Shard, items: Sequence[bytes], write: bool) -> list[bytes]:
     """Return one command for all items, and those that say whether its answer counts."""
     name, words = _words(shard.key, shard.header, write)
     _, ending = _around(shard.key, shard.header, 1, write)
-    # Its stub knows tuples of one word only.
-    return [pack_command((name, *words, *items)), *ending]  # type: ignore[arg-type]
+    try:
+        # Texts are packed as UTF-8 as well.
+        plain = items.texts if isinstance(items, EncodedTexts) else items
+        return [pack_command((name, *words, *plain)), *ending]
+    except UnicodeEncodeError:
+        list(items)  # names the text in its error
+        raise
 
 
 @lru_cache(maxsize=4096)
@@ -197,12 +208,8 @@ def _answered(shard: Shard, count: int, reply: object, write: bool) -> list[Segm
         return [Segment(count, error=error_of(reply))]
     refused = reply[-1] if isinstance(reply[-1], Exception) else None
     answers = reply if refused is None else reply[:-1]
-    missing = [bool(answer) is write for answer in answers] if count < FEW else None
-    if missing is None:
-        flags = np.array(answers, np.bool_)
-        segment = Segment(len(answers), shard.header, flags if write else ~flags)
-    else:
-        segment = Segment(len(answers), shard.header, missing)
+    missing = list(map(bool if write else not_, answers))
+    segment = Segment(len(answers), shard.header, missing)
     if len(answers) == count:
         return [segment]
     rest = Segment(count - len(answers), error=error_of(refused))
