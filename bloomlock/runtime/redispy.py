@@ -56,6 +56,7 @@ _OWN_CLASSES = frozenset(
 """Connections whose socket and parser are used directly: a sixth of an add by one client."""
 _HAS_MARKS = hasattr(redis.connection.Connection, "should_reconnect")
 _PLAIN_REPLIES = frozenset(b"*:$+")
+_PLAIN_TYPES = frozenset((int, bytes, list, type(None)))
 _read_by_redis_py: Callable[[Connection], Any] = methodcaller(
     "read_response", disable_decoding=True, disconnect_on_error=False
 )
@@ -72,8 +73,10 @@ def _read_reply(connection: Connection) -> Any:
         return _read_by_redis_py(connection)
     reader: Any = parser._reader  # noqa: SLF001
     sock = connection._sock  # noqa: SLF001
-    if reader is None or sock is None or reader.has_data() or hasattr(parser, "_next_response"):
+    if reader is None or sock is None or hasattr(parser, "_next_response"):
         return _read_by_redis_py(connection)
+    if reader.has_data():
+        return _next_reply(connection, parser, reader)
     buffer = parser._buffer  # noqa: SLF001
     reader.feed(buffer, 0, _receive(sock, buffer))
     if buffer[0] in _PLAIN_REPLIES:
@@ -84,6 +87,23 @@ def _read_reply(connection: Connection) -> Any:
             return reply
     # Errors, messages of RESP3, and what has not come whole.
     return _read_by_redis_py(connection)
+
+
+def _next_reply(connection: Connection, parser: Any, reader: Any) -> Any:
+    """Return a reply that came with the one before, of which the first byte is not seen."""
+    reply = reader.gets(False)
+    if type(reply) not in _PLAIN_TYPES:
+        if reply is NOT_ENOUGH_DATA:
+            return _read_by_redis_py(connection)
+        message = parser._hiredis_PushNotificationType  # noqa: SLF001 - there is no public way
+        if message is not None and isinstance(reply, message):
+            parser.handle_push_response(reply)
+            return _read_by_redis_py(connection)
+        if isinstance(reply, Exception):
+            raise reply
+    elif type(reply) is list and reply and isinstance(reply[0], RedisConnectionError):
+        raise reply[0]
+    return reply
 
 
 def reply_reader(pool: Source | None) -> Callable[[Connection], Any]:

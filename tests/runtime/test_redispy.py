@@ -401,6 +401,11 @@ def test_replies_of_all_kinds_and_lengths_are_read(r, opened, protocol):
             read(connection)
     redispy.send(connection, b"".join(map(encode_command, ["MULTI", "PING", "EXEC"])))
     assert [read(connection) for _ in range(3)] == [b"OK", b"QUEUED", [b"PONG"]]
+    redispy.send(connection, b"".join(map(encode_command, ["PING", "NONSENSE", "PING"])))
+    assert read(connection) == b"PONG"
+    with pytest.raises(ResponseError, match="unknown command"):
+        read(connection)
+    assert read(connection) == b"PONG"
 
 
 def test_messages_of_resp3_are_no_replies(r, opened):
@@ -413,6 +418,11 @@ def test_messages_of_resp3_are_no_replies(r, opened):
         # The message about it is there before the reply, or comes with it or behind it.
         redispy.send(connection, encode_command("GET", "a"))
         assert read(connection) == b"%d" % number
+    for number in range(3):
+        # Messages about what the connection does itself come between the replies.
+        pairs = [encode_command("SET", "a", number), encode_command("GET", "a")] * 5
+        redispy.send(connection, b"".join(pairs))
+        assert [read(connection) for _ in pairs] == [b"OK", b"%d" % number] * 5
 
 
 def test_a_silent_server_is_a_time_out(r, opened):
