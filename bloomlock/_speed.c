@@ -1,8 +1,8 @@
 /* bloomlock._speed: the inner loops of bloomlock in C, bit for bit what the Python code does.
 
    Places hashes items to bit offsets (hashing.py, blocked.py), Bits tests and sets them in memory
-   (bitmaps.py, filters/memory_bits.py), encode_bitfield writes them as a command
-   (strategies/atomic.py).
+   (bitmaps.py, filters/memory_bits.py), Places.operations and encode_bitfield write them as
+   commands and read_bits reads the replies (strategies/atomic.py).
 
    Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to
    test and set the bits of an item is one step for all threads, and there is no other lock that a
@@ -963,12 +963,110 @@ end:
     return command;
 }
 
+/* Return the operations of `rows` items from the row `first` on of a batch. */
+static PyObject *operations_of(const Shape *shape, const Batch *batch, Py_ssize_t first,
+                               Py_ssize_t rows, int write, char *text)
+{
+    uint32_t places[MAX_HASHES];
+    char *at = text;
+    for (Py_ssize_t row = first; row < first + rows; row++) {
+        place(shape, batch->digests + item_at(batch, row) * shape->words, places);
+        for (uint32_t i = 0; i < shape->hashes; i++)
+            at = append_operation(at, (uint64_t)places[i] + HEADER_BITS, write);
+    }
+    return PyBytes_FromStringAndSize(text, at - text);
+}
+
+static PyObject *indices_of(const Batch *batch, Py_ssize_t first, Py_ssize_t rows)
+{
+    PyObject *indices = PyList_New(rows);
+    for (Py_ssize_t i = 0; indices != NULL && i < rows; i++) {
+        PyObject *index = PyLong_FromSsize_t(item_at(batch, first + i));
+        if (index == NULL || PyList_SetItem(indices, i, index) < 0)
+            Py_CLEAR(indices);
+    }
+    return indices;
+}
+
+/* operations(items, write, most): parts of one shard and at most so many items each */
+static PyObject *places_operations(PyObject *object, PyObject *args)
+{
+    const Shape *shape = &((Places *)object)->shape;
+    PyObject *items, *parts = NULL;
+    Py_ssize_t most;
+    int write;
+    Batch batch;
+    if (!PyArg_ParseTuple(args, "Opn:operations", &items, &write, &most))
+        return NULL;
+    if (most < 1 || most > PY_SSIZE_T_MAX / (MAX_HASHES * LONGEST_OPERATION)) {
+        PyErr_SetString(PyExc_ValueError, "most is out of range");
+        return NULL;
+    }
+    int done = batch_fill(&batch, shape, items);
+    if (done <= 0)
+        return done < 0 ? NULL : Py_NewRef(Py_None);
+    char *text = allocate(smaller(most, batch.count) * shape->hashes, LONGEST_OPERATION);
+    if (text != NULL)
+        parts = PyList_New(0);
+    for (uint32_t shard = 0; parts != NULL && shard < shape->shards; shard++) {
+        Py_ssize_t end = batch.starts[shard + 1];
+        for (Py_ssize_t row = batch.starts[shard]; parts != NULL && row < end; row += most) {
+            Py_ssize_t rows = smaller(most, end - row);
+            PyObject *indices = indices_of(&batch, row, rows);
+            PyObject *operations =
+                indices ? operations_of(shape, &batch, row, rows, write, text) : NULL;
+            PyObject *part =
+                operations ? Py_BuildValue("(IOO)", shard, indices, operations) : NULL;
+            Py_XDECREF(indices);
+            Py_XDECREF(operations);
+            if (part == NULL || PyList_Append(parts, part) < 0)
+                Py_CLEAR(parts);
+            Py_XDECREF(part);
+        }
+    }
+    PyMem_Free(text);
+    batch_free(&batch);
+    return parts;
+}
+
+/* read_bits(reply, hashes): whether any of each so many bits is 0; the first element is no bit */
+static PyObject *read_bits(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *reply;
+    Py_ssize_t hashes;
+    if (!PyArg_ParseTuple(args, "O!n:read_bits", &PyList_Type, &reply, &hashes))
+        return NULL;
+    Py_ssize_t bits = PyList_Size(reply) - 1;
+    if (hashes < 1 || bits < 0 || bits % hashes) {
+        PyErr_SetString(PyExc_ValueError, "the reply has another number of bits");
+        return NULL;
+    }
+    PyObject *missing = PyList_New(bits / hashes);
+    for (Py_ssize_t row = 0; missing != NULL && row < bits / hashes; row++) {
+        int is_missing = 0;
+        for (Py_ssize_t i = 1 + row * hashes; !is_missing && i <= (row + 1) * hashes; i++) {
+            PyObject *bit = PyList_GetItem(reply, i);
+            int is_set = bit == NULL ? -1 : PyObject_IsTrue(bit);
+            if (is_set < 0) {
+                Py_DECREF(missing);
+                return NULL;
+            }
+            is_missing = !is_set;
+        }
+        if (PyList_SetItem(missing, row, Py_NewRef(is_missing ? Py_True : Py_False)) < 0)
+            Py_CLEAR(missing);
+    }
+    return missing;
+}
+
 /* The module. */
 
 static PyMethodDef places_methods[] = {
     {"locate", places_locate, METH_O, "Return the shard and the k bit offsets of one item."},
     {"digests", places_digests, METH_VARARGS,
      "Write the digests of items; False: an item is neither str nor bytes, or has no UTF-8 form."},
+    {"operations", places_operations, METH_VARARGS,
+     "Return shard, places of the items and operations of BITFIELD, in parts; None: Python has to."},
     {"place", places_place, METH_VARARGS, "Write the shards and the offsets of n digests."},
     {NULL, NULL, 0, NULL},
 };
@@ -1023,6 +1121,7 @@ static PyType_Spec bits_spec = {
 
 static PyMethodDef functions[] = {
     {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of some offsets."},
+    {"read_bits", read_bits, METH_VARARGS, "Return which items of a BITFIELD had a bit of 0."},
     {NULL, NULL, 0, NULL},
 };
 

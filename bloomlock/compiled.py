@@ -24,6 +24,7 @@ class Core(NamedTuple):
     places: type[_speed.Places]
     bits: type[_speed.Bits]
     encode_bitfield: Callable[[bytes, list[int] | _speed.Buffer, bool], bytes]
+    read_bits: Callable[[list[int], int], list[bool]]
 
 
 def find_core() -> Core | None:
@@ -39,7 +40,7 @@ def find_core() -> Core | None:
     except ModuleNotFoundError:
         return None
     check_version(found.VERSION, import_module("bloomlock").__version__)
-    return Core(found.Places, found.Bits, found.encode_bitfield)
+    return Core(found.Places, found.Bits, found.encode_bitfield, found.read_bits)
 
 
 def check_version(compiled: str, package: str) -> None:

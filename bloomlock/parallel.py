@@ -17,6 +17,7 @@ from .effects import (
     ConnectionLost,
     Core,
     Parallel,
+    Parts,
     Pause,
     Pipeline,
     Replies,
@@ -133,27 +134,27 @@ def writes_of(
     """
     unanswered: deque[tuple[int, int]] = deque()
     answered = written = size_of_all = size = 0
-    pieces: list[bytes | memoryview] = []
+    together: list[Command] = []
     parts = chain.from_iterable(
         request.writes if isinstance(request, Pipeline) else (request.commands,)
         for request in requests
     )
     for commands in chain(parts, (None,)):
         if commands is not None:
-            joined = join_commands(commands)
-            pieces += joined
-            size += sum(map(len, joined))
+            together += commands
+            for command in commands:
+                size += sum(map(len, command)) if isinstance(command, Parts) else len(command)
             written += len(commands)
             if sent is not None:
                 sent += commands
-        if pieces and (commands is None or size >= WRITE_BYTES):
+        if together and (commands is None or size >= WRITE_BYTES):
             while size_of_all > UNANSWERED_BYTES:
                 answered, oldest = unanswered.popleft()
                 size_of_all -= oldest
             unanswered.append((written, size))
             size_of_all += size
-            yield answered, written, join_commands(pieces)
-            pieces, size = [], 0
+            yield answered, written, join_commands(together)
+            together, size = [], 0
 
 
 def outcomes_of(

@@ -11,16 +11,16 @@ from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
 
 from .batches import Chunks, answer_chunk, choose, fail_after, fail_after_adding, take_known
-from .operation import Operation, exchange_few
+from .operation import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bloomlock.effects import Core
+    from bloomlock.strategies.base import Answered
 
     from .batches import Chosen, Route
     from .generation import View
-    from .operation import AnsweredFew
     from .state import FilterState
 
 A = TypeVar("A")
@@ -289,28 +289,23 @@ def _ask(
     write: bool,
     answers: bool,
 ) -> Core[list[bool]]:
-    strategy = way.strategy
-    operation: Operation | None = None
-    if len(items) <= strategy.few_items(view.descriptor.size.num_hashes):
-        answered = yield from exchange_few(view, strategy, items, write=write)
-        if not (write and state.unreported):
-            results = _read_few(view, answered, len(items), write=write)
-            if results is not None:
-                return results
-        operation = Operation(state, items, write=write, answers=answers, strategy=strategy)
-        return (yield from operation.run(view, answered))
-    operation = Operation(state, items, write=write, answers=answers, strategy=strategy)
-    if way.batch is None or way.way is None:
-        return (yield from operation.run(view))
     began = state.clock()
-    found = yield from operation.run(view)
+    strategy, answered, found = way.strategy, None, None
+    if len(items) <= strategy.few_items(view.hasher):
+        # What Operation does, without its costs where all is as expected.
+        answered = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
+        if not (write and state.unreported):
+            found = _read_few(view, answered, len(items), write=write)
+    if found is None:
+        operation = Operation(state, items, write=write, answers=answers, strategy=strategy)
+        found = yield from operation.run(view, answered)
     # What has met another generation was asked more than once.
-    if state.view is view:
+    if way.batch is not None and way.way is not None and state.view is view:
         state.routes.note_batch(way.way, way.batch, state.clock() - began)
     return found
 
 
-def _read_few(view: View, answered: AnsweredFew, count: int, *, write: bool) -> list[bool] | None:
+def _read_few(view: View, answered: Answered, count: int, *, write: bool) -> list[bool] | None:
     """Return the answers to few items; None if an Operation has to look at them."""
     results = [False] * count
     for indices, segments in answered:

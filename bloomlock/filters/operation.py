@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from bloomlock.hashing import Hasher
     from bloomlock.strategies import Strategy
+    from bloomlock.strategies.base import Answered as AnsweredEach
 
     from .generation import View
     from .state import FilterState
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     Results = list[bool | None]
     Indices = npt.NDArray[np.intp]
     Answered = list[tuple[Indices, list[Segment]]]
-    AnsweredFew = Sequence[tuple[Sequence[int], list[Segment]]]
     Stale = list[tuple[Indices, Segment]]
     Lost = list[tuple[Indices, ConnectionLost]]
 
@@ -94,7 +94,7 @@ class Operation:
         self._digests: Any = None
         self._hasher: Hasher | None = None
 
-    def run(self, view: View, answered: AnsweredFew | None = None) -> Core[list[bool]]:
+    def run(self, view: View, answered: AnsweredEach | None = None) -> Core[list[bool]]:
         """Exchange, read the answers, and follow the filter where it went, until all is known.
 
         Args:
@@ -159,9 +159,10 @@ class Operation:
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
         strategy, write = self._strategy, self._write
-        if todo.size <= strategy.few_items(view.descriptor.size.num_hashes):
+        if todo.size <= strategy.few_items(view.hasher):
             some = [self._items[index] for index in todo.tolist()]
-            few = _with_arrays((yield from exchange_few(view, strategy, some, write=write)))
+            each = yield from strategy.few_each(view.shards, view.hasher, some, write=write)
+            few = _with_arrays(each)
             return _joined([(todo[indices], segments) for indices, segments in few])
         numbers, rows = view.hasher.place(self._digests_of(view.hasher)[todo])
         if len(view.shards) == 1:
@@ -336,24 +337,7 @@ class Operation:
                 self._state.forget()
 
 
-def exchange_few(
-    view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool
-) -> Core[AnsweredFew]:
-    """Ask for few items without arrays; each answer is about the items at its indices."""
-    located = view.hasher.locate_each(items)
-    parts = [
-        (indices, strategy.few(view.shards[number], rows, write=write))
-        for number, (indices, rows) in located.items()
-    ]
-    if len(parts) == 1:
-        [(indices, core)] = parts
-        return [(indices, (yield from core))]
-    most = strategy.shards_at_once(view.shards[0], write=write)
-    answers = yield from in_parallel([core for _, core in parts], most)
-    return [(part[0], answer) for part, answer in zip(parts, answers, strict=True)]
-
-
-def _with_arrays(answered: AnsweredFew) -> Answered:
+def _with_arrays(answered: AnsweredEach) -> Answered:
     return [(np.array(indices, np.intp), segments) for indices, segments in answered]
 
 

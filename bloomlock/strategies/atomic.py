@@ -15,22 +15,29 @@ from bloomlock.compiled import core
 from bloomlock.effects import (
     ConnectionLost,
     Core,
+    Parallel,
     Pipeline,
     Replies,
     Request,
     collect,
     encode_command,
 )
+from bloomlock.parallel import in_parallel
 
 from .base import Segment, Strategy, any_missing, encode_offsets, error_of, unfilled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .base import Rows, Shard
+    from bloomlock.hashing import Hasher
+
+    from .base import Answered, Rows, Shard
 
 OPERATIONS_PER_COMMAND = 1000
 """Bits touched by one command of a batch: about 0.2 ms of the server's time."""
+
+OPERATIONS_IN_SHARDS = 16_000
+"""Bits of a batch over several shards that is encoded at once."""
 
 COMMANDS_PER_WRITE = 4
 
@@ -54,6 +61,38 @@ class AtomicStrategy(Strategy):
     # times as fast without, of 16 items 1.3 times.
     few_bits = 256
 
+    def few_items(self, hasher: Hasher) -> int:
+        """See Strategy.few_items; the compiled core has no use for arrays."""
+        if hasher.compiled is None:
+            return super().few_items(hasher)
+        bits = OPERATIONS_PER_COMMAND if hasher.shards == 1 else OPERATIONS_IN_SHARDS
+        return bits // hasher.num_hashes
+
+    def few_each(
+        self, shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[Answered]:
+        """See Strategy.few_each."""
+        num_hashes, parts = hasher.num_hashes, None
+        if hasher.compiled is not None:
+            most = max(1, OPERATIONS_PER_COMMAND // num_hashes)
+            parts = hasher.compiled.operations(list(items), write, most)
+        if not parts:
+            return (yield from super().few_each(shards, hasher, items, write=write))
+        requests = []
+        for number, indices, operations in parts:
+            key = shards[number].key
+            command = _opening(key, len(indices) * num_hashes, write) + operations
+            requests.append(Request(key, [command]))
+        outcomes: list[Replies]
+        if len(requests) == 1:
+            outcomes = [(yield from collect(requests[0], repeatable=not write))]
+        else:
+            outcomes = yield from _ask_each(requests, repeatable=not write)
+        return [
+            (indices, [_few_segment(replies[0], len(indices), num_hashes)])
+            for (_, indices, _), replies in zip(parts, outcomes, strict=True)
+        ]
+
     def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
         request = Request(shard.key, [encode_few(shard, offsets, write)])
@@ -74,17 +113,25 @@ class AtomicStrategy(Strategy):
         """See Strategy.few; all rows are one command."""
         command = encode_few(shard, list(chain.from_iterable(rows)), write)
         (reply,) = yield from collect(Request(shard.key, [command]), repeatable=not write)
-        if not isinstance(reply, list):
-            return [Segment(len(rows), error=error_of(reply))]
-        bits, length = reply[1:], len(rows[0])
-        missing = [0 in bits[start : start + length] for start in range(0, len(bits), length)]
-        return [Segment(len(rows), reply[0], missing)]
+        return [_few_segment(reply, len(rows), len(rows[0]))]
 
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.many; several commands are on their way at once."""
         writes = Bitfields(shard, rows, write)
         replies = yield from collect(Pipeline(shard.key, writes), repeatable=not write)
         return writes.decode(replies)
+
+
+def _ask_each(requests: Sequence[Request], *, repeatable: bool) -> Core[list[Replies]]:
+    """Do what `collect` does for requests to several shards, all under way at once."""
+    outcomes = yield Parallel(requests)
+    lost = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, ConnectionLost)]
+    if lost:
+        again = [collect(requests[i], repeatable=repeatable, lost=outcomes[i]) for i in lost]
+        for index, replies in zip(lost, (yield from in_parallel(again)), strict=True):
+            outcomes[index] = replies
+    answered: list[Replies] = outcomes
+    return answered
 
 
 def encode_few(shard: Shard, offsets: list[int], write: bool) -> bytes:
@@ -159,6 +206,16 @@ def _opening(key: str, operations: int, write: bool) -> bytes:
     count = len(arguments) + operations * (4 if write else 3)
     whole = encode_command(*arguments)
     return b"*%d" % count + whole[whole.index(b"\r") :]
+
+
+def _few_segment(reply: object, count: int, num_hashes: int) -> Segment:
+    if not isinstance(reply, list):
+        return Segment(count, error=error_of(reply))
+    if core is not None:
+        return Segment(count, reply[0], core.read_bits(reply, num_hashes))
+    bits = reply[1:]
+    starts = range(0, len(bits), num_hashes)
+    return Segment(count, reply[0], [0 in bits[start : start + num_hashes] for start in starts])
 
 
 def _segment(reply: object, count: int, num_hashes: int) -> Segment:

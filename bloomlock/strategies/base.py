@@ -20,6 +20,7 @@ from redis.exceptions import ResponseError
 from bloomlock.arrays import np
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import encode_command, is_missing
+from bloomlock.parallel import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bloomlock.effects import Core
+    from bloomlock.hashing import Hasher
 
     Rows = npt.NDArray[np.uint64]
     Flags = npt.NDArray[np.bool_]
@@ -73,6 +75,10 @@ class Segment(NamedTuple):
     error: Exception | None = None
 
 
+if TYPE_CHECKING:
+    Answered = Sequence[tuple[Sequence[int], list[Segment]]]
+
+
 class Strategy(ABC):
     """How the bits of items reach Redis: the update of a filter, or one batch of it.
 
@@ -112,9 +118,34 @@ class Strategy(ABC):
         """Raise ConfigurationError if the server that has a key lacks what the strategy needs."""
         yield from ()
 
-    def few_items(self, num_hashes: int) -> int:
-        """Return how many items of a batch go through `few` at most."""
-        return self.few_bits // num_hashes
+    def few_items(self, hasher: Hasher) -> int:
+        """Return how many items of a batch go through `few_each` at most."""
+        return self.few_bits // hasher.num_hashes
+
+    def few_each(
+        self, shards: Sequence[Shard], hasher: Hasher, items: Sequence[bytes], *, write: bool
+    ) -> Core[Answered]:
+        """Test few items of any shards without arrays, and set their bits if `write`.
+
+        Args:
+            shards: All shards of the filter.
+            hasher: Places the items.
+            items: Encoded, and different.
+            write: Set the bits as well.
+
+        Returns:
+            Where items stand, and the answers to these; together all items.
+        """
+        parts = [
+            (indices, self.few(shards[number], rows, write=write))
+            for number, (indices, rows) in hasher.locate_each(items).items()
+        ]
+        if len(parts) == 1:
+            [(indices, core)] = parts
+            return [(indices, (yield from core))]
+        most = self.shards_at_once(shards[0], write=write)
+        answers = yield from in_parallel([core for _, core in parts], most)
+        return [(part[0], answer) for part, answer in zip(parts, answers, strict=True)]
 
     @abstractmethod
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:

@@ -41,6 +41,8 @@ from .base import Segment, Strategy, error_of, header_command, header_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from bloomlock.hashing import Hasher
+
     from .base import Rows, Shard
 
 ITEMS_PER_COMMAND = 2000
@@ -86,7 +88,7 @@ class NativeStrategy(Strategy):
                 ) from None
         self._is_checked = True
 
-    def few_items(self, num_hashes: int) -> int:  # noqa: ARG002 - no bits are sent
+    def few_items(self, hasher: Hasher) -> int:  # noqa: ARG002 - no bits are sent
         """Return how many items one command takes; none of these needs an array."""
         return ITEMS_PER_COMMAND
 

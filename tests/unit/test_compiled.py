@@ -127,6 +127,36 @@ def test_one_command_is_that_of_python(offsets, write):
         assert list(Bitfields(shard, rows, write)) == batch == [[expected]]
 
 
+@needs_core
+@settings(deadline=None)
+@given(layouts, st.integers(1, 256), st.lists(texts, max_size=20), st.integers(1, 9), st.booleans())
+@example((8192, 7, None, CLASSIC), 3, ["a", b"b", "é", "", "c", "d"], 1, True)
+def test_parts_of_a_batch_have_the_operations_of_their_items(layout, shards, items, most, write):
+    bits, num_hashes, seeds, name = layout
+    hasher = Hasher(bits, num_hashes, shards, seeds, name)
+    located = [hasher.locate(item.encode() if isinstance(item, str) else item) for item in items]
+    parts = hasher.compiled.operations(items, write, most)
+    assert sorted(index for _, indices, _ in parts for index in indices) == [*range(len(items))]
+    assert parts == sorted(parts, key=lambda part: (part[0], part[1]))
+    for shard, indices, operations in parts:
+        assert {located[index][0] for index in indices} == {shard}
+        assert 1 <= len(indices) <= most
+        offsets = [offset for index in indices for offset in located[index][1]]
+        assert operations == core.encode_bitfield(b"", offsets, write)
+    assert hasher.compiled.operations([*items, 7], write, most) is None
+
+
+@needs_core
+@given(st.integers(1, 64), st.lists(st.lists(st.integers(0, 1), min_size=64, max_size=64)))
+def test_replies_are_read_as_python_reads_them(num_hashes, rows):
+    bits = [bit for row in rows for bit in row[:num_hashes]]
+    assert core.read_bits([0, *bits], num_hashes) == [0 in row[:num_hashes] for row in rows]
+    for wrong in ([], [0, *bits, *[1] * num_hashes, 1]):
+        if (len(wrong) - 1) % num_hashes or not wrong:
+            with pytest.raises(ValueError, match="another number of bits"):
+                core.read_bits(wrong, num_hashes)
+
+
 SHAPES = [
     {"capacity": 300, "error_rate": 0.3},
     {"capacity": 300, "error_rate": 0.3, "shards": 3},
@@ -208,7 +238,7 @@ REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
 
 @needs_core
 @settings(deadline=None, max_examples=400)
-@given(st.lists(st.tuples(st.integers(0, 20), st.lists(anything, max_size=5)), max_size=6))
+@given(st.lists(st.tuples(st.integers(0, 40), st.lists(anything, max_size=5)), max_size=6))
 def test_no_input_does_more_than_raise(calls):
     places = core.places(8192, 7, 1, None, False)
     bits = core.bits(places, (bytearray(1032),), True)
@@ -221,6 +251,7 @@ def test_no_input_does_more_than_raise(calls):
             if name[0] != "_"
         ),
         core.encode_bitfield,
+        core.read_bits,
         core.places,
         core.bits,
         lambda *images: core.bits(places, tuple(images), True),
