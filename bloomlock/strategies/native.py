@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, cast
 from hiredis import pack_command
 from redis.exceptions import ResponseError
 
-from bloomlock.arrays import np
 from bloomlock.descriptor import generation_of
 from bloomlock.effects import (
     ConnectionLost,

@@ -76,7 +76,7 @@ def test_a_batch_imports_numpy(valkey):
     code = f"""
 from bloomlock import BloomFilter
 bloom = BloomFilter("{unique()}", 1000, client="{valkey}")
-assert all(bloom.add_many(map(str, range(100))))
+assert all(bloom.add_many(map(str, range(1000))))
 """
     assert "numpy" in modules_after(code)
 
