@@ -75,13 +75,12 @@ class Listener:
     def wait(self, addressee: bytes, seconds: float) -> bytes | None:
         """Return the message to `addressee`, or None when time is up or something may be missed."""
         until = time.monotonic() + seconds
-        start = addressee + b" "
         try:
             if self._connection is None:
                 self.connect(seconds)
                 return None
             while message := self._read(seconds):
-                if message[0] == b"message" and message[2].startswith(start):
+                if message[0] == b"message" and message[2].partition(b" ")[0] == addressee:
                     payload: bytes = message[2]
                     return payload
                 seconds = until - time.monotonic()

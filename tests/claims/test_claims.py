@@ -446,7 +446,9 @@ def wait_for(mine, item, found):
     found.append(mine.claim(item, wait=LONG))
 
 
-def test_one_waits_for_the_outcome(r, valkey, proxy):
+def test_one_waits_for_the_outcome(r, valkey, proxy, monkeypatch):
+    # It would wait for ever if it were not woken.
+    monkeypatch.setattr("bloomlock.filters.claims.SLICE_MS", LONG * 1000)
     with pages(proxy.url) as mine, pages(valkey) as other:
         for end, state in (("commit", SEEN), ("abandon", NEW)):
             held = other.claim(end, ttl=LONG)
