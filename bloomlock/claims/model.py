@@ -87,12 +87,14 @@ class Answer(NamedTuple):
         attempts: NEW, FAILED: how often the item was claimed since it was last committed, as far
             as the attempts did not end without an error.
         remaining_ms: BUSY: what is left of the other's lease.
+        carried: BUSY: what the other claim carries.
     """
 
     outcome: Outcome
     fence: int = 0
     attempts: int = 0
     remaining_ms: int = 0
+    carried: bytes = b""
 
 
 class Record(NamedTuple):
@@ -214,7 +216,8 @@ def claim(
         return Answer(Outcome.GONE)
     if found is not None and found.token and not is_over:
         _wait(state, request)
-        return Answer(Outcome.BUSY, remaining_ms=state.leases[request.id] - now_ms)
+        left = state.leases[request.id] - now_ms
+        return Answer(Outcome.BUSY, remaining_ms=left, carried=found.carried)
     return _grant(state, now_us, request, found, publish)
 
 

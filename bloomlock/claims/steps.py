@@ -178,5 +178,5 @@ def _read_answer(reply: list[Any]) -> Answer:
     if outcome is Outcome.NEW:
         return Answer(outcome, int(reply[1]), reply[2])
     if outcome is Outcome.BUSY:
-        return Answer(outcome, remaining_ms=reply[1])
+        return Answer(outcome, remaining_ms=reply[1], carried=reply[2])
     return Answer(outcome, attempts=reply[1] if len(reply) > 1 else 0)

@@ -45,7 +45,7 @@ class ClaimBase:
 
     @property
     def payload(self) -> str | bytes | None:
-        """What was kept with the item."""
+        """What was kept with the item; BUSY: by the other claim."""
         return self._session.offer.payload
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.claims import steps
@@ -162,6 +162,8 @@ def _take_in(
         if answer.outcome is Outcome.GONE:
             continue
         offer = wanted[index].offer
+        if answer.carried:
+            offer = replace(offer, payload=Offer.of(answer.carried).payload)
         session = made[index] = ClaimSession(_STATES[answer.outcome], offer, answer.attempts)
         if answer.outcome is Outcome.BUSY:
             session.busy_until = sent + answer.remaining_ms / 1000

@@ -3,7 +3,7 @@
 -- ARGV: 2 lease in ms, 3 max_attempts, 4 channel (empty: not willing to wait), 5 1 if only claims
 --       that are over are wanted; then for each item its id, token, places and what it carries
 -- Reply: {header, for each item a list}: {0} gone, {1, fence, attempts} new, {2} seen,
---       {3, ms left of the other's lease} busy, {4, attempts} failed too often
+--       {3, ms left of the other's lease, what it carries} busy, {4, attempts} failed too often
 local lease_ms, default_max, channel = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local only_expired = ARGV[5] == '1'
 
@@ -41,7 +41,7 @@ local function claim(id, token, places, carried)
     end
     if found and found.token ~= '' and not is_over then
         wait(id, token)
-        return {3, until_ms - now_ms}
+        return {3, until_ms - now_ms, found.carried}
     end
     local failure = read_failure(call('HGET', KEYS[4], id))
     local attempts = math.max(found and found.attempts or 0, failure and failure.attempts or 0)
