@@ -12,13 +12,18 @@ if TYPE_CHECKING:
         ClaimError,
         ClaimLostError,
         ConfigurationError,
+        Duplicate,
+        FailedTooOften,
         FilterLostError,
         FilterMismatchError,
         FilterNotFoundError,
+        FingerprintMismatchError,
+        InProgress,
         LockError,
         LockLostError,
         LockNotOwnedError,
         LockTimeoutError,
+        OnceError,
         OutcomeUnknownError,
         PartialResultError,
         QuorumError,
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from .filters.failed import FailedItem
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
+    from .idempotency.once import once
     from .locks.async_lock import (
         AsyncFairLock,
         AsyncLock,
@@ -70,12 +76,16 @@ __all__ = [
     "ClaimLostError",
     "ClaimState",
     "ConfigurationError",
+    "Duplicate",
     "FailedItem",
+    "FailedTooOften",
     "FairLock",
     "FilterInfo",
     "FilterLostError",
     "FilterMismatchError",
     "FilterNotFoundError",
+    "FingerprintMismatchError",
+    "InProgress",
     "Lock",
     "LockError",
     "LockEvent",
@@ -84,6 +94,7 @@ __all__ = [
     "LockStrategy",
     "LockTimeoutError",
     "MemoryBloomFilter",
+    "OnceError",
     "OutcomeUnknownError",
     "PartialResultError",
     "QuorumError",
@@ -95,6 +106,7 @@ __all__ = [
     "async_list_filters",
     "delete_filter",
     "list_filters",
+    "once",
 ]
 
 # Imported at their first use (PEP 562): redis-py takes most of the time, filters more than locks.
@@ -116,12 +128,16 @@ _MODULES = {
     "ClaimLostError": ".errors",
     "ClaimState": ".filters.claim_session",
     "ConfigurationError": ".errors",
+    "Duplicate": ".errors",
     "FailedItem": ".filters.failed",
+    "FailedTooOften": ".errors",
     "FairLock": ".locks.lock",
     "FilterInfo": ".filters.inspection",
     "FilterLostError": ".errors",
     "FilterMismatchError": ".errors",
     "FilterNotFoundError": ".errors",
+    "FingerprintMismatchError": ".errors",
+    "InProgress": ".errors",
     "Lock": ".locks.lock",
     "LockError": ".errors",
     "LockEvent": ".locks.events",
@@ -130,6 +146,7 @@ _MODULES = {
     "LockStrategy": ".strategies.lock",
     "LockTimeoutError": ".errors",
     "MemoryBloomFilter": ".filters.memory",
+    "OnceError": ".errors",
     "OutcomeUnknownError": ".errors",
     "PartialResultError": ".errors",
     "QuorumError": ".errors",
@@ -142,6 +159,7 @@ _MODULES = {
     "async_list_filters": ".filters.catalog",
     "delete_filter": ".filters.catalog",
     "list_filters": ".filters.catalog",
+    "once": ".idempotency.once",
 }
 
 

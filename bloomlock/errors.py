@@ -116,6 +116,42 @@ class ClaimLostError(ClaimError):
     """
 
 
+class OnceError(BloomlockError):
+    """Root of what a function under `@once` raises in place of running."""
+
+
+class Duplicate(OnceError):  # noqa: N818 - no error, but what the caller asked to be notified of
+    """The work of this key was done before (or, at the error rate, looks like it)."""
+
+
+class InProgress(OnceError):  # noqa: N818 - as Duplicate
+    """The work of this key is under way in another call, and may yet fail.
+
+    Attributes:
+        remaining: Seconds that are left of its lease; it may end earlier, or be renewed.
+    """
+
+    def __init__(self, message: str, remaining: float = 0.0) -> None:
+        super().__init__(message)
+        self.remaining = remaining
+
+
+class FailedTooOften(OnceError):  # noqa: N818 - as Duplicate
+    """The work of this key failed `max_attempts` times, and is not tried again.
+
+    Attributes:
+        attempts: How often it failed.
+    """
+
+    def __init__(self, message: str, attempts: int = 0) -> None:
+        super().__init__(message)
+        self.attempts = attempts
+
+
+class FingerprintMismatchError(OnceError, ValueError):
+    """The key is known with other arguments than those of this call."""
+
+
 class _BatchRedisError(BatchError, redis.exceptions.RedisError):
     """A batch stopped by another error of redis-py."""
 

@@ -32,6 +32,7 @@ from bloomlock import (
     ReadWriteLock,
     Redlock,
     ReentrantLock,
+    once,
 )
 
 
@@ -77,6 +78,29 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     BloomFilter("pages", 1000, on_full="explode")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, on_lost="ignore")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, client=5)  # type: ignore[arg-type]
+
+
+def decorated(done: BloomFilter, async_done: AsyncBloomFilter) -> None:
+    def charge(order: str, amount: int = 1) -> int:
+        return amount
+
+    async def charge_async(order: str) -> int:
+        return 1
+
+    assert_type(once(done, key="order")(charge)("a", amount=2), int | None)
+    assert_type(once(done, "order", on_duplicate="raise")(charge)("a"), int)
+    assert_type(
+        once(done, "order", on_duplicate="raise", on_busy="return")(charge)("a"), int | None
+    )
+    assert_type(once(lambda: done, key=("order", "amount"))(charge)("a"), int | None)
+    once(done, key=lambda order, amount=1: (order, amount))(charge)("a")
+    once(done, key="order")(charge)(1)  # type: ignore[arg-type]
+    once(done, key=3)  # type: ignore[call-overload]
+    once(done, key="order", on_busy="ignore")  # type: ignore[call-overload]
+
+    async def main() -> None:
+        assert_type(await once(async_done, key="order")(charge_async)("a"), int | None)
+        assert_type(await once(async_done, "order", on_duplicate="raise")(charge_async)("a"), int)
 
 
 def in_process() -> None:

@@ -29,6 +29,7 @@ LAYERS = [
     {"runtime"},
     {"locks"},
     {"filters"},
+    {"idempotency"},
     {""},
     {"cli"},
 ]

@@ -1,0 +1,1 @@
+"""Functions and messages that take effect once for each key, over claims."""
