@@ -3,6 +3,8 @@
    Places hashes items to bit offsets (hashing.py, blocked.py), Bits tests and sets them in memory
    (bitmaps.py, filters/memory_bits.py), Places.operations and encode_bitfield write them as
    commands and read_bits reads the replies (strategies/atomic.py).
+   Kept knows the items of a near-cache (filters/near_cache.py), by boot_clock (runtime/clock.py);
+   both are there where the system has that clock.
 
    Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to
    test and set the bits of an item is one step for all threads, and there is no other lock that a
@@ -16,8 +18,11 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <structmember.h>
+#include <time.h>
 
 #ifndef BLOOMLOCK_VERSION
 #error "BLOOMLOCK_VERSION is not defined"
@@ -121,6 +126,7 @@ typedef struct {
 typedef struct {
     PyTypeObject *places;
     PyTypeObject *bits;
+    PyTypeObject *kept; /* NULL: there is none on this system */
     uint64_t secret; /* other in each process, so that no one can choose what meets in a table */
 } State;
 
@@ -1059,6 +1065,121 @@ static PyObject *read_bits(PyObject *Py_UNUSED(module), PyObject *args)
     return missing;
 }
 
+#ifdef CLOCK_BOOTTIME
+#define HAS_KEPT
+
+/* A clock that goes on while the machine is suspended, and items known until a moment of it. */
+
+static int read_clock(double *seconds)
+{
+    struct timespec time;
+    if (clock_gettime(CLOCK_BOOTTIME, &time) != 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    *seconds = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+    return 0;
+}
+
+static PyObject *boot_clock(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    double seconds;
+    return read_clock(&seconds) < 0 ? NULL : PyFloat_FromDouble(seconds);
+}
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *young;
+    PyObject *old;
+    PyObject *now;
+    double until;
+} Kept;
+
+static int holds(PyObject *set, PyObject *key)
+{
+    if (set == NULL)
+        return 0;
+    /* What compares keys may let another thread run, which may put a set in its place. */
+    Py_INCREF(set);
+    int found = PySet_Contains(set, key);
+    Py_DECREF(set);
+    return found;
+}
+
+static int is_in_time(const Kept *self)
+{
+    double seconds;
+    if (self->now == NULL)
+        return 0;
+    if (PyCFunction_Check(self->now) && PyCFunction_GetFunction(self->now) == boot_clock) {
+        if (read_clock(&seconds) < 0)
+            return -1;
+    } else {
+        PyObject *clock = self->now;
+        Py_INCREF(clock);
+        PyObject *number = PyObject_CallNoArgs(clock);
+        Py_DECREF(clock);
+        if (number == NULL)
+            return -1;
+        seconds = PyFloat_AsDouble(number);
+        Py_DECREF(number);
+        if (seconds == -1.0 && PyErr_Occurred())
+            return -1;
+    }
+    return seconds < self->until;
+}
+
+static PyObject *kept_knows(PyObject *object, PyObject *item)
+{
+    Kept *self = (Kept *)object;
+    PyObject *key;
+    if (PyUnicode_CheckExact(item)) {
+        key = item;
+        Py_INCREF(key);
+    } else if (!PyBytes_CheckExact(item)) {
+        Py_RETURN_FALSE;
+    } else if ((key = PyTuple_Pack(1, item)) == NULL) {
+        return NULL;
+    }
+    int known = holds(self->young, key);
+    if (known == 0 && (known = holds(self->old, key)) > 0) {
+        PyObject *recalled = PyObject_CallMethod(object, "_recall", "(O)", key);
+        known = recalled == NULL ? -1 : 1;
+        Py_XDECREF(recalled);
+    }
+    Py_DECREF(key);
+    if (known > 0)
+        known = is_in_time(self);
+    return known < 0 ? NULL : PyBool_FromLong(known);
+}
+
+static int kept_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Kept *self = (Kept *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->young);
+    Py_VISIT(self->old);
+    Py_VISIT(self->now);
+    return 0;
+}
+
+static int kept_clear(PyObject *object)
+{
+    Kept *self = (Kept *)object;
+    Py_CLEAR(self->young);
+    Py_CLEAR(self->old);
+    Py_CLEAR(self->now);
+    return 0;
+}
+
+static void kept_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    kept_clear(object);
+    free_object(object);
+}
+#endif
+
 /* The module. */
 
 static PyMethodDef places_methods[] = {
@@ -1119,9 +1240,45 @@ static PyType_Spec bits_spec = {
     .slots = bits_slots,
 };
 
+#ifdef HAS_KEPT
+static PyMethodDef kept_methods[] = {
+    {"knows", kept_knows, METH_O, "Return whether an item is kept, and it is not too late."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef kept_members[] = {
+    {"_young", T_OBJECT_EX, offsetof(Kept, young), 0, NULL},
+    {"_old", T_OBJECT_EX, offsetof(Kept, old), 0, NULL},
+    {"_now", T_OBJECT_EX, offsetof(Kept, now), 0, NULL},
+    {"_answers_until", T_DOUBLE, offsetof(Kept, until), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot kept_slots[] = {
+    {Py_tp_doc, "Items that are known until a moment."},
+    {Py_tp_dealloc, kept_dealloc},
+    {Py_tp_traverse, kept_traverse},
+    {Py_tp_clear, kept_clear},
+    {Py_tp_methods, kept_methods},
+    {Py_tp_members, kept_members},
+    {0, NULL},
+};
+
+static PyType_Spec kept_spec = {
+    .name = "bloomlock._speed.Kept",
+    .basicsize = sizeof(Kept),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_BASETYPE |
+             Py_TPFLAGS_HAVE_GC,
+    .slots = kept_slots,
+};
+#endif
+
 static PyMethodDef functions[] = {
     {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of some offsets."},
     {"read_bits", read_bits, METH_VARARGS, "Return which items of a BITFIELD had a bit of 0."},
+#ifdef HAS_KEPT
+    {"boot_clock", boot_clock, METH_NOARGS, "Return the seconds since the machine started."},
+#endif
     {NULL, NULL, 0, NULL},
 };
 
@@ -1140,6 +1297,11 @@ static int execute(PyObject *module)
         return -1;
     if (PyModule_AddType(module, state->places) < 0 || PyModule_AddType(module, state->bits) < 0)
         return -1;
+#ifdef HAS_KEPT
+    if ((state->kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, &kept_spec, NULL)) == NULL ||
+        PyModule_AddType(module, state->kept) < 0)
+        return -1;
+#endif
     return PyModule_AddStringConstant(module, "VERSION", BLOOMLOCK_VERSION);
 }
 
@@ -1148,6 +1310,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     Py_VISIT(state->places);
     Py_VISIT(state->bits);
+    Py_VISIT(state->kept);
     return 0;
 }
 
@@ -1156,6 +1319,7 @@ static int clear(PyObject *module)
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->places);
     Py_CLEAR(state->bits);
+    Py_CLEAR(state->kept);
     return 0;
 }
 

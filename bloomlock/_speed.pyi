@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -41,3 +41,13 @@ class Bits:
 
 def encode_bitfield(opening: bytes, offsets: list[int] | Buffer, write: bool, /) -> bytes: ...
 def read_bits(reply: list[int], hashes: int, /) -> list[bool]: ...
+
+# Where the system has CLOCK_BOOTTIME.
+class Kept:
+    _young: set[str | tuple[bytes]]
+    _old: set[str | tuple[bytes]]
+    _now: Callable[[], float]
+    _answers_until: float
+    def knows(self, item: object, /) -> bool: ...
+
+def boot_clock() -> float: ...

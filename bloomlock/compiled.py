@@ -19,12 +19,18 @@ PURE = "BLOOMLOCK_PURE"
 
 
 class Core(NamedTuple):
-    """What bloomlock/_speed.c offers; see _speed.pyi."""
+    """What bloomlock/_speed.c offers; see _speed.pyi.
+
+    Attributes:
+        kept: What a near-cache is made of, and the clock it goes by; None on a system without.
+    """
 
     places: type[_speed.Places]
     bits: type[_speed.Bits]
     encode_bitfield: Callable[[bytes, list[int] | _speed.Buffer, bool], bytes]
     read_bits: Callable[[list[int], int], list[bool]]
+    kept: type[_speed.Kept] | None
+    boot_clock: Callable[[], float] | None
 
 
 def find_core() -> Core | None:
@@ -40,7 +46,8 @@ def find_core() -> Core | None:
     except ModuleNotFoundError:
         return None
     check_version(found.VERSION, import_module("bloomlock").__version__)
-    return Core(found.Places, found.Bits, found.encode_bitfield, found.read_bits)
+    kept, boot_clock = getattr(found, "Kept", None), getattr(found, "boot_clock", None)
+    return Core(found.Places, found.Bits, found.encode_bitfield, found.read_bits, kept, boot_clock)
 
 
 def check_version(compiled: str, package: str) -> None:

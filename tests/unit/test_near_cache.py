@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import sys
 import threading
+import weakref
 
 import pytest
 from servers import wait_until
 
 from bloomlock.errors import ConfigurationError
+from bloomlock.filters import near_cache
 from bloomlock.filters.near_cache import NearCaching
+from bloomlock.runtime.clock import boot_clock
 
 
 class Clock:
@@ -24,8 +28,17 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def clock():
+class InPython(near_cache.NearCache):
+    knows = near_cache.PythonKept.knows
+
+
+@pytest.fixture(params=["compiled", "python"])
+def clock(request, monkeypatch):
+    """A clock for near-caches that look up with the compiled core, and without."""
+    if request.param == "python":
+        monkeypatch.setattr(near_cache, "NearCache", InPython)
+    elif near_cache.Kept is near_cache.PythonKept:
+        pytest.skip("the compiled core is not there, or has no clock here")
     return Clock()
 
 
@@ -119,6 +132,56 @@ def test_one_that_ended_answers_nothing_any_more(clock):
     assert not near.knows("b")
     near.confirm(math.inf)
     assert not near.knows("a")
+
+
+def test_the_clock_of_the_machine_counts(clock):
+    near = NearCaching.check(10, 1000.0, boot_clock).start(77)
+    near.keep_many(["a", b"a"])
+    assert not near.knows("a")
+    near.confirm(boot_clock() - 1001)
+    assert not near.knows("a")
+    near.confirm(boot_clock() - 1)
+    assert near.knows("a")
+    assert near.knows(b"a")
+    near.end()
+    assert not near.knows("a")
+
+
+def test_a_use_keeps_an_item(clock):
+    near = start(clock, 2)
+    for number in range(20):
+        near.keep_many(["a"] if number == 0 else [str(number)])
+        assert near.knows("a")
+    assert kept(near) <= {"a", *map(str, range(16, 20))}
+
+
+def test_an_error_of_the_clock_passes_through(clock):
+    def broken():
+        raise ZeroDivisionError
+
+    near = start(clock)
+    near.keep("a")
+    near._now = broken
+    assert not near.knows("b")
+    with pytest.raises(ZeroDivisionError):
+        near.knows("a")
+
+
+def test_a_cache_in_a_circle_is_freed(clock):
+    near = start(clock)
+    near.circle = near._now = Circle(near)
+    watched = weakref.ref(near)
+    del near
+    gc.collect()
+    assert watched() is None
+
+
+class Circle:
+    def __init__(self, near):
+        self.near = near
+
+    def __call__(self):
+        return 0.0
 
 
 def test_a_batch_is_kept_and_known_as_its_items_are(clock):
