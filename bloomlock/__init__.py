@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .filters.failed import FailedItem
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
+    from .filters.open_claims import OpenClaim
     from .idempotency.once import once
     from .locks.async_lock import (
         AsyncFairLock,
@@ -95,6 +96,7 @@ __all__ = [
     "LockTimeoutError",
     "MemoryBloomFilter",
     "OnceError",
+    "OpenClaim",
     "OutcomeUnknownError",
     "PartialResultError",
     "QuorumError",
@@ -147,6 +149,7 @@ _MODULES = {
     "LockTimeoutError": ".errors",
     "MemoryBloomFilter": ".filters.memory",
     "OnceError": ".errors",
+    "OpenClaim": ".filters.open_claims",
     "OutcomeUnknownError": ".errors",
     "PartialResultError": ".errors",
     "QuorumError": ".errors",

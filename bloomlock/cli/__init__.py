@@ -30,6 +30,7 @@ COMMANDS = {
     "clear": ("filters:clear_command", "Empty filters, keeping their parameters."),
     "delete": ("filters:delete_command", "Delete filters, also broken ones."),
     "lock": ("lock:lock_command", "Hold a lock while a command runs."),
+    "claims": ("claims:claims_group", "Look after items that were claimed, or failed."),
     "server": ("server:server_group", "Start, stop or look at the embedded server."),
     "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
 }

@@ -10,7 +10,7 @@ from bloomlock.locks.watchdog import watchdog_of_loop
 from bloomlock.runtime.clients import async_client
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
-from . import answers, claims, failed, inspection, lifecycle, transfer
+from . import answers, claims, failed, inspection, lifecycle, open_claims, transfer
 from .base import FilterBase
 from .claim import AsyncClaim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .batches import Route
     from .failed import FailedItem
     from .inspection import FilterInfo
+    from .open_claims import OpenClaim
     from .options import FilterParameters, OpenParameters
 
     Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
@@ -229,6 +230,10 @@ class AsyncBloomFilter(FilterBase):
         search = claims.Expired(self._state, options, await self._keeper())
         while (session := await self._run(search.find_next())) is not None:
             yield AsyncClaim(session, self._run)
+
+    async def open_claims(self) -> list[OpenClaim]:
+        """Return the claims that are open, or over. See BloomFilter.open_claims."""
+        return await self._run(open_claims.open_claims(self._state))
 
     async def failed(self) -> list[FailedItem]:
         """Return the items whose work failed. See BloomFilter.failed."""

@@ -9,7 +9,7 @@ from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.threads import threads_for
 
-from . import answers, claims, failed, inspection, lifecycle, transfer
+from . import answers, claims, failed, inspection, lifecycle, open_claims, transfer
 from .base import FilterBase
 from .claim import Claim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .batches import Route
     from .failed import FailedItem
     from .inspection import FilterInfo
+    from .open_claims import OpenClaim
     from .options import FilterParameters, OpenParameters
 
     Client = redis.Redis | redis.RedisCluster | str | None
@@ -399,6 +400,13 @@ class BloomFilter(FilterBase):
         search = claims.Expired(self._state, options, self._keeper())
         while (session := self._run(search.find_next())) is not None:
             yield Claim(session, self._run)
+
+    def open_claims(self) -> list[OpenClaim]:
+        """Return the claims that are open, or over and not taken over yet; claims none of them.
+
+        Cost: one round trip; O(open claims) on the server.
+        """
+        return self._run(open_claims.open_claims(self._state))
 
     def failed(self) -> list[FailedItem]:
         """Return the items whose work failed under `max_attempts`, and that were not done since.
