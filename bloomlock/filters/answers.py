@@ -85,7 +85,7 @@ def add_many(
     state: FilterState, items: Iterable[str | bytes], route: Route = "auto"
 ) -> Core[list[bool]]:
     """Add many items; one answer for each, in order."""
-    return (yield from _in_chunks(state, items, route, write=True))
+    return _in_chunks(state, items, route, write=True)
 
 
 class Stream:
@@ -133,7 +133,7 @@ def exists_many(
     state: FilterState, items: Iterable[str | bytes], route: Route = "auto"
 ) -> Core[list[bool]]:
     """Test many items; one answer for each, in order."""
-    return (yield from _in_chunks(state, items, route, write=False))
+    return _in_chunks(state, items, route, write=False)
 
 
 def _in_chunks(
@@ -178,10 +178,17 @@ def update(state: FilterState, items: Iterable[str | bytes], route: Route = "aut
 def _add_chunk(
     state: FilterState, items: Sequence[bytes], route: Route = "items", *, answers: bool = True
 ) -> Core[list[bool]]:
-    if state.fill.refuse:
-        yield from state.current()
-        if state.fill.refusing or len(items) > state.fill.until_look:
-            return (yield from _add_in_shares(state, items, route, answers=answers))
+    add = _add_carefully if state.fill.refuse else _add_now
+    return add(state, items, route, answers=answers)
+
+
+def _add_carefully(
+    state: FilterState, items: Sequence[bytes], route: Route, *, answers: bool
+) -> Core[list[bool]]:
+    """Add a chunk to a filter that refuses items when it is full."""
+    yield from state.current()
+    if state.fill.refusing or len(items) > state.fill.until_look:
+        return (yield from _add_in_shares(state, items, route, answers=answers))
     return (yield from _add_now(state, items, route, answers=answers))
 
 
@@ -220,7 +227,12 @@ def _add_now(
 ) -> Core[list[bool]]:
     view = yield from state.current()
     way, different = _prepare(state, view, items, route, write=True, answers=answers)
-    results = yield from _ask_once(state, view, items, different, way, write=True, answers=answers)
+    if len(different) == len(items):
+        results = yield from _ask(state, view, different, way, write=True, answers=answers)
+    else:
+        results = yield from _ask_once(
+            state, view, items, different, way, write=True, answers=answers
+        )
     # What is not counted may be new.
     if state.fill.due(sum(results) if way.strategy.has_answers else len(items)):
         yield from state.fill.look_after_add(state.view or view)
@@ -263,15 +275,12 @@ def _ask_once(
     write: bool,
     answers: bool = True,
 ) -> Core[list[bool]]:
-    """Ask about each item once, however often it is repeated.
+    """Ask about each item once where some are repeated.
 
     A page links to itself a hundred times, and each time would cost as much as the first.
     """
-    asking = _ask(state, view, different, way, write=write, answers=answers)
-    if len(different) == len(items):
-        return (yield from asking)
     try:
-        found = yield from asking
+        found = yield from _ask(state, view, different, way, write=write, answers=answers)
     except PartialResultError as error:
         answered = dict(zip(different, error.results, strict=False))
         known = list(takewhile(answered.__contains__, items))
@@ -354,4 +363,6 @@ def _exists_chunk(
 ) -> Core[list[bool]]:
     view = yield from state.current()
     way, different = _prepare(state, view, items, route, write=False)
+    if len(different) == len(items):
+        return (yield from _ask(state, view, different, way, write=False, answers=True))
     return (yield from _ask_once(state, view, items, different, way, write=False))

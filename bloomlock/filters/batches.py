@@ -193,6 +193,8 @@ class Chunks:
         self._count = 0
         self._failure: Exception | None = None
         self.taken: list[str | bytes] = []
+        # Of a list nothing is waited for behind its last item.
+        self._left = len(items) if type(items) is list else None
         self._most = state.items_per_chunk if hasattr(items, "__len__") else 0
 
     def take(self) -> bool:
@@ -204,6 +206,8 @@ class Chunks:
         if self._failure is not None:
             raise self._failure
         self.taken = []
+        if self._left is not None and self._left <= 0:
+            return False
         try:
             size = self._size()
             if self._batch_size is not None:
@@ -213,6 +217,8 @@ class Chunks:
             if not (self.taken and self._finish):
                 raise
             self._failure = error
+        if self._left is not None:
+            self._left -= len(self.taken)
         return bool(self.taken)
 
     def encode(self) -> Sequence[bytes]:
@@ -261,9 +267,22 @@ def answer_chunk(
         What `ask` raises, or a BatchError from it; `results` are about all items up to the last
         that it is about.
     """
-    view = state.view
-    asked = None if view is None else state.ask_near(view)
-    if view is None or asked is None:
+    if state.view is None or state.caching is None:
+        return ask(encoded)
+    return _answer_by_near(state, state.view, items, encoded, ask, write=write)
+
+
+def _answer_by_near(
+    state: FilterState,
+    view: View,
+    items: Items,
+    encoded: Sequence[bytes],
+    ask: Ask,
+    *,
+    write: bool,
+) -> Core[list[bool]]:
+    asked = state.ask_near(view)
+    if asked is None:
         return (yield from ask(encoded))
     chunk = _Chunk(state, view, asked, ask, write)
     keys = items if isinstance(encoded, EncodedTexts) else keys_of(items)

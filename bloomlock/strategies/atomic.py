@@ -85,7 +85,11 @@ class AtomicStrategy(Strategy):
             requests.append(Request(key, [command]))
         outcomes: list[Replies]
         if len(requests) == 1:
-            outcomes = [(yield from collect(requests[0], repeatable=not write))]
+            (request,) = requests
+            try:
+                outcomes = [(yield request)]
+            except ConnectionLost as lost:
+                outcomes = [(yield from collect(request, repeatable=not write, lost=lost))]
         else:
             outcomes = yield from _ask_each(requests, repeatable=not write)
         return [

@@ -111,7 +111,10 @@ class NativeStrategy(Strategy):
     ) -> Core[list[Segment]]:
         """See Strategy.few; all rows are one command."""
         request = Request(shard.key, _commands(shard, cast("Sequence[bytes]", rows), write))
-        replies = yield from collect(request, repeatable=not write)
+        try:
+            replies = yield request
+        except ConnectionLost as lost:
+            replies = yield from collect(request, repeatable=not write, lost=lost)
         return _segments(shard, [len(rows)], replies, write)
 
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
