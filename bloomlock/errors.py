@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 class BloomlockError(Exception):
     """Root of every error bloomlock raises by itself."""
 
+    def __repr__(self) -> str:
+        """Return class and message; what redis-py's errors return lacks the message."""
+        return Exception.__repr__(self)
+
 
 class ConfigurationError(BloomlockError, ValueError):
     """A parameter is not usable; raised before anything is written."""

@@ -90,15 +90,14 @@ def add_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
             new += _add(bloom, lines[len(new) :])
         except OutcomeUnknownError as error:
             asked = lines[len(new) :]
-            new += _unknown_is_new(error.results)
-            unknown = [
-                line for line, known in zip(asked, error.results, strict=False) if known is None
-            ]
-            if failure := _mark(bloom, unknown, error):
+            new += _unknown_is_new(asked, error.results)
+            pairs = zip(asked, error.results, strict=False)
+            unknown = dict.fromkeys(line for line, known in pairs if known is None)
+            if failure := _mark(bloom, list(unknown), error):
                 return Answers(new, failure)
         except FilterLostError as error:
             # They may have been the first of the generation that follows.
-            return Answers(new + _unknown_is_new(error.results), error)
+            return Answers(new + _unknown_is_new(lines[len(new) :], error.results), error)
         except PartialResultError as error:
             return Answers(new + error.results, error)
         except (BloomlockError, RedisError, OSError) as error:
@@ -127,8 +126,19 @@ def _mark(bloom: BloomFilter, unknown: list[bytes], error: Exception) -> Excepti
     return None
 
 
-def _unknown_is_new(results: Sequence[bool | None]) -> list[bool | None]:
-    return [result is not False for result in results]
+def _unknown_is_new(lines: Sequence[bytes], results: Sequence[bool | None]) -> list[bool | None]:
+    """Return the answers with unknown lines as new ones, each once.
+
+    >>> _unknown_is_new([b"a", b"b", b"a", b"c"], [None, True, None, False])
+    [True, True, False, False]
+    """
+    met: set[bytes] = set()
+    new: list[bool | None] = []
+    for line, result in zip(lines, results, strict=False):
+        new.append(line not in met if result is None else result)
+        if result is None:
+            met.add(line)
+    return new
 
 
 def test_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:

@@ -283,8 +283,13 @@ def _ask_once(
         found = yield from _ask(state, view, different, way, write=write, answers=answers)
     except PartialResultError as error:
         answered = dict(zip(different, error.results, strict=False))
+        unknown = {item for item, answer in answered.items() if answer is None}
         known = list(takewhile(answered.__contains__, items))
-        error.results[:] = _repeat(answered, known, write=write)
+        results = _repeat(answered, known, write=write)
+        # Where the first has no answer, nothing is known of its repeats.
+        error.results[:] = [
+            None if item in unknown else answer for item, answer in zip(known, results, strict=True)
+        ]
         raise
     return _repeat(dict(zip(different, found, strict=True)), items, write=write)
 

@@ -164,7 +164,7 @@ def test_repeats_of_what_was_never_sent_are_not_known(r, proxy, through):
         made.add_many([str(number // 2) for number in range(20_000)], route="items")
     results = caught.value.results
     assert results[: 2 * 20 * 62] == [True, False] * 20 * 62
-    assert set(results[2 * 20 * 62 :: 2]) == {None}
+    assert set(results[2 * 20 * 62 :]) == {None}
     assert len(results) <= 2 * 62 * 32
     assert not any(made.exists_many(map(str, range(len(results) // 2, 10_000))))
 
