@@ -224,17 +224,30 @@ def retry_seconds(hold: Hold) -> float:
     return min(LONGEST_RETRY, hold.lease_ms / 10_000)
 
 
-def give_back(watch: Watch, until: float) -> Core[None]:
-    """Release a hold that its owner did not, if the server answers in time; never raises."""
+def give_back(watch: Watch, until: float) -> Core[Exception | None]:
+    """Release a hold that its owner did not, if the server answers in time; return why not."""
     if watch.steps is None:
-        return
+        return None
     yield Limit(until, [None])
     try:
         yield from watch.steps.release(
             ReleaseRequest(watch.hold.token, watch.hold.group), waiters=watch.hold.waiters
         )
     except (ConnectionLost, RedisError) as error:
-        logger.warning("a lock was not released at the end and is left to expire: %s", error)
+        return error
+    return None
+
+
+def report_left(failures: Iterable[object]) -> None:
+    """Log what was not given back at the end, in one line: the cause is mostly one for all."""
+    left = [failure for failure in failures if failure is not None]
+    if left:
+        why = str(left[0]) or type(left[0]).__name__
+        if len(left) == 1:
+            logger.warning("a lock was not released at the end and is left to expire: %s", why)
+        else:
+            text = "%d locks were not released at the end and are left to expire: %s"
+            logger.warning(text, len(left), why)
 
 
 def give_up(watches: Iterable[Watch], now: float) -> None:
@@ -327,11 +340,13 @@ class Watchdog:
         with self._lock:
             abandoned = self._schedule.take_abandoned(_thread_is_over)
         until = boot_clock() + AT_END_SECONDS
+        failures: list[Exception | None] = []
         for watch in abandoned:
             try:
-                watch.runtime.run(give_back(watch, until))
-            except Exception:
-                logger.exception("a lock was not released at the end and is left to expire")
+                failures.append(watch.runtime.run(give_back(watch, until)))
+            except Exception as error:  # noqa: BLE001 - reported
+                failures.append(error)
+        report_left(failures)
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function in a thread of its own, as soon as there may be one more."""
@@ -450,9 +465,11 @@ class AsyncWatchdog:
             until = boot_clock() + AT_END_SECONDS
             abandoned = self._schedule.take_abandoned(_task_is_over)
             before = asyncio.all_tasks()
-            await asyncio.gather(
-                *(watch.runtime.run(give_back(watch, until)) for watch in abandoned),
-                return_exceptions=True,
+            report_left(
+                await asyncio.gather(
+                    *(watch.runtime.run(give_back(watch, until)) for watch in abandoned),
+                    return_exceptions=True,
+                )
             )
             # The loop has cancelled its tasks already; what a silent server keeps is of later.
             for task in (late := asyncio.all_tasks() - before):

@@ -12,6 +12,7 @@ import pytest
 from lock_tools import LONG, is_free
 
 from bloomlock import Lock
+from bloomlock.server import PrivateServer
 
 START = """
 import asyncio, os, signal, sys, threading, time
@@ -74,6 +75,29 @@ def test_released(r, valkey, body):
     done = run(body, valkey)
     assert is_free(r, Lock("job", r)), done.stderr
     assert "left to expire" not in done.stderr
+
+
+GONE = {
+    "threads": """
+locks = [hold(Lock(str(number), url)) for number in range(3)]
+redis.Redis.from_url(url).shutdown(nosave=True)""",
+    "asyncio": """
+async def main():
+    global locks
+    locks = [AsyncLock(str(number), url) for number in range(3)]
+    for lock in locks:
+        await lock.acquire()
+    redis.Redis.from_url(url).shutdown(nosave=True)
+asyncio.run(main())""",
+}
+
+
+@pytest.mark.parametrize("body", GONE.values(), ids=GONE)
+def test_a_server_that_is_gone_is_reported_once(body):
+    with PrivateServer() as server:
+        done = run(body, server.url)
+    assert done.stderr.count("left to expire") == 1, done.stderr
+    assert "3 locks were not released at the end" in done.stderr
 
 
 @pytest.mark.parametrize("body", LEFT.values(), ids=LEFT)
