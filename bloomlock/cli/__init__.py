@@ -31,6 +31,7 @@ COMMANDS = {
     "delete": ("filters:delete_command", "Delete filters, also broken ones."),
     "lock": ("lock:lock_command", "Hold a lock while a command runs."),
     "claims": ("claims:claims_group", "Look after items that were claimed, or failed."),
+    "once": ("once:once_command", "Run a command unless it was done."),
     "server": ("server:server_group", "Start, stop or look at the embedded server."),
     "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
 }
@@ -88,8 +89,8 @@ def cli(context: click.Context) -> int | None:
     The server is the one of --url, else of BLOOMLOCK_URL, else of REDIS_URL, else one that
     bloomlock starts for you; dedup without --name needs none.
 
-    Exit status: 0 if all went well, 1 if the answer is no, 2 after an error; `lock` passes on that
-    of the command it runs.
+    Exit status: 0 if all went well, 1 if the answer is no, 2 after an error; `lock` and `once`
+    pass on that of the command they run.
     """
     if context.invoked_subcommand is not None:
         return None

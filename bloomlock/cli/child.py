@@ -11,24 +11,83 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
 
 from bloomlock.server import ProcessGuard
 
-from .errors import Failure, warn
+from .errors import Failure, die, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
+
+T = TypeVar("T")
 
 SIGNAL_STATUS = 128
+LOST = 75
+"""Exit status if a lock or a claim is lost, or not to be had: EX_TEMPFAIL of sysexits.h."""
+_FORWARDED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 _SHELL = "/bin/sh"
 _FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
 _PAUSE = 0.05
+
+
+def seconds(text: str | float) -> float:
+    """Return a number of seconds.
+
+    >>> seconds("0.5")
+    0.5
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise click.BadParameter(f"it must be a number of seconds, at least 0, not {text!r}")
+    return number
+
+
+class ChildCommand(click.Command):
+    """A command whose options may stand before or after its names, but not in COMMAND.
+
+    In `bloomlock lock logs grep -n error` the -n is grep's.
+
+    Attributes:
+        num_names: Operands before COMMAND.
+    """
+
+    num_names = 1
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the options first."""
+        ctx.allow_interspersed_args = False
+        options, operands = self._split(ctx, args)
+        names = operands[: self.num_names]
+        more, command = self._split(ctx, operands[self.num_names :])
+        return super().parse_args(ctx, [*options, *more, "--", *names, *command])
+
+    def _split(self, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the options at the beginning, and the rest."""
+        params = self.get_params(ctx)
+        options = [param for param in params if param.param_type_name == "option"]
+        only_options = click.Command(None, params=options, add_help_option=False)
+        _, rest, _ = only_options.make_parser(ctx).parse_args(list(args))
+        first = list(args[: len(args) - len(rest)])
+        return first[:-1] if first[-1:] == ["--"] else first, rest
 
 
 class CannotRunError(Failure):
@@ -170,6 +229,66 @@ class Child:
 
     def _name_to_guard(self) -> None:
         self._guard.watch(-os.getpid() if self._alone else os.getpid())
+
+
+class Outcome(NamedTuple):
+    """The exit status, and the signal that stopped the wait, or the command and this process."""
+
+    status: int
+    signal: int | None = None
+
+
+class Supervisor:
+    """Runs a command, in an event loop, where no signal strikes in the middle of a step.
+
+    Attributes:
+        received: Signals that this process got.
+        child: The command, when it runs.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.child: Child | None = None
+        self._waiting: asyncio.Task[Any] | None = None
+
+    def handle_signals(self) -> None:
+        """Send signals on to the command, or let them end the wait for it to begin."""
+        loop = asyncio.get_running_loop()
+        for number in _FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a background job
+                loop.add_signal_handler(number, self._receive, number)
+        loop.add_signal_handler(signal.SIGCHLD, self._look)
+
+    async def until_signal(self, waiting: Coroutine[Any, Any, T]) -> T | None:
+        """Wait for what must be had before the command begins; None if a signal ended that."""
+        self._waiting = asyncio.current_task()
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if not self.received:
+                raise
+            return None
+        finally:
+            self._waiting = None
+
+    def outcome_of(self, child: Child) -> Outcome:
+        """Return the outcome of a command that has ended."""
+        return Outcome(child.status, child.killer if child.killer in self.received else None)
+
+    def _receive(self, number: int) -> None:
+        self.received.append(number)
+        if self.child is not None:
+            self.child.forward(number)
+        elif self._waiting is None:
+            return
+        elif self.received == [number]:
+            self._waiting.cancel()
+        else:
+            die(number)  # the second signal: not even the server is waited for
+
+    def _look(self) -> None:
+        if self.child is not None:
+            self.child.look()
 
 
 def _has_terminal() -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
-import signal
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,69 +12,29 @@ from redis.exceptions import RedisError
 
 from bloomlock import AsyncFairLock, AsyncLock, AsyncReadWriteLock, LockNotOwnedError
 
-from .child import SIGNAL_STATUS, Child, find_program
-from .errors import Stopped, die, warn
+from .child import (
+    LOST,
+    SIGNAL_STATUS,
+    Child,
+    ChildCommand,
+    Outcome,
+    Supervisor,
+    find_program,
+    seconds,
+)
+from .errors import Stopped, warn
 from .options import examples, name_argument, url_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LOST = 75
-"""Exit status if the lock was lost: EX_TEMPFAIL of sysexits.h, try again."""
 FENCE = "BLOOMLOCK_FENCE"
 NAME = "BLOOMLOCK_LOCK_NAME"
-
-_FORWARDED = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
-
-
-def seconds(text: str | float) -> float:
-    """Return a number of seconds.
-
-    >>> seconds("0.5")
-    0.5
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise click.BadParameter(f"it must be a number of seconds, at least 0, not {text!r}")
-    return number
-
-
-class LockCommand(click.Command):
-    """A command whose options may stand before or after NAME, but not in COMMAND.
-
-    In `bloomlock lock logs grep -n error` the -n is grep's.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the options first."""
-        ctx.allow_interspersed_args = False
-        options, operands = self._split(ctx, args)
-        more, command = self._split(ctx, operands[1:])
-        return super().parse_args(ctx, [*options, *more, "--", *operands[:1], *command])
-
-    def _split(self, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the options at the beginning, and the rest."""
-        params = self.get_params(ctx)
-        options = [param for param in params if param.param_type_name == "option"]
-        only_options = click.Command(None, params=options, add_help_option=False)
-        _, rest, _ = only_options.make_parser(ctx).parse_args(list(args))
-        first = list(args[: len(args) - len(rest)])
-        return first[:-1] if first[-1:] == ["--"] else first, rest
 
 
 @click.command(
     "lock",
-    cls=LockCommand,
+    cls=ChildCommand,
     epilog=examples(
         "bloomlock lock backup -n -- rsync -a /srv/ backup:/srv/",
         "bloomlock lock deploy --timeout 60 -E 99 make deploy",
@@ -176,35 +134,22 @@ class Job(NamedTuple):
     verbose: bool
 
 
-class Outcome(NamedTuple):
-    """The exit status, and the signal that stopped the wait, or the command and this process."""
-
-    status: int
-    signal: int | None = None
-
-
-class _Holding:
-    """One run. In an event loop, because there no signal strikes in the middle of a step."""
+class _Holding(Supervisor):
+    """One run."""
 
     def __init__(self, job: Job, program: str) -> None:
+        super().__init__()
         self._job = job
         self._program = program
         self._lock = _make_lock(job)
-        self._waiting: asyncio.Task[Any] | None = None
-        self._child: Child | None = None
-        self._received: list[int] = []
 
     async def run(self) -> Outcome:
         """Do all of it."""
-        loop = asyncio.get_running_loop()
-        for number in _FORWARDED:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a background job
-                loop.add_signal_handler(number, self._receive, number)
-        loop.add_signal_handler(signal.SIGCHLD, self._look)
+        self.handle_signals()
         try:
             obtained = await self._acquire()
-            if self._received:
-                return Outcome(SIGNAL_STATUS + self._received[0], self._received[0])
+            if self.received:
+                return Outcome(SIGNAL_STATUS + self.received[0], self.received[0])
             return await self._run_child() if obtained else Outcome(self._job.conflict)
         finally:
             await self._lock.close()
@@ -212,19 +157,12 @@ class _Holding:
     async def _acquire(self) -> bool:
         """Wait for the lock; a signal ends the wait, and leaves nothing behind on the server."""
         start = time.monotonic()
-        obtained = False
-        self._waiting = asyncio.current_task()
-        try:
-            if self._job.timeout == 0:
-                obtained = await self._lock.acquire(blocking=False)
-            else:
-                obtained = await self._lock.acquire(timeout=self._job.timeout or -1)
-        except asyncio.CancelledError:
-            if not self._received:
-                raise
-        finally:
-            self._waiting = None
-        if obtained and self._received:
+        if self._job.timeout == 0:
+            acquiring = self._lock.acquire(blocking=False)
+        else:
+            acquiring = self._lock.acquire(timeout=self._job.timeout or -1)
+        obtained = bool(await self.until_signal(acquiring))
+        if obtained and self.received:
             await self._release()
         elif self._job.verbose:
             what = f"obtained, fence {self._lock.fence}," if obtained else "not obtained"
@@ -237,13 +175,13 @@ class _Holding:
             # The lock is not renewed when the guard acts: others may have it after 2/3 of the ttl.
             grace = min(self._job.grace, self._job.ttl / 2)
             child = Child(self._program, self._job.command, self._environment(), grace)
-            self._child = child
+            self.child = child
             lost = await self._watch(child)
         finally:
             held = await self._release()
         if lost or not held:
             return Outcome(LOST)  # the log says why
-        return Outcome(child.status, child.killer if child.killer in self._received else None)
+        return self.outcome_of(child)
 
     async def _watch(self, child: Child) -> bool:
         """Wait for the end of the command; end it if the lock is lost, and return True then."""
@@ -275,21 +213,6 @@ class _Holding:
         if self._lock.fence is not None:
             environment[FENCE] = str(self._lock.fence)
         return environment
-
-    def _receive(self, number: int) -> None:
-        self._received.append(number)
-        if self._child is not None:
-            self._child.forward(number)
-        elif self._waiting is None:
-            return
-        elif self._received == [number]:
-            self._waiting.cancel()
-        else:
-            die(number)  # the second signal: not even the server is waited for
-
-    def _look(self) -> None:
-        if self._child is not None:
-            self._child.look()
 
 
 def _make_lock(job: Job) -> AsyncLock:

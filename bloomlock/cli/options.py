@@ -226,6 +226,12 @@ class FilterOptions:
         except bloomlock.FilterMismatchError:
             return self._open_as_it_is(name)
 
+    async def open_async(self, name: str) -> bloomlock.AsyncBloomFilter:
+        """Open a filter that `create_or_open` has created or opened."""
+        policies = self._policies()
+        key = None if self.random_key else self.key
+        return await bloomlock.AsyncBloomFilter.open(name, client=self.url, key=key, **policies)
+
     def create(self, name: str) -> bloomlock.BloomFilter:
         """Create the filter, or attach to one that has all these parameters."""
         return bloomlock.BloomFilter(

@@ -1,0 +1,193 @@
+"""`bloomlock once`: which commands run, whose exit status it gives, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from cli_process import PATIENCE, answer, children_of, send
+from servers import exists, wait_until
+
+from bloomlock import BloomFilter, ClaimState
+from bloomlock.keys import ClaimKeys, FilterKeys
+
+NOWHERE = "unix:///nowhere/at/all.sock"
+
+
+@pytest.fixture
+def done(name, valkey):
+    """The filter of the keys that are done."""
+    with BloomFilter(name, 1_000_000, client=valkey) as made:
+        yield made
+
+
+def refuse(ended, status, *parts):
+    message = ended.stderr.decode()
+    assert (ended.returncode, ended.stdout) == (status, b"")
+    assert message.startswith("bloomlock: ")
+    assert message.count("\n") == 1
+    for part in parts:
+        assert part in message
+
+
+def test_a_command_runs_once_for_each_key(run, name, valkey):
+    assert run("once", name, "a", "--", "echo", "ran") == (0, b"ran\n", b"")
+    assert run("once", name, "a", "--", "echo", "ran") == (0, b"", b"")
+    assert run("once", name, "b", "echo", "-n", "ran") == (0, b"ran", b"")
+    with BloomFilter.open(name, client=valkey) as done:
+        assert done.exists_many(["a", "b", "c"]) == [True, True, False]
+        assert done.info().claims.committed == 2
+
+
+@pytest.mark.parametrize("code", ["exit 3", "exit 255", "kill -TERM $$", "kill -KILL $$"])
+def test_a_command_that_fails_runs_again(run, name, done, code):
+    status = {"exit 3": 3, "exit 255": 255, "kill -TERM $$": 143, "kill -KILL $$": 137}[code]
+    words = ("once", name, "a", "--max-attempts", "2", "--")
+    assert run(*words, "sh", "-c", code) == (status, b"", b"")
+    [failed] = done.failed()
+    said = {143: "ended by SIGTERM", 137: "ended by SIGKILL"}.get(status, f"exit status {status}")
+    assert (failed.item, failed.error, failed.attempts) == (b"a", said, 1)
+    assert run(*words, "echo", "ran") == (0, b"ran\n", b"")
+    assert not done.failed()
+
+
+def test_a_key_that_failed_too_often(run, name, done):
+    words = ("once", name, "a", "--max-attempts", "1")
+    assert run(*words, "false").returncode == 1
+    assert run(*words, "echo", "ran") == (1, b"", b"")
+    assert run(*words, "-v", "--failed-exit-code", "9", "true").returncode == 9
+    done.retry_failed(["a"])
+    assert run(*words, "echo", "ran") == (0, b"ran\n", b"")
+
+
+def test_exit_codes_of_those_who_come_second(run, name, done):
+    held = done.claim("a")
+    refuse(run("once", "-v", name, "a", "true"), 75, "'a' is worked on; its lease ends in")
+    assert run("once", name, "a", "--busy-exit-code", "4", "--", "echo") == (4, b"", b"")
+    assert run("once", name, "a", "--wait", "0.1", "echo") == (75, b"", b"")
+    held.commit()
+    assert run("once", name, "a", "echo") == (0, b"", b"")
+    refuse(run("once", name, "a", "-v", "--done-exit-code", "3", "echo"), 3, "'a' was done before")
+
+
+def test_one_waits_for_the_other(start, name, done):
+    first = start("once", name, "a", "sh", "-c", "echo on; read answer")
+    assert answer(first) == b"on\n"
+    assert done.claim("a").state is ClaimState.BUSY
+    second = start("once", "--wait", "600", "--done-exit-code", "5", name, "a", "echo", "ran")
+    waiting = ClaimKeys.of(FilterKeys(name).bits(0)).waiting
+    wait_until(lambda: done._client.hlen(waiting))
+    send(first, b"\n")
+    assert (first.wait(PATIENCE), second.wait(PATIENCE)) == (0, 5)
+    assert second.stdout.read() == b""
+
+
+def test_what_the_command_finds(run, name):
+    script = "echo $BLOOMLOCK_ONCE_NAME $BLOOMLOCK_ONCE_KEY $BLOOMLOCK_FENCE"
+    lines = [run("once", name, key, "sh", "-c", script).stdout.decode().split() for key in "ab"]
+    assert [line[:2] for line in lines] == [[name, "a"], [name, "b"]]
+    assert 0 < int(lines[0][2]) < int(lines[1][2])
+
+
+def test_the_lease_is_renewed_while_the_command_runs(start, name, r, done):
+    words = ("once", "--ttl", "0.6", name, "a", "--", "sh", "-c", "echo on; read answer")
+    process = start(*words)
+    assert answer(process) == b"on\n"
+    key = ClaimKeys.of(FilterKeys(name).bits(0)).claims
+    [(_, ends)] = r.zrange(key, 0, 0, withscores=True)
+    wait_until(lambda: r.zrange(key, 0, 0, withscores=True)[0][1] > ends + 1500)
+    send(process, b"\n")
+    assert process.wait(PATIENCE) == 0
+    assert done.exists("a")
+
+
+def test_bloomlock_is_killed(start, run, name, done):
+    """The command is ended, and who comes after the lease runs it again."""
+    words = ("once", "--ttl", "2", name, "a", "--", "sh", "-c", "echo $$; read answer")
+    process = start(*words)
+    command = int(answer(process))
+    children = children_of(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(PATIENCE)
+    for pid in {command, *children}:
+        wait_until(lambda pid=pid: not exists(pid))
+    assert not done.exists("a")
+    assert run("once", name, "a", "--wait", "600", "--", "echo", "ran") == (0, b"ran\n", b"")
+    assert run("once", name, "a", "echo", "ran") == (0, b"", b"")
+    counts = done.info().claims
+    assert (counts.claimed, counts.expired, counts.committed) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_gives_the_key_back(start, name, done, number):
+    words = ("once", "--max-attempts", "3", name, "a", "sh", "-c", "echo on; read answer")
+    process = start(*words, start_new_session=True)
+    assert answer(process) == b"on\n"
+    process.send_signal(number)
+    assert process.wait(PATIENCE) == -number
+    assert not done.failed(), "it is no fault of the work"
+    assert done.claim("a").state is ClaimState.NEW
+
+
+def test_a_signal_ends_the_wait(start, name, done):
+    held = done.claim("a")
+    process = start("once", "--wait", "600", name, "a", "echo", "ran")
+    waiting = ClaimKeys.of(FilterKeys(name).bits(0)).waiting
+    wait_until(lambda: done._client.hlen(waiting))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == -signal.SIGTERM
+    assert process.stdout.read() == b""
+    held.check()
+
+
+def test_a_command_whose_claim_another_has(start, name, r, done):
+    process = start("once", name, "a", "--", "sh", "-c", "echo on; read answer")
+    assert answer(process) == b"on\n"
+    key = ClaimKeys.of(FilterKeys(name).bits(0)).claims
+    r.zadd(key, {r.zrange(key, 0, 0)[0]: 1})
+    assert done.claim("a").state is ClaimState.NEW
+    send(process, b"\n")
+    assert process.wait(PATIENCE) == 75
+    assert b"another worker claimed the item since" in process.stderr.read()
+
+
+def test_the_options_of_the_filter(run, name, valkey):
+    words = ("once", name, "a", "--capacity", "5000", "--error-rate", "0.001", "true")
+    assert run(*words).returncode == 0
+    with BloomFilter.open(name, client=valkey) as done:
+        assert (done.capacity, done.error_rate) == (5000, 0.001)
+    refuse(run("once", name, "b", "--capacity", "6000", "true"), 2, "stored 5000, asked 6000")
+    refuse(run("once", name, "b", "--strategy", "pipeline", "true"), 2, "for claims, not 'pipel")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["n", "k"], "Missing argument 'COMMAND...'"),
+        (["n"], "Missing argument 'KEY'"),
+        (["--ttl", "0", "n", "k", "true"], "--ttl must be above 0 seconds"),
+        (["--ttl", "long", "n", "k", "true"], "at least 0, not 'long'"),
+        (["--wait", "-1", "n", "k", "true"], "--wait': it must be a number of seconds"),
+        (["--max-attempts", "0", "n", "k", "true"], "'--max-attempts': 0 is not in the range"),
+        (["--done-exit-code", "256", "n", "k", "true"], "256"),
+        (["n", "k", "--nonsense", "--", "true"], "--nonsense"),
+        (["", "k", "true"], "name must be a text"),
+    ],
+)
+def test_bad_input(run, words, part):
+    refuse(run("once", "--url", NOWHERE, *words), 2, part)
+
+
+def test_a_command_that_is_not_there_is_found_out_first(run):
+    words = ("once", "--url", NOWHERE, "n", "k")
+    refuse(run(*words, "no-such-command"), 127, "cannot run 'no-such-command': command not found")
+    refuse(run(*words, "true"), 2, f"no Redis server answers at {NOWHERE}")
+
+
+def test_a_command_that_cannot_be_started_gives_the_key_back(run, name, tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_text("#!/nowhere/at/all\n")
+    broken.chmod(0o755)
+    refuse(run("once", name, "a", str(broken)), 127, f"cannot run '{broken}': No such file")
+    assert run("once", name, "a", "echo", "ran") == (0, b"ran\n", b"")
