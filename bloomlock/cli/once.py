@@ -183,7 +183,7 @@ class _Work(Supervisor):
         outcome = self.outcome_of(self.child)
         if outcome.status == 0:
             return await self._commit(claim, outcome)
-        # What this process was told to end is no fault of the work.
+        # A signal to this process is no fault of the work.
         await self._abandon(claim, None if outcome.signal else self._error_of(self.child))
         return outcome
 
