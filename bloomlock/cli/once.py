@@ -112,7 +112,7 @@ def once_command(name: str, key_of_work: str, command: tuple[str, ...], **rest: 
     options = FilterOptions(**rest)
     # Every parameter is looked at, and the filter created, before anything is claimed.
     options.create_or_open(name).close()
-    outcome = asyncio.run(_Work(job, program).run(options))
+    outcome = asyncio.run(_Claiming(job, program).run(options))
     if outcome.signal is not None:
         raise Stopped(outcome.signal)
     return outcome.status
@@ -133,7 +133,7 @@ class Job(NamedTuple):
     verbose: bool
 
 
-class _Work(Supervisor):
+class _Claiming(Supervisor):
     """One run."""
 
     def __init__(self, job: Job, program: str) -> None:
