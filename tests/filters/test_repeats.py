@@ -7,6 +7,8 @@ import redis
 from strategies import STRATEGIES
 
 from bloomlock import BloomFilter
+from bloomlock.effects import EXEC, ConnectionLost, Request
+from bloomlock.filters import answers
 
 BATCH = ["a", "b", b"a", "a", "ä", "c", "ä".encode(), *["b"] * 500]
 
@@ -20,6 +22,27 @@ def test_the_first_of_each_is_new(client, strategy):
     assert made.add_many(BATCH, route="items") == [False] * len(BATCH)
     asked = ["no", *BATCH, "no"]
     assert made.exists_many(asked, route="items") == [False, *[True] * len(BATCH), False]
+
+
+@pytest.mark.parametrize("route", ["items", "bitmap"])
+@pytest.mark.parametrize("strategy", ["atomic", "native"])
+def test_of_a_repeated_item_whose_reply_was_lost_one_is_new(client, strategy, route):
+    route = "items" if strategy == "native" else route
+    made = BloomFilter("x", 1000, client=client, strategy=strategy, on_unknown="new")
+    core = answers.add_many(made._state, ["a", "b", "a"] * 30, route)
+    step = next(core)
+    while True:
+        # MULTI and EXEC alone ask whether the server takes transactions.
+        empty = isinstance(step, Request) and len(step.commands) == 2 and step.commands[-1] == EXEC
+        try:
+            if empty:
+                step = core.send([b"OK", []])
+            else:
+                lost = ConnectionLost(redis.ConnectionError("lost"), sent=True, replies=[])
+                step = core.throw(lost)
+        except StopIteration as stop:
+            assert stop.value == [True, True, *[False] * 88]
+            break
 
 
 def test_a_repeat_costs_the_server_nothing(client):

@@ -24,6 +24,7 @@ from bloomlock import (
     OutcomeUnknownError,
 )
 from bloomlock.effects import ConnectionLost, Parallel, Pause, Pipeline, Request, deliver
+from bloomlock.filters import answers
 from bloomlock.parallel import in_parallel, outcomes_of, writes_of
 
 SEED = random.randrange(2**32)
@@ -215,6 +216,45 @@ def test_an_update_sends_again_only_what_is_unknown(r, proxy, through, verdict):
         calls = r.info("commandstats")["cmdstat_bitfield"]["calls"]
         assert calls == (16 if verdict == "before" else 17)
         assert all(made.exists_many(items))
+
+
+@pytest.mark.parametrize("count", [5, 100])
+@pytest.mark.parametrize("sent", [True, False])
+def test_the_shard_whose_reply_was_lost_is_asked_again_only_if_it_was_not_sent(r, sent, count):
+    made = BloomFilter("x", 100_000, client=r, shards=16)
+    core = answers.add_many(made._state, ITEMS[:count], "items")
+    asked = next(core)
+    assert isinstance(asked, Parallel)
+    outcomes = made._runtime.ask_all(asked.requests)
+    missed = asked.requests[1].key
+    lost = ConnectionLost(redis.ConnectionError("lost"), sent=sent, replies=[])
+    unknown = {i for i in ITEMS[:count] if key_of(made, i) == missed}
+    again = []
+    with pytest.raises((OutcomeUnknownError, StopIteration)) as ended:
+        step = core.send([*outcomes[:1], lost, *outcomes[2:]])
+        while True:
+            if isinstance(step, Pause):
+                step = core.send(None)
+                continue
+            requests = step.requests if isinstance(step, Parallel) else [step]
+            again += [one.key for one in requests]
+            outcomes = made._runtime.ask_all(requests)
+            step = core.send(outcomes if isinstance(step, Parallel) else outcomes[0])
+    if sent:
+        assert not again
+        known = ended.value.results
+        known += [None] * (count - len(known))
+        expected = [None if i in unknown else True for i in ITEMS[:count]]
+        assert known == expected
+    else:
+        assert again == [missed]
+        # The shard had the items already: here the reply was taken from it for nothing.
+        assert ended.value.value == [i not in unknown for i in ITEMS[:count]]
+
+
+def key_of(made, item):
+    view = made._state.view
+    return view.shards[view.hasher.locate(item.encode())[0]].key
 
 
 @pytest.mark.parametrize("count", [16, 100])
