@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
     from .filters.open_claims import OpenClaim
+    from .idempotency.consumers import ACK, RETRY, Action, Consumed, async_consume, consume
     from .idempotency.once import once
     from .locks.async_lock import (
         AsyncFairLock,
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ACK",
+    "RETRY",
+    "Action",
     "AsyncBloomFilter",
     "AsyncClaim",
     "AsyncFairLock",
@@ -77,6 +81,7 @@ __all__ = [
     "ClaimLostError",
     "ClaimState",
     "ConfigurationError",
+    "Consumed",
     "Duplicate",
     "FailedItem",
     "FailedTooOften",
@@ -104,8 +109,10 @@ __all__ = [
     "Redlock",
     "ReentrantLock",
     "ServerError",
+    "async_consume",
     "async_delete_filter",
     "async_list_filters",
+    "consume",
     "delete_filter",
     "list_filters",
     "once",
@@ -113,6 +120,9 @@ __all__ = [
 
 # Imported at their first use (PEP 562): redis-py takes most of the time, filters more than locks.
 _MODULES = {
+    "ACK": ".idempotency.consumers",
+    "RETRY": ".idempotency.consumers",
+    "Action": ".idempotency.consumers",
     "AsyncBloomFilter": ".filters.async_bloom",
     "AsyncClaim": ".filters.claim",
     "AsyncFairLock": ".locks.async_lock",
@@ -130,6 +140,7 @@ _MODULES = {
     "ClaimLostError": ".errors",
     "ClaimState": ".filters.claim_session",
     "ConfigurationError": ".errors",
+    "Consumed": ".idempotency.consumers",
     "Duplicate": ".errors",
     "FailedItem": ".filters.failed",
     "FailedTooOften": ".errors",
@@ -158,8 +169,10 @@ _MODULES = {
     "ReentrantLock": ".locks.lock",
     "ServerError": ".errors",
     "__speed__": ".compiled",
+    "async_consume": ".idempotency.consumers",
     "async_delete_filter": ".filters.catalog",
     "async_list_filters": ".filters.catalog",
+    "consume": ".idempotency.consumers",
     "delete_filter": ".filters.catalog",
     "list_filters": ".filters.catalog",
     "once": ".idempotency.once",

@@ -14,10 +14,11 @@ from bloomlock.strategies import STRATEGIES
 README = pages.read("README.md")
 FILTER = pages.read("docs/filter.md")
 CLAIMS = pages.read("docs/claims.md")
+ONCE = pages.read("docs/once.md")
 DOCS = sorted(path.name for path in (pages.ROOT / "docs").glob("*.md"))
 PARTS = {
     f"{page}-{title}": blocks
-    for page, text in (("README", README), ("filter", FILTER), ("claims", CLAIMS))
+    for page, text in (("README", README), ("filter", FILTER), ("claims", CLAIMS), ("once", ONCE))
     for title, blocks in pages.sections(text)
 }
 
