@@ -113,7 +113,7 @@ def plain(answer):
         case Granted():
             return ("granted", answer.waiters)
         case Busy():
-            return ("busy", answer.position)
+            return ("busy", answer.is_heard)
         case _:
             return answer
 
