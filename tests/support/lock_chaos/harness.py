@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 KEYS = LockKeys.of(NAME)
 NO_SCRIPTS = {"user": ["default", "on", "nopass", "~*", "&*", "+@all", "-eval", "-evalsha"]}
 """Configuration of a server that runs no scripts."""
+DISTURBED = 300.0
+"""Seconds in which workers are done though each wipe of a busy server costs them what they did."""
 SLICE = 2.0
 """Seconds by which a grant to a waiter outlives its lease."""
 
@@ -120,9 +122,9 @@ class Chaos:
 
     def every(self, shortest: float, longest: float) -> Iterator[None]:
         """Yield again and again after a random pause in seconds, while anybody is busy."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + DISTURBED
         while self.busy():
-            assert time.monotonic() < deadline, f"still busy after {PATIENCE:.0f} s"
+            assert time.monotonic() < deadline, f"still busy after {DISTURBED:.0f} s"
             yield
             time.sleep(self.random.uniform(shortest, longest))
 
