@@ -252,7 +252,6 @@ class LockSession:
         self._runtime: AnyRuntime
         self._lease_ms = options.lease_ms
         self._crowded = False
-        self._heard = b""
 
     def attach(self, runtime: AnyRuntime, watcher: Watcher) -> None:
         """Set the runtime that carries out commands, and the watchdog."""
@@ -311,9 +310,7 @@ class LockSession:
             )
 
     def _attempt(self, request: AcquireRequest, until: float | None) -> Attempt:
-        return Attempt(
-            self.steps, request, until, boot_clock, crowded=self._crowded, heard=self._heard
-        )
+        return Attempt(self.steps, request, until, boot_clock, crowded=self._crowded)
 
     def acquire(self, attempt: Attempt, owner: object) -> Core[bool]:
         """Carry an attempt out; `attempt.leave` must be run if this does not end."""
@@ -322,7 +319,6 @@ class LockSession:
         now = boot_clock()
         # A client that had to wait will have to again, and one that leaves others waiting.
         self._crowded = bool(attempt.request.channel) or got is None or got.grant.waiters
-        self._heard = attempt.heard
         if got is None:
             self.events.report(LockEvent("timeout", self.name, None, now - began))
             return False

@@ -10,9 +10,6 @@ and tests/runtime/test_redispy.py holds each to what a real server does with it.
 from __future__ import annotations
 
 import os
-import socket
-import struct
-import sys
 import threading
 from functools import partial
 from operator import methodcaller
@@ -33,6 +30,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable, Mapping
 
 Connection: TypeAlias = Any
@@ -45,11 +43,6 @@ LONGEST_LINE = 64
 SHORTEST_READ_S = 0.001
 NO_RETRY = Retry(NoBackoff(), 0)
 MESSAGE_BUFFER = 4096
-SMALL_PART = 65_536
-"""Bytes; a larger part is not likely to be taken at once."""
-_PLAIN_SOCKET = socket.socket if os.name == "posix" else None
-_HAS_TIMED_READS = sys.platform == "linux"
-"""Whether a read that blocks ends by SO_RCVTIMEO, whose value is a pair of longs."""
 
 # Connections for threads.
 
@@ -75,13 +68,8 @@ def _is_direct(connection: Connection) -> bool:
 
 
 def _read_reply(connection: Connection) -> Any:
-    # Without calls of functions here: each reply goes through this.
     parser = connection._parser  # noqa: SLF001 - there is no public way
-    if (
-        type(parser) is not _HiredisParser
-        or type(connection) not in _OWN_CLASSES
-        or connection.health_check_interval
-    ):
+    if type(parser) is not _HiredisParser or not _is_direct(connection):
         return _read_by_redis_py(connection)
     reader: Any = parser._reader  # noqa: SLF001
     sock = connection._sock  # noqa: SLF001
@@ -165,10 +153,7 @@ def send(connection: Connection, *data: bytes | memoryview) -> None:
         return
     try:
         for part in data:
-            # Nearly always there is room for all of it: then nothing is to be waited for first.
-            taken = _write(sock, part) if len(part) < SMALL_PART else 0
-            if taken < len(part):
-                sock.sendall(part[taken:])
+            sock.sendall(part)
     except TimeoutError as error:
         connection.disconnect()
         raise RedisTimeoutError("Timeout writing to socket") from error
@@ -180,16 +165,6 @@ def send(connection: Connection, *data: bytes | memoryview) -> None:
     except BaseException:
         connection.disconnect()
         raise
-
-
-def _write(sock: socket.socket, data: bytes | memoryview) -> int:
-    """Write what a plain socket takes at once, without the call of poll that `send` makes first."""
-    if type(sock) is not _PLAIN_SOCKET:
-        return 0
-    try:
-        return os.write(sock.fileno(), data)
-    except BlockingIOError:
-        return 0
 
 
 def receive(connection: Connection, count: int, room: memoryview, replies: list[Any]) -> None:
@@ -235,7 +210,7 @@ def receive(connection: Connection, count: int, room: memoryview, replies: list[
 def _receive(sock: socket.socket, room: memoryview | bytearray) -> int:
     try:
         received = sock.recv_into(room)
-    except (TimeoutError, BlockingIOError):
+    except TimeoutError:
         raise RedisTimeoutError("Timeout reading from socket") from None
     except OSError as error:
         raise RedisConnectionError(f"Error while reading from socket: {error.args}") from error
@@ -305,16 +280,9 @@ def may_be_kept(connection: Connection) -> bool:
 def set_read_timeout(connection: Connection, seconds: float) -> None:
     """Let a read of an open connection raise TimeoutError after `seconds`.
 
-    By the socket itself: `can_read` takes four system calls a message, and a time limit of Python's
-    own one more than a read that blocks.
+    By the socket itself: `can_read` takes four system calls a message.
     """
-    sock = connection._sock  # noqa: SLF001 - there is no public way
-    if type(sock) is _PLAIN_SOCKET and _HAS_TIMED_READS:
-        whole, part = divmod(round(seconds * 1e6), 1_000_000)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, part))
-        sock.settimeout(None)
-    else:
-        sock.settimeout(seconds)
+    connection._sock.settimeout(seconds)  # noqa: SLF001 - there is no public way
 
 
 def close_quietly(connection: Connection) -> None:

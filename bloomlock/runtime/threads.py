@@ -255,16 +255,11 @@ class Threads:
             listener.close()
 
     def _request(self, request: Request) -> Replies:
-        commands = request.commands
-        pool = self.client.connection_pool if self._cluster is None else self._source(request.key)
-        lease = self._take_idle(pool) or self._take(pool)
-        replies = self._exchange(lease, commands, request.room)
-        if commands[-1] == EXEC:
-            self._end(lease, commands, replies)
-        else:
-            self._give_back(lease)
+        lease = self._take(self._source(request.key))
+        replies = self._exchange(lease, request.commands, request.room)
+        self._end(lease, request.commands, replies)
         if self._cluster is not None:
-            self._follow(request.key, commands, replies)
+            self._follow(request.key, request.commands, replies)
         return replies
 
     def _request_on(self, lease: Lease | None, request: Request) -> tuple[Replies, Lease | None]:

@@ -1,6 +1,20 @@
--- What scripts that grant a lock share; see lock_open.lua, which is put before it.
+-- What the lock scripts share; put before each of them. The rules stand in
+-- bloomlock/locks/protocol/model.py, under the same names.
+-- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
+-- Commands are what a script costs, and then functions that are made and not called. A command
+-- gets whole numbers below 2^53 digit for digit.
+local LIVENESS_MS = 6000
+local FENCE_LIFE_MS = 60000
+local SHARED = string.byte('=')
+
+local call = redis.call
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+
 -- The value of the lock, or false; holders whose lease is over, or whose lock is gone, are dropped.
-local function forget(value)
+local function forget()
+    local value = call('GET', KEYS[1])
     if not value or string.byte(value) ~= SHARED then
         return value
     end
@@ -26,8 +40,7 @@ end
 local function set_lease(value, token, group, lease_ms, is_new)
     if group == '' then
         if value ~= token then
-            -- With GET it fails where the key is something else than a string.
-            call('SET', KEYS[1], token, 'PX', lease_ms, 'GET')
+            call('SET', KEYS[1], token, 'PX', lease_ms)
         elseif is_new or call('PTTL', KEYS[1]) < lease_ms then
             -- Not SET: a server without memory refuses that, and would take the lock from its holder.
             call('PEXPIRE', KEYS[1], lease_ms)
@@ -40,7 +53,7 @@ local function set_lease(value, token, group, lease_ms, is_new)
     local before_ms = not is_new and call('ZSCORE', KEYS[2], token) or 0
     call('ZADD', KEYS[2], math.max(now_ms + lease_ms, before_ms), token)
     local last = call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-    call('SET', KEYS[1], '=' .. group, 'PXAT', last[2], 'GET')
+    call('SET', KEYS[1], '=' .. group, 'PXAT', last[2])
     call('PEXPIREAT', KEYS[2], last[2])
 end
 
@@ -55,6 +68,15 @@ local function hold(value, token, group, lease_ms, waiters)
         call('SET', KEYS[5], fence, 'PX', life_ms)
     end
     return {1, fence, waiters}
+end
+
+-- Whether a message on a channel reaches a client: '-' is the channel of those who look.
+local function hears(channel)
+    if channel == '-' then
+        return true
+    end
+    local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
+    return reply.err ~= nil or reply[2] ~= 0
 end
 
 local function leave(record)

@@ -1,9 +1,9 @@
 -- Give up a hold, leave the queue, hand the lock on.
--- KEYS: see lock_open.lua
+-- KEYS: see lock_common.lua
 -- ARGV: 1 group (empty: exclusive), 2 token, 3 its record in the queue (empty: it has none)
 -- Reply: 1 if the lock was held, else 0
 local group, token, record = ARGV[1], ARGV[2], ARGV[3]
-local value = forget(call('GET', KEYS[1]))
+local value = forget()
 local held = holds(value, token, group)
 if record ~= '' then
     leave(record)
@@ -17,7 +17,7 @@ if held and group == '' then
 end
 if held then
     call('ZREM', KEYS[2], token)
-    value = forget(value)
+    value = forget()
 end
 promote(value, '')
 return held and 1 or 0

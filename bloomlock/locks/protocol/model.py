@@ -48,8 +48,6 @@ class AcquireRequest(NamedTuple):
         channel: Where to announce a grant; empty: not willing to wait.
         provisional_lease_ms: The lease of a grant that has to be announced; 0: `lease_ms`. A waiter
             that renews keeps others waiting for no longer than this if it died in the queue.
-        is_heard: Whether the channel was heard where this lock is, when the client asked last; then
-            a newcomer's is not looked at.
     """
 
     token: bytes
@@ -58,14 +56,11 @@ class AcquireRequest(NamedTuple):
     may_join: bool = False
     channel: bytes = b""
     provisional_lease_ms: int = 0
-    is_heard: bool = False
 
-    def listening(self, channel: bytes, *, is_heard: bool = False) -> AcquireRequest:
+    def listening(self, channel: bytes) -> AcquireRequest:
         """Return the same request with a channel."""
-        token, lease_ms, group, may_join, _, provisional_lease_ms, _ = self
-        return AcquireRequest(
-            token, lease_ms, group, may_join, channel, provisional_lease_ms, is_heard
-        )
+        token, lease_ms, group, may_join, _, provisional_lease_ms = self
+        return AcquireRequest(token, lease_ms, group, may_join, channel, provisional_lease_ms)
 
     @property
     def granted_ms(self) -> int:
@@ -133,13 +128,13 @@ class Busy(NamedTuple):
 
     Attributes:
         remaining_ms: What is left of the holder's lease; negative: it has none.
-        is_heard: Whether who asked is in the queue and its channel is heard, as far as is known.
+        position: How many wait before who asked; -1: not in the queue.
         fence: Every later grant has a higher one. A grant that is announced with no higher one
             was made before this answer, and is over: the holder had been stopped for so long.
     """
 
     remaining_ms: int
-    is_heard: bool
+    position: int
     fence: int
 
 
@@ -170,15 +165,6 @@ def read_payload(payload: bytes) -> tuple[bytes, Granted]:
     """
     token, fence, waiters = payload.split(b" ")
     return token, Granted(int(fence), waiters == b"1")
-
-
-def fence_of(payload: bytes) -> int:
-    """Return the fence of the grant that a message announces.
-
-    >>> fence_of(Announcement(b"c1", b"t1", Granted(7, True)).payload)
-    7
-    """
-    return int(payload.split(b" ")[1])
 
 
 @dataclass
@@ -226,7 +212,8 @@ def acquire(
         state, request, is_behind=is_behind
     ):
         return _hold(state, now_us, request.token, request.lease_ms, request.group)
-    is_heard = bool(request.channel) and _enqueue(state, now_us, request, hears)
+    if request.channel:
+        _enqueue(state, now_us, request.record, is_heard=_is_heard(request.channel, hears))
 
     def note(announcement: Announcement) -> None:
         granted[announcement.token] = announcement.grant
@@ -241,10 +228,12 @@ def acquire(
             return granted[request.token]
         if not request.channel and _available(state, request, is_behind=is_behind):
             return _hold(state, now_us, request.token, request.lease_ms, request.group)
+    order = state.in_order()
+    position = order.index(request.record) if request.record in order else -1
     endless = state.value is None or state.expires_ms == NEVER_MS
     remaining_ms = -1 if endless else state.expires_ms - now_us // 1000
     # The next grant may be made in this very microsecond.
-    return Busy(remaining_ms, is_heard, max(state.fence, now_us - 1))
+    return Busy(remaining_ms, position, max(state.fence, now_us - 1))
 
 
 def release(
@@ -347,12 +336,9 @@ def _hold(state: LockState, now_us: int, token: bytes, lease_ms: int, group: byt
     return Granted(state.fence, bool(state.queue))
 
 
-def _enqueue(state: LockState, now_us: int, request: AcquireRequest, hears: Hears) -> bool:
-    """Put who asks into the queue, or note that it came back; return whether it is heard."""
-    record, until_ms = request.record, now_us // 1000 + LIVENESS_MS
-    is_new = record not in state.queue
-    is_heard = (is_new and request.is_heard) or _is_heard(request.channel, hears)
-    if not is_new:
+def _enqueue(state: LockState, now_us: int, record: bytes, *, is_heard: bool) -> None:
+    until_ms = now_us // 1000 + LIVENESS_MS
+    if record in state.queue:
         state.alive[record] = until_ms
         if is_heard:
             state.alive.pop(deaf(record), None)
@@ -361,7 +347,6 @@ def _enqueue(state: LockState, now_us: int, request: AcquireRequest, hears: Hear
         state.queue[record] = max([now_us, *(ticket + 1 for ticket in state.queue.values())])
     if not is_heard:
         state.alive[deaf(record)] = until_ms
-    return is_heard
 
 
 def _is_alive(state: LockState, now_us: int, record: bytes) -> bool:

@@ -105,7 +105,7 @@ class Change(Generic[Q, R]):
     """A rule of model.py as a step: the script that equals it, or itself under WATCH.
 
     Args:
-        names: Of the files of the script, after that with which each begins.
+        name: Of the script.
         constant: Returns the first arguments of the script, which are the same from one request
             of a lock to the next.
         varying: Returns the others.
@@ -119,14 +119,15 @@ class Change(Generic[Q, R]):
 
     def __init__(
         self,
-        *names: str,
+        name: str,
+        *,
         constant: Callable[[Q], tuple[bytes | int, ...]],
         varying: Callable[[Q], tuple[bytes, ...]],
         read: Callable[[Any], R],
         transition: Callable[[LockState, int, Q, Announce, Hears], R],
         channel: Callable[[Q], bytes | None],
     ) -> None:
-        self.script = Script("lock_open", *names)
+        self.script = Script("lock_common", name)
         self.ways: tuple[Way[Call[Q], Answer[R]], ...] = (
             Way(
                 SCRIPTS,
@@ -153,10 +154,8 @@ class Change(Generic[Q, R]):
     def by_digest(self, call: Call[Q]) -> bytes:
         """Return the command that runs the script by its digest."""
         varying = self._varying(call.request)
-        command = self._opening(call.keys, self._constant(call.request), len(varying))
-        for word in varying:
-            command += b"$%d\r\n%b\r\n" % (len(word), word)
-        return command
+        opening = self._opening(call.keys, self._constant(call.request), len(varying))
+        return opening + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in varying])
 
     def _request(self, call: Call[Q]) -> tuple[Request, bool]:
         commands = [self.by_digest(call)]
@@ -258,27 +257,19 @@ def _answer_of(replies: Replies, read: Callable[[Any], R]) -> Answer[R] | Except
 
 def _read_acquire(reply: Any) -> Granted | Busy:
     if reply[0]:
-        return Granted(reply[1], bool(reply[2]))
-    return Busy(reply[1], bool(reply[2]), reply[3])
+        return Granted(int(reply[1]), bool(reply[2]))
+    return Busy(reply[1], reply[2], int(reply[3]))
 
 
 ACQUIRE: Change[AcquireRequest, Granted | Busy] = Change(
-    "lock_queue",
-    "lock_common",
     "lock_acquire",
-    constant=lambda request: (
-        request.group,
-        request.lease_ms,
-        int(request.may_join),
-        int(request.is_heard),
-    ),
+    constant=lambda request: (request.group, request.lease_ms, int(request.may_join)),
     varying=lambda request: (request.token, request.record if request.channel else b""),
     read=_read_acquire,
     transition=model.acquire,
     channel=lambda request: request.channel,
 )
 RELEASE: Change[ReleaseRequest, bool] = Change(
-    "lock_common",
     "lock_release",
     constant=lambda request: (request.group,),
     varying=lambda request: (request.token, request.record),
@@ -289,7 +280,6 @@ RELEASE: Change[ReleaseRequest, bool] = Change(
 # No native command renews: SET IFEQ sets a shorter lease too, so a late copy of an earlier renewal
 # would shorten what was extended since.
 RENEW: Change[Renewal, bool] = Change(
-    "lock_common",
     "lock_renew",
     constant=lambda renewal: (renewal.group, renewal.lease_ms),
     varying=lambda renewal: (renewal.token,),

@@ -8,14 +8,14 @@ the rest of the holder's lease, whichever is shorter, because then the waiter as
 
 from __future__ import annotations
 
-import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
 
 from bloomlock.effects import Behind, ConnectionLost, Core, Limit, NextMessage, Pause, Subscribe
 
-from .model import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, fence_of
+from .model import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 DRIFT = 0.01
 MARGIN_SECONDS = 0.002
 """A holder takes its lease to be shorter by so much: clocks differ, and packets travel."""
-LONGEST_STAGGER = 0.016
-"""Waiters look one after the other when a lease has run out."""
-NEVER = float("inf")
+STAGGER_SECONDS = 0.002
+"""Those further back in the queue look a little later when a lease has run out."""
 SHORTEST_LOOK, LONGEST_LOOK = 0.05, 0.25
 """Seconds between looks where the server announces nothing to this client."""
 OUTAGE_PAUSE = 0.2
@@ -46,7 +45,8 @@ TEMPORARY = (
 )
 
 
-class Obtained(NamedTuple):
+@dataclass(frozen=True)
+class Obtained:
     """A lock that was got.
 
     Attributes:
@@ -73,11 +73,9 @@ class Attempt:
         clock: Seconds, counting in suspend.
         crowded: Whether it is likely to have to wait, so that it should ask for a place in the
             queue at once if a connection to be woken by is at hand.
-        heard: The channel that this lock's server heard when it was asked last; empty: none.
 
     Attributes:
         request: As it stands now.
-        heard: The same, after the last answer.
         begun: Whether anything may have been sent, so that there may be something to leave.
     """
 
@@ -89,16 +87,14 @@ class Attempt:
         clock: Callable[[], float],
         *,
         crowded: bool = True,
-        heard: bytes = b"",
     ) -> None:
         self.request = request
-        self.heard = heard
         self._crowded = crowded
         self.begun = False
         self._steps = steps
-        self._until = NEVER if until is None else until
+        self._until = float("inf") if until is None else until
         self._clock = clock
-        self._limit = NEVER if until is None else max(until, clock()) + GRACE_SECONDS
+        self._limit = max(self._until, clock()) + GRACE_SECONDS
         self._answered: float | None = None
         self._look = SHORTEST_LOOK
         self._line: list[Any] = [None]
@@ -115,29 +111,27 @@ class Attempt:
                 any other exception.
         """
         self.begun = True
-        if self._limit < NEVER:
+        if self._limit < float("inf"):
             yield Limit(self._limit, self._line)
-        if self._crowded and (self._until == NEVER or self._clock() < self._until):
+        if self._crowded and self._clock() < self._until:
             yield from self._listen(connect=False)
         while True:
             sent = self._clock()
-            busy: Busy | None = None
             try:
                 answer = yield from self._steps.acquire(self.request)
             except (ConnectionLost, *TEMPORARY) as error:
                 self._note_outage(error)
                 yield Pause(OUTAGE_PAUSE)
+                answer = None
             else:
                 if isinstance(answer, Granted):
                     return Obtained(answer, deadline_of(sent, self.request.lease_ms))
-                busy = answer
-                self.heard = self.request.channel if busy.is_heard else b""
                 self._answered = self._clock()
-            if self._until < NEVER and self._clock() >= self._until:
+            if self._clock() >= self._until:
                 break
             if not self.request.channel:
                 yield from self._listen(connect=True)
-            elif busy is not None and (got := (yield from self._wait(busy, sent))):
+            elif answer is not None and (got := (yield from self._wait(answer, sent))):
                 return got
         yield from self._leave_queue()
         return None
@@ -163,12 +157,11 @@ class Attempt:
             return
 
     def _listen(self, *, connect: bool) -> Core[None]:
-        seconds = None if self._limit == NEVER else max(0.0, self._limit - self._clock())
+        left = self._limit - self._clock()
+        seconds = max(0.0, left) if left < float("inf") else None
         channel = yield Subscribe(self._steps.keys.lock, connect, seconds)
         if channel or connect:
-            self.request = self.request.listening(
-                channel or NO_CHANNEL, is_heard=channel == self.heard != b""
-            )
+            self.request = self.request.listening(channel or NO_CHANNEL)
 
     def _note_outage(self, error: Exception) -> None:
         """Raise what the server did if it has not answered for longer than a lease."""
@@ -183,18 +176,17 @@ class Attempt:
         request = self.request
         seconds = SLICE_MS / 1000
         if busy.remaining_ms >= 0:
-            stagger = LONGEST_STAGGER * random.random()
+            stagger = STAGGER_SECONDS * (max(busy.position, 0) + 1)
             seconds = min(seconds, busy.remaining_ms / 1000 + stagger)
-        if self._until < NEVER:
-            seconds = max(0.0, min(seconds, self._until - self._clock()))
+        seconds = min(seconds, self._until - self._clock())
         if request.channel == NO_CHANNEL:
-            yield Pause(min(seconds, self._look))
+            yield Pause(max(0.0, min(seconds, self._look)))
             self._look = min(2 * self._look, LONGEST_LOOK)
             return None
-        payload = yield NextMessage(request.token, seconds)
+        payload = yield NextMessage(request.token, max(0.0, seconds))
         if payload is None:
             return None
-        fence = fence_of(payload)
+        fence = read_payload(payload)[1].fence
         if fence <= busy.fence:
             return None
         now, granted_ms = self._clock(), request.granted_ms

@@ -113,7 +113,7 @@ def plain(answer):
         case Granted():
             return ("granted", answer.waiters)
         case Busy():
-            return ("busy", answer.is_heard)
+            return ("busy", answer.position)
         case _:
             return answer
 
