@@ -32,7 +32,6 @@ QUICK = (
     "tests/filters/test_crossing.py",
     "tests/filters/test_repeats.py",
     "tests/locks/test_redis_py_habits.py",
-    "tests/locks/test_reentrant.py",
     "tests/locks/test_threading_habits.py",
     "tests/locks/redlock/test_attempt.py",
     "tests/locks/redlock/test_steps.py",

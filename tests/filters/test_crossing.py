@@ -452,7 +452,7 @@ ROADS = {"thread": in_thread, "fork": in_child}
 
 @pytest.mark.parametrize(
     "number",
-    [n if n < 8 else pytest.param(n, marks=pytest.mark.thorough) for n in range(len(ROWS))],
+    [n if n < 4 else pytest.param(n, marks=pytest.mark.thorough) for n in range(len(ROWS))],
 )
 def test_as_a_set(places, monkeypatch, number):
     row = possible(ROWS[number])

@@ -146,6 +146,7 @@ def test_parts_of_a_batch_have_the_operations_of_their_items(layout, shards, ite
     assert hasher.compiled.operations([*items, 7], write, most) is None
 
 
+@pytest.mark.thorough
 @needs_core
 @given(st.integers(1, 64), st.lists(st.lists(st.integers(0, 1), min_size=64, max_size=64)))
 def test_replies_are_read_as_python_reads_them(num_hashes, rows):
@@ -169,6 +170,7 @@ SHAPES = [
 numbers = st.lists(st.integers(0, 12_000), max_size=60)
 
 
+@pytest.mark.thorough
 @needs_core
 @settings(deadline=None, max_examples=60)
 @given(
@@ -236,6 +238,7 @@ anything = st.one_of(
 REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
 
 
+@pytest.mark.thorough
 @needs_core
 @settings(deadline=None, max_examples=400)
 @given(st.lists(st.tuples(st.integers(0, 40), st.lists(anything, max_size=5)), max_size=6))
