@@ -994,7 +994,7 @@ static PyObject *indices_of(const Batch *batch, Py_ssize_t first, Py_ssize_t row
     return indices;
 }
 
-/* operations(items, write, most): parts of one shard and at most so many items each */
+/* operations(items, write, most): parts, each of one shard and of at most `most` items */
 static PyObject *places_operations(PyObject *object, PyObject *args)
 {
     const Shape *shape = &((Places *)object)->shape;
@@ -1035,7 +1035,7 @@ static PyObject *places_operations(PyObject *object, PyObject *args)
     return parts;
 }
 
-/* read_bits(reply, hashes): whether any of each so many bits is 0; the first element is no bit */
+/* read_bits(reply, hashes): for each item whether any of its `hashes` bits is 0; a header comes first */
 static PyObject *read_bits(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *reply;
@@ -1219,7 +1219,7 @@ static PyMethodDef bits_methods[] = {
     {"take_count", bits_take_count, METH_NOARGS,
      "Return how many new items try_add added since this was asked last."},
     {"allow", bits_allow, METH_O,
-     "Let try_add add so many new items beyond those that take_count has returned."},
+     "Limit the new items that try_add adds beyond those that take_count has returned."},
     {"merge", bits_merge, METH_O, "Set every bit that is set in the other."},
     {"clear", bits_clear, METH_NOARGS, "Clear every bit, the header's too."},
     {NULL, NULL, 0, NULL},

@@ -102,6 +102,7 @@ class MajorityAttempt(Attempt):
         What a server cannot be asked to give back ends with its lease.
         """
         if self._ballot is not None:
+            self._majority.ballots.pop(self._ballot.token, None)
             yield from self._majority.give_back(self._ballot, wait_for_all=True)
 
 
@@ -164,10 +165,10 @@ class RedlockSession(LockSession):
 
     def _forget_ballots(self) -> None:
         """Forget those of holds that were lost and never given back."""
-        ballots, held = self.steps.ballots, self.holdings.tokens()
+        now, ballots, held = boot_clock(), self.steps.ballots, self.holdings.tokens()
         for token in [token for token in list(ballots) if token not in held]:
             # One that is not held yet was obtained this very moment by another thread.
-            if boot_clock() > ballots[token].obtained + 2 * self.options.lease_s:
+            if now > ballots[token].obtained + 2 * self.options.lease_s:
                 ballots.pop(token, None)
 
 
