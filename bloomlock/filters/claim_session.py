@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -124,8 +124,7 @@ class Keeper:
     watchdog: Watchdog | AsyncWatchdog
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """An item that a claim is asked for.
 
     Attributes:
@@ -163,8 +162,7 @@ class Offer:
         return cls(item, data, payload)
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """What a claim that is NEW is ended by.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.claims import steps
@@ -163,7 +163,7 @@ def _take_in(
             continue
         offer = wanted[index].offer
         if answer.carried:
-            offer = replace(offer, payload=Offer.of(answer.carried).payload)
+            offer = offer._replace(payload=Offer.of(answer.carried).payload)
         session = made[index] = ClaimSession(_STATES[answer.outcome], offer, answer.attempts)
         if answer.outcome is Outcome.BUSY:
             session.busy_until = sent + answer.remaining_ms / 1000

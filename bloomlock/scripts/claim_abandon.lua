@@ -6,7 +6,7 @@
 local offer = ARGV[2] == '1'
 
 local function abandon(id, token, error)
-    local found = read_record(call('HGET', KEYS[3], id))
+    local found = read_record(id)
     if not found or found.token ~= token then
         return 0
     end
@@ -27,8 +27,10 @@ local function abandon(id, token, error)
     return 1
 end
 
+use(every(3, 3))
+local tokens, errors = every(4, 3), every(5, 3)
 local reply = {header}
-for start = 3, #ARGV, 3 do
-    reply[#reply + 1] = abandon(ARGV[start], ARGV[start + 1], ARGV[start + 2])
+for i, id in ipairs(ids) do
+    reply[i + 1] = abandon(id, tokens[i], errors[i])
 end
-return reply
+return done(reply)

@@ -5,6 +5,7 @@
 -- Reply    {header found, ...}; {header found} alone, and nothing written, if it is another one
 local LOST_LIFE_MS = 86400000
 local LEASE_OVER = 'its lease ran out before the work was done'
+local BITS_PER_CALL = 400
 local call = redis.call
 
 local header = call('GETRANGE', KEYS[1], 0, 7)
@@ -19,15 +20,66 @@ local function integer(number)
     return string.format('%.0f', number)
 end
 
+-- Every step-th argument from the first on.
+local function every(first, step)
+    local some = {}
+    for position = first, #ARGV, step do
+        some[#some + 1] = ARGV[position]
+    end
+    return some
+end
+
+-- What a key has for members, false where it has nothing.
+local function read(command, key, members)
+    local found, values = call(command, key, unpack(members)), {}
+    for i, member in ipairs(members) do
+        values[member] = found[i]
+    end
+    return values
+end
+
+local function write(command, key, words)
+    if words[1] then
+        call(command, key, unpack(words))
+    end
+end
+
 -- What is left of an earlier generation goes, but for the fence.
-local counted = call('HMGET', KEYS[7], 'header', 'fence')
-local last_fence = tonumber(counted[2] or 0)
-if counted[1] ~= header then
+local known = call('HMGET', KEYS[7], 'header', 'fence')
+local last_fence = tonumber(known[2] or 0)
+if known[1] ~= header then
     call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
     call('HSET', KEYS[7], 'header', header, 'fence', integer(last_fence))
 end
+local first_fence = last_fence
 
-local function read_record(data)
+-- All items of a call are read by one command of a kind, and written by one at the end.
+local ids, open, failed, leases
+local new_records, new_leases, over, cured, counted = {}, {}, {}, {}, {}
+
+-- Say which items the script is for.
+local function use(items)
+    ids, open = items, read('HMGET', KEYS[3], items)
+end
+
+-- Write everything, and return the reply.
+local function done(reply)
+    write('HSET', KEYS[3], new_records)
+    write('ZADD', KEYS[2], new_leases)
+    write('HDEL', KEYS[3], over)
+    write('ZREM', KEYS[2], over)
+    write('HDEL', KEYS[4], cured)
+    if last_fence > first_fence then
+        call('HSET', KEYS[7], 'fence', integer(last_fence))
+    end
+    for counter, number in pairs(counted) do
+        call('HINCRBY', KEYS[7], counter, number)
+    end
+    return reply
+end
+
+local function read_record(id)
+    local data = open[id]
     if not data then
         return nil
     end
@@ -44,10 +96,14 @@ end
 local function write_record(id, record)
     local numbers = struct.pack(
         '>I8I4I4B', record.fence, record.attempts, record.max_attempts, #record.token)
-    call('HSET', KEYS[3], id, numbers .. record.token .. record.carried)
+    local at = #new_records
+    open[id] = numbers .. record.token .. record.carried
+    new_records[at + 1], new_records[at + 2] = id, open[id]
 end
 
-local function read_failure(data)
+local function read_failure(id)
+    failed = failed or read('HMGET', KEYS[4], ids)
+    local data = failed[id]
     if not data then
         return nil
     end
@@ -64,17 +120,30 @@ end
 
 local function write_failure(id, attempts, max_attempts, error, token, carried)
     local numbers = struct.pack('>I4I4I4B', attempts, max_attempts, #error, #token)
-    call('HSET', KEYS[4], id, numbers .. error .. token .. carried)
+    local data = numbers .. error .. token .. carried
+    call('HSET', KEYS[4], id, data)
+    if failed then
+        failed[id] = data
+    end
 end
 
 local function next_fence()
     last_fence = math.max(last_fence + 1, now_us)
-    call('HSET', KEYS[7], 'fence', integer(last_fence))
     return last_fence
 end
 
+-- When a claim's lease ends; nil: the deadline is missing.
+local function deadline_of(id)
+    leases = leases or read('ZMSCORE', KEYS[2], ids)
+    return tonumber(leases[id] or nil)
+end
+
 local function set_lease(id, until_ms)
-    call('ZADD', KEYS[2], integer(until_ms), id)
+    local at = #new_leases
+    new_leases[at + 1], new_leases[at + 2] = integer(until_ms), id
+    if leases then
+        leases[id] = until_ms
+    end
 end
 
 -- Note that the claim of another worker is lost to it.
@@ -85,51 +154,61 @@ end
 
 -- Whether a worker has the item; it may, if the deadline is missing.
 local function is_live(id, found)
-    local until_ms = tonumber(call('ZSCORE', KEYS[2], id) or nil)
-    return found and found.token ~= '' and not (until_ms and until_ms <= now_ms)
+    if not found or found.token == '' then
+        return false
+    end
+    local until_ms = deadline_of(id)
+    return not (until_ms and until_ms <= now_ms)
 end
 
 local function forget_failure(id, failure)
-    call('HDEL', KEYS[4], id)
-    if failure and failure.token ~= '' then
-        take_over(failure.token)
+    if failure then
+        call('HDEL', KEYS[4], id)
+        failed[id] = false
+        if failure.token ~= '' then
+            take_over(failure.token)
+        end
     end
 end
 
 local function count(counter)
-    call('HINCRBY', KEYS[7], counter, 1)
+    counted[counter] = (counted[counter] or 0) + 1
 end
 
--- A BITFIELD command for all bits of an item: GET, or SET with the value 1.
-local function bitfield(places, operation)
-    local words = {}
-    for start = 1, #places, 4 do
-        local a, b, c, d = string.byte(places, start, start + 3)
-        local at = #words
-        words[at + 1] = operation
-        words[at + 2] = 'u1'
-        words[at + 3] = ((a * 256 + b) * 256 + c) * 256 + d
-        if operation == 'SET' then
-            words[at + 4] = 1
+-- Test the bits of items, or set them; return for each item whether all were set before.
+local function bits_of(items, command, operation)
+    local words, owners, all_set = {}, {}, {}
+    for item, places in ipairs(items) do
+        all_set[item] = true
+        for start = 1, #places, 4 do
+            local a, b, c, d = string.byte(places, start, start + 3)
+            local at = #words
+            words[at + 1] = operation
+            words[at + 2] = 'u1'
+            words[at + 3] = ((a * 256 + b) * 256 + c) * 256 + d
+            if operation == 'SET' then
+                words[at + 4] = 1
+            end
+            owners[#owners + 1] = item
+        end
+        if #owners >= BITS_PER_CALL or item == #items then
+            for i, bit in ipairs(call(command, KEYS[1], unpack(words))) do
+                if bit == 0 then
+                    all_set[owners[i]] = false
+                end
+            end
+            words, owners = {}, {}
         end
     end
-    return unpack(words)
+    return all_set
 end
 
-local function is_seen(places)
-    for _, bit in ipairs(call('BITFIELD_RO', KEYS[1], bitfield(places, 'GET'))) do
-        if bit == 0 then
-            return false
-        end
-    end
-    return true
-end
-
+-- Wake those who wait for the end of a claim.
 local function wake(id)
-    local waiting = call('HGET', KEYS[6], id)
-    if waiting then
+    local entries = call('HGET', KEYS[6], id)
+    if entries then
         call('HDEL', KEYS[6], id)
-        for channel, token in string.gmatch(waiting, '(%S+) (%S+);') do
+        for channel, token in string.gmatch(entries, '(%S+) (%S+);') do
             -- A server may forbid announcements; the waiter then finds out by looking.
             redis.pcall('PUBLISH', channel, token)
         end
@@ -138,8 +217,8 @@ end
 
 -- Remove a claim; one without a token was counted when it was given back.
 local function finish(id, record, counter)
-    call('HDEL', KEYS[3], id)
-    call('ZREM', KEYS[2], id)
+    open[id] = false
+    over[#over + 1] = id
     if record.token ~= '' then
         count(counter)
     end

@@ -3,11 +3,11 @@
 -- ARGV: from 2 on the id of each item
 -- Reply: {header, for each item 1, or 0 if it did not fail or a worker has it}
 local function drop(id)
-    local found = read_record(call('HGET', KEYS[3], id))
+    local found = read_record(id)
     if is_live(id, found) then
         return 0
     end
-    local failure = read_failure(call('HGET', KEYS[4], id))
+    local failure = read_failure(id)
     forget_failure(id, failure)
     if found then
         if found.token ~= '' then
@@ -18,8 +18,9 @@ local function drop(id)
     return (found or failure) and 1 or 0
 end
 
+use(every(2, 1))
 local reply = {header}
-for position = 2, #ARGV do
-    reply[position] = drop(ARGV[position])
+for i, id in ipairs(ids) do
+    reply[i + 1] = drop(id)
 end
-return reply
+return done(reply)

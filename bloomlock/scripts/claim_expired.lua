@@ -2,15 +2,19 @@
 -- KEYS: see claim_common.lua
 -- ARGV: 2 how many at most
 -- Reply: {header, for each claim its id and its record}
+local found = call('ZRANGEBYSCORE', KEYS[2], '-inf', integer(now_ms), 'LIMIT', 0, ARGV[2])
 local reply = {header}
-local ids = call('ZRANGEBYSCORE', KEYS[2], '-inf', integer(now_ms), 'LIMIT', 0, ARGV[2])
+if not found[1] then
+    return reply
+end
+use(found)
 for _, id in ipairs(ids) do
-    local record = call('HGET', KEYS[3], id)
+    local record = open[id]
     if record then
         reply[#reply + 1] = id
         reply[#reply + 1] = record
     else
-        call('ZREM', KEYS[2], id)
+        over[#over + 1] = id
     end
 end
-return reply
+return done(reply)

@@ -2,15 +2,16 @@
 -- KEYS: see claim_common.lua
 -- ARGV: from 2 on for each item its id, token and lease in ms from now, at least
 -- Reply: {header, for each item 1, or 0 if the claim is over}
+use(every(2, 3))
+local tokens, lease_ms = every(3, 3), every(4, 3)
 local reply = {header}
-for start = 2, #ARGV, 3 do
-    local id, lease_ms = ARGV[start], tonumber(ARGV[start + 2])
-    local found = read_record(call('HGET', KEYS[3], id))
-    local mine = found and found.token == ARGV[start + 1]
-    if mine then
-        local until_ms = tonumber(call('ZSCORE', KEYS[2], id) or 0)
-        call('ZADD', KEYS[2], integer(math.max(until_ms, now_ms + lease_ms)), id)
+for i, id in ipairs(ids) do
+    local found = read_record(id)
+    if found and found.token == tokens[i] then
+        set_lease(id, math.max(deadline_of(id) or 0, now_ms + lease_ms[i]))
+        reply[i + 1] = 1
+    else
+        reply[i + 1] = 0
     end
-    reply[#reply + 1] = mine and 1 or 0
 end
-return reply
+return done(reply)

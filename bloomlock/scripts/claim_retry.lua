@@ -3,8 +3,7 @@
 -- ARGV: from 2 on the id of each item
 -- Reply: {header, for each item 1: a worker has it, or is given it; 0: it did not fail}
 local function retry(id)
-    local found = read_record(call('HGET', KEYS[3], id))
-    local failure = read_failure(call('HGET', KEYS[4], id))
+    local found, failure = read_record(id), read_failure(id)
     if is_live(id, found) then
         return 1
     end
@@ -23,8 +22,9 @@ local function retry(id)
     return 1
 end
 
+use(every(2, 1))
 local reply = {header}
-for position = 2, #ARGV do
-    reply[position] = retry(ARGV[position])
+for i, id in ipairs(ids) do
+    reply[i + 1] = retry(id)
 end
-return reply
+return done(reply)

@@ -6,20 +6,21 @@
 --       {3, ms left of the other's lease, what it carries} busy, {4, attempts} failed too often
 local lease_ms, default_max, channel = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local only_expired = ARGV[5] == '1'
+local granted = {}
 
 local function wait(id, token)
     if channel ~= '' then
         local entry = channel .. ' ' .. token .. ';'
-        local waiting = call('HGET', KEYS[6], id) or ''
-        if not string.find(waiting, entry, 1, true) then
-            call('HSET', KEYS[6], id, waiting .. entry)
+        local entries = call('HGET', KEYS[6], id) or ''
+        if not string.find(entries, entry, 1, true) then
+            call('HSET', KEYS[6], id, entries .. entry)
         end
     end
 end
 
-local function claim(id, token, places, carried)
-    local found = read_record(call('HGET', KEYS[3], id))
-    local until_ms = found and tonumber(call('ZSCORE', KEYS[2], id) or nil)
+local function claim(id, token, is_seen, carried)
+    local found = read_record(id)
+    local until_ms = found and deadline_of(id)
     if found and token == found.token then
         set_lease(id, math.max(until_ms or 0, now_ms + lease_ms))
         return {1, integer(found.fence), found.attempts}
@@ -30,7 +31,7 @@ local function claim(id, token, places, carried)
         set_lease(id, until_ms)
     end
     local is_over = found and until_ms <= now_ms
-    if is_seen(places) then
+    if is_seen then
         if is_over then
             finish(id, found, 'expired')
         end
@@ -43,7 +44,7 @@ local function claim(id, token, places, carried)
         wait(id, token)
         return {3, until_ms - now_ms, found.carried}
     end
-    local failure = read_failure(call('HGET', KEYS[4], id))
+    local failure = read_failure(id)
     local attempts = math.max(found and found.attempts or 0, failure and failure.attempts or 0)
     local known = found or failure
     local max_attempts = default_max
@@ -74,7 +75,7 @@ local function claim(id, token, places, carried)
         write_failure(
             id, failure.attempts, failure.max_attempts, failure.error, '', failure.carried)
     end
-    call('ZREM', KEYS[5], token)
+    granted[#granted + 1] = token
     write_record(id, {
         token = token,
         fence = next_fence(),
@@ -87,8 +88,12 @@ local function claim(id, token, places, carried)
     return {1, integer(last_fence), attempts + 1}
 end
 
+use(every(6, 4))
+local tokens, carried = every(7, 4), every(9, 4)
+local seen = bits_of(every(8, 4), 'BITFIELD_RO', 'GET')
 local reply = {header}
-for start = 6, #ARGV, 4 do
-    reply[#reply + 1] = claim(ARGV[start], ARGV[start + 1], ARGV[start + 2], ARGV[start + 3])
+for i, id in ipairs(ids) do
+    reply[i + 1] = claim(id, tokens[i], seen[i], carried[i])
 end
-return reply
+write('ZREM', KEYS[5], granted)
+return done(reply)

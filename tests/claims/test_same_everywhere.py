@@ -40,7 +40,7 @@ HASHERS = {
 
 class Operation(NamedTuple):
     what: str
-    item: int
+    items: tuple[int, ...]
     worker: int
     max_attempts: int
     option: bool
@@ -54,7 +54,7 @@ OPERATIONS = st.builds(
         + ["run out", "run out", "find", "lose deadline", "lose record", "age lost", "clear"]
         + ["add", "old generation", "retry", "retry", "drop"]
     ),
-    st.integers(0, 1),
+    st.sampled_from([(0,)] * 3 + [(1,)] * 3 + [(0, 1), (1, 0, 2), (0, 0), (1, 2, 1)]),
     st.integers(0, 2),
     st.sampled_from([0, 0, 2]),
     st.booleans(),
@@ -85,11 +85,13 @@ class Comparison:
         self.pure.header, self.pure.bits = header, set()
 
     def held(self, operation):
-        data = b"item %d" % operation.item
+        return [self.held_by(operation.worker, item) for item in operation.items]
+
+    def held_by(self, worker, item):
+        data = b"item %d" % item
         _, offsets = self.hasher.locate(data)
         places = struct.pack(f">{len(offsets)}I", *offsets)
-        token = b"t%d.%d" % (operation.worker, operation.item)
-        return Held(self.hasher.identify(data), token, places)
+        return Held(self.hasher.identify(data), b"t%d.%d" % (worker, item), places)
 
     def now_us(self):
         seconds, microseconds = self.client.time()
@@ -101,20 +103,24 @@ class Comparison:
     def step(self, operation):
         self.told.clear()
         now_us = self.now_us()
-        expected, answer = self.carry_out(operation, now_us)
-        assert without_clock(answer) == without_clock(expected)
-        if isinstance(answer, Answer) and answer.outcome is Outcome.NEW:
-            mine = self.held(operation)
-            if self.pure.open[mine.id].fence == self.fences[-1]:
-                assert answer.fence == self.fences[-1], "a repeated claim"
-            elif answer.fence not in self.fences:
-                assert answer.fence > self.fences[-1], "fences rise"
-                self.fences.append(answer.fence)
-            # From here on both have the server's number.
-            self.pure.open[mine.id] = self.pure.open[mine.id]._replace(fence=answer.fence)
-            self.pure.fence = max(self.fences)
+        expected, answers = self.carry_out(operation, now_us)
+        assert list(map(without_clock, answers)) == list(map(without_clock, expected))
+        for mine, answer in zip(self.held(operation), answers, strict=False):
+            if isinstance(answer, Answer) and answer.outcome is Outcome.NEW:
+                self.take_fence(mine.id, answer.fence)
         assert [self.message() for _ in self.told] == self.told
         self.compare()
+
+    def take_fence(self, item, fence):
+        """Take the server's number of a claim; a new claim's is above all earlier ones."""
+        known = self.pure.open[item].fence
+        if known in self.fences:
+            assert fence == known, "a repeated claim"
+        else:
+            assert fence > self.fences[-1], "fences rise"
+            self.fences.append(fence)
+            self.pure.open[item] = self.pure.open[item]._replace(fence=fence)
+            self.pure.fence = fence
 
     def message(self):
         message = self.heard.get_message(timeout=10)
@@ -122,84 +128,91 @@ class Comparison:
         return message["channel"], message["data"]
 
     def carry_out(self, operation, now_us):
-        mine, state = self.held(operation), self.pure
+        held, state = self.held(operation), self.pure
         old = operation.what == "old generation"
         header = b"B\0earlier"[:8] if old else state.header
         place = steps.Place(KEYS.bits, header)
         option = operation.option
         if operation.what in ("claim", "wait", "expired", "old generation"):
-            request = ClaimRequest(
-                *mine,
-                LEASE_MS,
-                operation.max_attempts,
-                b"carried by %d" % operation.worker,
-                CHANNELS[option] if operation.what == "wait" else b"",
-                operation.what == "expired",
-            )
-            expected = model.claim(state, now_us, header, request, self.publish)
-            return expected, self.run(steps.take([(place, [request])]))[0]
+            requests = [
+                ClaimRequest(
+                    *mine,
+                    LEASE_MS,
+                    operation.max_attempts,
+                    b"carried by %d" % operation.worker,
+                    CHANNELS[option] if operation.what == "wait" else b"",
+                    operation.what == "expired",
+                )
+                for mine in held
+            ]
+            expected = [
+                model.claim(state, now_us, header, request, self.publish) for request in requests
+            ]
+            return expected, self.run(steps.take([(place, requests)]))
         if operation.what == "commit":
-            expected = model.commit(state, header, mine, self.publish)
-            return expected, self.run(steps.commit([(place, [mine])]))[0]
+            expected = [model.commit(state, header, mine, self.publish) for mine in held]
+            return expected, self.run(steps.commit([(place, held)]))
         if operation.what in ("abandon", "fail"):
             error = None if operation.what == "abandon" else f"why {operation.worker}"
-            expected = model.abandon(
-                state, header, mine, self.publish,
-                error=None if error is None else error.encode(), offer=option,
-            )  # fmt: skip
-            return expected, self.run(steps.abandon([(place, [mine])], error, offer=option))[0]
+            data = None if error is None else error.encode()
+            expected = [
+                model.abandon(state, header, mine, self.publish, error=data, offer=option)
+                for mine in held
+            ]
+            return expected, self.run(steps.abandon([(place, held)], error, offer=option))
         if operation.what == "renew":
             lease_ms = LEASE_MS * (1 + option)
-            expected = model.renew(state, now_us, header, mine, lease_ms)
-            return expected, self.run(steps.renew([(place, [(mine, lease_ms)])]))[0]
+            expected = [model.renew(state, now_us, header, mine, lease_ms) for mine in held]
+            renewals = [(mine, lease_ms) for mine in held]
+            return expected, self.run(steps.renew([(place, renewals)]))
         if operation.what in ("find", "retry", "drop"):
-            return self.administer(operation.what, mine.id, now_us, place)
-        self.happen(operation, mine, now_us // 1000)
-        return None, None
+            return self.administer(operation.what, [mine.id for mine in held], now_us, place)
+        for item, mine in zip(operation.items, held, strict=True):
+            self.happen(operation.what, item, mine, now_us // 1000)
+        return [], []
 
-    def administer(self, what, item, now_us, place):
+    def administer(self, what, items, now_us, place):
         if what == "find":
             expected = model.find_expired(self.pure, now_us, place.header, 10)
             return expected, self.run(steps.find_expired(place, 10))
         if what == "drop":
-            expected = model.drop(self.pure, now_us, place.header, item, self.publish)
-            return expected, self.run(steps.drop([(place, [item])]))[0]
-        expected = model.retry(self.pure, now_us, place.header, item)
-        (answer,) = self.run(steps.retry([(place, [item])]))
-        self.take_offered(item)
-        return expected, answer
+            expected = [
+                model.drop(self.pure, now_us, place.header, item, self.publish) for item in items
+            ]
+            return expected, self.run(steps.drop([(place, items)]))
+        expected = [model.retry(self.pure, now_us, place.header, item) for item in items]
+        answers = self.run(steps.retry([(place, items)]))
+        for item in items:
+            self.take_offered(item)
+        return expected, answers
 
     def take_offered(self, item):
         """Take the server's moment and number of an item that was offered; the number rises."""
         stored = self.client.hget(KEYS.open, item)
         if stored is not None and item in self.pure.leases:
             self.pure.leases[item] = int(self.client.zscore(KEYS.claims, item))
-            if (fence := Record.decode(stored).fence) not in self.fences:
-                assert fence > self.fences[-1]
-                self.fences.append(fence)
-                self.pure.open[item] = self.pure.open[item]._replace(fence=fence)
-                self.pure.fence = fence
+            self.take_fence(item, Record.decode(stored).fence)
 
-    def happen(self, operation, mine, now_ms):
+    def happen(self, what, number, mine, now_ms):
         """Do to both what no client does."""
         state, client = self.pure, self.client
-        if operation.what == "run out" and mine.id in state.leases:
-            state.leases[mine.id] = now_ms - 1 - operation.item
-            client.zadd(KEYS.claims, {mine.id: now_ms - 1 - operation.item})
-        elif operation.what == "lose deadline":
+        if what == "run out" and mine.id in state.leases:
+            state.leases[mine.id] = now_ms - 1 - number
+            client.zadd(KEYS.claims, {mine.id: now_ms - 1 - number})
+        elif what == "lose deadline":
             state.leases.pop(mine.id, None)
             client.zrem(KEYS.claims, mine.id)
-        elif operation.what == "lose record":
+        elif what == "lose record":
             state.open.pop(mine.id, None)
             client.hdel(KEYS.open, mine.id)
-        elif operation.what == "age lost" and mine.token in state.lost:
+        elif what == "age lost" and mine.token in state.lost:
             state.lost[mine.token] = now_ms - LOST_LIFE_MS - TOLERANCE_MS
             client.zadd(KEYS.lost, {mine.token: now_ms - LOST_LIFE_MS - TOLERANCE_MS})
-        elif operation.what == "add":
+        elif what == "add":
             state.bits |= model._bits_of(mine.places)
             for (offset,) in struct.iter_unpack(">I", mine.places):
                 client.setbit(KEYS.bits, offset, 1)
-        elif operation.what == "clear":
+        elif what == "clear":
             self.clear()
 
     def compare(self):

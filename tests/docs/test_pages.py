@@ -20,6 +20,7 @@ PARTS = {
     f"{page}-{title}": blocks
     for page, text in (("README", README), ("filter", FILTER), ("claims", CLAIMS), ("once", ONCE))
     for title, blocks in pages.sections(text)
+    if title != pages.TASK_QUEUES  # modules: tests/idempotency/test_queues.py runs their workers
 }
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 URL = "redis://localhost:6379/0"
+TASK_QUEUES = "Task-queues"
 
 Block = tuple[str, str]
 
