@@ -16,7 +16,7 @@ import os
 import queue
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -201,18 +201,24 @@ class Schedule:
             return {}
         busy = {place_of(watch) for watch in self._watches.values() if watch.hold.renewing}
         found: dict[tuple[Any, str, type], list[Watch]] = {}
+        dropped: Counter[str] = Counter()
         for watch in list(self._watches.values()):
             if not watch.is_due(now + watch.hold.renewal_seconds * GOES_ALONG):
                 continue
             session = watch.session()
             if session is None:
-                what = "claim" if watch.steps is None else "lock"
-                logger.warning("a %s was dropped while held; it is left to expire", what)
+                dropped["claim" if watch.steps is None else "lock"] += 1
                 watch.hold.renew_at = None
             elif (place := place_of(watch)) in busy:
                 watch.hold.renew_at = now + retry_seconds(watch.hold)
             else:
                 found.setdefault(place, []).append(watch)
+        for what, number in dropped.items():
+            if number == 1:
+                logger.warning("a %s was dropped while held; it is left to expire", what)
+            else:
+                text = "%d %ss were dropped while held; they are left to expire"
+                logger.warning(text, number, what)
         for watches in found.values():
             for watch in watches:
                 watch.hold.renewing = True

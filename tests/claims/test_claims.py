@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -355,6 +357,16 @@ def test_who_closes_ends_no_claim_of_others(r, valkey):
             assert third.claim("b").state is BUSY
         held.check()
         assert dropped.state is NEW
+
+
+def test_claims_that_are_thrown_away_are_reported_in_one_line(r, valkey, caplog):
+    with pages(valkey) as mine:
+        mine.claim_many(map(str, range(50)), ttl=1.0)
+        gc.collect()
+        counts = lambda: re.findall(r"(\d+) claims were dropped while held", caplog.text)  # noqa: E731
+        # Those of an earlier test may be among them.
+        wait_until(lambda: any(int(count) >= 50 for count in counts()))
+        wait_until(lambda: mine.claim("7").state is NEW)
 
 
 def test_a_child_of_fork_ends_no_claim_of_its_parent(r, valkey):

@@ -172,7 +172,7 @@ def test_a_thread_that_died_holding_has_lost_the_lock(r, number, caplog):
     wait_until(lambda: len(told) == number, LONG)
     assert caplog.text.count(ENDED) == number
     assert r.exists(lock.key)
-    assert not lock._session.holdings.tokens()
+    wait_until(lambda: not lock._session.holdings.tokens(), LONG)
     # Neither renewed nor waited for any more than a lease.
     r.delete(lock.key, f"{lock.key}:holders")
     with Lock("job", r, LONG) as writer:
