@@ -21,7 +21,7 @@ from lock_chaos.history import (
 )
 
 BOUND = 1.0
-MINE = "t"
+MINE, OTHERS = "t", "u"
 HOUR = 3_600_000_000_000
 
 
@@ -202,6 +202,15 @@ def test_a_wipe_excuses_what_it_took_and_nothing_else(holds, data):
 def test_a_wipe_excuses_only_what_came_of_it(old, new, found):
     wipe = Wipe(20, 25, frozenset({MINE}))
     assert kinds(overlaps([exclusive(*old, token=MINE), exclusive(*new)], [wipe])) == found
+
+
+def test_a_grant_may_be_forgotten_before_its_owner_hears_of_it():
+    old = exclusive(30, 40, asked=1, token=MINE)
+    new = exclusive(25, 50, asked=21, token=OTHERS)
+    assert not list(overlaps([old, new], [Wipe(10, 11, frozenset({MINE}))]))
+    for wipe in (Wipe(26, 27, frozenset({MINE})), Wipe(10, 11, frozenset({MINE, OTHERS}))):
+        new.asked = 5
+        assert kinds(overlaps([old, new], [wipe])) == {"overlap"}
 
 
 @pytest.mark.parametrize(("until", "found"), [(1_000_000_010, set()), (1_000_000_011, {"stale"})])

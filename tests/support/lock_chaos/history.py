@@ -100,6 +100,13 @@ class Wipe:
         """Tell whether this hold was forgotten; whoever asks later may have the same token."""
         return hold.token in self.tokens and hold.asked < self.end
 
+    def excuses(self, old: Hold, new: Hold) -> bool:
+        """Return whether one hold was forgotten and the other granted after that.
+
+        The owner of the forgotten one may hear of its grant after the other's owner does.
+        """
+        return self.took(old) and not self.took(new) and new.start > self.start
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -170,9 +177,8 @@ def check(
 def overlaps(holds: Iterable[Hold], wipes: Sequence[Wipe] = ()) -> Iterator[Violation]:
     """Yield each pair of valid holds at one moment that are not both shared.
 
-    A hold that the server was made to forget is excused to overlap those granted after it: nobody
-    can tell its holder before the next renewal. Those granted after it are not excused among
-    themselves.
+    A hold that the server was made to forget may overlap those granted after it: its holder finds
+    out at the next renewal. Those granted after it may not overlap each other.
     """
     running: list[tuple[int, int, Hold]] = []
     order = sorted((hold for hold in holds if hold.valid), key=lambda hold: hold.start)
@@ -182,7 +188,7 @@ def overlaps(holds: Iterable[Hold], wipes: Sequence[Wipe] = ()) -> Iterator[Viol
         for _, _, other in sorted(running, key=lambda entry: entry[1]):
             if hold.shared and other.shared:
                 continue
-            if not any(wipe.took(other) and hold.start > wipe.start for wipe in wipes):
+            if not any(wipe.excuses(other, hold) or wipe.excuses(hold, other) for wipe in wipes):
                 yield Violation("overlap", (other, hold))
         heapq.heappush(running, (hold.end, number, hold))
 
