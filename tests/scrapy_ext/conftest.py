@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 PAGES = 8
 RUN_SPIDER = Path(__file__).with_name("run_spider.py")
+PATIENCE = 300.0
 
 
 @dataclass
@@ -74,17 +78,75 @@ def site() -> Iterator[Site]:
         thread.join()
 
 
+class Spider:
+    """A Scrapy process."""
+
+    def __init__(self, pid: int, files: list[int]) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._outputs = [""] * 3
+        self._readers = [
+            threading.Thread(target=self._read, args=item, daemon=True) for item in enumerate(files)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, number: int, file: int) -> None:
+        with os.fdopen(file) as pipe:
+            self._outputs[number] = pipe.read()
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Wait for its end; return what it printed, and its log."""
+        for reader in self._readers:
+            reader.join(timeout)
+            assert not reader.is_alive(), "it does not end"
+        out, log, status = self._outputs
+        self.returncode = int(status)
+        return out, log
+
+    def end(self) -> None:
+        """Kill it if it runs."""
+        if self.returncode is None:
+            if self._readers[2].is_alive():
+                os.kill(self.pid, signal.SIGKILL)
+            self.communicate(PATIENCE)
+
+
+@pytest.fixture(scope="session")
+def run_spider() -> Iterator[Callable[[dict[str, Any]], Spider]]:
+    """Start a Scrapy process, from one that has Scrapy imported."""
+    ours, theirs = socket.socketpair()
+    server = subprocess.Popen(
+        [sys.executable, str(RUN_SPIDER), str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+    )
+    theirs.close()
+    ours.settimeout(PATIENCE)
+
+    def run(task: dict[str, Any]) -> Spider:
+        ends = [os.pipe() for _ in range(3)]
+        socket.send_fds(ours, [json.dumps(task).encode()], [writing for _, writing in ends])
+        for _, writing in ends:
+            os.close(writing)
+        return Spider(int(ours.recv(100)), [reading for reading, _ in ends])
+
+    yield run
+    ours.close()
+    server.wait(PATIENCE)
+
+
 @dataclass
 class Crawl:
     """A Scrapy process that runs or has run."""
 
-    process: subprocess.Popen[str]
+    process: Spider
     fetched: list[str] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
     log: str = ""
 
     def finish(self) -> Crawl:
-        out, self.log = self.process.communicate(timeout=300)
+        out, self.log = self.process.communicate(PATIENCE)
         if out:
             answer = json.loads(out)
             self.fetched, self.stats = answer["fetched"], answer["stats"]
@@ -95,19 +157,13 @@ class Crawl:
 
 
 @pytest.fixture
-def start_spider(site: Site, valkey: str) -> Iterator[Callable[..., Crawl]]:
+def start_spider(
+    site: Site, valkey: str, run_spider: Callable[[dict[str, Any]], Spider]
+) -> Iterator[Callable[..., Crawl]]:
     """Start a Scrapy process on the site; keyword arguments are settings."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Spider] = []
 
     def start(name: str = "spider", **settings: Any) -> Crawl:
-        process = subprocess.Popen(
-            [sys.executable, str(RUN_SPIDER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
         task = {
             "name": name,
             "start": f"{site.url}/0",
@@ -119,17 +175,12 @@ def start_spider(site: Site, valkey: str) -> Iterator[Callable[..., Crawl]]:
                 **settings,
             },
         }
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(task))
-        process.stdin.close()
-        process.stdin = None
-        return Crawl(process)
+        started.append(run_spider(task))
+        return Crawl(started[-1])
 
     yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    for spider in started:
+        spider.end()
 
 
 @pytest.fixture

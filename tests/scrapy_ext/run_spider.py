@@ -1,9 +1,17 @@
-"""Runs one real Scrapy process for the tests: reads a task as JSON, prints what happened."""
+"""Runs real Scrapy processes for the tests, as forks of one that has imported what they need.
+
+Started with the number of a socket. A request is a task as JSON, with three files: for what the
+process prints, for its log, and for its exit status. The answer is its id.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import socket
 import sys
+import threading
 from urllib.parse import urlsplit
 
 from scrapy import Spider
@@ -36,8 +44,8 @@ class BrokenFingerprinter:
         raise ZeroDivisionError(request.url)
 
 
-def main() -> None:
-    task = json.loads(sys.stdin.read())
+def crawl(task) -> int:
+    """Crawl, print what happened, and return the exit status."""
     settings = {
         "TELNETCONSOLE_ENABLED": False,
         "ROBOTSTXT_OBEY": False,
@@ -51,8 +59,44 @@ def main() -> None:
     stats = {} if process.bootstrap_failed else crawler.stats.get_stats()
     wanted = {key: value for key, value in stats.items() if isinstance(value, int | float | str)}
     print(json.dumps({"fetched": FETCHED, "stats": wanted}))
-    sys.exit(process.bootstrap_failed)
+    return int(process.bootstrap_failed)
+
+
+def become(outputs, task) -> None:
+    """Go on as a process that crawls."""
+    for number, file in enumerate(outputs, 1):
+        os.dup2(file, number)
+        os.close(file)
+    sys.exit(crawl(task))
+
+
+def await_end(child, status) -> None:
+    """Write how a process ended."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.write(status, b"%d" % code)
+    os.close(status)
+
+
+def serve(control) -> None:
+    """Answer requests until the other end is closed."""
+    while True:
+        line, files, _, _ = socket.recv_fds(control, 1 << 16, 3)
+        if not line:
+            return
+        *outputs, status = files
+        child = os.fork()
+        if child == 0:
+            control.close()
+            os.close(status)
+            become(outputs, json.loads(line))
+        for file in outputs:
+            os.close(file)
+        threading.Thread(target=await_end, args=(child, status)).start()
+        control.sendall(b"%d\n" % child)
 
 
 if __name__ == "__main__":
-    main()
+    for name in ("scrapy_ext", "scrapy_redis.scheduler", "bloomlock.filters.bloom"):
+        importlib.import_module(name)
+    assert "twisted.internet.reactor" not in sys.modules, "each process installs its own"
+    serve(socket.socket(fileno=int(sys.argv[1])))
