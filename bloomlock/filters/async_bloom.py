@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.keys import FilterKeys
 from bloomlock.locks.watchdog import watchdog_of_loop
-from bloomlock.runtime.clients import async_client
+from bloomlock.runtime.clients import async_client, close_async_client
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from . import answers, claims, failed, inspection, lifecycle, open_claims, transfer
@@ -119,7 +119,7 @@ class AsyncBloomFilter(FilterBase):
                 self._runtime = tasks_for(made)
             elif owned:
                 # Another task was faster while this one connected.
-                await made.aclose()
+                await close_async_client(made)
         return self._runtime
 
     async def _attach(self) -> Self:

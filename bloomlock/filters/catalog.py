@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
-from bloomlock.runtime.clients import async_client, sync_client
+from bloomlock.runtime.clients import async_client, close_async_client, sync_client
 from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
 
@@ -133,4 +133,4 @@ async def _async_connected(client: AsyncClient) -> AsyncIterator[Any]:
         yield made
     finally:
         if owned:
-            await made.aclose()
+            await close_async_client(made)

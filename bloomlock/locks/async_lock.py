@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.errors import LockNotOwnedError
-from bloomlock.runtime.clients import async_client, not_portable
+from bloomlock.runtime.clients import async_client, close_async_client, not_portable
 from bloomlock.runtime.finishing import GRACE_SECONDS as FINISH_SECONDS
 from bloomlock.runtime.finishing import finish
 from bloomlock.runtime.tasks import Tasks, tasks_for
@@ -86,7 +86,7 @@ class AsyncLock(LockBase):
                 self._runtime, self._owns_client = tasks_for(made), owned
             elif owned:
                 # Another task was faster while this one connected.
-                await made.aclose()
+                await close_async_client(made)
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._loop = loop
             self._session.attach(self._runtime, watchdog_of_loop())
@@ -204,7 +204,7 @@ class AsyncLock(LockBase):
         if self._runtime is not None:
             await self._runtime.close()
             if self._owns_client:
-                await self._runtime.client.aclose()
+                await close_async_client(self._runtime.client)
 
     async def __aenter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.errors import ConfigurationError, QuorumError
-from bloomlock.runtime.clients import async_clients
+from bloomlock.runtime.clients import async_clients, close_async_client
 from bloomlock.runtime.tasks import tasks_over
 
 from .async_lock import AsyncLock
@@ -86,7 +86,7 @@ class AsyncRedlock(AsyncLock):
         if self._runtime is not None:
             await self._runtime.end_background(self._session.limits.server_timeout)
         for client in self._clients:
-            await client.aclose()
+            await close_async_client(client)
 
     def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
         # Logged, as for the other locks: what the body did was done under the lock.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from bloomlock.errors import ConfigurationError
@@ -58,6 +59,15 @@ def _is_cluster(client: redis.Redis) -> bool:
         return False  # INFO is forbidden here; a client for a cluster can still be given
 
 
+async def close_async_client(client: Any) -> None:
+    """Close a client; redis-py's own way raises if a connection does not end within a second.
+
+    It is closed all the same.
+    """
+    with suppress(RedisError, OSError):
+        await client.aclose()
+
+
 async def async_client(
     client: object,
 ) -> tuple[redis.asyncio.Redis | redis.asyncio.RedisCluster, bool]:
@@ -79,7 +89,7 @@ async def async_client(
         made = redis.asyncio.Redis.from_url(address.url, **options)
         await made.ping()
         if await _is_cluster_awaited(made):
-            await made.aclose()
+            await close_async_client(made)
             return redis.asyncio.RedisCluster.from_url(address.url, **options), True
     return made, True
 

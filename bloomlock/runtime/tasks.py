@@ -40,7 +40,7 @@ from bloomlock.effects import (
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
 
 from . import redispy
-from .clients import free_memory, not_a_manager
+from .clients import close_async_client, free_memory, not_a_manager
 from .clock import boot_clock
 from .cluster import MAX_REDIRECTS, Redirect, find_redirects
 from .finishing import finish
@@ -240,7 +240,7 @@ class Tasks:
         """Close the client, on whatever loop it was used last."""
         if self._loop is not asyncio.get_running_loop():
             await self._move_to_running_loop()
-        await self.client.aclose()
+        await close_async_client(self.client)
 
     async def settings_of(self, key: str) -> Mapping[str, Any]:
         """Return the settings of the connections to the server of a key."""

@@ -12,7 +12,7 @@ import redis
 import redis.asyncio
 from servers import wait_until
 
-from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock import AsyncBloomFilter, AsyncLock, AsyncRedlock, BloomFilter
 from bloomlock.effects import ConnectionLost, Pause, Request, encode_command
 from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
@@ -208,3 +208,29 @@ def test_a_watch_that_others_left_is_an_error_of_the_server(valkey, pooled):
         with pytest.raises(redis.WatchError, match="nothing was done"):
             made.add_many(["a", "b"])
         assert made.add_many(["a", "b"]) == [True, True]
+
+
+def test_a_connection_that_does_not_end_in_time_fails_no_close(r, valkey, monkeypatch):
+    closed = []
+
+    async def aclose(client):
+        await original(client)
+        closed.append(client)
+        raise redis.TimeoutError("Timed out closing connection after 1.0")
+
+    original = redis.asyncio.Redis.aclose
+    monkeypatch.setattr(redis.asyncio.Redis, "aclose", aclose)
+
+    async def main():
+        async with AsyncBloomFilter("closed", 1000, client=valkey) as made:
+            assert await made.add("a")
+        lock = AsyncLock("closed", client=valkey)
+        assert await lock.acquire()
+        await lock.release()
+        await lock.close()
+        quorum = AsyncRedlock("closed", clients=[valkey])
+        await quorum.locked()
+        await quorum.close()
+
+    asyncio.run(main())
+    assert len(closed) == 3
