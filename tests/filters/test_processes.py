@@ -87,7 +87,7 @@ def race(url, strategy, how, count):
 
 @pytest.mark.parametrize("strategy", EXACT)
 def test_every_item_has_exactly_one_winner_by_add(server_url, strategy):
-    # An add under the lock takes four times as long.
+    # An add under the lock takes longer.
     won, items = race(server_url, strategy, "add", 500 if strategy == "lock" else 2_000)
     assert won == Counter(items)
 
