@@ -6,7 +6,7 @@ import struct
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from servers import wait_until
 
@@ -39,11 +39,14 @@ HASHERS = {
 
 
 class Operation(NamedTuple):
+    """One call: item number i of it is that of worker `worker + i * next_worker`, modulo 3."""
+
     what: str
     items: tuple[int, ...]
-    worker: int
-    max_attempts: int
-    option: bool
+    worker: int = 0
+    max_attempts: int = 0
+    option: bool = False
+    next_worker: int = 0
 
 
 OPERATIONS = st.builds(
@@ -58,6 +61,7 @@ OPERATIONS = st.builds(
     st.integers(0, 2),
     st.sampled_from([0, 0, 2]),
     st.booleans(),
+    st.sampled_from([0, 0, 1]),
 )
 
 
@@ -85,7 +89,10 @@ class Comparison:
         self.pure.header, self.pure.bits = header, set()
 
     def held(self, operation):
-        return [self.held_by(operation.worker, item) for item in operation.items]
+        first, step = operation.worker, operation.next_worker
+        return [
+            self.held_by((first + i * step) % 3, item) for i, item in enumerate(operation.items)
+        ]
 
     def held_by(self, worker, item):
         data = b"item %d" % item
@@ -161,9 +168,8 @@ class Comparison:
             ]
             return expected, self.run(steps.abandon([(place, held)], error, offer=option))
         if operation.what == "renew":
-            lease_ms = LEASE_MS * (1 + option)
-            expected = [model.renew(state, now_us, header, mine, lease_ms) for mine in held]
-            renewals = [(mine, lease_ms) for mine in held]
+            renewals = [(mine, LEASE_MS * (1 + (i + option) % 2)) for i, mine in enumerate(held)]
+            expected = [model.renew(state, now_us, header, *renewal) for renewal in renewals]
             return expected, self.run(steps.renew([(place, renewals)]))
         if operation.what in ("find", "retry", "drop"):
             return self.administer(operation.what, [mine.id for mine in held], now_us, place)
@@ -270,9 +276,29 @@ def test_random_histories(r, kind, operations):
     carry_out(r, kind, operations)
 
 
+GRANTED_AGAIN = [
+    Operation("claim", (0,)),
+    Operation("run out", (0,)),
+    Operation("claim", (0,), worker=1),
+    Operation("abandon", (0,), worker=1),
+    Operation("claim", (0,)),
+    Operation("commit", (0,)),
+]
+"""A claim that was lost to another worker is granted after all, and is not lost any more."""
+TWICE_IN_A_CALL = [
+    Operation("claim", (0,)),
+    Operation("run out", (0,)),
+    Operation("claim", (0, 0, 0), worker=1, next_worker=1),
+    Operation("renew", (0, 0), worker=1, option=True),
+]
+"""An item that is over is given to one in a call; the longest of several leases stays."""
+
+
 @settings(
     max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
 )
+@example(operations=GRANTED_AGAIN)
+@example(operations=TWICE_IN_A_CALL)
 @given(operations=st.lists(OPERATIONS, min_size=4, max_size=40))
 def test_every_kind_of_server(client, operations):
     carry_out(client, "classic", operations)
