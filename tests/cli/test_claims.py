@@ -66,10 +66,12 @@ def test_retry_and_drop(run, name, orders):
     done = run("claims", "retry", name, "a", "unknown")
     assert (done.returncode, done.stdout) == (1, b"1 retried\n")
     assert done.stderr == b"bloomlock: unknown: it did not fail\n"
-    assert orders.claim("a").state is ClaimState.NEW
+    assert [claim.item for claim in orders.expired()] == ["a"], "it is offered to who asks"
     done = run("claims", "drop", name, "b")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"1 dropped\n", b"")
     assert [failed.item for failed in orders.failed()] == ["c"]
+    assert list(orders.expired()) == [], "what is dropped is offered to nobody"
+    assert orders.claim("b").attempts == 1
     assert run("claims", "retry", name, "--all").stdout == b"1 retried\n"
     assert orders.claim("c").state is ClaimState.NEW
     assert run("claims", "retry", name, "--all").stdout == b"0 retried\n"
