@@ -24,6 +24,12 @@ from bloomlock.filters.operation import Repeats
 from bloomlock.server import PrivateServer
 
 
+@pytest.fixture(autouse=True)
+def long_leases(monkeypatch):
+    """Ten thousand commands go through the proxy under one lease of the lock strategy."""
+    monkeypatch.setattr("bloomlock.strategies.lock.LEASE_MS", 120_000)
+
+
 @pytest.fixture
 def through(proxy):
     """A client as users have it: redis-py's own default retries are on."""
