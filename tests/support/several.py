@@ -78,6 +78,9 @@ class Several:
 
 
 def patient(options: dict[str, Any]) -> dict[str, Any]:
-    """Options with which a machine that is busy makes no server look dead."""
+    """Options with which a machine that is busy makes no server look dead.
+
+    The lease is longer than any test waits, so what is gone was released.
+    """
     server_timeout = min(PATIENT, options.get("ttl", PATIENT))
-    return {"longest_ttl": 0, "server_timeout": server_timeout} | options
+    return {"longest_ttl": 0, "server_timeout": server_timeout, "ttl": 5 * LONG} | options

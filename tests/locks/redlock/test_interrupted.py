@@ -29,7 +29,7 @@ def test_at_every_point_where_python_looks_for_signals(three, busy):
             assert (lock.token is None) == was_in_acquire(error)
         if lock.token is not None:
             lock.release()
-        assert three.tokens(lock.key) == expected
+        wait_until(lambda: three.tokens(lock.key) == expected)
         assert not lock._session.steps.ballots
         if point.left >= 0:
             break
