@@ -146,6 +146,11 @@ class FilterKeys:
         """The hash that holds the descriptor."""
         return f"{self.prefix}{{{self._tag}}}:meta"
 
+    @property
+    def tag(self) -> str:
+        """The hash tag of the first shard, with its braces."""
+        return f"{{{self._tag}}}"
+
     def bits(self, shard: int) -> str:
         """Return the string that holds header and bitmap of one shard."""
         return f"{self.prefix}{{{self._shard_tag(shard)}}}:bits"

@@ -10,7 +10,7 @@ from bloomlock.locks.watchdog import watchdog_of_loop
 from bloomlock.runtime.clients import async_client, close_async_client
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
-from . import answers, claims, failed, inspection, lifecycle, open_claims, transfer
+from . import answers, claims, failed, inspection, lifecycle, open_claims, scripted, transfer
 from .base import FilterBase
 from .claim import AsyncClaim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
@@ -20,7 +20,7 @@ from .options import FilterOptions, OpenOptions
 from .state import FilterState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterable
+    from collections.abc import AsyncIterator, Generator, Iterable, Sequence
     from types import TracebackType
     from typing import Any, Self, Unpack
 
@@ -178,6 +178,16 @@ class AsyncBloomFilter(FilterBase):
             await self._run(transfer.merge(self._state, items))
         else:
             await self._run(answers.update(self._state, items, route))
+
+    async def run_script(
+        self,
+        script: str,
+        items: Iterable[str | bytes] = (),
+        keys: Sequence[str] = (),
+        args: Sequence[str | bytes | int] = (),
+    ) -> Any:
+        """Run a Lua script that tests and adds items. See BloomFilter.run_script."""
+        return await self._run(scripted.run_script(self._state, script, items, keys, args))
 
     async def claim(
         self,

@@ -87,6 +87,18 @@ class FilterBase(Parameters):
         return self._state.keys.name
 
     @property
+    def hash_tag(self) -> str:
+        """What keys need in their names to lie in the slot of its first shard, on a cluster.
+
+        >>> from bloomlock import BloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     BloomFilter("news/today", 1000, client=server.url).hash_tag
+        '{news%2Ftoday}'
+        """
+        return self._state.keys.tag
+
+    @property
     def generation(self) -> int:
         """Changes whenever the filter is cleared or replaced; 0 before the first use."""
         return self._state.descriptor.generation

@@ -9,7 +9,7 @@ from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.threads import threads_for
 
-from . import answers, claims, failed, inspection, lifecycle, open_claims, transfer
+from . import answers, claims, failed, inspection, lifecycle, open_claims, scripted, transfer
 from .base import FilterBase
 from .claim import Claim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
@@ -18,7 +18,7 @@ from .options import FilterOptions, OpenOptions
 from .state import FilterState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Any, Self, Unpack
 
@@ -294,6 +294,50 @@ class BloomFilter(FilterBase):
             self._run(transfer.merge(self._state, items))
         else:
             self._run(answers.update(self._state, items, route))
+
+    def run_script(
+        self,
+        script: str,
+        items: Iterable[str | bytes] = (),
+        keys: Sequence[str] = (),
+        args: Sequence[str | bytes | int] = (),
+    ) -> Any:
+        """Run a Lua script of yours in which items are tested and added: one atomic step.
+
+        In it `add(1)` adds the first item and returns whether it is new, `exists(1)` tests it.
+        KEYS and ARGV are `keys` and `args`. It is sent again where its reply is lost, so it must be
+        safe to repeat: `add` returns false then. What `near_cache` keeps is not used.
+
+        Args:
+            script: Lua 5.1, as for EVAL.
+            items: As for `add_many`; a few hundred, as the server does nothing else meanwhile.
+            keys: All keys that the script uses. On a cluster the filter must have one shard, and
+                the keys must have its `hash_tag`.
+            args: Its arguments.
+
+        Returns:
+            What the script returns, as redis-py has it.
+
+        Raises:
+            TypeError: If an item is neither str nor bytes.
+            ConfigurationError: If a parameter is not usable, the strategy is "pipeline", "lock" or
+                "native", or scripts are forbidden.
+            redis.exceptions.RedisError: If the server refused it or could not be reached; it may
+                have been carried out.
+            FilterLostError, CapacityError: As `add`.
+
+        Cost: one round trip; O(k) on the server for each `add` and `exists`.
+
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     push = "if add(1) then return redis.call('RPUSH', KEYS[1], ARGV[1]) end return 0"
+        ...     for _ in range(2):
+        ...         pages.run_script(push, ["a"], ["{pages}:queue"], ["GET a"])
+        1
+        0
+        """
+        return self._run(scripted.run_script(self._state, script, items, keys, args))
 
     def claim(
         self,

@@ -124,7 +124,7 @@ def _take(state: FilterState, wanted: Sequence[Try], how: How) -> Core[list[Clai
     refuse_strategy(state)
 
     def work(view: View) -> Core[list[ClaimSession] | None]:
-        yield from _refuse_full(state, view, wanted)
+        yield from refuse_full(state, view, [one.offer.item for one in wanted])
         return (yield from _take_in(state, view, wanted, how))
 
     try:
@@ -208,22 +208,23 @@ def _hold(request: ClaimRequest, fence: int, sent: float, options: ClaimOptions)
     )
 
 
-def refuse_strategy(state: FilterState) -> None:
+def refuse_strategy(state: FilterState, what: str = "claims") -> None:
     """Raise ConfigurationError where a script cannot test and set all bits of an item."""
     strategy = state.strategy
     if not strategy.is_atomic or strategy.is_exclusive or strategy.is_native:
         raise ConfigurationError(
-            f'strategy must be "atomic", "lua" or "transaction" for claims, not {strategy.name!r}'
+            f'strategy must be "atomic", "lua" or "transaction" for {what}, not {strategy.name!r}'
         )
 
 
-def _refuse_full(state: FilterState, view: View, wanted: Sequence[Try]) -> Core[None]:
+def refuse_full(state: FilterState, view: View, items: Sequence[Item]) -> Core[None]:
+    """Raise CapacityError where the filter is full and takes no new items, and one is new."""
     if not state.fill.refuse:
         return
     if state.fill.refusing or not state.fill.until_look:
         yield from state.fill.look(view)
     if state.fill.refusing:
-        seen = yield from exists_many(state, [one.offer.item for one in wanted])
+        seen = yield from exists_many(state, items)
         if not all(seen):
             raise CapacityError(
                 f"filter {state.keys.name!r} is full: it holds its capacity of "

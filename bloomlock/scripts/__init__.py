@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 
 
 class Script:
-    """One script of this folder."""
+    """One script of this folder.
 
-    def __init__(self, *names: str) -> None:
+    Args:
+        names: The files it is put together from.
+        body: What comes before the last of them.
+    """
+
+    def __init__(self, *names: str, body: str = "") -> None:
         folder = files(__package__)
-        self.source = "".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
+        *first, last = [(folder / f"{name}.lua").read_text("utf-8") for name in names]
+        self.source = "".join((*first, body, last))
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     def by_digest(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:

@@ -1,0 +1,57 @@
+-- Run a script of the caller's in which items can be tested and added; what it is put before is
+-- the body of `script`.
+-- KEYS     the shards of the items, then the keys of the caller's script
+-- ARGV[1]  how many shards
+-- ARGV[2]  the header the caller expects of them, 8 bytes
+-- ARGV[3]  bytes of one item, four for each of its bits
+-- ARGV[4]  for each item the number of its shard among KEYS, two bytes
+-- ARGV[5]  the offsets of the items' bits, four bytes each, the highest first
+-- ARGV     from 6 on the arguments of the caller's script
+-- Reply    {1, what the caller's script returns}; {0}, and nothing done, if a shard has another
+--          header
+local shards, size = tonumber(ARGV[1]), tonumber(ARGV[3])
+local numbers, places = ARGV[4], ARGV[5]
+for number = 1, shards do
+    if redis.call('GETRANGE', KEYS[number], 0, 7) ~= ARGV[2] then
+        return {0}
+    end
+end
+
+local function rest(words, first)
+    local some = {}
+    for position = first, #words do
+        some[#some + 1] = words[position]
+    end
+    return some
+end
+
+local function had_all(item, command, operation, value)
+    local high, low = string.byte(numbers, 2 * item - 1, 2 * item)
+    local words = {}
+    for start = (item - 1) * size + 1, item * size, 4 do
+        local a, b, c, d = string.byte(places, start, start + 3)
+        local at = #words
+        words[at + 1] = operation
+        words[at + 2] = 'u1'
+        words[at + 3] = ((a * 256 + b) * 256 + c) * 256 + d
+        words[at + 4] = value
+    end
+    for _, bit in ipairs(redis.call(command, KEYS[high * 256 + low], unpack(words))) do
+        if bit == 0 then
+            return false
+        end
+    end
+    return true
+end
+
+-- Add item number `item`, the first is 1; return whether it is new.
+local function add(item)
+    return not had_all(item, 'BITFIELD', 'SET', 1)
+end
+
+-- Return whether item number `item` was added.
+local function exists(item)
+    return had_all(item, 'BITFIELD_RO', 'GET')
+end
+
+local function script(KEYS, ARGV)
