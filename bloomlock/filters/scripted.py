@@ -78,7 +78,7 @@ def _head(view: View, encoded: Sequence[bytes]) -> tuple[list[str], list[bytes |
     ]
 
 
-def _read(reply: Any) -> list[Any] | None:
+def _read(reply: list[Any] | Exception) -> list[Any] | None:
     """Return what the script returned, in a list; None where the filter is another one."""
     if isinstance(reply, ConnectionLost):
         raise reply.cause from None
