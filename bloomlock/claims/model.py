@@ -45,6 +45,20 @@ class Outcome(IntEnum):
     FAILED = 4
 
 
+class Offered(IntEnum):
+    """When an item that is given back is found by `find_expired`.
+
+    Attributes:
+        NEVER: Its claim is gone.
+        AFTER_LEASE: When the lease is over.
+        AT_ONCE: Now.
+    """
+
+    NEVER = 0
+    AFTER_LEASE = 1
+    AT_ONCE = 2
+
+
 class ClaimRequest(NamedTuple):
     """An item that a worker asks for.
 
@@ -275,22 +289,24 @@ def commit(state: ShardClaims, header: bytes, held: Held, publish: Publish) -> b
 
 def abandon(
     state: ShardClaims,
+    now_us: int,
     header: bytes,
     held: Held,
     publish: Publish,
     *,
     error: bytes | None = None,
-    offer: bool = False,
+    offered: Offered = Offered.NEVER,
 ) -> bool | None:
     """Give an item back; False: the claim was over already. None: it is another generation.
 
     Args:
         state: Is changed.
+        now_us: See `claim`.
         header: See `claim`.
         held: The claim.
         publish: See `claim`.
         error: Why the work failed; None: it did not, and the attempt does not count.
-        offer: Whether the item is still to be found when the lease is over.
+        offered: When the item is to be found again, unless it failed as often as it may.
     """
     if not _is_of_generation(state, header):
         return None
@@ -301,8 +317,10 @@ def abandon(
     if error is not None and found.max_attempts:
         state.failed[held.id] = Failure(attempts, found.max_attempts, error, found.carried)
     counter = "abandoned" if error is None else "failed"
-    if offer and not 0 < found.max_attempts <= attempts:
+    if offered and not 0 < found.max_attempts <= attempts:
         state.open[held.id] = found._replace(token=b"", attempts=attempts)
+        if offered is Offered.AT_ONCE:
+            state.leases[held.id] = now_us // 1000
         state.count(counter)
         _wake(state, held.id, publish)
     else:

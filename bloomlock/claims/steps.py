@@ -14,7 +14,7 @@ from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
 
-from .model import Answer, Outcome, Record
+from .model import Answer, Offered, Outcome, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,13 +80,16 @@ def commit(calls: Sequence[tuple[Place, Sequence[Held]]]) -> Core[list[bool | No
 
 
 def abandon(
-    calls: Sequence[tuple[Place, Sequence[Held]]], error: str | None = None, *, offer: bool = False
+    calls: Sequence[tuple[Place, Sequence[Held]]],
+    error: str | None = None,
+    *,
+    offered: Offered = Offered.NEVER,
 ) -> Core[list[bool | None]]:
     """Give items back; answers as `take`. See model.abandon."""
     text = b"" if error is None else b"+" + error.encode(errors="backslashreplace")
 
     def arguments(held: Sequence[Held]) -> list[bytes | int]:
-        words: list[bytes | int] = [int(offer)]
+        words: list[bytes | int] = [int(offered)]
         for one in held:
             words += (one.id, one.token, text)
         return words

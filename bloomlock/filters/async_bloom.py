@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     from .batches import Route
+    from .claims import ClaimCounts
     from .failed import FailedItem
     from .inspection import FilterInfo
     from .open_claims import OpenClaim
@@ -210,12 +211,13 @@ class AsyncBloomFilter(FilterBase):
         ttl: float = TTL_SECONDS,
         *,
         renew: bool = True,
+        payloads: Sequence[str | bytes | None] | None = None,
         max_attempts: int | None = None,
     ) -> list[AsyncClaim]:
         """Claim many items, each with a state of its own. See BloomFilter.claim_many."""
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
         sessions = await self._run(
-            claims.claim_many(self._state, items, options, await self._keeper())
+            claims.claim_many(self._state, items, options, await self._keeper(), payloads)
         )
         return [AsyncClaim(session, self._run) for session in sessions]
 
@@ -224,10 +226,14 @@ class AsyncBloomFilter(FilterBase):
         return await self._run(commit_many(sessions_of(made)))
 
     async def abandon_many(
-        self, made: Iterable[AsyncClaim], error: str | BaseException | None = None
+        self,
+        made: Iterable[AsyncClaim],
+        error: str | BaseException | None = None,
+        *,
+        offer: bool = False,
     ) -> None:
         """Give items back. See BloomFilter.abandon_many."""
-        await self._run(abandon_many(sessions_of(made), error))
+        await self._run(abandon_many(sessions_of(made), error, offer=offer))
 
     def expired(
         self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
@@ -244,6 +250,10 @@ class AsyncBloomFilter(FilterBase):
     async def open_claims(self) -> list[OpenClaim]:
         """Return the claims that are open, or over. See BloomFilter.open_claims."""
         return await self._run(open_claims.open_claims(self._state))
+
+    async def count_claims(self) -> ClaimCounts:
+        """Return the numbers of claims. See BloomFilter.count_claims."""
+        return await self._run(inspection.claim_counts(self._state))
 
     async def failed(self) -> list[FailedItem]:
         """Return the items whose work failed. See BloomFilter.failed."""

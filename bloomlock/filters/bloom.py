@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import redis
 
     from .batches import Route
+    from .claims import ClaimCounts
     from .failed import FailedItem
     from .inspection import FilterInfo
     from .open_claims import OpenClaim
@@ -393,16 +394,27 @@ class BloomFilter(FilterBase):
         ttl: float = TTL_SECONDS,
         *,
         renew: bool = True,
+        payloads: Sequence[str | bytes | None] | None = None,
         max_attempts: int | None = None,
     ) -> list[Claim]:
         """Claim many items; each has a state of its own, and one that is repeated is BUSY.
 
-        Arguments and errors are those of `claim`.
+        The other arguments and errors are those of `claim`.
 
-        Cost: one round trip.
+        Args:
+            items: The items.
+            ttl: The lease in seconds.
+            renew: Whether it is renewed.
+            payloads: One for each item, in their order; None: no item has one. That of an item in
+                the near-cache is not read, so a sequence may make its payloads as they are read.
+            max_attempts: As in `claim`.
+
+        Cost: one round trip; none for items in the near-cache.
         """
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        sessions = self._run(claims.claim_many(self._state, items, options, self._keeper()))
+        sessions = self._run(
+            claims.claim_many(self._state, items, options, self._keeper(), payloads)
+        )
         return [Claim(session, self._run) for session in sessions]
 
     def commit_many(self, made: Iterable[Claim]) -> list[bool]:
@@ -419,21 +431,27 @@ class BloomFilter(FilterBase):
         """
         return self._run(commit_many(sessions_of(made)))
 
-    def abandon_many(self, made: Iterable[Claim], error: str | BaseException | None = None) -> None:
+    def abandon_many(
+        self,
+        made: Iterable[Claim],
+        error: str | BaseException | None = None,
+        *,
+        offer: bool = False,
+    ) -> None:
         """Give items back; see Claim.abandon.
 
         Cost: as `commit_many`.
         """
-        self._run(abandon_many(sessions_of(made), error))
+        self._run(abandon_many(sessions_of(made), error, offer=offer))
 
     def expired(
         self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
     ) -> Iterator[Claim]:
         """Yield claims of the items whose workers died, each to one caller, oldest first.
 
-        Items given to `retry_failed` are among them. An item is claimed when the iteration gets to
-        it. One that is given back is offered again when the lease it had is over. Arguments and
-        errors are those of `claim`.
+        Items given to `retry_failed`, or given back with `offer=True`, are among them. An item is
+        claimed when the iteration gets to it. One that is given back is offered again when the
+        lease it had is over. Arguments and errors are those of `claim`.
 
         Cost: one round trip for each item, one for each 16 and for each shard.
         """
@@ -451,6 +469,13 @@ class BloomFilter(FilterBase):
         Cost: one round trip; O(open claims) on the server.
         """
         return self._run(open_claims.open_claims(self._state))
+
+    def count_claims(self) -> ClaimCounts:
+        """Return the numbers of claims, by what became of them.
+
+        Cost: one round trip to each server; the bitmap is not read.
+        """
+        return self._run(inspection.claim_counts(self._state))
 
     def failed(self) -> list[FailedItem]:
         """Return the items whose work failed under `max_attempts`, and that were not done since.

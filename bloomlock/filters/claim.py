@@ -106,12 +106,14 @@ class Claim(ClaimBase):
         """
         self._run(self._session.commit())
 
-    def abandon(self, error: str | BaseException | None = None) -> None:
+    def abandon(self, error: str | BaseException | None = None, *, offer: bool = False) -> None:
         """Give the item back, so that the next who claims it gets it.
 
         Args:
             error: Why the work failed: the attempt counts, and with `max_attempts` the text is
                 kept. None: it did not fail, and the attempt does not count.
+            offer: Whether `expired` gives the item, with its payload, to the next who asks, from
+                now on. It does not if the item failed `max_attempts` times.
 
         Raises:
             ClaimError: If it is not NEW, was committed, or is of a parent process.
@@ -119,7 +121,7 @@ class Claim(ClaimBase):
 
         Cost: one round trip.
         """
-        self._run(self._session.abandon(error))
+        self._run(self._session.abandon(error, offer=offer))
 
     def extend(self, ttl: float | None = None) -> None:
         """Let the lease be `ttl` seconds from now, at least, and as long at each renewal.
@@ -160,9 +162,11 @@ class AsyncClaim(ClaimBase):
         """Add the item to the filter and end the claim. See Claim.commit."""
         await self._run(self._session.commit())
 
-    async def abandon(self, error: str | BaseException | None = None) -> None:
+    async def abandon(
+        self, error: str | BaseException | None = None, *, offer: bool = False
+    ) -> None:
         """Give the item back. See Claim.abandon."""
-        await self._run(self._session.abandon(error))
+        await self._run(self._session.abandon(error, offer=offer))
 
     async def extend(self, ttl: float | None = None) -> None:
         """Let the lease be `ttl` seconds from now, at least. See Claim.extend."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from redis.exceptions import RedisError
 
 from bloomlock.claims import steps
+from bloomlock.claims.model import Offered
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError
 from bloomlock.hashing import encode_item
@@ -95,10 +96,7 @@ class ClaimOptions:
         lease_ms = milliseconds(check_lease(ttl))
         check_flag("renew", renew)
         wait_s = 0.0 if wait is None else check_seconds("wait", wait, least=0)
-        if payload is not None and not isinstance(payload, (str, bytes)):
-            raise ConfigurationError(
-                f"payload must be str, bytes or None, not {type(payload).__name__}"
-            )
+        check_payload(payload)
         if max_attempts is not None and (
             isinstance(max_attempts, bool)
             or not isinstance(max_attempts, int)
@@ -171,7 +169,8 @@ class Owner(NamedTuple):
         place: Where it lies.
         held: What names it there.
         keeper: What renews it.
-        is_offered: Whether it was found by `expired`.
+        offered: When it is found again if it is given back. An item of `expired` is, after its
+            lease: no caller would bring it.
     """
 
     state: FilterState
@@ -179,7 +178,7 @@ class Owner(NamedTuple):
     place: Place
     held: Held
     keeper: Keeper
-    is_offered: bool
+    offered: Offered
 
 
 class ClaimSession:
@@ -230,9 +229,9 @@ class ClaimSession:
         return self._owner.held
 
     @property
-    def is_offered(self) -> bool:
-        """Whether the item is offered again if it is given back: no caller would bring it."""
-        return self._owner.is_offered
+    def offered(self) -> Offered:
+        """When the item is offered again if it is given back."""
+        return self._owner.offered
 
     @property
     def is_open(self) -> bool:
@@ -303,10 +302,12 @@ class ClaimSession:
             self.ended = "lost"
         return bool(done)
 
-    def abandon(self, error: str | BaseException | None = None) -> Core[None]:
-        """Give the item back; `error`: why the work failed, if it did."""
+    def abandon(
+        self, error: str | BaseException | None = None, *, offer: bool = False
+    ) -> Core[None]:
+        """Give the item back; see `abandon_many`."""
         if self.ended not in {"given back", "lost"}:
-            yield from abandon_many([self], error)
+            yield from abandon_many([self], error, offer=offer)
 
     def leave(self, error: BaseException | None) -> Core[None]:
         """Commit at the end of a block, or give the item back after an exception."""
@@ -380,6 +381,13 @@ class ClaimSession:
             logger.warning("%s was lost: %s", self.label, reason)
 
 
+def check_payload(payload: object) -> Item | None:
+    """Return a payload, or raise ConfigurationError."""
+    if payload is None or isinstance(payload, (str, bytes)):
+        return payload
+    raise ConfigurationError(f"payload must be str, bytes or None, not {type(payload).__name__}")
+
+
 def check_error(error: object) -> str | None:
     """Return the text of an error as it is kept, or raise ConfigurationError."""
     if error is None:
@@ -413,18 +421,24 @@ def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
 
 
 def abandon_many(
-    sessions: Sequence[ClaimSession], error: str | BaseException | None = None
+    sessions: Sequence[ClaimSession],
+    error: str | BaseException | None = None,
+    *,
+    offer: bool = False,
 ) -> Core[None]:
-    """Give items back; `error`: why the work failed, if it did."""
+    """Give items back; `error`: why the work failed, if it did; `offer`: to `expired` at once."""
     text = check_error(error)
+    check_flag("offer", offer)
     pending = [one for one in sessions if one.ended not in {"given back", "lost"}]
     for session in pending:
         session.require()
     for session in pending:
         session.unwatch()
-    for offer in (False, True):
-        some = [one for one in pending if one.is_offered is offer]
-        yield from _end(some, partial(steps.abandon, error=text, offer=offer))
+    groups: dict[Offered, list[ClaimSession]] = {}
+    for session in pending:
+        groups.setdefault(Offered.AT_ONCE if offer else session.offered, []).append(session)
+    for offered, some in groups.items():
+        yield from _end(some, partial(steps.abandon, error=text, offered=offered))
     for session in pending:
         session.ended = "given back"
 

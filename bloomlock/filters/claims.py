@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.claims import steps
-from bloomlock.claims.model import COUNTERS, ClaimRequest, Held, Outcome, Record
+from bloomlock.claims.model import COUNTERS, ClaimRequest, Held, Offered, Outcome, Record
 from bloomlock.claims.steps import Place
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import NextMessage, Pause, Subscribe, ask, encode_command
@@ -24,7 +24,7 @@ from bloomlock.parallel import in_parallel
 from bloomlock.runtime.clock import boot_clock
 
 from .answers import exists_many
-from .claim_session import ClaimSession, ClaimState, Offer, Owner
+from .claim_session import ClaimSession, ClaimState, Offer, Owner, check_payload
 from .state import in_one_generation
 
 if TYPE_CHECKING:
@@ -94,14 +94,26 @@ def claim(
 
 
 def claim_many(
-    state: FilterState, items: Iterable[Item], options: ClaimOptions, keeper: Keeper
+    state: FilterState,
+    items: Iterable[Item],
+    options: ClaimOptions,
+    keeper: Keeper,
+    payloads: Sequence[Item | None] | None = None,
 ) -> Core[list[ClaimSession]]:
-    """Claim items, each with a state of its own."""
+    """Claim items, each with a state of its own; payloads of items that are near are not read."""
     given = list(items)
-    offers = [
-        Offer(item, data, None) for item, data in zip(given, encode_items(given), strict=True)
-    ]
+    if payloads is not None and len(payloads) != len(given):
+        raise ConfigurationError(
+            f"payloads must be one for each item, not {len(payloads)} for {len(given)} items"
+        )
+    encoded = encode_items(given)
     known = state.near.known(given) if state.near is not None else [False] * len(given)
+    offers = [
+        Offer(
+            item, data, None if payloads is None or is_known else check_payload(payloads[position])
+        )
+        for position, (item, data, is_known) in enumerate(zip(given, encoded, known, strict=True))
+    ]
     wanted = [
         Try(offer, _token_for(state, offer.data))
         for offer, is_known in zip(offers, known, strict=True)
@@ -170,7 +182,8 @@ def _take_in(
         elif answer.outcome is Outcome.NEW:
             hold = _hold(requests[index], answer.fence, sent, how.options)
             held = Held(*requests[index][:3])
-            owner = Owner(state, view, place, held, how.keeper, how.only_expired)
+            offered = Offered.AFTER_LEASE if how.only_expired else Offered.NEVER
+            owner = Owner(state, view, place, held, how.keeper, offered)
             session.start(owner, hold)
         elif answer.outcome is Outcome.SEEN and asked is not None:
             asked.near.keep(offer.item)

@@ -113,6 +113,12 @@ def info(state: FilterState) -> Core[FilterInfo]:
     return replace(known, route=state.routes.chosen, claims=claims)
 
 
+def claim_counts(state: FilterState) -> Core[ClaimCounts]:
+    """Return the counts of the claims, without the bitmap."""
+    view = yield from state.current()
+    return (yield from count_claims(view))
+
+
 def count(state: FilterState) -> Core[int]:
     """Return the estimated number of distinct items. Cost: as `info`."""
     _, counted = yield from _counted(state)

@@ -1,9 +1,10 @@
 -- Give items back.
 -- KEYS: see claim_common.lua
--- ARGV: 2 1 if the items are still to be found when their leases are over; then for each item its
---       id, token and error, '+' and why the work failed, or empty if it did not
+-- ARGV: 2 when the items are to be found again: 0 never, 1 when their leases are over, 2 at once;
+--       then for each item its id, token and error, '+' and why the work failed, or empty if it
+--       did not
 -- Reply: {header, for each item 1, or 0 if the claim was over already}
-local offer = ARGV[2] == '1'
+local is_offered, at_once = ARGV[2] ~= '0', ARGV[2] == '2'
 
 local function abandon(id, token, error)
     local found = read_record(id)
@@ -16,9 +17,12 @@ local function abandon(id, token, error)
     elseif max_attempts > 0 then
         write_failure(id, attempts, max_attempts, string.sub(error, 2), '', found.carried)
     end
-    if offer and not (0 < max_attempts and max_attempts <= attempts) then
+    if is_offered and not (0 < max_attempts and max_attempts <= attempts) then
         found.token, found.attempts = '', attempts
         write_record(id, found)
+        if at_once then
+            set_lease(id, now_ms)
+        end
         count(counter)
         wake(id)
     else

@@ -17,6 +17,7 @@ WORLDS = [
     (2, Budget(crashes=1, expiries=2, errors=1), {"rounds": 2}, (2_593, 6_768)),
     (2, Budget(expiries=2, errors=1, retries=1), {"rounds": 2, "max_attempts": 1}, (1_767, 3_890)),
     (2, Budget(lates=1, expiries=1, retries=1, drops=1), {"max_attempts": 1}, (1_317, 3_262)),
+    (2, Budget(losses=1, lates=1, expiries=1, offers=1), {}, (1_893, 5_030)),
     (3, Budget(expiries=2, drops=1), {"max_attempts": 1}, (722, 1_701)),
     (3, Budget(crashes=1, expiries=2), {}, (896, 2_385)),
     (3, Budget(losses=1, expiries=1), {}, (1_076, 3_261)),

@@ -17,6 +17,7 @@ from bloomlock.claims.model import (
     ClaimRequest,
     Failure,
     Held,
+    Offered,
     Outcome,
     Record,
     ShardClaims,
@@ -162,11 +163,14 @@ class Comparison:
         if operation.what in ("abandon", "fail"):
             error = None if operation.what == "abandon" else f"why {operation.worker}"
             data = None if error is None else error.encode()
+            offered = Offered(option + (operation.max_attempts > 0))
             expected = [
-                model.abandon(state, header, mine, self.publish, error=data, offer=option)
+                model.abandon(
+                    state, now_us, header, mine, self.publish, error=data, offered=offered
+                )
                 for mine in held
             ]
-            return expected, self.run(steps.abandon([(place, held)], error, offer=option))
+            return expected, self.run(steps.abandon([(place, held)], error, offered=offered))
         if operation.what == "renew":
             renewals = [(mine, LEASE_MS * (1 + (i + option) % 2)) for i, mine in enumerate(held)]
             expected = [model.renew(state, now_us, header, *renewal) for renewal in renewals]

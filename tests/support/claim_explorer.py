@@ -12,7 +12,15 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.claims import model
-from bloomlock.claims.model import Answer, ClaimRequest, Held, Outcome, Record, ShardClaims
+from bloomlock.claims.model import (
+    Answer,
+    ClaimRequest,
+    Held,
+    Offered,
+    Outcome,
+    Record,
+    ShardClaims,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +49,7 @@ class Budget(NamedTuple):
     errors: int = 0
     retries: int = 0
     drops: int = 0
+    offers: int = 0
 
 
 class Worker(NamedTuple):
@@ -184,6 +193,8 @@ def moves_of(world: World, who: int, phase: str) -> Iterator[tuple[str, World]]:
         yield from sent(world, who, "commit", "committing", phase)
     if phase in ("holding", "abandoning"):
         yield from sent(world, who, "abandon", "abandoning", phase)
+    if phase == "holding" and world.budget.offers:
+        yield from sent(world.spend("offers"), who, "offer now", "abandoning", phase)
     if phase == "holding" and world.budget.errors:
         yield from sent(world.spend("errors"), who, "fail", "abandoning", phase)
         yield from sent(world.spend("errors"), who, "offer", "abandoning", phase)
@@ -244,13 +255,24 @@ def send_commit(world: World, who: int) -> tuple[World, bool]:
     return world._replace(committed=world.committed or bool(done)), bool(done)
 
 
-def send_abandon(world: World, who: int, error: bytes | None = None, *, offer: bool = False):
+def send_abandon(
+    world: World, who: int, error: bytes | None = None, offered: Offered = Offered.NEVER
+) -> tuple[World, bool]:
     world = world._replace(server=deepcopy(world.server))
     had = world.server.open.get(ITEM, Record(b"", 0, 0, 0, b"")).token == world.token(who)
     done = model.abandon(
-        world.server, HEADER, world.held(who), lambda *_: None, error=error, offer=offer
+        world.server,
+        NOW_US,
+        HEADER,
+        world.held(who),
+        lambda *_: None,
+        error=error,
+        offered=offered,
     )
     assert done == had
+    if done and offered is Offered.AT_ONCE and ITEM in world.server.open:
+        assert [item for item, _ in model.find_expired(world.server, NOW_US, HEADER, 1)] == [ITEM]
+        world.server.leases[ITEM] = OVER_MS
     return world, done
 
 
@@ -299,7 +321,8 @@ SENDERS = {
     "commit": send_commit,
     "abandon": send_abandon,
     "fail": lambda world, who: send_abandon(world, who, b"why"),
-    "offer": lambda world, who: send_abandon(world, who, b"why", offer=True),
+    "offer": lambda world, who: send_abandon(world, who, b"why", Offered.AFTER_LEASE),
+    "offer now": lambda world, who: send_abandon(world, who, None, Offered.AT_ONCE),
     "renew": send_renew,
 }
 READERS = {
@@ -309,5 +332,6 @@ READERS = {
     "abandon": lambda world, who, _: world.next_round(who),
     "fail": lambda world, who, _: world.next_round(who),
     "offer": lambda world, who, _: world.next_round(who),
+    "offer now": lambda world, who, _: world.next_round(who),
     "renew": lambda world, who, done: world if done else world.next_round(who),
 }
