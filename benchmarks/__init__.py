@@ -12,6 +12,7 @@ worker.py       one of these processes; jobs.py and locks_jobs.py are its jobs
 place.py        the server, the keys, and what a slice cost the server
 figures.py      medians and ratios; locks_figures.py: grants
 delay_proxy.py  a longer way to the server; loss_proxy.py: one that loses replies
+crawl_rig.py    crawls by Scrapy, killed or not; crawl_job.py is one; crawl_site.py: what is crawled
 results.py      results as JSON; report.py makes docs/benchmarks.md of them
 
 Figures depend on the machine and on what else it does; the ratios within one run are what counts.

@@ -39,6 +39,8 @@ PACKAGES = (
     "hiredis",
     "mmh3",
     "numpy",
+    "scrapy",
+    "scrapy-redis",
     "scrapy-redis-bloomfilter",
     "pottery",
     "rbloom",

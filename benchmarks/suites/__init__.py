@@ -27,6 +27,7 @@ from . import (
     micro,
     replay,
     rtt,
+    scrapy,
     single,
     sizes,
     tasks,
@@ -62,6 +63,7 @@ SUITES: dict[str, ModuleType] = {
         losses,
         locks,
         claims,
+        scrapy,
     )
 }
 

@@ -39,6 +39,8 @@ CAPACITIES = (100_000, 1_000_000)
 RATES = (1e-6, 1e-3)
 FIRST = 2_000
 """Items that make a bitmap as long as it will ever be."""
+PART = 1_000_000
+"""Items that a process makes at a time."""
 
 
 @dataclass(slots=True)
@@ -75,16 +77,19 @@ def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
             for entry in there:
                 if entry is not contenders.SADD or rate == RATES[0]:
                     place = Place(url, f"{prefix}{rate}:{capacity}:", entry.name, capacity, rate)
-                    rows.append(_row(client, entry, place))
+                    rows.append(row_of(client, entry, place))
                     forget(client, place.prefix)
     return {"missing": missing, "rows": [asdict(row) for row in rows]}
 
 
-def _row(client: redis.Redis, entry: Entry, place: Place) -> Row:
+def row_of(client: redis.Redis, entry: Entry, place: Place) -> Row:
+    """Make a filter for as many items as the place is for, or a set of them; return its row."""
     exact = entry is contenders.SADD
     count = place.capacity if exact else min(FIRST, place.capacity) // entry.slow
     with assembled([(entry, place)], 1) as (team,):
-        team.run([Job("fill", "add_many", (("memory", count),), 10_000)])
+        for start in range(0, count, PART):
+            span = (f"memory {start}", min(PART, count - start))
+            team.run([Job("fill", "update" if exact else "add_many", (span,), 10_000)])
         bits = 8 * memory_of(client, place.prefix) / place.capacity
     if exact:
         return Row(entry.name, entry.title, place.capacity, None, round(bits, 3), None)
