@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import TYPE_CHECKING, Self
+from weakref import WeakKeyDictionary
 
 from scrapy import signals
 from scrapy.dupefilters import BaseDupeFilter
@@ -12,17 +14,23 @@ from scrapy.utils.request import fingerprint as default_fingerprint
 from scrapy.utils.request import referer_str
 
 from bloomlock import BloomlockError
+from scrapy_ext.answers import LeftVerdicts, UnsharedFilter, Verdict
 from scrapy_ext.connection import redis_client
-from scrapy_ext.guard import GuardedFilter, UnsharedFilter, Verdict
+from scrapy_ext.guard import GuardedFilter
 from scrapy_ext.settings import FilterSettings, warn_of_queue, warn_of_unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
     from bloomlock import BloomFilter
 
 logger = logging.getLogger("bloomlock.scrapy")
+
+# A crawler takes no attributes of others. (The filter refers to it, so the reference is weak.)
+_OF_CRAWLER: WeakKeyDictionary[Crawler, weakref.ref[BloomDupeFilter]] = WeakKeyDictionary()
 
 
 class BloomDupeFilter(BaseDupeFilter):
@@ -46,11 +54,13 @@ class BloomDupeFilter(BaseDupeFilter):
         self._crawler = crawler
         self._config: FilterSettings | None = None
         self._guard: GuardedFilter | UnsharedFilter | None = None
+        self._left = LeftVerdicts()
         self._dropped: Request | None = None
         self._logged: set[str] = set()
         self._flush_due = False
         self._spider_is_open = False
         self._closed = False
+        _OF_CRAWLER[crawler] = weakref.ref(self)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
 
@@ -128,21 +138,60 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._guard is None:
             return True  # `open` failed, was logged, and stops the crawl
         self._count("checked")
-        verdict = self._check(self._guard, request)
+        verdict = self._left.take(request) or self._check(self._guard, request)
         if verdict in {Verdict.ALLOWED, Verdict.DROPPED}:
             self._count(verdict.value)
         if verdict is Verdict.DROPPED:
             self._dropped = request
         return verdict in {Verdict.SEEN, Verdict.DROPPED}
 
+    async def check_many(self, requests: Sequence[Request]) -> bool:
+        """Check requests ahead of `request_seen`, which then answers for each without a round trip.
+
+        What is checked here is recorded, so each request has to be scheduled. One with
+        `dont_filter` is left alone, or recorded with BLOOMLOCK_RECORD_UNFILTERED. Never raises.
+
+        Args:
+            requests: The requests, in the order in which they are scheduled.
+
+        Returns:
+            Whether there was any to check.
+
+        Cost: one round trip for all, in a thread; the reactor goes on meanwhile.
+        """
+        if self._guard is None:
+            return False
+        records_all = self._config is not None and self._config.record_unfiltered
+        checked, keys = [], []
+        for request in requests:
+            if request.dont_filter and not records_all:
+                continue
+            try:
+                keys.append(self._fingerprint(request))
+            # Whatever it is, `request_seen` meets it again, and decides.
+            except Exception:  # noqa: BLE001, S112
+                continue
+            checked.append(request)
+        if not keys:
+            return False
+        forced = {number for number, request in enumerate(checked) if request.dont_filter}
+        verdicts = await self._guard.check_many(keys, undroppable=forced)
+        for request, verdict in zip(checked, verdicts, strict=True):
+            self._left.leave(request, verdict)
+        return True
+
+    def _fingerprint(self, request: Request) -> bytes:
+        """Return the crawler's own fingerprint of a request; raises what the fingerprinter does."""
+        # Read here and not in the constructor, which may run before it is set. The view
+        # refuses what is not bytes; bytes(5) would be five zeros.
+        return bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
+
     def _check(
         self, guard: GuardedFilter | UnsharedFilter, request: Request, *, droppable: bool = True
     ) -> Verdict:
         """Take the crawler's own fingerprint of the request and check it."""
         try:
-            # Read here and not in the constructor, which may run before it is set. The view
-            # refuses what is not bytes; bytes(5) would be five zeros.
-            key = bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
+            key = self._fingerprint(request)
         # A project's fingerprinter may raise anything; the links of the page shall not pay for it.
         except Exception:
             self._count("fingerprint_errors")
@@ -252,8 +301,14 @@ class BloomDupeFilter(BaseDupeFilter):
         self.close(reason)
 
     def _scheduled(self, request: Request) -> None:
-        if request.dont_filter and self._guard is not None:
+        if request.dont_filter and self._guard is not None and not self._left.take(request):
             self._check(self._guard, request, droppable=False)
+
+
+def filter_of(crawler: Crawler) -> BloomDupeFilter | None:
+    """Return the filter that serves a crawler; None if its duplicates filter is another one."""
+    made = _OF_CRAWLER.get(crawler)
+    return made() if made is not None else None
 
 
 def only_looks(crawler: Crawler) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import time
-from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
@@ -15,14 +14,16 @@ from bloomlock import (
     BloomlockError,
     CapacityError,
     MemoryBloomFilter,
-    OutcomeUnknownError,
     ServerError,
 )
+from scrapy_ext.answers import LastRequests, RoundTrip, Verdict
 from scrapy_ext.connection import place_of
+from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Sequence
 
+    from scrapy_ext.answers import Key
     from scrapy_ext.settings import FilterSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
@@ -73,47 +74,16 @@ class CircuitBreaker:
         return lasted
 
 
-class LastRequests:
-    """The last fingerprints, each as it is; the oldest are forgotten first."""
-
-    def __init__(self, limit: int = 200_000) -> None:
-        self._limit = limit
-        self._kept: OrderedDict[bytes | str, None] = OrderedDict()
-
-    def __contains__(self, key: bytes | str) -> bool:
-        return key in self._kept
-
-    def add(self, key: bytes | str) -> bool:
-        """Remember a fingerprint; True if it was not known."""
-        if key in self._kept:
-            return False
-        self._kept[key] = None
-        if len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
-        return True
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._kept.clear()
-
-    def __iter__(self) -> Iterator[bytes | str]:
-        return iter(list(self._kept))
-
-
-class Verdict(enum.Enum):
-    """What is known about an item."""
-
-    NEW = "new"
-    SEEN = "seen"
-    ALLOWED = "allowed"  # not known; the policy lets it through
-    DROPPED = "dropped"  # not known; the policy keeps it out
-
-
 class GuardedFilter:
-    """The shared filter behind a circuit breaker and a policy. `check` never raises.
+    """The shared filter behind a circuit breaker and a policy. Its checks never raise.
 
     What this process was answered is known to it as well. It decides while the
     filter cannot be asked, and what a filter that lost its content gets back.
+
+    All methods are called in one thread, that of the reactor. `check_many` leaves it for the round
+    trips only. While one is under way other checks go on, so what a round trip answered is compared
+    with what was known before it was sent: what became known since may be known from an add of
+    this round trip.
     """
 
     def __init__(
@@ -135,7 +105,9 @@ class GuardedFilter:
         # What the filter was answered for or is owed; and what was let through but is not for it.
         self._known: MemoryBloomFilter | LastRequests = LastRequests()
         self._unrecorded = LastRequests()
+        self._clears = 0
         self._refill_due = False
+        self._is_refilling = False
         self._refills = CircuitBreaker(time.monotonic)
         self._reported_full = False
 
@@ -208,32 +180,94 @@ class GuardedFilter:
             raise RuntimeError("start() first")
         return self._filter
 
-    def check(self, key: bytes | str, *, droppable: bool = True) -> Verdict:
+    def check(self, key: Key, *, droppable: bool = True) -> Verdict:
         """Record an item and return whether it was there. Never raises.
 
-        Cost: one round trip, or none for an item in the near-cache.
+        Cost: one round trip, or none for an item in the near-cache; the reactor waits for it.
         """
-        if key in self._unrecorded:
-            return Verdict.SEEN
-        if self._breaker.may_try():
-            started = time.monotonic()
-            try:
-                new = self.shared.add(key)
-            except OutcomeUnknownError as error:
-                # It may be recorded by now; then dropping it would lose it for every process.
+        trip = self._begin([key])
+        if trip is not None:
+            trip.make(self.shared)
+            self._end(trip)
+        (verdict,) = self._verdicts([key], trip, () if droppable else (0,))
+        if self._may_refill():
+            self._refilled(*self._refill(self._owed()))
+        return verdict
+
+    async def check_many(
+        self, keys: Sequence[Key], *, undroppable: Collection[int] = ()
+    ) -> list[Verdict]:
+        """Record items and return for each, in order, whether it was there. Never raises.
+
+        Args:
+            keys: The items; of a repeated one the first is new.
+            undroppable: Where the items stand that the policy `drop` may not keep out.
+
+        Cost: one round trip for all, in a thread; the reactor goes on meanwhile. A second one if
+        the filter is full.
+        """
+        trip = self._begin(keys)
+        if trip is not None:
+            await run_in_thread(partial(trip.make, self.shared))
+            self._end(trip)
+        verdicts = self._verdicts(keys, trip, undroppable)
+        if self._may_refill():
+            self._refilled(*await run_in_thread(partial(self._refill, self._owed())))
+        return verdicts
+
+    def _begin(self, keys: Sequence[Key]) -> RoundTrip | None:
+        """Return the round trip to make for items; None if there is none to make."""
+        asked = [key for key in dict.fromkeys(keys) if key not in self._unrecorded]
+        if not asked or not self._breaker.may_try():
+            return None
+        return RoundTrip(asked, [key in self._known for key in asked], self._clears)
+
+    def _end(self, trip: RoundTrip) -> None:
+        """Note how a round trip went."""
+        if trip.error is None:
+            self._note_answer()
+        elif isinstance(trip.error, CapacityError):
+            self._full(trip.error)
+        else:
+            self._failed(trip.error, trip.cost)
+
+    def _read(self, trip: RoundTrip) -> dict[Key, Verdict]:
+        """Return the verdicts that a round trip allows, and know its items from now on."""
+        # What was known before then belongs to a filter that is cleared; what was seen may, too.
+        cleared = trip.clears != self._clears
+        found: dict[Key, Verdict] = {}
+        for number, (key, answer) in enumerate(zip(trip.keys, trip.answers, strict=False)):
+            if answer is None:
+                if not trip.may_be_recorded(number):
+                    continue
                 self._count("unknown")
-                self._failed(error, started)
-                return Verdict.NEW if self._known.add(key) else Verdict.SEEN
-            except CapacityError as error:
-                self._full(error)
-                if key not in self._known:
-                    return self.decide(key, owed=False, droppable=droppable)
-            # BLE001: a raise from here loses every link of the page and can hang the crawl.
-            except Exception as error:  # noqa: BLE001
-                self._failed(error, started)
-            else:
-                return self._answered(key, new=new)
-        return Verdict.SEEN if key in self._known else self.decide(key, droppable=droppable)
+            known = trip.were_known[number] and not cleared
+            if answer and known:
+                self._refill_due = True
+            # What may be recorded is let through: dropped, it would be lost for every process.
+            new = answer is not False and not known
+            found[key] = Verdict.NEW if new else Verdict.SEEN
+            if new or not cleared:
+                self._known.add(key)
+        return found
+
+    def _verdicts(
+        self, keys: Sequence[Key], trip: RoundTrip | None, undroppable: Collection[int]
+    ) -> list[Verdict]:
+        """Return the verdict on each item, after the round trip that was made for them."""
+        found = {} if trip is None else self._read(trip)
+        is_full = trip is not None and isinstance(trip.error, CapacityError)
+        verdicts = []
+        for number, key in enumerate(keys):
+            verdict = found.get(key)
+            if verdict is None and (key in self._unrecorded or key in self._known):
+                verdict = Verdict.SEEN
+            elif verdict is None:
+                verdict = self.decide(key, owed=not is_full, droppable=number not in undroppable)
+            elif verdict is Verdict.NEW:
+                found[key] = Verdict.SEEN
+            verdicts.append(verdict)
+        return verdicts
 
     def decide(self, key: bytes | str, *, owed: bool = True, droppable: bool = True) -> Verdict:
         """Decide about an item that nothing is known of, by the policy.
@@ -257,7 +291,7 @@ class GuardedFilter:
         """Hand over what is owed, let `last` have the filter, close the client. Never raises."""
         if self._filter is not None:
             try:
-                if self._breaker.broken or self._refill_due:
+                if self._breaker.broken or self._refill_due or self._is_refilling:
                     self._filter.update(self._known)
                 last(self._filter)
             # BLE001: an error here would hide how the crawl ended.
@@ -267,22 +301,15 @@ class GuardedFilter:
         if self._client is not None:
             self._client.close()
 
-    def _answered(self, key: bytes | str, *, new: bool) -> Verdict:
-        """Take the server's answer about an item, and see whether the filter lost anything."""
+    def _note_answer(self) -> None:
+        """Note that the server answered, and follow the filter where it went."""
         lasted = self._breaker.answered()
         if lasted is not None:
             logger.warning("The filter %r answers again after %.1f s.", self.name, lasted)
             # It may have come back with the bits of an earlier moment.
             self._refill_due = True
-        shared = self.shared
-        if shared.generation != self._generation:
-            self._follow(shared)
-        known = not self._known.add(key)
-        if new and known:
-            self._refill_due = True
-        if self._refill_due and self._refills.may_try():
-            self._refill(shared)
-        return Verdict.NEW if new and not known else Verdict.SEEN
+        if self.shared.generation != self._generation:
+            self._follow(self.shared)
 
     def _follow(self, shared: BloomFilter) -> None:
         """Go on with another generation: emptied on purpose, or made because one was lost."""
@@ -291,39 +318,63 @@ class GuardedFilter:
         # A generation that returns is one of a server that was set back.
         if shared.cleared and shared.generation not in self._past:
             self._known.clear()
+            self._clears += 1
             self._refill_due = False
         else:
             self._refill_due = True
 
-    def _refill(self, shared: BloomFilter) -> None:
-        """Give the filter everything that this process knows."""
+    def _may_refill(self) -> bool:
+        """Return whether it is time to give the filter what this process knows; if so, begin."""
+        if (
+            not self._refill_due
+            or self._is_refilling
+            or self._breaker.broken
+            or not self._refills.may_try()
+        ):
+            return False
+        self._refill_due, self._is_refilling = False, True
+        return True
+
+    def _owed(self) -> MemoryBloomFilter | list[Key]:
+        """Return everything that this process knows, to be read in another thread."""
+        return self._known if isinstance(self._known, MemoryBloomFilter) else [*self._known]
+
+    def _refill(self, owed: MemoryBloomFilter | list[Key]) -> tuple[Exception | None, float]:
+        """Give the filter items; return what went wrong, and the seconds it took."""
         started = time.monotonic()
         try:
-            shared.update(self._known)
-        except CapacityError as error:
-            self._full(error)
+            self.shared.update(owed)
         # BLE001: the same promise as in `check`; what is owed stays owed.
         except Exception as error:  # noqa: BLE001
+            return error, time.monotonic() - started
+        return None, time.monotonic() - started
+
+    def _refilled(self, error: Exception | None, cost: float) -> None:
+        """Note how giving the filter everything went."""
+        self._is_refilling = False
+        if error is None:
+            self._count("refills")
+            logger.warning("The filter %r was given all requests this process knows.", self.name)
+            self._refills.answered()
+        elif isinstance(error, CapacityError):
+            self._full(error)
+            self._refills.answered()
+        else:
+            self._refill_due = True
             self._count("errors")
-            if self._refills.failed(time.monotonic() - started):
-                logger.error(  # noqa: TRY400 - one sentence; the trace says nothing more
+            if self._refills.failed(cost):
+                logger.error(
                     "The filter %r may have lost requests and cannot be given them again (%s: %s); "
                     "it is tried again.",
                     self.name,
                     type(error).__name__,
                     error,
                 )
-            return
-        else:
-            self._count("refills")
-            logger.warning("The filter %r was given all requests this process knows.", self.name)
-        self._refills.answered()
-        self._refill_due = False
 
-    def _failed(self, error: Exception, started: float) -> None:
+    def _failed(self, error: Exception, cost: float) -> None:
         """Note a failed round trip, and log the first of each outage."""
         self._count("errors")
-        if self._breaker.failed(time.monotonic() - started):
+        if self._breaker.failed(cost):
             self._count("outages")
             logger.error(
                 "The filter %r cannot be asked (%s: %s); what this process has not seen is decided "
@@ -344,32 +395,3 @@ class GuardedFilter:
             logger.error("%s Until then: %s.", error, self._config.on_outage)
         if self.closes:
             self._close("bloomlock_full")
-
-
-class UnsharedFilter:
-    """Stands in for the shared filter where a tool looks at pages: known to this process only."""
-
-    broken = closes = False
-
-    def __init__(self) -> None:
-        self._known: set[bytes | str] = set()
-
-    def check(self, key: bytes | str, *, droppable: bool = True) -> Verdict:
-        """Record an item and return whether it was there."""
-        del droppable
-        if key in self._known:
-            return Verdict.SEEN
-        self._known.add(key)
-        return Verdict.NEW
-
-    def decide(self, key: bytes | str, *, owed: bool = True, droppable: bool = True) -> Verdict:
-        """Do the same."""
-        del owed
-        return self.check(key, droppable=droppable)
-
-    def wipe(self) -> None:
-        """Forget everything."""
-        self._known.clear()
-
-    def finish(self, last: Callable[[BloomFilter], None]) -> None:
-        """Do nothing: there is nothing to close."""

@@ -172,6 +172,7 @@ def start_spider(
                 "REDIS_URL": valkey,
                 "BLOOMLOCK_CAPACITY": 1000,
                 "BLOOMLOCK_TIMEOUT": 60,
+                "SPIDER_MIDDLEWARES": {"scrapy_ext.middleware.BatchingMiddleware": 10},
                 **settings,
             },
         }

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
+import signal
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +19,8 @@ from servers import wait_until
 
 from bloomlock import BloomFilter, ConfigurationError, FilterMismatchError, ServerError
 from bloomlock.server import PrivateServer
-from scrapy_ext.guard import CircuitBreaker, GuardedFilter, LastRequests, Verdict
+from scrapy_ext.answers import LastRequests, Verdict
+from scrapy_ext.guard import CircuitBreaker, GuardedFilter
 from scrapy_ext.settings import FilterSettings
 
 if TYPE_CHECKING:
@@ -293,6 +298,201 @@ def test_another_filter_under_the_name_stops_the_start(r: redis.Redis, valkey: s
     BloomFilter(DEFAULTS.name, 5, client=r)
     with pytest.raises(FilterMismatchError):
         Watched(connector(valkey)).start()
+
+
+# Several items in one awaited round trip.
+
+
+def check_many(guard: Watched, *keys: bytes, **options: Any) -> list[Verdict]:
+    return asyncio.run(guard.check_many(keys, **options))
+
+
+def commands(server: PrivateServer) -> int:
+    with redis.Redis.from_url(server.url) as r:
+        stats = r.info("commandstats")
+    return sum(stat["calls"] for name, stat in stats.items() if "bitfield" in name)
+
+
+def test_many_items_are_one_round_trip_and_a_repeated_one_is_new_once(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(near_cache=0, capacity=100_000)
+    guard.check(b"old")
+    before = commands(server)
+    assert check_many(guard, b"a", b"old", b"a", b"b", b"b") == [
+        Verdict.NEW,
+        Verdict.SEEN,
+        Verdict.SEEN,
+        Verdict.NEW,
+        Verdict.SEEN,
+    ]
+    # (The bits of hundreds of items are sent as several commands at once.)
+    pages = [[b"%d" % number for number in range(size)] for size in (1, 2, 20)]
+    answers = [check_many(guard, *page) for page in pages]
+    assert [found.count(Verdict.NEW) for found in answers] == [1, 1, 18]
+    assert commands(server) == before + 1 + len(pages)
+    assert check_many(guard) == []
+
+
+def test_many_items_in_an_outage_are_decided_as_one_by_one(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    for policy, first, again in (
+        ("allow", Verdict.ALLOWED, Verdict.SEEN),
+        ("drop", Verdict.DROPPED, Verdict.DROPPED),
+    ):
+        guard = start(on_outage=policy)
+        check_many(guard, b"own")
+        kill(server, guard)
+        assert guard.broken
+        asked = [b"own", b"x", b"x", b"forced"]
+        assert check_many(guard, *asked, undroppable={3}) == [
+            Verdict.SEEN,
+            first,
+            again,
+            Verdict.ALLOWED,
+        ]
+        server.start()
+        until_asked_again(guard)
+        assert recorded(server, b"own", b"forced") == [True, True]
+        assert recorded(server, b"x") == [policy == "allow"]
+
+
+def test_what_a_server_that_hangs_may_have_recorded_is_let_through_once(
+    server: PrivateServer,
+) -> None:
+    guard = Watched(
+        lambda: redis.Redis.from_url(server.url, socket_timeout=1, retry=Retry(NoBackoff(), 0)),
+        on_outage="drop",
+    )
+    guard.start()
+    guard.check(b"old")
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        answers = check_many(guard, b"a", b"a", b"b", b"old")
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert answers == [Verdict.NEW, Verdict.SEEN, Verdict.NEW, Verdict.SEEN]
+    assert guard.counted == ["errors", "outages", "unknown", "unknown"]
+    assert check_many(guard, b"a", b"b") == [Verdict.SEEN] * 2
+    guard.finish(lambda _: None)
+
+
+def test_of_many_items_a_full_filter_refuses_the_new_ones_only(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(capacity=100, on_full="raise", on_outage="drop")
+    guard.check(b"first")
+    filled = [guard.check(b"%d" % number) for number in range(400)]
+    assert filled[-1] is Verdict.DROPPED
+    other = start(capacity=100, on_full="raise", on_outage="drop", near_cache=0)
+    keys = [b"new", b"first", b"new too", b"0", b"new", b"1"]
+    assert check_many(other, *keys) == [
+        Verdict.DROPPED,
+        Verdict.SEEN,
+        Verdict.DROPPED,
+        Verdict.SEEN,
+        Verdict.DROPPED,
+        Verdict.SEEN,
+    ]
+    assert not other.broken
+    assert set(other.counted) == {"full"}
+
+
+class Paused(Watched):
+    """A guard whose round trips in threads end when the test lets them, in the order it says."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.made: list[threading.Event] = []
+        self.gates: list[threading.Event] = []
+
+    def _begin(self, keys: Any) -> Any:
+        trip = super()._begin(keys)
+        if trip is None or threading.current_thread() is not threading.main_thread():
+            return trip
+        make, made, gate = trip.make, threading.Event(), threading.Event()
+        self.made.append(made)
+        self.gates.append(gate)
+
+        class Held:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(trip, name)
+
+            def make(self, shared: Any) -> None:
+                make(shared)
+                made.set()
+                assert gate.wait(300)
+
+        return Held()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_round_trips_at_once_one_reports_an_item_as_new(
+    order: tuple[int, int], server: PrivateServer
+) -> None:
+    """Whichever answer is read first: what the other made known is no loss of the filter."""
+    guard = Paused(connector(server.url), near_cache=0)
+    guard.start()
+
+    async def both() -> list[list[Verdict]]:
+        tasks = []
+        for number in range(2):
+            tasks.append(asyncio.ensure_future(guard.check_many([b"a", b"%d" % number])))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(guard.made[number].wait, 300)
+        for number in order:
+            guard.gates[number].set()
+            await tasks[number]
+        return [task.result() for task in tasks]
+
+    assert asyncio.run(both()) == [[Verdict.NEW, Verdict.NEW], [Verdict.SEEN, Verdict.NEW]]
+    assert guard.counted == []
+    guard.finish(lambda _: None)
+
+
+def test_what_was_added_after_a_clear_is_new_though_it_was_known_before(
+    server: PrivateServer,
+) -> None:
+    """The clear is noticed by another check, while the round trip is under way."""
+    guard = Paused(connector(server.url), near_cache=0)
+    guard.start()
+
+    async def scenario() -> list[Verdict]:
+        guard.gates = _Open()
+        await guard.check_many([b"a"])
+        BloomFilter.open(DEFAULTS.name, client=server.url).clear()
+        guard.gates = []
+        task = asyncio.ensure_future(guard.check_many([b"a", b"b"]))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(guard.made[-1].wait, 300)
+        held, guard.gates = guard.gates[0], _Open()
+        await guard.check_many([b"c"])
+        held.set()
+        return await task
+
+    assert asyncio.run(scenario()) == [Verdict.NEW, Verdict.NEW]
+    assert guard.counted == []
+    guard.finish(lambda _: None)
+
+
+class _Open(list[threading.Event]):
+    """Opens the gates of round trips at once."""
+
+    def append(self, gate: threading.Event) -> None:
+        gate.set()
+
+
+def test_a_loss_that_many_items_find_is_made_good(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(near_cache=0)
+    empty = stored(server)
+    assert check_many(guard, b"a", b"b") == [Verdict.NEW] * 2
+    set_back(server, empty)
+    assert check_many(guard, b"b", b"c") == [Verdict.SEEN, Verdict.NEW]
+    assert recorded(server, b"a", b"b", b"c") == [True] * 3
+    assert guard.counted == ["refills"]
 
 
 def test_the_breaker_waits_ten_times_what_a_failure_cost() -> None:

@@ -1,0 +1,183 @@
+"""What is known of requests: the server's answers, and what this process remembers of them."""
+
+from __future__ import annotations
+
+import enum
+import time
+import weakref
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bloomlock import CapacityError, FilterLostError, OutcomeUnknownError, PartialResultError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from scrapy import Request
+
+    from bloomlock import BloomFilter
+
+    Key = bytes | str
+
+
+class Verdict(enum.Enum):
+    """What is known about an item."""
+
+    NEW = "new"
+    SEEN = "seen"
+    ALLOWED = "allowed"  # not known; the policy lets it through
+    DROPPED = "dropped"  # not known; the policy keeps it out
+
+
+@dataclass(slots=True)
+class RoundTrip:
+    """Adds different items to the filter. It may be made in any thread: it changes nothing else.
+
+    Attributes:
+        keys: The items.
+        were_known: For each whether this process knew it before.
+        clears: How often this process had seen the filter cleared before.
+        answers: For the first items whether they are new; None without an answer.
+        error: Why some have none.
+        cost: Seconds it took.
+    """
+
+    keys: list[Key]
+    were_known: list[bool]
+    clears: int
+    answers: list[bool | None] = field(default_factory=list)
+    error: Exception | None = None
+    cost: float = 0.0
+
+    def make(self, shared: BloomFilter) -> None:
+        """Add the items. Never raises."""
+        started = time.monotonic()
+        try:
+            if len(self.keys) == 1:
+                self.answers = [shared.add(self.keys[0])]
+            else:
+                self.answers = [*shared.add_many(self.keys)]
+        # BLE001: a raise from here loses every link of the page and can hang the crawl.
+        except Exception as error:  # noqa: BLE001
+            self.error = error
+            if isinstance(error, PartialResultError):
+                self.answers = [*error.results]
+            if isinstance(error, CapacityError):
+                self._find_seen(shared)
+        self.cost = time.monotonic() - started
+
+    def may_be_recorded(self, number: int) -> bool:
+        """Return whether an item without an answer may have been added."""
+        lost = isinstance(self.error, OutcomeUnknownError | FilterLostError)
+        return lost and number < len(self.answers)
+
+    def _find_seen(self, shared: BloomFilter) -> None:
+        """Ask which items are seen; the filter refuses those that are not."""
+        self.answers += [None] * (len(self.keys) - len(self.answers))
+        left = [number for number, answer in enumerate(self.answers) if answer is None]
+        if not left[1:]:
+            return  # the one that was refused
+        try:
+            seen = shared.exists_many([self.keys[number] for number in left])
+        except Exception as error:  # noqa: BLE001 - as above
+            self.error = error
+        else:
+            for number, is_seen in zip(left, seen, strict=True):
+                self.answers[number] = False if is_seen else None
+
+
+class LastRequests:
+    """The last fingerprints, each as it is; the oldest are forgotten first."""
+
+    def __init__(self, limit: int = 200_000) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[bytes | str, None] = OrderedDict()
+
+    def __contains__(self, key: bytes | str) -> bool:
+        return key in self._kept
+
+    def add(self, key: bytes | str) -> bool:
+        """Remember a fingerprint; True if it was not known."""
+        if key in self._kept:
+            return False
+        self._kept[key] = None
+        if len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+
+    def __iter__(self) -> Iterator[bytes | str]:
+        return iter(list(self._kept))
+
+
+class LeftVerdicts:
+    """Verdicts on requests that wait for `request_seen`, by the identity of the request.
+
+    A request that is given up takes its verdicts along. One that is yielded twice has two of them.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[int, tuple[weakref.ref[Request], deque[Verdict]]] = {}
+
+    def __len__(self) -> int:
+        """Return how many requests have verdicts left."""
+        return len(self._left)
+
+    def leave(self, request: Request, verdict: Verdict) -> None:
+        """Keep a verdict for `take`."""
+        number = id(request)
+        if number not in self._left:
+            gone = weakref.ref(request, lambda _: self._left.pop(number, None))
+            self._left[number] = gone, deque()
+        self._left[number][1].append(verdict)
+
+    def take(self, request: Request) -> Verdict | None:
+        """Return the verdict left first for this very object, once; None if there is none."""
+        number = id(request)
+        if number not in self._left:
+            return None
+        _, verdicts = self._left[number]
+        verdict = verdicts.popleft()
+        if not verdicts:
+            del self._left[number]
+        return verdict
+
+
+class UnsharedFilter:
+    """Stands in for the shared filter where a tool looks at pages: known to this process only."""
+
+    broken = closes = False
+
+    def __init__(self) -> None:
+        self._known: set[bytes | str] = set()
+
+    def check(self, key: bytes | str, *, droppable: bool = True) -> Verdict:
+        """Record an item and return whether it was there."""
+        del droppable
+        if key in self._known:
+            return Verdict.SEEN
+        self._known.add(key)
+        return Verdict.NEW
+
+    async def check_many(
+        self, keys: Sequence[Key], *, undroppable: Collection[int] = ()
+    ) -> list[Verdict]:
+        """Do the same for several items."""
+        del undroppable
+        return [self.check(key) for key in keys]
+
+    def decide(self, key: bytes | str, *, owed: bool = True, droppable: bool = True) -> Verdict:
+        """Do the same."""
+        del owed
+        return self.check(key, droppable=droppable)
+
+    def wipe(self) -> None:
+        """Forget everything."""
+        self._known.clear()
+
+    def finish(self, last: Callable[[BloomFilter], None]) -> None:
+        """Do nothing: there is nothing to close."""

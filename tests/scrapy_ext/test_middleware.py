@@ -1,0 +1,151 @@
+"""The requests of a page are checked together, and what a callback yields stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapy import Request
+
+from scrapy_ext.answers import LeftVerdicts, Verdict
+from scrapy_ext.middleware import ITEMS_PER_CHUNK, in_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+def chunks_of(source: AsyncIterator[Any], most: int = 1000) -> list[list[Any]]:
+    async def collect() -> list[list[Any]]:
+        return [chunk async for chunk in in_chunks(source, most)]
+
+    return asyncio.run(collect())
+
+
+def request(number: int) -> Request:
+    return Request(f"https://example.org/{number}")
+
+
+def test_a_chunk_ends_where_it_is_full() -> None:
+    requests = [request(number) for number in range(25)]
+
+    async def source() -> AsyncIterator[Any]:
+        for made in requests:
+            yield made
+            yield {"item": made.url}
+        for number in range(ITEMS_PER_CHUNK + 1):
+            yield number
+
+    chunks = chunks_of(source(), 10)
+    assert [len(chunk) for chunk in chunks] == [19, 20, 11 + ITEMS_PER_CHUNK - 6, 7]
+    flat = [output for chunk in chunks for output in chunk]
+    assert [output for output in flat if isinstance(output, Request)] == requests
+    assert flat[:4] == [requests[0], {"item": requests[0].url}, *flat[2:4]]
+    assert flat[-1] == ITEMS_PER_CHUNK
+    assert len(flat) == 50 + ITEMS_PER_CHUNK + 1
+
+
+def test_a_chunk_ends_where_the_source_waits() -> None:
+    """What was yielded before is there, though the source never goes on without it."""
+    arrived: list[int] = []
+
+    async def source(go_on: asyncio.Event) -> AsyncIterator[int]:
+        yield 1
+        yield 2
+        await asyncio.sleep(0)  # it is over before the next chunk is asked for
+        yield 3
+        await go_on.wait()
+        yield 4
+        yield 5
+        await asyncio.sleep(0.01)
+
+    async def consume() -> list[list[int]]:
+        go_on = asyncio.Event()
+        chunks = []
+        async for chunk in in_chunks(source(go_on), 1000):
+            chunks.append(chunk)
+            arrived.extend(chunk)
+            if 3 in arrived:
+                go_on.set()
+            await asyncio.sleep(0)
+        return chunks
+
+    assert asyncio.run(asyncio.wait_for(consume(), 300)) == [[1, 2], [3], [4, 5]]
+
+
+def test_what_a_source_raises_comes_after_what_it_yielded() -> None:
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+        raise ZeroDivisionError
+
+    async def consume() -> None:
+        async for chunk in in_chunks(source(), 1000):
+            arrived.extend(chunk)
+
+    arrived: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(consume())
+    assert arrived == [1, 2]
+
+
+def test_a_source_is_cancelled_where_it_waits() -> None:
+    ended: list[str] = []
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        try:
+            await asyncio.sleep(300)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def consume() -> None:
+        async for _ in in_chunks(source(), 1000):
+            pass
+
+    async def scenario() -> None:
+        task = asyncio.ensure_future(consume())
+        while not task.done() and not ended:
+            await asyncio.sleep(0.01)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    assert ended == ["cancelled"]
+
+
+def test_a_source_may_use_a_timeout() -> None:
+    async def source() -> AsyncIterator[str]:
+        yield "before"
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(300)
+        except TimeoutError:
+            yield "after"
+
+    assert chunks_of(source()) == [["before"], ["after"]]
+
+
+def test_verdicts_go_by_the_object_and_are_taken_once() -> None:
+    left = LeftVerdicts()
+    one, equal = request(1), request(1)
+    # Yielded twice, it is new the first time and seen the second.
+    left.leave(one, Verdict.NEW)
+    left.leave(one, Verdict.SEEN)
+    assert left.take(equal) is None
+    assert left.take(one.replace()) is None
+    assert [left.take(one) for _ in range(3)] == [Verdict.NEW, Verdict.SEEN, None]
+
+
+def test_a_request_that_is_given_up_leaves_nothing() -> None:
+    left = LeftVerdicts()
+    for number in range(100):
+        left.leave(request(number), Verdict.NEW)
+    gc.collect()
+    assert len(left) == 0
+    kept = request(1)
+    left.leave(kept, Verdict.SEEN)
+    assert len(left) == 1
