@@ -33,6 +33,7 @@ COMMANDS = {
     "claims": ("claims:claims_group", "Look after items that were claimed, or failed."),
     "once": ("once:once_command", "Run a command unless it was done."),
     "server": ("server:server_group", "Start, stop or look at the embedded server."),
+    "migrate-scrapy": ("migrate:migrate_command", "Make a filter of what a crawl has seen."),
     "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
 }
 """Where each command is, and what --help says of it: for that none is imported."""

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -59,6 +59,21 @@ def report_errors() -> Iterator[None]:
         raise failure_of(error) from error
     finally:
         logger.removeHandler(handler)
+
+
+@contextmanager
+def advise(advice: str) -> Iterator[None]:
+    """Add what to do to the sentence about an interruption or an error, but for a full filter."""
+    try:
+        yield
+    except Stopped:
+        with suppress(OSError):  # after SIGHUP the terminal may be gone
+            warn(f"interrupted; {advice}")
+        raise
+    except (bloomlock.CapacityError, BrokenPipeError):
+        raise
+    except _reported() as error:
+        raise Failure(f"{failure_of(error).message}; {advice}") from error
 
 
 def _reported() -> tuple[type[bloomlock.BloomlockError], type[RedisError], type[OSError]]:

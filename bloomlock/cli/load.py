@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
-from redis.exceptions import RedisError
 
-from bloomlock import BloomlockError, CapacityError
-
-from .errors import Failure, Stopped, failure_of, warn
+from .errors import advise, warn
 from .options import FilterOptions, examples, filter_options, on_full_option, zero_option
 from .pipeline import sizer_of_load
 from .progress import show_progress
@@ -51,17 +47,8 @@ def load_command(files: tuple[str, ...], *, name: str, delimiter: bytes, **optio
     files = files or (STDIN,)
     total = check_files(files)
     most = most_lines(files, delimiter) if options["capacity"] is None else None
-    with FilterOptions(**options, lines=most).create_or_open(name) as bloom:
-        try:
-            lines = _load(bloom, files, delimiter, total)
-        except Stopped:
-            with suppress(OSError):  # after SIGHUP the terminal may be gone
-                warn(f"interrupted; {_AGAIN}")
-            raise
-        except (CapacityError, BrokenPipeError):
-            raise
-        except (BloomlockError, RedisError, OSError) as error:
-            raise Failure(f"{failure_of(error).message}; {_AGAIN}") from error
+    with FilterOptions(**options, lines=most).create_or_open(name) as bloom, advise(_AGAIN):
+        lines = _load(bloom, files, delimiter, total)
     warn(f"{lines} lines read")
 
 

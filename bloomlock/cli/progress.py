@@ -21,19 +21,24 @@ class Progress:
 
 
 @contextmanager
-def show_progress(total: int | None, *, writes: bool = True) -> Iterator[Progress]:
-    """Show a bar while the context lasts, or nothing where it would be in the way."""
+def show_progress(
+    total: int | None, *, writes: bool = True, what: str = "lines"
+) -> Iterator[Progress]:
+    """Show a bar while the context lasts, or nothing where it would be in the way.
+
+    `what` names what is counted.
+    """
     is_typed = total is None and _is_terminal(sys.stdin)
     is_among_lines = writes and _is_terminal(sys.stdout)
     if is_typed or is_among_lines or not _is_terminal(sys.stderr):
         yield Progress()
     else:
-        with _bar(total) as bar:
+        with _bar(total, what) as bar:
             yield bar
 
 
 @contextmanager
-def _bar(total: int | None) -> Iterator[Progress]:
+def _bar(total: int | None, what: str) -> Iterator[Progress]:
     # PLC0415: rich takes a quarter of the time a short command has.
     from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -54,7 +59,7 @@ def _bar(total: int | None) -> Iterator[Progress]:
                 shown.advance(task, count)
 
             def answered(self, lines: int, new: int | None) -> None:
-                text = f"{lines:,} lines" if new is None else f"{lines:,} lines, {new:,} new"
+                text = f"{lines:,} {what}" if new is None else f"{lines:,} {what}, {new:,} new"
                 shown.update(task, description=text)
 
         yield Bar()

@@ -1,0 +1,86 @@
+"""Fingerprinters for filters that are made of what crawls have seen without bloomlock.
+
+Scrapy's own fingerprint has changed in version 2.7, and scrapy-redis has another one. So what they
+stored is of use only to a crawl whose `REQUEST_FINGERPRINTER_CLASS` takes the same fingerprints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter
+from w3lib.url import canonicalize_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ScrapyRedisFingerprinter:
+    """Takes the fingerprints of the duplicates filter of scrapy-redis 0.8 and later.
+
+    Set `REQUEST_FINGERPRINTER_CLASS = "scrapy_ext.ScrapyRedisFingerprinter"` where
+    the filter was made of a set of scrapy-redis.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Request, bytes] = WeakKeyDictionary()
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the fingerprint of a request: of its method, URL and body.
+
+        Args:
+            request: The request.
+
+        Returns:
+            20 bytes.
+        """
+        known = self._known.get(request)
+        if known is None:
+            known = self._known[request] = hashlib.sha1(self._text(request)).digest()  # noqa: S324
+        return known
+
+    def _text(self, request: Request) -> bytes:
+        """Return what the fingerprint is the SHA-1 of."""
+        parts = {
+            "body": request.body.hex(),
+            "method": request.method,
+            "url": canonicalize_url(request.url),
+        }
+        return json.dumps(parts).encode()
+
+
+class EarlierFingerprinter(ScrapyRedisFingerprinter):
+    """Takes the fingerprints of Scrapy before 2.7, and of scrapy-redis before 0.8.
+
+    Scrapy 2.7 to 2.13 have taken them too, where `REQUEST_FINGERPRINTER_IMPLEMENTATION` is "2.6".
+    """
+
+    def _text(self, request: Request) -> bytes:
+        return request.method.encode() + canonicalize_url(request.url).encode() + request.body
+
+
+KNOWN: Final = {
+    "scrapy.utils.request.RequestFingerprinter": RequestFingerprinter,
+    "scrapy_ext.ScrapyRedisFingerprinter": ScrapyRedisFingerprinter,
+    "scrapy_ext.EarlierFingerprinter": EarlierFingerprinter,
+}
+
+
+def candidates(url: str) -> Mapping[bytes, str]:
+    """Return the fingerprints that a GET request for a URL may have, and the class that takes each.
+
+    Args:
+        url: The URL.
+
+    Returns:
+        Paths of classes as `REQUEST_FINGERPRINTER_CLASS` takes them, by fingerprint.
+
+    Raises:
+        ValueError: The URL has no scheme.
+    """
+    request = Request(url)
+    return {each().fingerprint(request): path for path, each in KNOWN.items()}

@@ -1,0 +1,267 @@
+"""`bloomlock migrate-scrapy`: all that a crawl has seen is in the filter, and a crawl finds it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import pytest
+from proxy import Proxy
+from scrapy import Request, Spider
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.test import get_crawler
+from scrapy_redis.dupefilter import RFPDupeFilter as SetDupeFilter
+
+from bloomlock import BloomFilter
+from bloomlock.cli.fingerprints import NotSeenError, SeenParser
+from scrapy_ext import BloomDupeFilter
+
+AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
+OURS = "REQUEST_FINGERPRINTER_CLASS"
+SCRAPY = "scrapy.utils.request.RequestFingerprinter"
+
+
+def pages(count: int, first: int = 0) -> list[Request]:
+    urls = [f"https://shop.example/?b={number}&a=1" for number in range(first, first + count)]
+    return [*map(Request, urls), Request(urls[0], method="POST", body=b"\xff")]
+
+
+def settings_of(done) -> dict[str, object]:
+    """What a settings.py with the written lines sets."""
+    names: dict[str, object] = {}
+    exec(done.stdout, names)  # noqa: S102 - it is ours
+    return {name: value for name, value in names.items() if name.isupper()}
+
+
+class AnySpider(Spider):
+    name = "any"
+
+
+def crawl_sees(valkey: str, settings: dict[str, object], requests: list[Request]) -> list[bool]:
+    """What the duplicates filter of a crawl with these settings says of requests."""
+    given = {"BLOOMLOCK_URL": valkey, "BLOOMLOCK_TIMEOUT": 60, **settings}
+    crawler = get_crawler(AnySpider, given)
+    crawler.crawling = True
+    dupefilter = BloomDupeFilter.from_crawler(crawler)
+    dupefilter.open()
+    seen = [dupefilter.request_seen(request) for request in requests]
+    dupefilter.close()
+    return seen
+
+
+def earlier(request: Request) -> str:
+    """The fingerprint of Scrapy 2.6, of a request whose URL is canonical."""
+    data = request.method.encode() + request.url.encode() + request.body
+    return hashlib.sha1(data).hexdigest()  # noqa: S324 - it is what Scrapy has
+
+
+@pytest.fixture
+def filled(valkey, name, r):
+    """A set that the duplicates filter of scrapy-redis has filled, and its requests."""
+    key, requests = f"{name}:dupefilter", pages(300)
+    dupefilter = SetDupeFilter(r, key)
+    assert not any(map(dupefilter.request_seen, requests))
+    return key, requests
+
+
+def test_a_crawl_goes_on_with_the_set_of_scrapy_redis(run, valkey, r, filled):
+    key, requests = filled
+    done = run("migrate-scrapy", key)
+    assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
+    assert done.stderr.startswith(b"bloomlock: 301 fingerprints read from the set '")
+    settings = settings_of(done)
+    assert settings["BLOOMLOCK_NAME"] == key
+    new = pages(100, first=5000)
+    assert crawl_sees(valkey, settings, requests + new) == [True] * 301 + [False] * 101
+    assert r.scard(key) == 301
+    # Without the written fingerprinter Scrapy takes its own, which are not those of scrapy-redis.
+    assert not any(crawl_sees(valkey, {**settings, OURS: SCRAPY}, requests))
+
+
+@pytest.mark.parametrize(
+    ("visited", "status", "fingerprinter"),
+    [
+        ("https://shop.example/?a=1&b=7", 0, "scrapy_ext.EarlierFingerprinter"),
+        ("https://shop.example/?a=1&b=9999", 1, "scrapy_ext.ScrapyRedisFingerprinter"),
+    ],
+)
+def test_a_visited_page_shows_the_fingerprinter(
+    run, valkey, name, r, *, visited, status, fingerprinter
+):
+    requests = [Request(f"https://shop.example/?a=1&b={number}") for number in range(50)]
+    r.sadd(f"{name}:old", *map(earlier, requests))
+    done = run("migrate-scrapy", f"{name}:old", "--name", name, "--visited", visited)
+    assert done.returncode == status
+    assert (b"no fingerprint of" in done.stderr) == bool(status)
+    settings = settings_of(done)
+    assert settings[OURS] == fingerprinter
+    if not status:
+        assert all(crawl_sees(valkey, settings, requests))
+
+
+def test_a_crawl_goes_on_with_the_file_of_scrapy(run, valkey, name, tmp_path):
+    requests = pages(500)
+    crawler = get_crawler(Spider, {"JOBDIR": str(tmp_path)})
+    dupefilter = RFPDupeFilter.from_crawler(crawler)
+    assert not any(map(dupefilter.request_seen, requests))
+    dupefilter.close("")
+    visited = ("--visited", requests[7].url)
+    for source in (tmp_path, tmp_path / "requests.seen"):
+        done = run("migrate-scrapy", str(source), "--name", name, "--capacity", "9000", *visited)
+        assert done.returncode == 0
+        assert b"501 fingerprints read" in done.stderr
+    settings = settings_of(done)
+    assert (settings["BLOOMLOCK_CAPACITY"], OURS in settings) == (9000, False)
+    assert all(crawl_sees(valkey, settings, requests))
+
+
+def of_kind(kind: str, prints: list[bytes]) -> bytes:
+    if kind == "text":
+        return b"".join(b"%s\n" % each.hex().encode() for each in prints)
+    return b"".join(len(each).to_bytes(2, "big") + each for each in prints)
+
+
+def parsed(data: bytes, rng: random.Random, most: int = 1 << 16) -> tuple[list[bytes], int]:
+    parser, found = SeenParser(), []
+    while data:
+        size = rng.randrange(1, most)
+        found += parser.split(data[:size])
+        data = data[size:]
+    return found + parser.split(b"", last=True), parser.cut
+
+
+@pytest.mark.parametrize("kinds", [["text"], ["binary"], ["text", "binary"]])
+def test_a_file_of_processes_that_were_killed(kinds):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(50):
+        data, whole, cuts = b"", [], 0
+        for _ in range(rng.randrange(1, 6)):
+            prints = [rng.randbytes(20) for _ in range(400)]
+            kind = rng.choice(kinds)
+            size = 41 if kind == "text" else 22
+            # Buffers are written whole, so a killed process leaves a part of a record.
+            left = rng.randrange(20 * size, 400 * size)
+            data += of_kind(kind, prints)[:left]
+            whole += prints[: left // size]
+            cuts += left % size > 0
+        found, cut = parsed(data, rng)
+        assert set(whole) <= set(found)
+        # Beside them there are those that run into the next one.
+        assert len(found) <= len(whole) + cuts
+        assert (cut > 0) == (cuts > 0)
+
+
+@pytest.mark.parametrize("data", [b"\0", b"\0\0\0", b"<html></html>", b"xyz\nab\n", b"\0\x14short"])
+def test_what_is_no_file_of_fingerprints(data):
+    with pytest.raises(NotSeenError):
+        parsed(data, random.Random(0))
+
+
+def test_a_crawl_that_runs_meanwhile(run, valkey, r, filled):
+    key, requests = filled
+    scans: list[int] = []
+
+    def judge(command: str, _: int) -> str:
+        # The set gets larger all the time, and its table too.
+        if command == "SSCAN" and len(scans) < 10:
+            scans.append(0)
+            r.sadd(key, *(f"{len(scans):08x}{number:032x}" for number in range(4000)))
+        return "pass"
+
+    with Proxy(valkey, judge) as proxy:
+        done = run("migrate-scrapy", key, "--capacity", "100000", "--from", proxy.url)
+    assert done.returncode == 0
+    members = [bytes.fromhex(member.decode()) for member in r.smembers(key)]
+    assert len(members) == 40_301
+    with BloomFilter.open(key, client=r) as bloom:
+        assert all(bloom.exists_many(members))
+    assert all(crawl_sees(valkey, settings_of(done), requests[:50]))
+
+
+def test_what_comes_after_the_first_reading_is_found_by_the_verification(run, valkey, r, filled):
+    key, _ = filled
+    late = pages(50, first=10_000)
+    asked: list[str] = []
+
+    def judge(command: str, _: int) -> str:
+        # The first reading has ended when it is asked whether the set is still there.
+        if command == "EXISTS" and command not in asked:
+            crawl = SetDupeFilter(r, key)
+            assert not any(map(crawl.request_seen, late))
+        asked.append(command)
+        return "pass"
+
+    with Proxy(valkey, judge) as proxy:
+        done = run("migrate-scrapy", key, "--from", proxy.url)
+    assert done.returncode == 0
+    assert b"51 of them came meanwhile" in done.stderr
+    assert all(crawl_sees(valkey, settings_of(done), late))
+
+
+def test_a_set_that_is_deleted_meanwhile(run, valkey, r, filled):
+    key, _ = filled
+
+    def judge(command: str, _: int) -> str:
+        if command == "SSCAN":
+            r.delete(key)
+        return "pass"
+
+    with Proxy(valkey, judge) as proxy:
+        done = run("migrate-scrapy", key, "--from", proxy.url)
+    assert done.returncode == 2
+    assert b"was deleted while it was read" in done.stderr
+    assert done.stdout == b""
+
+
+def test_a_server_that_is_gone(run, valkey, filled):
+    key, requests = filled
+
+    def judge(command: str, _: int) -> str:
+        return "before" if command in ("SET", "BITFIELD", "EVALSHA") else "pass"
+
+    with Proxy(valkey) as proxy:
+        assert run("add", key, "x", "--url", proxy.url).returncode == 0
+        proxy.judge = judge
+        done = run("migrate-scrapy", key, "--url", proxy.url, "--from", valkey)
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    assert done.stderr.endswith(f"; {AGAIN}\n".encode())
+    again = run("migrate-scrapy", key)
+    assert all(crawl_sees(valkey, settings_of(again), requests))
+
+
+def test_members_that_are_fingerprints_themselves(run, valkey, name, r):
+    key, requests = f"{name}:raw", pages(20)
+    crawler = get_crawler(Spider, {})
+    r.sadd(key, *map(crawler.request_fingerprinter.fingerprint, requests))
+    done = run("migrate-scrapy", key)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b"give --raw" in done.stderr
+    done = run("migrate-scrapy", key, "--raw", "--visited", requests[3].url)
+    assert done.returncode == 0
+    assert all(crawl_sees(valkey, settings_of(done), requests))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("no-such-key",), "there is no file and no key 'no-such-key' at "),
+        (("./no-such-file", "--name", "n"), "cannot read no-such-file: No such file"),
+        (("{file}",), "--name is missing"),
+        (("{file}", "--name", "n"), "is no requests.seen of Scrapy"),
+        (("a-string",), "'a-string' is a string in Redis, not a set"),
+        (("k", "--from", "host:6379"), "--from must be a URL that starts with"),
+        (("k", "--from", "unix:///nowhere/at/all.sock"), "no Redis server answers"),
+        (("k", "--visited", "shop"), "--visited must be a URL, not 'shop'"),
+        ((), "KEY|FILE"),
+    ],
+)
+def test_errors_are_one_sentence(run, r, tmp_path, *, arguments, part):
+    file = tmp_path / "page.html"
+    file.write_text("<html>")
+    r.set("a-string", "x")
+    done = run("migrate-scrapy", *(each.format(file=file) for each in arguments))
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    assert done.stderr.startswith(b"bloomlock: ")
+    assert part in done.stderr.decode()
