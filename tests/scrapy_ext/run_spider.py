@@ -14,7 +14,7 @@ import sys
 import threading
 from urllib.parse import urlsplit
 
-from scrapy import Spider
+from scrapy import Request, Spider
 from scrapy.crawler import CrawlerProcess
 
 FETCHED: list[str] = []
@@ -27,6 +27,16 @@ class LinkSpider(Spider):
         FETCHED.append(urlsplit(response.url).path)
         for target in response.xpath("//a/@href").getall():
             yield response.follow(target)
+
+
+class SiteSpider(LinkSpider):
+    """Stays on the site, and starts on each of the setting STARTS."""
+
+    allowed_domains = ("127.0.0.1",)
+
+    async def start(self):
+        for url in self.settings.getlist("STARTS"):
+            yield Request(url, dont_filter=True)
 
 
 class OneForAllFingerprinter:
@@ -53,7 +63,7 @@ def crawl(task) -> int:
         **task["settings"],
     }
     process = CrawlerProcess(settings)
-    crawler = process.create_crawler(LinkSpider)
+    crawler = process.create_crawler(globals()[task.get("spider", "LinkSpider")])
     process.crawl(crawler, name=task["name"], start_urls=[task["start"]])
     process.start()
     stats = {} if process.bootstrap_failed else crawler.stats.get_stats()
