@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 ABOUT = "crawls with Scrapy: pages per second, kill -9, memory"
 
 _OURS = {"DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter"}
+_BATCHING = {**_OURS, "SPIDER_MIDDLEWARES": {"scrapy_ext.middleware.BatchingMiddleware": 10}}
+_UNCACHED = {"BLOOMLOCK_NEAR_CACHE": 0}
 _SCRAPY_REDIS = {
     "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
     "SCHEDULER_PERSIST": True,
@@ -60,11 +62,13 @@ def _entry(name: str, title: str, settings: dict[str, Any], **more: Any) -> Entr
 IN_MEMORY = _entry("in-memory", "in memory", {})
 RATED = (
     IN_MEMORY,
-    _entry("dupefilter", "bloomlock, each alone", _OURS),
+    _entry("batching", "bloomlock", _BATCHING),
+    _entry("batching-uncached", "bloomlock, no near-cache", {**_BATCHING, **_UNCACHED}),
+    _entry("dupefilter", "bloomlock, not batching", _OURS),
     _entry(
         "dupefilter-uncached",
-        "bloomlock, each alone, no near-cache",
-        {**_OURS, "BLOOMLOCK_NEAR_CACHE": 0},
+        "bloomlock, not batching, no near-cache",
+        {**_OURS, **_UNCACHED},
         slow=4,
     ),
     _entry(

@@ -26,7 +26,7 @@ PATIENCE = 600.0
 PACKAGES = ("asyncio", "email", "json")
 MOST_STARTS = 4
 SCHEDULERS: dict[str, dict[str, Any]] = {
-    "scrapy": {},
+    "scrapy": {"SPIDER_MIDDLEWARES": {"scrapy_ext.middleware.BatchingMiddleware": 10}},
     "scrapy-redis": {
         "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
         "SCHEDULER_PERSIST": True,
