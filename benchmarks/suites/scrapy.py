@@ -5,8 +5,8 @@ requests at a time, in the order of the pages. A page has 185 links, of which 18
 no earlier page links to. A rate is counted from the first page to the last. "blocked" is the share
 of that time for which the reactor stood in a blocking call, which is one of the filter's. "client
 ms" is the processor time of the crawl, "server ms" that of the server, "reads" its round trips,
-each for a page. "in memory" is Scrapy's own filter. The filters in the first tables have Scrapy's
-own scheduler. A slow one crawls fewer pages.
+each for a page. "in memory" is Scrapy's own filter. All but those with another scheduler have
+Scrapy's own, with a queue in memory. A slow one crawls fewer pages.
 
 In the table of crashes a process is killed at some request, and another one is started with the
 same settings; the queues are those that each has by default. "pages in the end" counts pages of
@@ -50,6 +50,11 @@ _SCRAPY_REDIS = {
     "SCHEDULER_PERSIST": True,
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
 }
+_SCHEDULER = {"SCHEDULER": "scrapy_ext.Scheduler", "BLOOMLOCK_LEASE": 5}
+_DOWNLOADED = {**_BATCHING, "BLOOMLOCK_MARK": "downloaded", "BLOOMLOCK_LEASE": 5}
+_PROCESSED = {**_BATCHING, "BLOOMLOCK_MARK": "processed", "BLOOMLOCK_LEASE": 5}
+_NEEDS_SCHEDULER = "package:scrapy_ext.scheduler"
+_NEEDS_MARK = "package:scrapy_ext.claims"
 _SCRAPY_BLOOM = {"DUPEFILTER_CLASS": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter"}
 _NEEDS_BLOOM = "package:scrapy_redis_bloomfilter"
 
@@ -63,6 +68,8 @@ IN_MEMORY = _entry("in-memory", "in memory", {})
 RATED = (
     IN_MEMORY,
     _entry("batching", "bloomlock", _BATCHING),
+    _entry("downloaded", "bloomlock, mark downloaded", _DOWNLOADED, needs=_NEEDS_MARK),
+    _entry("processed", "bloomlock, mark processed", _PROCESSED, needs=_NEEDS_MARK),
     _entry("batching-uncached", "bloomlock, no near-cache", {**_BATCHING, **_UNCACHED}),
     _entry("dupefilter", "bloomlock, not batching", _OURS),
     _entry(
@@ -84,6 +91,8 @@ RATED = (
         needs=_NEEDS_BLOOM,
         slow=10,
     ),
+    _entry("scheduler", "bloomlock's scheduler", _SCHEDULER, needs=_NEEDS_SCHEDULER),
+    _entry("scrapy-redis-scheduler", "scrapy-redis's scheduler and set", _SCRAPY_REDIS, slow=4),
 )
 _JOBDIR = {"JOBDIR": "job"}
 _SQLITE = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoSQLiteQueue"}
@@ -96,6 +105,15 @@ CRASHED = (
         "JOBDIR in SQLite, bloomlock, scheduled",
         {**_JOBDIR, **_SQLITE, **_OURS},
     ),
+    _entry("downloaded-crash", "bloomlock, mark downloaded", _DOWNLOADED, needs=_NEEDS_MARK),
+    _entry("processed-crash", "bloomlock, mark processed", _PROCESSED, needs=_NEEDS_MARK),
+    _entry(
+        "jobdir-processed",
+        "JOBDIR, bloomlock, mark processed",
+        {**_JOBDIR, **_PROCESSED},
+        needs=_NEEDS_MARK,
+    ),
+    _entry("scheduler-crash", "bloomlock's scheduler", _SCHEDULER, needs=_NEEDS_SCHEDULER),
     _entry("scrapy-redis", "scrapy-redis", _SCRAPY_REDIS),
     _entry(
         "scrapy-redis-dupefilter", "scrapy-redis, bloomlock's filter", {**_SCRAPY_REDIS, **_OURS}
