@@ -1,0 +1,1 @@
+"""A Scrapy project; its settings say what it shows."""
