@@ -145,40 +145,36 @@ class BloomDupeFilter(BaseDupeFilter):
             self._dropped = request
         return verdict in {Verdict.SEEN, Verdict.DROPPED}
 
-    async def check_many(self, requests: Sequence[Request]) -> bool:
+    def records(self, request: Request) -> bool:
+        """Return whether a request is recorded when it is scheduled."""
+        if not request.dont_filter:
+            return True
+        return self._config is not None and self._config.record_unfiltered
+
+    async def check_many(self, requests: Sequence[Request]) -> None:
         """Check requests ahead of `request_seen`, which then answers for each without a round trip.
 
-        What is checked here is recorded, so each request has to be scheduled. One with
-        `dont_filter` is left alone, or recorded with BLOOMLOCK_RECORD_UNFILTERED. Never raises.
+        What is checked here is recorded, so each request has to be scheduled. Never raises.
 
         Args:
-            requests: The requests, in the order in which they are scheduled.
-
-        Returns:
-            Whether there was any to check.
+            requests: Requests that `records` is true of, in the order in which they are scheduled.
 
         Cost: one round trip for all, in a thread; the reactor goes on meanwhile.
         """
         if self._guard is None:
-            return False
-        records_all = self._config is not None and self._config.record_unfiltered
+            return
         checked, keys = [], []
         for request in requests:
-            if request.dont_filter and not records_all:
-                continue
             try:
                 keys.append(self._fingerprint(request))
             # Whatever it is, `request_seen` meets it again, and decides.
             except Exception:  # noqa: BLE001, S112
                 continue
             checked.append(request)
-        if not keys:
-            return False
         forced = {number for number, request in enumerate(checked) if request.dont_filter}
         verdicts = await self._guard.check_many(keys, undroppable=forced)
         for request, verdict in zip(checked, verdicts, strict=True):
             self._left.leave(request, verdict)
-        return True
 
     def _fingerprint(self, request: Request) -> bytes:
         """Return the crawler's own fingerprint of a request; raises what the fingerprinter does."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, Self
 
 from scrapy import Request
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-
-logger = logging.getLogger("bloomlock.scrapy")
 
 REQUESTS_PER_CHUNK = 1000
 """Requests that are read before they are checked: a round trip of about 1.5 ms."""
@@ -61,68 +58,64 @@ class BatchingMiddleware:
         """Yield what a callback yields, its requests checked."""
         del response
         async for chunk in in_chunks(result, REQUESTS_PER_CHUNK):
-            await self._check(chunk)
+            await self._check(self._checked(chunk))
             for output in chunk:
                 yield output
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Yield what `start()` yields, its requests checked.
+        """Yield what `start()` yields, but hand requests that were checked to the engine.
 
-        The engine gives up what is left of `start()` when it stops, and what was recorded has to be
-        scheduled. So of a chunk only the last request is yielded; the others are handed to the
-        engine before it.
+        An engine that stops gives up what is left of `start()`, and what was recorded has to be
+        scheduled.
         """
         async for chunk in in_chunks(start, START_REQUESTS_PER_CHUNK):
-            recorded = await self._check_to_the_end(chunk)
-            if recorded:
-                *others, last = _requests_of(chunk)
-                self._crawl(others)
-                yield last
+            checked = self._checked(chunk)
+            if checked:
+                slot = getattr(self._crawler.engine, "_slot", None)
+                if slot is None or slot.closing is not None:
+                    return
+                await self._schedule(checked, _requests_of(chunk), slot)
             for output in chunk:
-                if not (recorded and isinstance(output, Request)):
+                if not (checked and isinstance(output, Request)):
                     yield output
 
-    async def _check_to_the_end(self, chunk: list[Any]) -> bool:
-        """Check a chunk; if this is cancelled meanwhile, what was recorded is scheduled still."""
-        checking = deferred_from_coro(self._check(chunk))
-        checked: Deferred[bool] = Deferred()
+    async def _schedule(self, checked: list[Request], requests: list[Request], slot: Any) -> None:
+        """Check requests of `start()` and schedule them; who awaits this may be cancelled.
 
-        def forward(recorded: bool) -> bool:
-            if not checked.called:
-                checked.callback(recorded)
-            return recorded
-
-        checking.addCallback(forward)
-        try:
-            return await maybe_deferred_to_future(checked)
-        except BaseException:
-            checking.addCallback(
-                lambda recorded: self._crawl(_requests_of(chunk)) if recorded else None
-            )
-            raise
-
-    def _crawl(self, requests: list[Request]) -> None:
-        """Hand requests to the engine."""
+        The engine's slot counts a request as in progress until then. So the engine, which closes
+        the scheduler when none is, waits for it. (Scrapy has no public way to ask it for that.)
+        """
         engine = self._crawler.engine
-        if engine is None or engine.spider is None:
-            if requests:
-                logger.warning(
-                    "The crawl ended while %d requests of start() were checked; they count as seen "
-                    "and are not scheduled.",
-                    len(requests),
-                )
-            return
-        for request in requests:
-            engine.crawl(request)
+        hold = Request("data:,")
+        slot.add_request(hold)
 
-    async def _check(self, chunk: list[Any]) -> bool:
-        """Check the requests of a chunk; return whether any was recorded."""
+        async def schedule() -> None:
+            try:
+                await self._check(checked)
+                for request in requests:
+                    engine.crawl(request)
+            finally:
+                slot.remove_request(hold)
+
+        done: Deferred[None] = Deferred()
+        deferred_from_coro(schedule()).chainDeferred(done)
+        await maybe_deferred_to_future(done)
+
+    def _checked(self, chunk: list[Any]) -> list[Request]:
+        """Return the requests of a chunk that have to be checked."""
         dupefilter = filter_of(self._crawler)
         if dupefilter is None:
-            return False
-        return await dupefilter.check_many(
-            [request for request in _requests_of(chunk) if not self._is_offsite(request)]
-        )
+            return []
+        return [
+            request
+            for request in _requests_of(chunk)
+            if dupefilter.records(request) and not self._is_offsite(request)
+        ]
+
+    async def _check(self, requests: list[Request]) -> None:
+        dupefilter = filter_of(self._crawler)
+        if dupefilter is not None and requests:
+            await dupefilter.check_many(requests)
 
     def _is_offsite(self, request: Request) -> bool:
         """Return whether the engine will ignore a request, which then must not be recorded."""

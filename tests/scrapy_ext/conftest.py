@@ -42,7 +42,7 @@ class Site:
         return [f"/{page}" for page in range(PAGES)]
 
     def page(self, path: str) -> bytes:
-        targets = self.links(int(path[1:]))
+        targets = self.links(int(path[1:].partition("?")[0]))
         links = "".join(f'<a href="/{page}">{page}</a>' for page in targets)
         return f"<html><body>{links}</body></html>".encode()
 
@@ -143,6 +143,7 @@ class Crawl:
     process: Spider
     fetched: list[str] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
+    events: list[list[str]] = field(default_factory=list)
     log: str = ""
 
     def finish(self) -> Crawl:
@@ -150,6 +151,7 @@ class Crawl:
         if out:
             answer = json.loads(out)
             self.fetched, self.stats = answer["fetched"], answer["stats"]
+            self.events = answer["events"]
         return self
 
     def own(self, name: str) -> Any:
@@ -160,12 +162,13 @@ class Crawl:
 def start_spider(
     site: Site, valkey: str, run_spider: Callable[[dict[str, Any]], Spider]
 ) -> Iterator[Callable[..., Crawl]]:
-    """Start a Scrapy process on the site; keyword arguments are settings."""
+    """Start a Scrapy process on the site; keyword arguments but the spider's are settings."""
     started: list[Spider] = []
 
-    def start(name: str = "spider", **settings: Any) -> Crawl:
+    def start(name: str = "spider", spider: str = "LinkSpider", **settings: Any) -> Crawl:
         task = {
             "name": name,
+            "spider": spider,
             "start": f"{site.url}/0",
             # A slow machine is no outage.
             "settings": {

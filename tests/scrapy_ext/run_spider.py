@@ -14,10 +14,15 @@ import sys
 import threading
 from urllib.parse import urlsplit
 
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.crawler import CrawlerProcess
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.request import referer_str
+from twisted.internet.defer import Deferred
 
 FETCHED: list[str] = []
+EVENTS: list[list[str]] = []
 
 
 class LinkSpider(Spider):
@@ -37,6 +42,78 @@ class SiteSpider(LinkSpider):
     async def start(self):
         for url in self.settings.getlist("STARTS"):
             yield Request(url, dont_filter=True)
+
+
+class MixedSpider(LinkSpider):
+    """Yields items between requests, repeats, other sites, and waits; all of it from pages.
+
+    What reaches the engine is printed in its order, with the page it comes from.
+    """
+
+    allowed_domains = ("127.0.0.1",)
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.note_request, signals.request_scheduled)
+        crawler.signals.connect(spider.note_item, signals.item_scraped)
+        return spider
+
+    def note_request(self, request):
+        EVENTS.append([path_of(referer_str(request) or "//start"), path_of(request.url)])
+
+    def note_item(self, item):
+        EVENTS.append([item["page"], "item"])
+
+    async def start(self):
+        (url,) = self.start_urls
+        for suffix in ("?start", "?start", "", "?again"):
+            yield Request(url + suffix)
+            yield {"page": "start"}
+
+    async def parse(self, response):
+        path = path_of(response.url)
+        FETCHED.append(path)
+        yield {"page": path}
+        targets = response.xpath("//a/@href").getall()
+        for target in targets:
+            yield response.follow(target)
+            yield Request("http://localhost:1/elsewhere")
+        await wait()
+        twice = response.follow("?twice", self.parse_nothing)
+        yield twice
+        yield twice
+        yield {"page": path}
+        yield response.follow(targets[0], dont_filter=True, callback=self.parse_nothing)
+        await wait()
+
+    def parse_nothing(self, response):
+        FETCHED.append(path_of(response.url))
+
+
+def path_of(url) -> str:
+    """Return what comes after the host."""
+    return url.partition("//")[2].partition("/")[2] or url.rpartition("/")[2]
+
+
+class SeedSpider(LinkSpider):
+    """Starts with 120 requests that are filtered; stops the crawl in order after it yields one."""
+
+    async def start(self):
+        (url,) = self.start_urls
+        for number in range(120):
+            if number == self.settings.getint("STOP_AFTER", -1):
+                call_later(0, lambda: deferred_from_coro(self.crawler.stop_async()))
+            yield Request(f"{url}?{number}", self.parse_nothing)
+
+    parse_nothing = MixedSpider.parse_nothing
+
+
+async def wait() -> None:
+    """Make the crawl go on meanwhile, under any reactor."""
+    over = Deferred()
+    call_later(0.001, over.callback, None)
+    await maybe_deferred_to_future(over)
 
 
 class OneForAllFingerprinter:
@@ -68,7 +145,7 @@ def crawl(task) -> int:
     process.start()
     stats = {} if process.bootstrap_failed else crawler.stats.get_stats()
     wanted = {key: value for key, value in stats.items() if isinstance(value, int | float | str)}
-    print(json.dumps({"fetched": FETCHED, "stats": wanted}))
+    print(json.dumps({"fetched": FETCHED, "stats": wanted, "events": EVENTS}))
     return int(process.bootstrap_failed)
 
 

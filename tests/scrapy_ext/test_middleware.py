@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from scrapy import Request
+from scrapy.utils.request import fingerprint
 
+from bloomlock import BloomFilter
 from scrapy_ext.answers import LeftVerdicts, Verdict
 from scrapy_ext.middleware import ITEMS_PER_CHUNK, in_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+
+    import redis
 
 
 def chunks_of(source: AsyncIterator[Any], most: int = 1000) -> list[list[Any]]:
@@ -149,3 +153,68 @@ def test_a_request_that_is_given_up_leaves_nothing() -> None:
     kept = request(1)
     left.leave(kept, Verdict.SEEN)
     assert len(left) == 1
+
+
+REACTORS = [
+    pytest.param("twisted.internet.asyncioreactor.AsyncioSelectorReactor", id="asyncio"),
+    pytest.param("twisted.internet.selectreactor.SelectReactor", id="select"),
+]
+COUNTED = (
+    "dupefilter/filtered",
+    "offsite/filtered",
+    "scheduler/enqueued",
+    "response_received_count",
+    "item_scraped_count",
+    "finish_reason",
+)
+
+
+@pytest.mark.parametrize("reactor", REACTORS)
+def test_a_crawl_does_what_it_does_with_scrapys_own_filter(
+    reactor: str, crawl: Callable[..., Any], site: Any, r: redis.Redis
+) -> None:
+    """The same requests and items in the same order, the same stats; nothing of it is offsite."""
+    options = {"CONCURRENT_REQUESTS": 1, "TWISTED_REACTOR": reactor}
+    theirs = crawl(
+        spider="MixedSpider",
+        DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter",
+        SPIDER_MIDDLEWARES={},
+        **options,
+    )
+    assert len(theirs.fetched) == len(site.requested) > 20
+    ours = crawl(spider="MixedSpider", BLOOMLOCK_NEAR_CACHE=0, **options)
+    assert "spider_exceptions/count" not in ours.stats
+    assert {name: ours.stats.get(name) for name in COUNTED} == {
+        name: theirs.stats.get(name) for name in COUNTED
+    }
+    assert sorted(ours.fetched) == sorted(theirs.fetched)
+    assert by_page(ours.events) == by_page(theirs.events)
+    assert ours.log.count("no more duplicates will be shown") == 1
+    shared = BloomFilter.open("spider:dupefilter", client=r)
+    paths = {path for _, path in theirs.events} - {"item"}
+    seen = {path for path in paths if shared.exists(fingerprint(Request(f"{site.url}/{path}")))}
+    assert seen == paths - {"elsewhere"}
+    assert not shared.exists(fingerprint(Request("http://localhost:1/elsewhere")))
+
+
+@pytest.mark.usefixtures("r")
+def test_what_start_yields_is_not_lost_when_the_crawl_stops_in_order(
+    crawl: Callable[..., Any], site: Any, tmp_path: Any
+) -> None:
+    """It stops while requests are checked that the engine has not asked for yet."""
+    site.links = lambda _: []
+    options = {"spider": "SeedSpider", "JOBDIR": str(tmp_path)}
+    first = crawl(**options, STOP_AFTER=50)
+    assert first.stats["finish_reason"] == "shutdown"
+    second = crawl(**options)
+    assert sorted(first.fetched + second.fetched) == sorted(f"0?{number}" for number in range(120))
+
+
+def by_page(events: list[list[str]]) -> dict[str, list[str]]:
+    """Return what each page led to, in order."""
+    pages: dict[str, list[str]] = {}
+    for page, event in events:
+        pages.setdefault(page, []).append(event)
+    # Items of start() go to the pipelines beside its requests.
+    pages["start"].sort(key="item".__eq__)
+    return pages
