@@ -147,7 +147,7 @@ class _Crawl:
             raise RuntimeError(self._failure(entry))
 
     def _failure(self, entry: Entry) -> str:
-        text = self._log.read_text(errors="replace").strip()[-500:] if self._log.exists() else ""
+        text = self._log.read_text(errors="replace").strip()[:500] if self._log.exists() else ""
         status = self._process.exitcode
         how = f"is not done in {LONGEST:g} s" if status is None else f"ended with status {status}"
         return f"the crawl of {entry.name} {how}: {text}"

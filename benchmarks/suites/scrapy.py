@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 ABOUT = "crawls with Scrapy: pages per second, kill -9, memory"
 
 _OURS = {"DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter"}
-_BATCHING = {**_OURS, "SPIDER_MIDDLEWARES": {"scrapy_ext.middleware.BatchingMiddleware": 10}}
+_BATCHING: dict[str, Any] = {
+    **_OURS,
+    "SPIDER_MIDDLEWARES": {"scrapy_ext.middleware.BatchingMiddleware": 10},
+}
 _UNCACHED = {"BLOOMLOCK_NEAR_CACHE": 0}
 _SCRAPY_REDIS = {
     "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
@@ -51,10 +54,17 @@ _SCRAPY_REDIS = {
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
 }
 _SCHEDULER = {"SCHEDULER": "scrapy_ext.Scheduler", "BLOOMLOCK_LEASE": 5}
-_DOWNLOADED = {**_BATCHING, "BLOOMLOCK_MARK": "downloaded", "BLOOMLOCK_LEASE": 5}
-_PROCESSED = {**_BATCHING, "BLOOMLOCK_MARK": "processed", "BLOOMLOCK_LEASE": 5}
+_OUTCOMES = "scrapy_ext.outcomes.OutcomeMiddleware"
+_MARKED = {
+    **_OURS,
+    "SPIDER_MIDDLEWARES": {**_BATCHING["SPIDER_MIDDLEWARES"], _OUTCOMES: 1},
+    "DOWNLOADER_MIDDLEWARES": {_OUTCOMES: 1},
+    "BLOOMLOCK_LEASE": 5,
+}
+_DOWNLOADED = {**_MARKED, "BLOOMLOCK_MARK": "downloaded"}
+_PROCESSED = {**_MARKED, "BLOOMLOCK_MARK": "processed"}
 _NEEDS_SCHEDULER = "package:scrapy_ext.scheduler"
-_NEEDS_MARK = "package:scrapy_ext.claims"
+_NEEDS_MARK = "package:scrapy_ext.outcomes"
 _SCRAPY_BLOOM = {"DUPEFILTER_CLASS": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter"}
 _NEEDS_BLOOM = "package:scrapy_redis_bloomfilter"
 
