@@ -11,11 +11,11 @@ from scrapy import signals
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import fingerprint as default_fingerprint
-from scrapy.utils.request import referer_str
 
 from bloomlock import BloomlockError
 from scrapy_ext.answers import LeftVerdicts, UnsharedFilter, Verdict
 from scrapy_ext.connection import redis_client
+from scrapy_ext.duplicates import DuplicateLog
 from scrapy_ext.guard import GuardedFilter
 from scrapy_ext.settings import FilterSettings, warn_of_queue, warn_of_unknown
 
@@ -57,6 +57,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._left = LeftVerdicts()
         self._dropped: Request | None = None
         self._logged: set[str] = set()
+        self._log = DuplicateLog(crawler)
         self._flush_due = False
         self._spider_is_open = False
         self._closed = False
@@ -116,6 +117,7 @@ class BloomDupeFilter(BaseDupeFilter):
             crawler.spider = None
             raise
         self._config, self._guard = config, guard
+        self._log = DuplicateLog(crawler, debug=config.debug)
         logger.info(
             "Using the filter %r: about %s requests were recorded in it before.",
             config.name,
@@ -259,18 +261,7 @@ class BloomDupeFilter(BaseDupeFilter):
             self._dropped = None
             logger.debug("Dropped unchecked request: %s", request, extra={"spider": spider})
             return
-        if self._config is not None and self._config.debug:
-            message = "Filtered duplicate request: %(request)s (referer: %(referer)s)"
-            values = {"request": request, "referer": referer_str(request)}
-            logger.debug(message, values, extra={"spider": spider})
-        elif "duplicate" not in self._logged:
-            self._logged.add("duplicate")
-            message = (
-                "Filtered duplicate request: %(request)s - no more duplicates will be shown "
-                "(see DUPEFILTER_DEBUG to show all duplicates)"
-            )
-            logger.debug(message, {"request": request}, extra={"spider": spider})
-        self._crawler.stats.inc_value("dupefilter/filtered")
+        self._log.log(request, spider)
 
     def _count(self, what: str) -> None:
         self._crawler.stats.inc_value(f"dupefilter/bloomlock/{what}")

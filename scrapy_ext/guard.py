@@ -157,21 +157,7 @@ class GuardedFilter:
         return recorded
 
     def _attach(self) -> BloomFilter:
-        return BloomFilter(
-            self._config.name,
-            self._config.capacity,
-            self._config.error_rate,
-            client=self._client,
-            strategy=self._config.strategy,
-            near_cache=self._config.near_cache,
-            max_staleness=self._config.max_staleness,
-            layout=self._config.layout,
-            optimize=self._config.optimize,
-            num_hashes=self._config.num_hashes,
-            key=self._config.key,
-            on_full=self._config.on_full,
-            on_lost="recreate",
-        )
+        return self._config.open(self._client, near_cache=self._config.near_cache)
 
     @property
     def shared(self) -> BloomFilter:

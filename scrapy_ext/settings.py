@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
 
-from bloomlock import ConfigurationError
+from bloomlock import BloomFilter, ConfigurationError
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -37,6 +37,7 @@ _NAMES = (
     "TIMEOUT",
     "CLEAR_ON_CLOSE",
     "RECORD_UNFILTERED",
+    "LEASE",
 )
 KNOWN = tuple(_PREFIX + name for name in _NAMES)
 
@@ -83,6 +84,25 @@ class FilterSettings:
     record_unfiltered: bool
     debug: bool
 
+    def open(self, client: Any, *, near_cache: int = 0, shards: int | None = None) -> BloomFilter:
+        """Create the filter or attach to it; errors are those of BloomFilter."""
+        return BloomFilter(
+            self.name,
+            self.capacity,
+            self.error_rate,
+            client=client,
+            strategy=self.strategy,
+            near_cache=near_cache,
+            max_staleness=self.max_staleness,
+            layout=self.layout,
+            optimize=self.optimize,
+            num_hashes=self.num_hashes,
+            key=self.key,
+            on_full=self.on_full,
+            on_lost="recreate",
+            shards=shards,
+        )
+
     @classmethod
     def read(cls, settings: BaseSettings, spider_name: str) -> FilterSettings:
         """Read the settings of a crawl."""
@@ -111,6 +131,48 @@ class FilterSettings:
             clear_on_close=_flag(settings, "BLOOMLOCK_CLEAR_ON_CLOSE"),
             record_unfiltered=_flag(settings, "BLOOMLOCK_RECORD_UNFILTERED"),
             debug=_flag(settings, "DUPEFILTER_DEBUG"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """What the project's settings say about the queue that processes share.
+
+    All but `lease` are those of scrapy-redis.
+
+    Attributes:
+        key: SCHEDULER_QUEUE_KEY, with %(spider)s for the spider's name.
+        queue_class: SCHEDULER_QUEUE_CLASS: the order.
+        serializer: SCHEDULER_SERIALIZER: a module, or an object with loads and dumps.
+        is_flushed: SCHEDULER_FLUSH_ON_START.
+        is_kept: False where SCHEDULER_PERSIST is False.
+        idle_s: SCHEDULER_IDLE_BEFORE_CLOSE.
+        lease: BLOOMLOCK_LEASE: seconds after which requests of a dead process are taken over.
+    """
+
+    key: str | None
+    queue_class: str | type
+    serializer: Any
+    is_flushed: bool
+    is_kept: bool
+    idle_s: float
+    lease: float
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> QueueSettings:
+        """Read the settings of a crawl."""
+        key = settings.get("SCHEDULER_QUEUE_KEY")
+        if key is not None:
+            _name(key, "spider", "SCHEDULER_QUEUE_KEY")
+        return cls(
+            key=key,
+            queue_class=settings.get("SCHEDULER_QUEUE_CLASS", "scrapy_redis.queue.PriorityQueue"),
+            serializer=settings.get("SCHEDULER_SERIALIZER"),
+            is_flushed=_flag(settings, "SCHEDULER_FLUSH_ON_START"),
+            is_kept=settings.get("SCHEDULER_PERSIST") is None
+            or _flag(settings, "SCHEDULER_PERSIST"),
+            idle_s=_number(settings, "SCHEDULER_IDLE_BEFORE_CLOSE", 0, or_zero=True),
+            lease=_number(settings, "BLOOMLOCK_LEASE", 60.0),
         )
 
 
@@ -145,16 +207,16 @@ def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
         logger.warning(_OUTLIVES, config.name, consequence)
 
 
-def _name(template: object, spider_name: str) -> str:
+def _name(template: object, spider_name: str, key: str = "BLOOMLOCK_NAME") -> str:
     """Fill the spider's name into the template."""
     allowed = "a non-empty string in which %(spider)s stands for the spider's name"
     if not isinstance(template, str) or not template.strip():
-        raise ConfigurationError(f"BLOOMLOCK_NAME is {template!r}; allowed is {allowed}.")
+        raise ConfigurationError(f"{key} is {template!r}; allowed is {allowed}.")
     try:
         return template % {"spider": spider_name}
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"BLOOMLOCK_NAME is {template!r}; allowed is {allowed} (and %% for a percent sign)."
+            f"{key} is {template!r}; allowed is {allowed} (and %% for a percent sign)."
         ) from error
 
 

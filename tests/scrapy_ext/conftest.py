@@ -29,12 +29,14 @@ class Site:
     """Pages /0 to /7 that all link to all of them, twice.
 
     With other `links` a page links to the pages that they return for its number. `on_request` is
-    called with the number of the request, and may hold its answer back.
+    called with the number of the request, and may hold its answer back. `answer` returns a status
+    for a path, and where it leads.
     """
 
     url: str
     requested: list[str] = field(default_factory=list)
     on_request: Callable[[int], None] | None = None
+    answer: Callable[[str], list[Any]] | None = None
     links: Callable[[int], Iterable[int]] = lambda _: [*range(PAGES), *range(PAGES)]
 
     @property
@@ -60,7 +62,10 @@ def site() -> Iterator[Site]:
             if made.on_request:
                 made.on_request(count)
             body = made.page(self.path)
-            self.send_response(200)
+            status, *location = made.answer(self.path) if made.answer else [200]
+            self.send_response(status)
+            if location:
+                self.send_header("Location", location[0])
             self.send_header("Content-Type", "text/html")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

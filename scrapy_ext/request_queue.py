@@ -1,0 +1,231 @@
+"""The queue that all processes of a spider share, as scrapy-redis keeps it, with leases.
+
+What a process takes stays on the server until it is done. A process has one lease; when that is
+over, the next process that asks puts back what it had.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import redis
+from scrapy.utils.misc import load_object
+
+from bloomlock import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapy import Request, Spider
+
+    from bloomlock import BloomFilter
+    from scrapy_ext.settings import QueueSettings
+
+logger = logging.getLogger("bloomlock.scrapy")
+
+Order = Literal["priority", "fifo", "lifo"]
+_ORDERS: dict[str, Order] = {"PriorityQueue": "priority", "FifoQueue": "fifo", "LifoQueue": "lifo"}
+_PARTS = ("taken", "workers", "calls", "started")
+
+
+class Push(NamedTuple):
+    """A request that is to be pushed.
+
+    Attributes:
+        request: The request.
+        fingerprint: The item of the filter.
+        mode: When it is pushed: "n", if it is new; "a", always; "r", always, and it is recorded;
+            "s", if no start request of this run was the same.
+        data: The request as it stands in the queue; empty: it has no such form, and is not pushed.
+    """
+
+    request: Request
+    fingerprint: bytes
+    mode: Literal["n", "a", "r", "s"]
+    data: bytes
+
+    def words(self) -> tuple[bytes, int, bytes]:
+        """Return its arguments of the script."""
+        mode = self.mode.encode()
+        if self.mode == "s":
+            mode += self.fingerprint
+        return mode, -self.request.priority, self.data
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a process sends in one step.
+
+    Attributes:
+        number: Which step of the process it is; the first has 0.
+        pushes: Requests to push.
+        done: Ids of requests that are done.
+        wanted: How many requests to take.
+    """
+
+    number: int
+    pushes: Sequence[Push] = ()
+    done: Sequence[bytes] = ()
+    wanted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a step.
+
+    Attributes:
+        was_unknown: Whether the server did not know the process: what it had taken was put back.
+        waiting: How many requests wait.
+        taken: How many requests all processes together have taken and not done.
+        recovered: How many requests dead processes had, that wait again.
+        pushed: For each request whether it was pushed; False: it is a duplicate.
+        got: Id and form of each request that was taken.
+    """
+
+    was_unknown: bool
+    waiting: int
+    taken: int
+    recovered: int
+    pushed: list[bool]
+    got: list[tuple[bytes, bytes]]
+
+
+class RequestQueue:
+    """The shared queue of one spider and its filter, as one process uses them.
+
+    Args:
+        shared: The filter.
+        client: A client of the filter's server.
+        spider: The spider; it finds the callbacks of requests.
+        settings: Which queue.
+
+    Raises:
+        ConfigurationError: If the class of the queue or the serializer cannot be used, or keys lie
+            in another slot of a cluster than the filter.
+    """
+
+    def __init__(
+        self, shared: BloomFilter, client: Any, spider: Spider, settings: QueueSettings
+    ) -> None:
+        """Check what the settings name; nothing is sent."""
+        self.shared = shared
+        self.worker = _new_worker()
+        key = settings.key or "%(spider)s:requests"
+        if isinstance(client, redis.RedisCluster):
+            key = self._key_on_cluster(settings.key)
+        self.key = key % {"spider": spider.name}
+        self._keys = [self.key, *(f"{self.key}:{part}" for part in _PARTS)]
+        self._order, self._codec = _codec(client, spider, self.key, settings)
+        self._lease_ms = int(settings.lease * 1000)
+
+    def _key_on_cluster(self, given: str | None) -> str:
+        tag = self.shared.hash_tag
+        if self.shared.shards > 1:
+            raise ConfigurationError(
+                f"the filter {self.shared.name!r} has {self.shared.shards} shards; on a cluster "
+                "the scheduler needs one of one shard, and makes such a filter under a new name"
+            )
+        if given is not None and tag not in given:
+            raise ConfigurationError(
+                f"SCHEDULER_QUEUE_KEY is {given!r}; allowed on a cluster is a name that contains "
+                f"{tag}, so that the queue lies where the filter does"
+            )
+        return given or f"%(spider)s:requests:{tag}"
+
+    def encode(self, request: Request) -> bytes:
+        """Return a request as it stands in the queue. Raises what its serializer raises."""
+        data = self._codec._encode_request(request)  # noqa: SLF001 - what its subclasses override
+        return data if isinstance(data, bytes) else str(data).encode()
+
+    def decode(self, entry: bytes) -> Request:
+        """Return the request of what was taken. Raises what its serializer raises."""
+        _, _, data = entry.partition(b" ")
+        request: Request = self._codec._decode_request(data)  # noqa: SLF001 - as above
+        return request
+
+    def exchange(self, step: Exchange) -> Answer:
+        """Carry out a step; one that failed may be repeated with the same number.
+
+        Raises:
+            redis.exceptions.RedisError: The server could not be asked; the step may be done.
+            BloomlockError: The filter cannot be used.
+
+        Cost: one round trip.
+        """
+        words: list[bytes | int] = [step.number, self._lease_ms, step.wanted, len(step.pushes)]
+        for push in step.pushes:
+            words += push.words()
+        reply = self._run(
+            "queue_exchange", [push.fingerprint for push in step.pushes], [*words, *step.done]
+        )
+        was_unknown, waiting, taken, recovered, flags, *got = reply
+        pushed = [flag == ord("1") for flag in flags]
+        pairs = list(zip(got[::2], got[1::2], strict=True))
+        return Answer(bool(was_unknown), waiting, taken, recovered, pushed, pairs)
+
+    def leave(self, *, empty: bool = False) -> bool:
+        """Put back what this process has not done, and end its lease.
+
+        Args:
+            empty: Whether the queue is emptied if no other process uses it.
+
+        Returns:
+            Whether it was emptied.
+
+        Raises:
+            As `exchange`.
+        """
+        emptied, waiting = self._run("queue_leave", [], [int(empty)])
+        if waiting:
+            logger.info("%s requests wait in the queue %r.", f"{waiting:,}", self.key)
+        return bool(emptied)
+
+    def _run(self, script: str, items: Sequence[bytes], words: Sequence[bytes | int]) -> Any:
+        text = _script(script)
+        return self.shared.run_script(text, items, self._keys, [self._order, self.worker, *words])
+
+
+@cache
+def _script(name: str) -> str:
+    folder = files("scrapy_ext") / "scripts"
+    return "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("queue_common", name))
+
+
+def _new_worker() -> str:
+    """Return a name that no other process has; one can see by it whose lease it is."""
+    host = socket.gethostname().replace(":", "-")
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _codec(client: Any, spider: Spider, key: str, settings: QueueSettings) -> tuple[Order, Any]:
+    """Return the order of the queue's class, and an object of it that encodes requests."""
+    allowed = (
+        "allowed are PriorityQueue, FifoQueue and LifoQueue of scrapy_redis.queue, and classes of "
+        "theirs with the same push and pop"
+    )
+    sentence = f"SCHEDULER_QUEUE_CLASS is {settings.queue_class!r}; {allowed}"
+    try:
+        chosen: Any = load_object(settings.queue_class)
+        serializer = settings.serializer
+        if isinstance(serializer, str):
+            serializer = import_module(serializer)
+    except (ImportError, NameError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"the queue cannot be used: {error}; {allowed}") from error
+    for base in getattr(chosen, "__mro__", ()):
+        order = _ORDERS.get(base.__name__)
+        if order and base.__module__ == "scrapy_redis.queue":
+            if (chosen.push, chosen.pop, chosen.__len__) != (base.push, base.pop, base.__len__):
+                break
+            try:
+                return order, chosen(client, spider, key.replace("%", "%%"), serializer)
+            except TypeError as error:
+                raise ConfigurationError(f"{sentence}: {error}") from error
+    raise ConfigurationError(sentence)

@@ -1,0 +1,299 @@
+"""The queue that processes share, step by step."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+import scrapy_redis.queue
+from scrapy import Request, Spider
+from scrapy.settings import Settings
+
+from bloomlock import BloomFilter, ConfigurationError
+from scrapy_ext.request_queue import Exchange, Push, RequestQueue
+from scrapy_ext.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SPIDER = Spider("spider")
+CLASSES = ("PriorityQueue", "FifoQueue", "LifoQueue")
+
+
+@pytest.fixture
+def server(valkey: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(valkey) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def queue(server: redis.Redis) -> Callable[..., RequestQueue]:
+    """Make the queue as one more process has it."""
+
+    def make(**settings: Any) -> RequestQueue:
+        shared = BloomFilter("pages", 10_000, client=server, on_lost="recreate")
+        made = RequestQueue(shared, server, SPIDER, QueueSettings.read(Settings(settings)))
+        made.exchange(Exchange(0))
+        return made
+
+    return make
+
+
+def push_of(queue: RequestQueue, path: int | str, mode: Any = "n", priority: int = 0) -> Push:
+    request = Request(f"http://site/{path}", priority=priority)
+    return Push(request, f"{path}".encode(), mode, queue.encode(request))
+
+
+def paths(queue: RequestQueue, got: list[tuple[bytes, bytes]]) -> list[str]:
+    return [queue.decode(entry).url.rpartition("/")[2] for _, entry in got]
+
+
+def end_lease(server: redis.Redis, queue: RequestQueue) -> None:
+    """Let a process be dead, as the server sees it."""
+    assert server.zadd("spider:requests:workers", {queue.worker: 1}, xx=True) == 0
+
+
+def test_a_step_tests_adds_pushes_and_takes(server: redis.Redis, queue: Any) -> None:
+    one = queue()
+    first = one.exchange(Exchange(1, [push_of(one, path) for path in (1, 2, 1)], wanted=1))
+    assert first.pushed == [True, True, False]
+    assert (first.waiting, first.taken, paths(one, first.got)) == (1, 1, ["1"])
+    again = [push_of(one, 1), push_of(one, 2, "a"), push_of(one, 3, "r"), push_of(one, 3)]
+    ids = [identity for identity, _ in first.got]
+    second = one.exchange(Exchange(2, again, ids, wanted=9))
+    # The sorted set of scrapy-redis holds the same request once.
+    assert second.pushed == [False, True, True, False]
+    assert sorted(paths(one, second.got)) == ["2", "3"]
+    assert (second.waiting, second.taken) == (0, 2)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_order_is_that_of_scrapy_redis(server: redis.Redis, queue: Any, kind: str) -> None:
+    name = f"scrapy_redis.queue.{kind}"
+    ours = queue(SCHEDULER_QUEUE_CLASS=name)
+    theirs = getattr(scrapy_redis.queue, kind)(server, SPIDER, "%(spider)s:requests")
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    priorities = random.Random(seed).choices(range(-3, 4), k=30)
+    ours.exchange(Exchange(1, [push_of(ours, path, "n", of) for path, of in enumerate(priorities)]))
+    expected = [theirs.pop().url.rpartition("/")[2] for _ in range(30)]
+    for path, of in enumerate(priorities):
+        theirs.push(Request(f"http://site/{path}", priority=of))
+    got = [paths(ours, ours.exchange(Exchange(2 + n, wanted=1)).got)[0] for n in range(10)]
+    # What a process had taken and not done is taken again, in the same order.
+    end_lease(server, ours)
+    other = queue(SCHEDULER_QUEUE_CLASS=name)
+    assert paths(other, other.exchange(Exchange(1, wanted=50)).got) == expected
+    assert got == expected[:10]
+
+
+def test_a_repeated_step_is_not_carried_out_twice(server: redis.Redis, queue: Any) -> None:
+    one = queue()
+    step = Exchange(1, [push_of(one, 1), push_of(one, 2, "a"), push_of(one, 1)], wanted=2)
+    first = one.exchange(step)
+    assert one.exchange(step) == first
+    assert first.pushed == [True, True, False]
+    assert server.zcard(one.key) == 0
+    assert server.hlen("spider:requests:taken") == 2
+
+
+def test_requests_of_a_dead_process_wait_again(server: redis.Redis, queue: Any) -> None:
+    dead, living = queue(), queue()
+    dead.exchange(Exchange(1, [push_of(dead, path) for path in range(5)], wanted=3))
+    assert living.exchange(Exchange(1, wanted=9)).taken == 5
+    end_lease(server, dead)
+    answer = living.exchange(Exchange(2, wanted=9))
+    assert (answer.recovered, len(answer.got), answer.taken) == (3, 3, 5)
+    late = dead.exchange(Exchange(2, [push_of(dead, 7)], wanted=1))
+    assert late.was_unknown
+    assert paths(dead, late.got) == ["7"]
+
+
+def test_start_requests_are_pushed_once_in_a_run(server: redis.Redis, queue: Any) -> None:
+    one, two = queue(), queue()
+    start = one.exchange(Exchange(1, [push_of(one, 0, "s"), push_of(one, 0)], wanted=1))
+    assert start.pushed == [True, False]
+    assert two.exchange(Exchange(1, [push_of(two, 0, "s")])).pushed == [False]
+    end_lease(server, one)
+    two.leave()
+    # The dead process had not done it: the run goes on.
+    three = queue()
+    again = three.exchange(Exchange(1, [push_of(three, 0, "s")], wanted=1))
+    assert (again.pushed, paths(three, again.got)) == ([False], ["0"])
+    three.exchange(Exchange(2, done=[again.got[0][0]]))
+    three.leave()
+    assert server.keys("spider:*") == []
+    four = queue()
+    assert four.exchange(Exchange(1, [push_of(four, 0, "s")])).pushed == [True]
+    assert four.exchange(Exchange(2, [push_of(four, 0)])).pushed == [False]
+
+
+def test_a_queue_is_emptied_by_the_last_process_only(server: redis.Redis, queue: Any) -> None:
+    one, two = queue(), queue()
+    one.exchange(Exchange(1, [push_of(one, path) for path in range(5)], wanted=3))
+    assert not one.leave(empty=True)
+    assert server.zcard(one.key) == 5
+    assert two.leave(empty=True)
+    assert server.keys("spider:*") == []
+
+
+class Workers:
+    """Processes that follow a random graph; they die, lose replies and are late at any step."""
+
+    def __init__(self, chance: random.Random, url: str, make: Callable[[], RequestQueue]) -> None:
+        self.chance = chance
+        self.url = url
+        self.make = make
+        self.links = {page: chance.choices(range(80), k=5) for page in range(80)}
+        self.fetched: Counter[int] = Counter()
+        self.given_up = 0
+        self.all = [Worker(self) for _ in range(3)]
+
+    def reachable(self) -> set[int]:
+        """The pages that a single crawl finds."""
+        seen, found = {0}, deque([0])
+        while found:
+            new = set(self.links[found.popleft()]) - seen
+            seen |= new
+            found.extend(new)
+        return seen
+
+
+class Worker:
+    """One process."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+        self.queue = workers.make()
+        self.number = 1
+        self.has: list[tuple[bytes, int]] = []
+        self.step([push_of(self.queue, 0, "s")])
+
+    def step(self, pushes: list[Push], done: tuple[bytes, ...] = (), wanted: int = 0) -> None:
+        """Make a step; its reply may be lost."""
+        step = Exchange(self.number, pushes, done, wanted)
+        self.number += 1
+        answer = self.queue.exchange(step)
+        if self.workers.chance.random() < 0.2:
+            repeated = self.queue.exchange(step)
+            assert (repeated.pushed, repeated.got) == (answer.pushed, answer.got)
+        if answer.was_unknown:
+            self.workers.given_up += len(self.has)
+            self.has = []
+        got = map(int, paths(self.queue, answer.got))
+        self.has += zip((identity for identity, _ in answer.got), got, strict=True)
+
+    def work(self) -> None:
+        """Do a page, or get some; sometimes end in the middle of one."""
+        chance, workers = self.workers.chance, self.workers
+        if not self.has:
+            self.step([], wanted=chance.randint(1, 4))
+            return
+        identity, page = self.has.pop(chance.randrange(len(self.has)))
+        workers.fetched[page] += 1
+        pushes = [push_of(self.queue, link) for link in workers.links[page]]
+        cut = chance.randrange(len(pushes))
+        self.step(pushes[:cut])
+        end = chance.random()
+        if end > 0.1:
+            self.step(pushes[cut:], (identity,), wanted=chance.randint(0, 2))
+            return
+        with redis.Redis.from_url(workers.url) as server:
+            end_lease(server, self.queue)
+        self.has.append((identity, page))
+        workers.given_up += 1
+        if end > 0.03:  # else it was only stopped for longer than its lease
+            workers.given_up += len(self.has)
+            workers.all[workers.all.index(self)] = Worker(workers)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_nothing_is_lost_whichever_process_dies(
+    server: redis.Redis, valkey: str, queue: Any, kind: str
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    workers = Workers(
+        chance, valkey, lambda: queue(SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{kind}")
+    )
+    while server.exists("spider:requests", "spider:requests:taken"):
+        chance.choice(workers.all).work()
+    assert set(workers.fetched) == workers.reachable()
+    assert workers.fetched.total() <= len(workers.fetched) + workers.given_up
+    for worker in workers.all:
+        worker.queue.leave()
+    assert server.keys("spider:*") == []
+
+
+class Custom(scrapy_redis.queue.LifoQueue):
+    """Its requests have another form."""
+
+    def _encode_request(self, request: Request) -> bytes:
+        return request.url.encode()
+
+    def _decode_request(self, encoded_request: bytes) -> Request:
+        return Request(encoded_request.decode())
+
+
+class Odd(scrapy_redis.queue.LifoQueue):
+    """It pops in its own way."""
+
+    def pop(self, timeout: float = 0) -> None:
+        del timeout
+
+
+class UrlSerializer:
+    """Writes text."""
+
+    @staticmethod
+    def dumps(request: dict[str, Any]) -> str:
+        return json.dumps([request["url"], request["priority"]])
+
+    @staticmethod
+    def loads(text: bytes) -> dict[str, Any]:
+        url, priority = json.loads(text)
+        return {"url": url, "priority": priority}
+
+
+@pytest.mark.parametrize(
+    ("settings", "form"),
+    [
+        ({"SCHEDULER_QUEUE_CLASS": Custom}, b"http://site/1"),
+        ({"SCHEDULER_SERIALIZER": UrlSerializer}, b'["http://site/1", 0]'),
+    ],
+)
+def test_forms_of_a_project(
+    server: redis.Redis, queue: Any, settings: dict[str, Any], form: bytes
+) -> None:
+    one = queue(**settings, SCHEDULER_QUEUE_KEY="mine:%(spider)s")
+    answer = one.exchange(Exchange(1, [push_of(one, 1)], wanted=1))
+    assert answer.got[0][1].partition(b" ")[2] == form
+    assert paths(one, answer.got) == ["1"]
+    assert one.key == "mine:spider"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"SCHEDULER_QUEUE_CLASS": "no.such"}, "the queue cannot be used: No module named 'no'"),
+        ({"SCHEDULER_QUEUE_CLASS": Odd}, "SCHEDULER_QUEUE_CLASS is .*Odd.*; allowed are Priority"),
+        ({"SCHEDULER_QUEUE_CLASS": dict}, "SCHEDULER_QUEUE_CLASS is .*dict.*; allowed are"),
+        ({"SCHEDULER_SERIALIZER": "no.such"}, "the queue cannot be used: No module named 'no'"),
+        ({"SCHEDULER_SERIALIZER": "random"}, "SCHEDULER_QUEUE_CLASS .*'loads'"),
+        ({"SCHEDULER_QUEUE_KEY": "%(name)s"}, "SCHEDULER_QUEUE_KEY is '%.name.s'; allowed is"),
+        ({"BLOOMLOCK_LEASE": 0}, "BLOOMLOCK_LEASE is 0; allowed is a number above 0"),
+        ({"SCHEDULER_IDLE_BEFORE_CLOSE": -1}, "SCHEDULER_IDLE_BEFORE_CLOSE is -1; allowed is"),
+        ({"SCHEDULER_PERSIST": "maybe"}, "SCHEDULER_PERSIST is 'maybe'; allowed are True and"),
+    ],
+)
+def test_settings_that_make_no_queue_are_refused(
+    queue: Any, settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        queue(**settings)
