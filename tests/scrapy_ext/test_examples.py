@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 300.0
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.usefixtures("r")
 class Run:
     """A crawl of an example."""
 
-    def __init__(self, example: str, spider: str, url: str, server: str, file: Path) -> None:
+    def __init__(
+        self, example: str, spider: str, url: str, server: str, file: Path, settings: Iterable[str]
+    ) -> None:
         self._file = file
         self._process = subprocess.Popen(
             [
@@ -33,6 +36,7 @@ class Run:
                 *("-a", f"url={url}", "-O", str(file), "-s", "ROBOTSTXT_OBEY=False"),
                 # A slow machine is no outage.
                 *("-s", "BLOOMLOCK_TIMEOUT=60"),
+                *(part for setting in settings for part in ("-s", setting)),
             ],
             cwd=EXAMPLES / example,
             env={
@@ -57,7 +61,9 @@ class Run:
         """End it if it runs."""
         if self._process.poll() is None:
             self._process.kill()
-        self._process.communicate()
+            self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
 
 
 @pytest.fixture
@@ -65,9 +71,9 @@ def start(site: Any, valkey: str, tmp_path: Path) -> Iterator[Callable[..., Run]
     """Start a crawl of an example on the site."""
     runs: list[Run] = []
 
-    def start(example: str, spider: str) -> Run:
+    def start(example: str, spider: str, *settings: str) -> Run:
         file = tmp_path / f"{len(runs)}.jsonl"
-        runs.append(Run(example, spider, f"{site.url}/0", valkey, file))
+        runs.append(Run(example, spider, f"{site.url}/0", valkey, file, settings))
         return runs[-1]
 
     yield start
@@ -83,9 +89,26 @@ def test_plain(start: Callable[..., Run], site: Any, r: Any) -> None:
 def test_cluster(start: Callable[..., Run], site: Any) -> None:
     runs = [start("cluster", "site") for _ in range(2)]
     fetched = runs[0].paths() + runs[1].paths()
-    # Both ask for the start page.
+    # The second may begin when the first has ended; then it asks for the start page again.
     assert fetched.pop("/0") in {1, 2}
     assert fetched == dict.fromkeys(set(site.paths) - {"/0"}, 1)
+
+
+def test_cluster_goes_on_without_a_process(start: Callable[..., Run], site: Any) -> None:
+    held = threading.Event()
+
+    def kill_the_first(count: int) -> None:
+        if count == 4:
+            runs[0].kill()
+            held.set()
+        elif count > 1 and not held.is_set():
+            held.wait(PATIENCE)
+
+    site.on_request = kill_the_first
+    runs = [start("cluster", "site", "BLOOMLOCK_LEASE=5")]
+    assert held.wait(PATIENCE)
+    # What it was fetching is taken over when its lease is over.
+    assert set(start("cluster", "site", "BLOOMLOCK_LEASE=5").paths()) >= set(site.paths) - {"/0"}
 
 
 def test_incremental(start: Callable[..., Run], site: Any) -> None:
