@@ -27,6 +27,7 @@ PACKAGES = ("asyncio", "email", "json")
 MOST_STARTS = 4
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "scrapy": {"SPIDER_MIDDLEWARES": {"scrapy_ext.middleware.BatchingMiddleware": 10}},
+    "bloomlock": {"SCHEDULER": "scrapy_ext.Scheduler"},
     "scrapy-redis": {
         "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
         "SCHEDULER_PERSIST": True,
