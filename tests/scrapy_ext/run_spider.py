@@ -150,6 +150,8 @@ def crawl(task) -> int:
         "DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter",
         **task["settings"],
     }
+    # None: the default of Scrapy or of an add-on.
+    settings = {name: value for name, value in settings.items() if value is not None}
     process = CrawlerProcess(settings)
     crawler = process.create_crawler(globals()[task.get("spider", "LinkSpider")])
     process.crawl(crawler, name=task["name"], start_urls=[task["start"]])

@@ -1,0 +1,83 @@
+"""The add-on is all a project needs, and what the project sets wins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scrapy import Spider
+from scrapy.utils.misc import load_object
+from scrapy.utils.test import get_crawler
+
+from scrapy_ext import BloomDupeFilter
+from scrapy_ext.middleware import BatchingMiddleware
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.settings import BaseSettings
+
+ADDONS = {"scrapy_ext.BloomlockAddon": 500}
+THEIRS = "scrapy.dupefilters.BaseDupeFilter"
+PATH = "scrapy_ext.middleware.BatchingMiddleware"
+
+
+class OwnFilter(BloomDupeFilter):
+    """A project's own kind of our filter."""
+
+
+def settings_of(spider: type[Spider] = Spider, **settings: Any) -> BaseSettings:
+    return get_crawler(spider, {"ADDONS": ADDONS, **settings}).settings
+
+
+def middleware_of(settings: BaseSettings) -> dict[Any, Any]:
+    given = settings.getdict("SPIDER_MIDDLEWARES")
+    return {load_object(name): number for name, number in given.items()}
+
+
+def test_it_sets_the_filter_and_the_middleware() -> None:
+    settings = settings_of()
+    assert load_object(settings["DUPEFILTER_CLASS"]) is BloomDupeFilter
+    assert middleware_of(settings) == {BatchingMiddleware: 10}
+
+
+@pytest.mark.parametrize("number", [None, 7])
+def test_the_place_that_a_project_gives_the_middleware_stays(number: int | None) -> None:
+    settings = settings_of(SPIDER_MIDDLEWARES={PATH: number})
+    assert middleware_of(settings) == {BatchingMiddleware: number}
+
+
+class WithTheirs(Spider):
+    """A spider with another filter."""
+
+    custom_settings = {"DUPEFILTER_CLASS": THEIRS}  # noqa: RUF012 - Scrapy's way
+
+
+@pytest.mark.parametrize(
+    ("spider", "settings"), [(Spider, {"DUPEFILTER_CLASS": THEIRS}), (WithTheirs, {})]
+)
+def test_another_filter_wins_with_a_warning(
+    spider: type[Spider], settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    found = settings_of(spider, **settings)
+    assert found["DUPEFILTER_CLASS"] == THEIRS
+    assert middleware_of(found) == {}
+    (record,) = [record for record in caplog.records if record.name == "bloomlock.scrapy"]
+    assert f"sets DUPEFILTER_CLASS to {THEIRS}, which wins over the add-on" in record.getMessage()
+
+
+def test_a_kind_of_our_filter_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    settings = settings_of(DUPEFILTER_CLASS=OwnFilter)
+    assert settings["DUPEFILTER_CLASS"] is OwnFilter
+    assert middleware_of(settings) == {BatchingMiddleware: 10}
+    assert not [record for record in caplog.records if record.name == "bloomlock.scrapy"]
+
+
+@pytest.mark.usefixtures("r")
+def test_a_project_needs_nothing_else(crawl: Callable[..., Any], site: Any) -> None:
+    result = crawl(
+        ADDONS=ADDONS, DUPEFILTER_CLASS=None, SPIDER_MIDDLEWARES={}, BLOOMLOCK_RECORD_UNFILTERED=1
+    )
+    assert sorted(result.fetched) == site.paths
+    assert result.own("checked") == len(site.paths) * 2 * len(site.paths)
+    assert "BatchingMiddleware" in result.log
