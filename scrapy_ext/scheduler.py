@@ -35,7 +35,7 @@ from scrapy_ext.settings import FilterSettings, QueueSettings, warn_of_unknown
 from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -68,7 +68,8 @@ class Scheduler(BaseScheduler):
         self._crawler = crawler
         # What is to be sent, in order: requests, and the ids of those that are done. So what a
         # callback made is sent no later than that its own request is done.
-        self._waiting: deque[Push | bytes] = deque()
+        self._waiting: deque[Push | bytes | Callable[[], None]] = deque()
+        self._then: list[Callable[[], None]] = []
         self._ready: deque[tuple[bytes, Request]] = deque()
         self._local: deque[Request] = deque()
         # What the engine has: the id on the server, if it has one, and the fingerprint.
@@ -176,6 +177,11 @@ class Scheduler(BaseScheduler):
         self._active_at = time.monotonic()
         self._schedule()
         return True
+
+    def when_sent(self, call: Callable[[], None]) -> None:
+        """Call when everything enqueued before is in the queue of the server."""
+        self._waiting.append(call)
+        self._schedule()
 
     def next_request(self) -> Request | None:
         """Return a request that was taken from the queue; None while there is none at hand."""
@@ -307,6 +313,7 @@ class Scheduler(BaseScheduler):
             ]
             pushes = [one for one in some if isinstance(one, Push)]
             done = [one for one in some if isinstance(one, bytes)]
+            self._then = [one for one in some if callable(one)]
             self._step = Exchange(self._next_number(), pushes, done, self._num_wanted())
         step = self._step
         if not self._breaker.may_try() and not self._is_closing:
@@ -363,6 +370,8 @@ class Scheduler(BaseScheduler):
             if was_pushed and not push.data:
                 self._local.append(push.request)
             self._pushes.answered(push, was_pushed=was_pushed)
+        for call in self._then:
+            call()
         for identity, entry in answer.got:
             self._receive(identity, entry)
         if answer.got:
@@ -404,7 +413,7 @@ class Scheduler(BaseScheduler):
             "lost; others may fetch what it had begun."
         )
         self._ready.clear()
-        self._waiting = deque(one for one in self._waiting if isinstance(one, Push))
+        self._waiting = deque(one for one in self._waiting if not isinstance(one, bytes))
         self._open = {request: (None, of) for request, (_, of) in self._open.items()}
 
     async def _finish(self) -> None:

@@ -22,6 +22,8 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
+from scrapy_ext.spiders import RedisSpider
+
 FETCHED: list[str] = []
 EVENTS: list[list[str]] = []
 
@@ -125,6 +127,12 @@ class OddSpider(LinkSpider):
         for target in response.xpath("//a/@href").getall():
             odd = int(target[1:]) % 2
             yield response.follow(target, partial(self.parse) if odd else self.parse)
+
+
+class FeedSpider(RedisSpider):
+    """Reads where to start from Redis."""
+
+    parse = LinkSpider.parse
 
 
 class OneForAllFingerprinter:

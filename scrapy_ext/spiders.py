@@ -1,0 +1,175 @@
+"""Spiders that read their start URLs from Redis, as those of scrapy-redis, and lose none.
+
+A message is taken under a lease, and removed when the requests that were made of it are queued.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+
+from scrapy import Request, Spider
+from scrapy.exceptions import DontCloseSpider
+from scrapy.spiders import CrawlSpider
+from scrapy.utils.defer import deferred_from_coro
+from scrapy_redis import spiders as scrapy_redis_spiders
+
+from scrapy_ext.scheduler import Scheduler
+from scrapy_ext.settings import QueueSettings
+from scrapy_ext.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger("bloomlock.scrapy")
+
+Kind = Literal["list", "set", "zset"]
+
+
+class StartMessages:
+    """The messages at a key, each taken under a lease.
+
+    Args:
+        client: A client of the server.
+        key: Where they are.
+        kind: What the key holds.
+        lease: Seconds after which a message that is not done is there again.
+    """
+
+    def __init__(self, client: Any, key: str, kind: Kind, lease: float) -> None:
+        # The tag brings all keys into the slot of the first.
+        tagged = key if "{" in key else f"{{{key}}}"
+        self._keys = [key, f"{tagged}:taken", f"{tagged}:leases"]
+        self._words = [kind, int(lease * 1000)]
+        source = files("scrapy_ext") / "scripts" / "feed_take.lua"
+        self._script = client.register_script(source.read_text("utf-8"))
+
+    def take(self, count: int, done: Sequence[bytes] = ()) -> list[tuple[bytes, bytes]]:
+        """Remove messages that are done, and take others.
+
+        Args:
+            count: How many at most.
+            done: Ids of messages that were taken.
+
+        Returns:
+            Id and message of each.
+
+        Raises:
+            redis.exceptions.RedisError: The server could not be asked; what was taken then is there
+                again after its lease.
+
+        Cost: one round trip.
+        """
+        prefix = f"{secrets.token_hex(8)}:"
+        taken = self._script(self._keys, [*self._words, count, prefix, *done])
+        return list(zip(taken[::2], taken[1::2], strict=True))
+
+
+class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
+    """Reads start URLs from Redis, with the settings and attributes of scrapy-redis.
+
+    Scrapy calls `start_requests` of that one no more. With `scrapy_ext.Scheduler` no message is
+    lost with a process; with any other the requests are lost that wait in the process.
+    """
+
+    _messages: StartMessages
+    _is_reading = False
+
+    def setup_redis(self, crawler: Crawler | None = None) -> None:
+        """Connect, and read when the spider is idle."""
+        if self.server is not None:
+            return
+        super().setup_redis(crawler)
+        settings = self.crawler.settings
+        kind: Kind = "list"
+        if settings.getbool("REDIS_START_URLS_AS_SET"):
+            kind = "set"
+        elif settings.getbool("REDIS_START_URLS_AS_ZSET"):
+            kind = "zset"
+        lease = QueueSettings.read(settings).lease
+        self._messages = StartMessages(self.server, self.redis_key, kind, lease)
+        self.spider_idle_start_time = int(time.time())
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Read the first messages; yields nothing, as their requests go to the engine."""
+        await self._read()
+        nothing: tuple[Request, ...] = ()
+        for request in nothing:
+            yield request
+
+    def spider_idle(self) -> None:
+        """Read more messages, and keep the spider open for MAX_IDLE_TIME_BEFORE_CLOSE seconds."""
+        if not self._is_reading:
+            self._is_reading = True
+            deferred_from_coro(self._read())
+        idle_s = int(time.time()) - self.spider_idle_start_time
+        if self.max_idle_time == 0 or idle_s < self.max_idle_time:
+            raise DontCloseSpider
+
+    async def _read(self) -> None:
+        """Take messages and hand their requests to the engine. Never raises."""
+        self._is_reading = True
+        try:
+            taken = await run_in_thread(partial(self._messages.take, self.redis_batch_size))
+            for identity, message in taken:
+                self._crawl(identity, message)
+            if taken:
+                self.spider_idle_start_time = int(time.time())
+        # What was taken and not done is there again after its lease.
+        except Exception:
+            logger.exception("The start URLs at %r cannot be read.", self.redis_key)
+        finally:
+            self._is_reading = False
+
+    def _crawl(self, identity: bytes, message: bytes) -> None:
+        """Hand the requests of a message to the engine; it is removed when they are queued."""
+        made = self.make_request_from_data(message)
+        engine = self.crawler.engine
+        requests = made if isinstance(made, Iterable) else [made]
+        for request in requests:
+            if isinstance(request, Request):
+                engine.crawl(request)
+        scheduler = engine._slot.scheduler  # noqa: SLF001 - public since Scrapy 2.19
+        # Not isinstance: Scrapy's metaclass takes everything with the right methods for one.
+        if Scheduler in type(scheduler).__mro__:
+            scheduler.when_sent(partial(self._remove, identity))
+        else:
+            self._remove(identity)
+
+    def _remove(self, identity: bytes) -> None:
+        remove = partial(self._messages.take, 0, [identity])
+        removing = deferred_from_coro(run_in_thread(remove))
+        removing.addErrback(
+            lambda failure: logger.warning(
+                "A message at %r comes again: %s", self.redis_key, failure.value
+            )
+        )
+
+
+class RedisSpider(RedisMixin, Spider):
+    """A spider that reads its start URLs from Redis."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> RedisSpider:
+        """Make the spider and connect it."""
+        made = super().from_crawler(crawler, *args, **kwargs)
+        made.setup_redis(crawler)
+        return made
+
+
+class RedisCrawlSpider(RedisMixin, CrawlSpider):
+    """A CrawlSpider that reads its start URLs from Redis."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> RedisCrawlSpider:
+        """Make the spider and connect it."""
+        made = super().from_crawler(crawler, *args, **kwargs)
+        made.setup_redis(crawler)
+        return made
