@@ -175,8 +175,8 @@ def _settings(
     bloom: BloomFilter, fingerprinter: str | None, *, keyed: bytes | bool | None
 ) -> list[str]:
     """Return the lines for settings.py with which a crawl attaches to the filter."""
-    values = {
-        "DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter",
+    values: dict[str, object] = {
+        "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
         "BLOOMLOCK_NAME": bloom.name.replace("%", "%%"),
         "BLOOMLOCK_CAPACITY": bloom.capacity,
         "BLOOMLOCK_ERROR_RATE": bloom.error_rate,

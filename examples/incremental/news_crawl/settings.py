@@ -4,7 +4,6 @@ BOT_NAME = "news_crawl"
 SPIDER_MODULES = ["news_crawl.spiders"]
 ROBOTSTXT_OBEY = True
 
-DUPEFILTER_CLASS = "scrapy_ext.BloomDupeFilter"
-SPIDER_MIDDLEWARES = {"scrapy_ext.middleware.BatchingMiddleware": 10}
+ADDONS = {"scrapy_ext.BloomlockAddon": 500}
 # For years of articles; the filter stays from crawl to crawl.
 BLOOMLOCK_CAPACITY = 10_000_000

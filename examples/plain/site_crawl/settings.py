@@ -4,8 +4,7 @@ BOT_NAME = "site_crawl"
 SPIDER_MODULES = ["site_crawl.spiders"]
 ROBOTSTXT_OBEY = True
 
-DUPEFILTER_CLASS = "scrapy_ext.BloomDupeFilter"
-SPIDER_MIDDLEWARES = {"scrapy_ext.middleware.BatchingMiddleware": 10}
+ADDONS = {"scrapy_ext.BloomlockAddon": 500}
 # Without BLOOMLOCK_URL the filter is in a server that bloomlock starts on this machine.
 BLOOMLOCK_CAPACITY = 1_000_000
 # Start requests are recorded too, so a link to the start page is a duplicate.
