@@ -9,6 +9,8 @@ from scrapy.utils.misc import load_object
 
 from scrapy_ext.dupefilter import BloomDupeFilter
 from scrapy_ext.middleware import BatchingMiddleware
+from scrapy_ext.outcomes import OutcomeMiddleware
+from scrapy_ext.settings import MARKS
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -18,12 +20,17 @@ logger = logging.getLogger("bloomlock.scrapy")
 MIDDLEWARE_PRIORITY = 10
 """Nearer to the engine than any spider middleware of Scrapy."""
 
+OUTCOME_PRIORITY = 1
+"""Nearer still: it sees what the others gave up."""
+
 
 class BloomlockAddon:
     """Sets the duplicates filter and the middleware that checks the requests of a page together.
 
+    Also the one that sees how requests end, where BLOOMLOCK_MARK needs it.
+
     Set `ADDONS = {"scrapy_ext.BloomlockAddon": 500}`. What the project or the spider sets wins: a
-    `DUPEFILTER_CLASS` of its own, with a warning, and a place of its own for the middleware in
+    `DUPEFILTER_CLASS` of its own, with a warning, and a place of its own for a middleware in
     `SPIDER_MIDDLEWARES`, None to go without.
     """
 
@@ -49,3 +56,8 @@ class BloomlockAddon:
         settings.setdefault_in_component_priority_dict(
             "SPIDER_MIDDLEWARES", BatchingMiddleware, MIDDLEWARE_PRIORITY
         )
+        if settings.get("BLOOMLOCK_MARK", MARKS[0]) != MARKS[0]:
+            for setting in ("SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES"):
+                settings.setdefault_in_component_priority_dict(
+                    setting, OutcomeMiddleware, OUTCOME_PRIORITY
+                )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
@@ -14,9 +14,11 @@ from scrapy.utils.request import fingerprint as default_fingerprint
 
 from bloomlock import BloomlockError
 from scrapy_ext.answers import LeftVerdicts, UnsharedFilter, Verdict
+from scrapy_ext.claims import ClaimingFilter
 from scrapy_ext.connection import redis_client
 from scrapy_ext.duplicates import DuplicateLog
 from scrapy_ext.guard import GuardedFilter
+from scrapy_ext.outcomes import Outcomes, check_components
 from scrapy_ext.settings import FilterSettings, warn_of_queue, warn_of_unknown
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._config: FilterSettings | None = None
         self._guard: GuardedFilter | UnsharedFilter | None = None
         self._left = LeftVerdicts()
+        self.outcomes: Outcomes | None = None
         self._dropped: Request | None = None
         self._logged: set[str] = set()
         self._log = DuplicateLog(crawler)
@@ -104,12 +107,7 @@ class BloomDupeFilter(BaseDupeFilter):
         warn_of_unknown(crawler.settings)
         try:
             config = FilterSettings.read(crawler.settings, str(spider.name))
-            guard = GuardedFilter(
-                config,
-                connect=lambda: redis_client(crawler.settings, config.timeout),
-                count=self._count,
-                close=self._end_crawl,
-            )
+            guard = self._make_guard(config)
             recorded = guard.start()
         except BloomlockError as error:
             logger.critical("%s", error)
@@ -127,6 +125,26 @@ class BloomDupeFilter(BaseDupeFilter):
         if config.record_unfiltered:
             crawler.signals.connect(self._scheduled, signal=signals.request_scheduled)
 
+    def _make_guard(self, config: FilterSettings) -> GuardedFilter:
+        """Return the filter that records a request when it is due by BLOOMLOCK_MARK."""
+        crawler = self._crawler
+
+        def connect() -> Any:
+            return redis_client(crawler.settings, config.timeout)
+
+        if config.mark == "scheduled" or crawler.spider is None:
+            return GuardedFilter(config, connect, self._count, self._end_crawl)
+        check_components(crawler, config.mark)
+        guard = ClaimingFilter(config, connect, self._count, self._end_crawl, crawler.spider)
+        self.outcomes = Outcomes(crawler, guard, config, self._fingerprint, self._schedule)
+        return guard
+
+    def _schedule(self, request: Request) -> None:
+        """Schedule a request that is claimed already."""
+        self._left.leave(request, Verdict.NEW)
+        if self._crawler.engine is not None:
+            self._crawler.engine.crawl(request)
+
     def request_seen(self, request: Request) -> bool:
         """Record a request and return whether any process had recorded it before.
 
@@ -140,7 +158,10 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._guard is None:
             return True  # `open` failed, was logged, and stops the crawl
         self._count("checked")
-        verdict = self._left.take(request) or self._check(self._guard, request)
+        verdict = self._left.take(request)
+        if verdict is None and self.outcomes is not None and self.outcomes.continues(request):
+            return False
+        verdict = verdict or self._check(self._guard, request)
         if verdict in {Verdict.ALLOWED, Verdict.DROPPED}:
             self._count(verdict.value)
         if verdict is Verdict.DROPPED:
@@ -182,7 +203,10 @@ class BloomDupeFilter(BaseDupeFilter):
         """Return the crawler's own fingerprint of a request; raises what the fingerprinter does."""
         # Read here and not in the constructor, which may run before it is set. The view
         # refuses what is not bytes; bytes(5) would be five zeros.
-        return bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
+        key = bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
+        if isinstance(self._guard, ClaimingFilter):
+            self._guard.note(key, request)
+        return key
 
     def _check(
         self, guard: GuardedFilter | UnsharedFilter, request: Request, *, droppable: bool = True

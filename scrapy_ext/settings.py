@@ -13,11 +13,14 @@ from scrapy.utils.misc import load_object
 from bloomlock import BloomFilter, ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
 
 POLICIES = ("allow", "drop", "close")
+MARKS = ("scheduled", "downloaded", "processed")
 _PREFIX = "BLOOMLOCK_"
 _NAMES = (
     "URL",
@@ -37,6 +40,7 @@ _NAMES = (
     "TIMEOUT",
     "CLEAR_ON_CLOSE",
     "RECORD_UNFILTERED",
+    "MARK",
     "LEASE",
 )
 KNOWN = tuple(_PREFIX + name for name in _NAMES)
@@ -45,6 +49,7 @@ _OUTLIVES = (
     "The filter %r outlives this crawl, and a request counts as seen as soon as it is queued. %s "
     "What is lost counts as seen until the filter is cleared."
 )
+_NOTHING_IS_LOST = ' With BLOOMLOCK_MARK = "processed" nothing is lost.'
 _QUEUE_IS_LOST = (
     "The queue is only in memory and is lost when the crawl stops before it is empty, in order or "
     "not."
@@ -82,6 +87,8 @@ class FilterSettings:
     timeout: float
     clear_on_close: bool
     record_unfiltered: bool
+    mark: str
+    lease: float
     debug: bool
 
     def open(self, client: Any, *, near_cache: int = 0, shards: int | None = None) -> BloomFilter:
@@ -126,10 +133,12 @@ class FilterSettings:
             else int(_number(settings, "BLOOMLOCK_NUM_HASHES", 1, whole=True)),
             key=_key(settings.get("BLOOMLOCK_KEY")),
             on_full=cast("Any", settings.get("BLOOMLOCK_ON_FULL", "warn")),
-            on_outage=_policy(settings.get("BLOOMLOCK_ON_OUTAGE", "allow")),
+            on_outage=_choice(settings, "BLOOMLOCK_ON_OUTAGE", POLICIES),
             timeout=_number(settings, "BLOOMLOCK_TIMEOUT", 1.0),
             clear_on_close=_flag(settings, "BLOOMLOCK_CLEAR_ON_CLOSE"),
             record_unfiltered=_flag(settings, "BLOOMLOCK_RECORD_UNFILTERED"),
+            mark=_choice(settings, "BLOOMLOCK_MARK", MARKS),
+            lease=_number(settings, "BLOOMLOCK_LEASE", 60.0),
             debug=_flag(settings, "DUPEFILTER_DEBUG"),
         )
 
@@ -189,7 +198,7 @@ def warn_of_unknown(settings: BaseSettings) -> None:
 
 def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
     """Say which requests are never fetched if the crawl ends early."""
-    if config.clear_on_close:
+    if config.clear_on_close or config.mark != "scheduled":
         return
     # Not issubclass: Scrapy's metaclass calls everything with the right methods a subclass.
     bases = load_object(settings["SCHEDULER"]).__mro__
@@ -204,7 +213,7 @@ def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
         logger.info(_OUTLIVES, config.name, _IN_FLIGHT_IS_LOST)
     elif Scheduler in bases:
         consequence = _QUEUE_IS_LOST_IN_A_CRASH if settings.get("JOBDIR") else _QUEUE_IS_LOST
-        logger.warning(_OUTLIVES, config.name, consequence)
+        logger.warning(_OUTLIVES, config.name, consequence + _NOTHING_IS_LOST)
 
 
 def _name(template: object, spider_name: str, key: str = "BLOOMLOCK_NAME") -> str:
@@ -251,11 +260,12 @@ def _key(value: Any) -> Any:
     return True if value in ("True", "true") else value
 
 
-def _policy(value: object) -> str:
-    """Check the outage policy."""
-    if value not in POLICIES:
+def _choice(settings: BaseSettings, key: str, allowed: Sequence[str]) -> str:
+    """Read one of some words; the first is the default."""
+    value = settings.get(key, allowed[0])
+    if value not in allowed:
         raise ConfigurationError(
-            f"BLOOMLOCK_ON_OUTAGE is {value!r}; allowed are {', '.join(map(repr, POLICIES))}."
+            f"{key} is {value!r}; allowed are {', '.join(map(repr, allowed))}."
         )
     return str(value)
 

@@ -170,7 +170,12 @@ def start_spider(
     """Start a Scrapy process on the site; keyword arguments but the spider's are settings."""
     started: list[Spider] = []
 
-    def start(name: str = "spider", spider: str = "LinkSpider", **settings: Any) -> Crawl:
+    def start(
+        name: str = "spider",
+        arguments: dict[str, Any] | None = None,
+        spider: str = "LinkSpider",
+        **settings: Any,
+    ) -> Crawl:
         task = {
             "name": name,
             "spider": spider,
@@ -183,6 +188,7 @@ def start_spider(
                 "SPIDER_MIDDLEWARES": {"scrapy_ext.middleware.BatchingMiddleware": 10},
                 **settings,
             },
+            "arguments": arguments or {},
         }
         started.append(run_spider(task))
         return Crawl(started[-1])

@@ -6,9 +6,11 @@ process prints, for its log, and for its exit status. The answer is its id.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -17,6 +19,7 @@ from urllib.parse import urlsplit
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import CrawlerProcess
+from scrapy.exceptions import DropItem
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.request import referer_str
@@ -31,8 +34,15 @@ EVENTS: list[list[str]] = []
 class LinkSpider(Spider):
     """Follows every link; `name` and `start_urls` are arguments."""
 
+    raises = items = ()
+
     def parse(self, response):
-        FETCHED.append(urlsplit(response.url).path)
+        path = urlsplit(response.url).path
+        FETCHED.append(path)
+        if path in self.items:
+            yield {"path": path}
+        if path in self.raises:
+            raise ZeroDivisionError(path)
         for target in response.xpath("//a/@href").getall():
             yield response.follow(target)
 
@@ -132,7 +142,31 @@ class OddSpider(LinkSpider):
 class FeedSpider(RedisSpider):
     """Reads where to start from Redis."""
 
+    raises = items = ()
     parse = LinkSpider.parse
+
+
+class DyingSpider(LinkSpider):
+    """Is killed in the callback of page 3, before that yields what it found."""
+
+    async def parse(self, response):
+        if urlsplit(response.url).path == "/3":
+            await asyncio.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        for output in super().parse(response):
+            yield output
+
+
+class PickyPipeline:
+    """Drops the item of page 1, and fails for that of page 2."""
+
+    async def process_item(self, item):
+        await asyncio.sleep(0.05)
+        if item["path"] == "/1":
+            raise DropItem("as asked")
+        if item["path"] == "/2":
+            raise ZeroDivisionError
+        return item
 
 
 class OneForAllFingerprinter:
@@ -162,7 +196,8 @@ def crawl(task) -> int:
     settings = {name: value for name, value in settings.items() if value is not None}
     process = CrawlerProcess(settings)
     crawler = process.create_crawler(globals()[task.get("spider", "LinkSpider")])
-    process.crawl(crawler, name=task["name"], start_urls=[task["start"]])
+    arguments = task.get("arguments", {})
+    process.crawl(crawler, name=task["name"], start_urls=[task["start"]], **arguments)
     process.start()
     stats = {} if process.bootstrap_failed else crawler.stats.get_stats()
     wanted = {key: value for key, value in stats.items() if isinstance(value, int | float | str)}

@@ -1,0 +1,314 @@
+"""How the requests of a crawl end, as its signals and middlewares see it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
+
+from scrapy import Request, signals
+from scrapy.core.scheduler import Scheduler
+from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest
+from scrapy.utils.misc import load_object
+
+from bloomlock import ConfigurationError
+from scrapy_ext.settlements import DONE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from twisted.python.failure import Failure
+
+    from scrapy_ext.claims import ClaimingFilter
+    from scrapy_ext.settings import FilterSettings
+    from scrapy_ext.settlements import OpenRequest
+
+logger = logging.getLogger("bloomlock.scrapy")
+
+# A crawler takes no attributes of others. (The outcomes refer to it, so the reference is weak.)
+_OF_CRAWLER: WeakKeyDictionary[Crawler, weakref.ref[Outcomes]] = WeakKeyDictionary()
+
+NO_OUTCOME = "it ended without a response"
+
+
+@dataclass(slots=True, eq=False)
+class Processing:
+    """A response that the spider works on.
+
+    Attributes:
+        response: Is held, so that its identity is no other's.
+        entries: The requests that led to it: its own, and those that were redirected to it.
+        num_items: Items that have not left the pipelines.
+        has_ended: Whether the callback came to its end.
+        error: Why its requests failed; empty: they did not.
+    """
+
+    response: Response
+    entries: list[OpenRequest]
+    num_items: int = 0
+    has_ended: bool = False
+    error: str = ""
+
+
+class Outcomes:
+    """Settles the open requests of a crawl as they end, and takes over those of dead processes.
+
+    A request is done when its response was processed: the callback ended without an error and its
+    items left the pipelines. With BLOOMLOCK_MARK = "downloaded" errors of the callback and items do
+    not count. A retry has the fingerprint of its request, and so its claim; a redirect keeps that
+    of the request it began with.
+    """
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        guard: ClaimingFilter,
+        config: FilterSettings,
+        fingerprint: Callable[[Request], bytes],
+        schedule: Callable[[Request], None],
+    ) -> None:
+        self._crawler = crawler
+        self._guard = guard
+        self._config = config
+        self._fingerprint = fingerprint
+        self._schedule = schedule
+        self._processing: dict[int, Processing] = {}
+        self._started: dict[str, OpenRequest] = {}
+        self._away_since: float | None = None
+        _OF_CRAWLER[crawler] = weakref.ref(self)
+        codes = crawler.settings.getlist("RETRY_HTTP_CODES")
+        self._temporary = {int(code) for code in codes}
+        for receiver, signal in (
+            (self._spider_opened, signals.spider_opened),
+            (self._spider_idle, signals.spider_idle),
+            (self._response_received, signals.response_received),
+            (self._request_dropped, signals.request_dropped),
+            (self._spider_error, signals.spider_error),
+            (self._item_left, signals.item_scraped),
+            (self._item_left, signals.item_dropped),
+            (self._item_failed, signals.item_error),
+        ):
+            crawler.signals.connect(receiver, signal=signal)
+
+    # The downloader.
+
+    def started(self, request: Request) -> None:
+        """Note that a request is fetched."""
+        entry = self._entry(request)
+        if entry is not None:
+            entry.is_started, entry.has_response, entry.url = True, False, request.url
+            self._started[request.url] = entry
+
+    def not_downloaded(self, request: Request, error: Exception) -> None:
+        """Note that a request has no response, and is not tried again."""
+        # A middleware decided against it, as for robots.txt: there is nothing to fetch.
+        outcome = DONE if isinstance(error, IgnoreRequest) else _text_of(error)
+        self._settle(self._chain(request), outcome)
+
+    def continues(self, request: Request) -> bool:
+        """Return whether a request goes on with one that is open: a redirect to itself."""
+        entry = self._entry(request)
+        return (
+            entry is not None
+            and entry.is_started
+            and not entry.has_response
+            and entry in self._redirected(request)
+        )
+
+    def _response_received(self, response: Response, request: Request) -> None:
+        entries = self._chain(request)
+        if not entries:
+            return
+        for entry in entries:
+            entry.has_response = True
+        made = Processing(response, entries)
+        if response.status in self._temporary:
+            made.error = f"the status was {response.status}"
+        self._processing[id(response)] = made
+
+    def _request_dropped(self, request: Request) -> None:
+        # What a redirect led to is known already, and whose it is says how it ends.
+        waiting = [one for one in self._redirected(request) if not one.has_response]
+        if waiting and not self.continues(request):
+            self._settle(waiting, DONE)
+
+    # The spider.
+
+    def is_followed(self, response: Response) -> bool:
+        """Return whether a response is that of an open request."""
+        return id(response) in self._processing
+
+    def item_found(self, response: Response) -> None:
+        """Note that a callback yielded an item."""
+        made = self._processing.get(id(response))
+        if made is not None:
+            made.num_items += 1
+
+    def callback_ended(self, response: Response) -> None:
+        """Note that a callback came to its end."""
+        made = self._processing.get(id(response))
+        if made is not None:
+            made.has_ended = True
+            self._end(made)
+
+    def _spider_error(self, failure: Failure, response: Any) -> None:
+        made = self._processing.get(id(response))
+        if made is not None and not isinstance(failure.value, CloseSpider):
+            if self._config.mark == "processed":
+                made.error = made.error or _text_of(failure.value)
+            made.has_ended = True
+            self._end(made)
+
+    def _item_left(self, response: Any) -> None:
+        made = self._processing.get(id(response))
+        if made is not None and made.num_items:
+            made.num_items -= 1
+            self._end(made)
+
+    def _item_failed(self, response: Any, failure: Failure) -> None:
+        made = self._processing.get(id(response))
+        if made is not None and self._config.mark == "processed":
+            made.error = made.error or _text_of(failure.value)
+        self._item_left(response)
+
+    def _end(self, made: Processing) -> None:
+        """Settle the requests of a response if nothing of it is left."""
+        if made.has_ended and (not made.num_items or self._config.mark == "downloaded"):
+            del self._processing[id(made.response)]
+            self._settle(made.entries, made.error or DONE)
+
+    # The crawl.
+
+    def _spider_opened(self) -> None:
+        for request in self._guard.take_over(with_failed=True) or ():
+            self._schedule(request)
+
+    def _spider_idle(self) -> None:
+        """Take over what others left; keep the spider open while others have open requests.
+
+        Nothing else goes on in this process now, so it may wait for the server.
+        """
+        self._guard.settle_now()
+        self._settle(self._guard.without_outcome, NO_OUTCOME)
+        self._processing.clear()
+        is_sent = self._guard.settle_now()
+        taken = self._guard.take_over()
+        for request in taken or ():
+            self._schedule(request)
+        num_open = None if taken else self._guard.others_open()
+        if taken or num_open:
+            self._away_since = None
+            raise DontCloseSpider
+        if num_open is None or not is_sent:
+            # What was not sent expires, and is fetched again by the next start.
+            self._away_since = self._away_since or time.monotonic()
+            if time.monotonic() - self._away_since < self._config.lease:
+                raise DontCloseSpider
+
+    def _settle(self, entries: list[OpenRequest], outcome: str) -> None:
+        for entry in entries:
+            if self._started.get(entry.url) is entry:
+                del self._started[entry.url]
+        self._guard.settle([entry.key for entry in entries], outcome)
+
+    def _entry(self, request: Request) -> OpenRequest | None:
+        # A project's fingerprinter may raise anything; such a request has no claim.
+        try:
+            return self._guard.entry(self._fingerprint(request))
+        except Exception:  # noqa: BLE001
+            return None
+
+    def _redirected(self, request: Request) -> list[OpenRequest]:
+        """Return the open requests that were redirected to a request."""
+        urls = request.meta.get("redirect_urls")
+        if not urls:
+            return []
+        found = (self._started.get(url) for url in dict.fromkeys(urls))
+        return [one for one in found if one is not None and not one.outcome]
+
+    def _chain(self, request: Request) -> list[OpenRequest]:
+        entry = self._entry(request)
+        others = [one for one in self._redirected(request) if one is not entry]
+        return others if entry is None else [entry, *others]
+
+
+class OutcomeMiddleware:
+    """Says how requests end; for `BLOOMLOCK_MARK = "downloaded"` and `"processed"`.
+
+    It is a downloader middleware and a spider middleware, nearest to the engine in both lists:
+    `DOWNLOADER_MIDDLEWARES = {"scrapy_ext.outcomes.OutcomeMiddleware": 1}` and the same in
+    `SPIDER_MIDDLEWARES`.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        """Keep the crawler.
+
+        Args:
+            crawler: The crawler this middleware serves.
+        """
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the middleware for a crawler."""
+        return cls(crawler)
+
+    @property
+    def _outcomes(self) -> Outcomes | None:
+        made = _OF_CRAWLER.get(self._crawler)
+        return made() if made is not None else None
+
+    def process_request(self, request: Request) -> None:
+        """Note that a request is fetched."""
+        if (outcomes := self._outcomes) is not None:
+            outcomes.started(request)
+
+    def process_exception(self, request: Request, exception: Exception) -> None:
+        """Note that a request failed for good: the middlewares before this one gave it up."""
+        if (outcomes := self._outcomes) is not None:
+            outcomes.not_downloaded(request, exception)
+
+    async def process_spider_output(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield what a callback yields; count its items, and note its end."""
+        outcomes = self._outcomes
+        if outcomes is None or not outcomes.is_followed(response):
+            async for output in result:
+                yield output
+            return
+        async for output in result:
+            if output is not None and not isinstance(output, Request):
+                outcomes.item_found(response)
+            yield output
+        outcomes.callback_ended(response)
+
+
+def _text_of(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def check_components(crawler: Crawler, mark: str) -> None:
+    """Raise ConfigurationError where it would not be seen how requests end."""
+    settings = crawler.settings
+    name = "scrapy_ext.outcomes.OutcomeMiddleware"
+    for setting, found in (
+        ("DOWNLOADER_MIDDLEWARES", crawler.get_downloader_middleware(OutcomeMiddleware)),
+        ("SPIDER_MIDDLEWARES", crawler.get_spider_middleware(OutcomeMiddleware)),
+    ):
+        if found is None:
+            raise ConfigurationError(
+                f'BLOOMLOCK_MARK is {mark!r}, which needs "{name}": 1 in {setting}; '
+                'ADDONS = {"scrapy_ext.BloomlockAddon": 500} sets all that is needed'
+            )
+    scheduler = load_object(settings["SCHEDULER"])
+    if Scheduler not in scheduler.__mro__:
+        raise ConfigurationError(
+            f"BLOOMLOCK_MARK is {mark!r}, which needs Scrapy's own scheduler, as the requests that "
+            f"wait are in the hands of one process; SCHEDULER is {settings['SCHEDULER']!r}"
+        )

@@ -1,0 +1,180 @@
+"""A request is recorded when it is done: what a crawl fetches that fails, stops or is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from claim_tools import let_expire
+
+from bloomlock import BloomFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "spider:dupefilter"
+PAGES = 8
+MIDDLEWARE = {"scrapy_ext.outcomes.OutcomeMiddleware": 1}
+PROCESSED = {
+    "SPIDER_MIDDLEWARES": {"scrapy_ext.middleware.BatchingMiddleware": 10, **MIDDLEWARE},
+    "DOWNLOADER_MIDDLEWARES": MIDDLEWARE,
+    "BLOOMLOCK_MARK": "processed",
+    "BLOOMLOCK_RECORD_UNFILTERED": True,
+    "RETRY_TIMES": 1,
+}
+DOWNLOADED = {**PROCESSED, "BLOOMLOCK_MARK": "downloaded"}
+
+
+def claims_of(valkey: str) -> Any:
+    with BloomFilter.open(NAME, client=valkey) as shared:
+        return shared.count_claims()
+
+
+def errors_of(valkey: str) -> list[str]:
+    with BloomFilter.open(NAME, client=valkey) as shared:
+        return sorted(failed.error for failed in shared.failed())
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED])
+def test_each_page_is_fetched_once_and_recorded(
+    settings: dict[str, Any], valkey: str, crawl: Callable[..., Any]
+) -> None:
+    result = crawl(**settings)
+    assert result.process.returncode == 0, result.log
+    assert Counter(result.fetched) == {f"/{page}": 1 for page in range(PAGES)}
+    assert "log_count/ERROR" not in result.stats, result.log
+    counts = claims_of(valkey)
+    assert (counts.open, counts.claimed, counts.committed) == (0, PAGES, PAGES)
+    assert crawl(**settings).fetched == ["/0"]
+
+
+def test_what_failed_is_tried_again_by_the_next_start(
+    r: Any, valkey: str, crawl: Callable[..., Any], site: Any
+) -> None:
+    del r
+    answers = {
+        "/1": [[503]],
+        "/2": [[503], [200]],
+        "/3": [[404]],
+        "/4": [[302, "/40"]],
+        "/40": [[503]],
+        "/5": [[302, "/5"], [200]],
+        "/6": [[302, "/7"]],
+    }
+
+    def answer(path: str) -> list[Any]:
+        left = answers.get(path, [[200]])
+        return left.pop(0) if left[1:] else left[0]
+
+    site.answer = answer
+    arguments = {"raises": ["/7"]}
+    first = crawl(arguments=arguments, **PROCESSED)
+    counts = Counter(site.requested)
+    assert counts["/1"] == counts["/2"] == counts["/40"] == 2, "a retry keeps the claim"
+    assert counts["/5"] == 2, "a redirect to itself is no duplicate"
+    assert counts["/3"] == counts["/6"] == counts["/7"] == 1
+    assert first.stats["finish_reason"] == "finished"
+    assert errors_of(valkey) == ["ZeroDivisionError: /7"] + 3 * ["the status was 503"]
+    site.requested.clear()
+    site.answer = None
+    second = crawl(**PROCESSED)
+    assert sorted(site.requested) == ["/0", "/1", "/4", "/40", "/7"]
+    assert second.own("claims/taken_over") == 4
+    assert errors_of(valkey) == []
+    assert claims_of(valkey).open == 0
+    site.requested.clear()
+    crawl(**PROCESSED)
+    assert site.requested == ["/0"]
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED])
+def test_items_and_errors_of_callbacks(
+    settings: dict[str, Any], valkey: str, crawl: Callable[..., Any]
+) -> None:
+    arguments = {"items": ["/1", "/2", "/3", "/4"], "raises": ["/4", "/5"]}
+    result = crawl(arguments=arguments, ITEM_PIPELINES={"__main__.PickyPipeline": 1}, **settings)
+    assert len(result.fetched) == PAGES
+    failed = ["ZeroDivisionError: ", "ZeroDivisionError: /4", "ZeroDivisionError: /5"]
+    assert errors_of(valkey) == (failed if settings is PROCESSED else [])
+
+
+@pytest.mark.usefixtures("r")
+def test_what_waits_at_the_end_is_handed_over(
+    valkey: str, crawl: Callable[..., Any], site: Any
+) -> None:
+    site.links = lambda _: range(40)
+    fetched: list[str] = []
+    for _ in range(2):
+        result = crawl(CLOSESPIDER_PAGECOUNT=10, CONCURRENT_REQUESTS=2, **PROCESSED)
+        assert result.stats["finish_reason"] == "closespider_pagecount"
+        fetched += result.fetched
+    assert claims_of(valkey).open > 0
+    fetched += crawl(**PROCESSED).fetched
+    # Each start asks for the first page.
+    pages = Counter(fetched) - Counter({"/0": fetched.count("/0")})
+    assert pages == {f"/{page}": 1 for page in range(1, 40)}
+    assert claims_of(valkey).open == 0
+
+
+def test_nothing_is_lost_when_processes_are_killed(
+    r: Any,
+    valkey: str,
+    start_spider: Callable[..., Any],
+    site: Any,
+) -> None:
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    moments = random.Random(seed)
+    pages, concurrent = 48, 4
+    # A tree: a page that is lost takes all below it along.
+    site.links = lambda page: [2 * page + 1, 2 * page + 2] if 2 * page + 2 < pages else []
+    kills = 0
+    while True:
+        left = moments.randint(1, 25)
+        before = len(site.requested)
+        settings = (PROCESSED, DOWNLOADED)[kills % 2]
+        result = start_spider(CONCURRENT_REQUESTS=concurrent, **settings)
+        pid = result.process.pid
+
+        def kill(count: int, moment: int = before + left, pid: int = pid) -> None:
+            if count == moment:
+                os.kill(pid, signal.SIGKILL)
+
+        site.on_request = kill
+        result.finish()
+        if result.process.returncode == 0:
+            break
+        assert result.process.returncode == -signal.SIGKILL
+        kills += 1
+        let_expire(r)  # as if their time had passed
+    fetched = Counter(site.requested)
+    twice = sum(fetched.values()) - len(fetched)
+    print(f"{kills} kills, {twice} fetched twice")
+    assert set(fetched) == {f"/{page}" for page in range(pages - 1)}
+    assert kills
+    # The start page is asked for by each process; else what was in flight, or not recorded yet.
+    assert twice <= kills * (1 + 64 + concurrent)
+    assert claims_of(valkey).open == 0
+
+
+@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED])
+def test_a_page_is_not_recorded_before_its_links_are_claimed(
+    settings: dict[str, Any], r: Any, crawl: Callable[..., Any], site: Any
+) -> None:
+    site.links = lambda page: [page + 1] if page < 5 else []
+    settings = {
+        "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
+        "BLOOMLOCK_MARK": settings["BLOOMLOCK_MARK"],
+        "BLOOMLOCK_RECORD_UNFILTERED": True,
+        "SPIDER_MIDDLEWARES": {},
+    }
+    killed = crawl(spider="DyingSpider", **settings)
+    assert killed.process.returncode == -signal.SIGKILL
+    let_expire(r)
+    assert sorted(crawl(**settings).fetched) == ["/0", "/3", "/4", "/5"]
