@@ -81,6 +81,7 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
 
     _messages: StartMessages
     _is_reading = False
+    _empty_since: float | None = None
 
     def setup_redis(self, crawler: Crawler | None = None) -> None:
         """Connect, and read when the spider is idle."""
@@ -95,7 +96,6 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             kind = "zset"
         lease = QueueSettings.read(settings).lease
         self._messages = StartMessages(self.server, self.redis_key, kind, lease)
-        self.spider_idle_start_time = int(time.time())
 
     async def start(self) -> AsyncIterator[Any]:
         """Read the first messages; yields nothing, as their requests go to the engine."""
@@ -107,11 +107,17 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
     def spider_idle(self) -> None:
         """Read more messages, and keep the spider open for MAX_IDLE_TIME_BEFORE_CLOSE seconds."""
         if not self._is_reading:
+            if self._was_empty_for_long():
+                return
             self._is_reading = True
             deferred_from_coro(self._read())
-        idle_s = int(time.time()) - self.spider_idle_start_time
-        if self.max_idle_time == 0 or idle_s < self.max_idle_time:
-            raise DontCloseSpider
+        raise DontCloseSpider
+
+    def _was_empty_for_long(self) -> bool:
+        since = self._empty_since
+        if since is None or self.max_idle_time == 0:
+            return False
+        return bool(time.monotonic() - since >= self.max_idle_time)
 
     async def _read(self) -> None:
         """Take messages and hand their requests to the engine. Never raises."""
@@ -121,7 +127,9 @@ class RedisMixin(scrapy_redis_spiders.RedisMixin):  # type: ignore[misc]
             for identity, message in taken:
                 self._crawl(identity, message)
             if taken:
-                self.spider_idle_start_time = int(time.time())
+                self._empty_since = None
+            elif self._empty_since is None:
+                self._empty_since = time.monotonic()
         # What was taken and not done is there again after its lease.
         except Exception:
             logger.exception("The start URLs at %r cannot be read.", self.redis_key)

@@ -64,6 +64,8 @@ def test_start_urls_come_from_redis(
     messages = [json.dumps({"url": f"{site.url}/{page}"}) for page in (0, 1, 0)]
     fill(server, "list", messages)
     site.links = lambda page: [*range(page), 7]
+    # While it works for longer than it may be idle, no message is read; there is one left.
+    site.on_request = lambda count: time.sleep(2.5) if count == 1 else None
     done = crawl(
         spider="FeedSpider",
         SCHEDULER=scheduler,
