@@ -164,8 +164,9 @@ def test_a_crawl_that_runs_meanwhile(run, valkey, r, filled):
     scans: list[int] = []
 
     def judge(command: str, _: int) -> str:
-        # The set gets larger all the time, and its table too.
-        if command == "SSCAN" and len(scans) < 10:
+        # The set and its table get larger, and all of that before the first reading ends: a call
+        # visits 2,000 places of 4,096 or more.
+        if command == "SSCAN" and len(scans) < 3:
             scans.append(0)
             r.sadd(key, *(f"{len(scans):08x}{number:032x}" for number in range(4000)))
         return "pass"
@@ -174,7 +175,7 @@ def test_a_crawl_that_runs_meanwhile(run, valkey, r, filled):
         done = run("migrate-scrapy", key, "--capacity", "100000", "--from", proxy.url)
     assert done.returncode == 0
     members = [bytes.fromhex(member.decode()) for member in r.smembers(key)]
-    assert len(members) == 40_301
+    assert len(members) == 12_301
     with BloomFilter.open(key, client=r) as bloom:
         assert all(bloom.exists_many(members))
     assert all(crawl_sees(valkey, settings_of(done), requests[:50]))
