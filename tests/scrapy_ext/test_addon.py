@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.utils.misc import load_object
-from scrapy.utils.test import get_crawler
 
 from scrapy_ext import BloomDupeFilter
 from scrapy_ext.middleware import BatchingMiddleware
@@ -27,7 +27,10 @@ class OwnFilter(BloomDupeFilter):
 
 
 def settings_of(spider: type[Spider] = Spider, **settings: Any) -> BaseSettings:
-    return get_crawler(spider, {"ADDONS": ADDONS, **settings}).settings
+    # (get_crawler of Scrapy 2.14 asks for a reactor that is installed.)
+    crawler = Crawler(spider, {"ADDONS": ADDONS, **settings})
+    crawler.addons.load_settings(crawler.settings)
+    return crawler.settings
 
 
 def middleware_of(settings: BaseSettings) -> dict[Any, Any]:
