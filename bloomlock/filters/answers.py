@@ -66,11 +66,11 @@ def _answer_one(
     if error is None and missing is not None and header == view.header:
         if asked is not None:
             asked.confirm()
-            if (write or not missing[0]) and not (state.unreported and data in state.unreported):
+            if (write or not missing[0]) and data not in view.unreported:
                 asked.near.keep(item)
         if not write:
             return not missing[0]
-        answer = bool(missing[0]) or state.unreported.take(header, data)
+        answer = bool(missing[0]) or state.unreported.take(view.unreported, data)
     else:
         if asked is not None:
             asked.near.doubt()
@@ -308,7 +308,7 @@ def _ask(
     if len(items) <= strategy.few_items(view.hasher):
         # What Operation does, without its costs where all is as expected.
         answered = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
-        if not (write and state.unreported):
+        if not (write and view.unreported):
             found = _read_few(view, answered, len(items), write=write)
     if found is None:
         operation = Operation(state, items, write=write, answers=answers, strategy=strategy)
@@ -360,7 +360,7 @@ def _refuse_new(state: FilterState, items: Sequence[bytes]) -> Core[list[bool]]:
 
 def take_unreported(state: FilterState, item: bytes) -> bool:
     """Return whether an item that is there was added as new and not reported to a caller."""
-    return state.view is not None and state.unreported.take(state.view.header, item)
+    return state.view is not None and state.unreported.take(state.view.unreported, item)
 
 
 def _exists_chunk(

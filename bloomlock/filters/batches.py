@@ -322,8 +322,8 @@ class _Chunk(NamedTuple):
                 seen = list(compress(items, answers))
             elif self.state.on_unknown == "new":
                 seen = [item for item, new in zip(items, answers, strict=True) if not new]
-            if self.state.unreported:
-                seen = [item for item in seen if encode_item(item) not in self.state.unreported]
+            if unreported := self.view.unreported:
+                seen = [item for item in seen if encode_item(item) not in unreported]
             self.asked.near.keep_many(seen)
         return answers
 

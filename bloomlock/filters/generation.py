@@ -37,6 +37,8 @@ class View:
         shards: Where the bits are.
         contents: What the shards hold.
         image_bytes: Length of all shards' strings together.
+        unreported: Encoded items added as new to this generation without a report; all views of it
+            share them. Only `Unreported` changes them.
     """
 
     descriptor: Descriptor
@@ -45,9 +47,10 @@ class View:
     shards: tuple[Shard, ...]
     contents: Contents
     image_bytes: int
+    unreported: set[bytes]
 
     @classmethod
-    def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
+    def of(cls, keys: FilterKeys, descriptor: Descriptor, unreported: set[bytes]) -> View:
         """Return the view of the generation that a descriptor describes."""
         header, size = descriptor.header, descriptor.size
         keys = descriptor.place(keys)
@@ -59,7 +62,8 @@ class View:
         )
         whole = sum(map(image_bytes, shards))
         contents = contents_of(descriptor)
-        return cls(descriptor, header, descriptor.hasher(), shards, contents, whole)
+        hasher = descriptor.hasher()
+        return cls(descriptor, header, hasher, shards, contents, whole, unreported)
 
 
 def new_generation() -> int:

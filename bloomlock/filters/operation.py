@@ -198,22 +198,23 @@ class Operation:
             if segment.error is not None:
                 self._take_error(mine, segment.error)
             elif segment.header == view.header:
-                self._take(mine, segment)
+                self._take(view, mine, segment)
             else:
                 stale.append((mine, segment))
         return stale
 
-    def _take(self, indices: Indices, segment: Segment) -> None:
+    def _take(self, view: View, indices: Indices, segment: Segment) -> None:
+        """Take down answers about the generation of the view."""
         missing = np.asarray(segment.missing)
         self._results[indices] = missing if self._write else ~missing
         for added in self._added.values():
             # New to a generation that is over is new: there it was reported to no caller.
             self._results[indices] |= added[indices]
             added[indices] = False
-        unreported = self._state.unreported
-        if unreported and self._write and not self._update:
+        if view.unreported and self._write and not self._update:
             for index in indices[self._results[indices] == 0].tolist():
-                self._results[index] = unreported.take(segment.header, self._items[index])
+                item = self._items[index]
+                self._results[index] = self._state.unreported.take(view.unreported, item)
 
     def _known(self) -> Results:
         """Return what is known: None without an answer, nothing for the last that were not done."""
@@ -289,7 +290,7 @@ class Operation:
         for indices, segment in stale:
             same = segment.header == now.header and now.descriptor.same_bits(view.descriptor)
             if same and self._strategy.is_atomic and segment.missing is not None:
-                self._take(indices, segment)
+                self._take(now, indices, segment)
                 continue
             again.append(indices)
         return now, again

@@ -40,41 +40,40 @@ TRIES = 3
 
 
 class Unreported(LockOwner):
-    """Encoded items by the header of the generation they were added to; safe for threads."""
+    """Encoded items by the header of the generation they were added to; safe for threads.
+
+    What works on a generation holds its items by its view, and finds them there when other threads
+    have gone on to the next generation.
+    """
 
     def __init__(self) -> None:
         """Start without any."""
         super().__init__()
         self._items: dict[int, set[bytes]] = {}
-        # When something was noted for a generation last, in the order of `moment`.
-        self._noted: dict[int, int] = {}
+        # When a generation was met last, in the order of `moment`.
+        self._met: dict[int, int] = {}
         self._moments = count()
 
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self._items)
-
-    def __contains__(self, item: bytes) -> bool:
-        """Return whether the item is noted for any generation."""
+    def of(self, header: int) -> set[bytes]:
+        """Return the items of the generation of a header; the same set while it is not over."""
         with self._lock:
-            return any(item in items for items in self._items.values())
+            self._met[header] = next(self._moments)
+            return self._items.setdefault(header, set())
 
     def remember(self, header: int, items: Iterable[bytes]) -> None:
         """Note items that were added as new to the generation of a header."""
+        noted = self.of(header)
         with self._lock:
-            if noted := set(items):
-                self._items.setdefault(header, set()).update(noted)
-                self._noted[header] = next(self._moments)
+            noted.update(items)
 
-    def take(self, header: int, item: bytes) -> bool:
-        """Return whether the item is noted for that generation; True for one caller only."""
+    def take(self, noted: set[bytes], item: bytes) -> bool:
+        """Return whether the item is among those of a generation; True for one caller only."""
+        if item not in noted:
+            return False
         with self._lock:
-            items = self._items.get(header)
-            if items is None or item not in items:
+            if item not in noted:
                 return False
-            items.remove(item)
-            if not items:
-                del self._items[header], self._noted[header]
+            noted.remove(item)
             return True
 
     def moment(self) -> int:
@@ -92,12 +91,10 @@ class Unreported(LockOwner):
             header: That of the generation attached to.
             since: The moment before it was looked for.
         """
-        if not self._items:
-            return
         with self._lock:
             for other in [one for one in self._items if one != header]:
-                if self._noted[other] < since:
-                    del self._items[other], self._noted[other]
+                if self._met[other] < since:
+                    del self._items[other], self._met[other]
 
 
 class FilterState(LockOwner):
@@ -186,7 +183,7 @@ class FilterState(LockOwner):
     def adopt(self, descriptor: Descriptor, since: int) -> Core[View]:
         """Take `descriptor`, which was read or written after the moment `since`, for the truth."""
         descriptor = descriptor.with_key(self.key)
-        view = View.of(self.keys, descriptor)
+        view = View.of(self.keys, descriptor, self.unreported.of(descriptor.header))
         if self.wanted is None:
             self.wanted = Wanted.of(descriptor)
         elif descriptor.key is not None and descriptor.key.stored:

@@ -144,6 +144,39 @@ def test_a_batch_cut_by_two_clears_loses_no_item(r, valkey, on_lost):
         made.close()
 
 
+@pytest.mark.parametrize("count", [1, 3, 200])
+@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "lock"])
+def test_an_answer_on_its_way_reports_what_no_caller_was_told(r, strategy, count):
+    """Another thread attaches to the next generation before the answer is read."""
+    items = [str(number) for number in range(count)]
+    reported = 0
+    for point in range(100):
+        r.flushall()
+        made = BloomFilter("x", 2000, client=r, strategy=strategy)
+        other = BloomFilter.open("x", client=r)
+        other.update(items)
+        made._state.unreported.remember(made._state.view.header, [item.encode() for item in items])
+        core = answers.add_many(made._state, items)
+        adding = ByHand(made, core if count > 1 else answers.add(made._state, items[0]))
+        for _ in range(point):
+            adding.carry_out()
+            if not adding.go_on():
+                break
+        else:
+            adding.carry_out()
+            other.clear()
+            made.reattach()
+            try:
+                assert adding.finish() in (True, [True] * count)
+                reported += 1
+            except FilterLostError:
+                # It met the next generation first.
+                pass
+            continue
+        break
+    assert reported
+
+
 @pytest.mark.parametrize("sent", range(1, 5))
 def test_a_clear_between_the_commands_of_a_look_is_no_loss(r, sent):
     """A client attaches while another one clears: each command may be answered before or after."""

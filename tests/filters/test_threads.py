@@ -175,12 +175,13 @@ def test_one_of_many_threads_looks():
 
 def test_one_of_many_threads_is_told_of_an_untold_item():
     unreported = Unreported()
+    noted = unreported.of(7)
     for number in range(50):
         unreported.remember(7, [b"%d" % number, b"other"])
-        assert sum(in_threads(*[lambda n=number: unreported.take(7, b"%d" % n)] * 4)) == 1
-        assert not unreported.take(8, b"other")
-        assert unreported.take(7, b"other")
-    assert not unreported
+        assert sum(in_threads(*[lambda n=number: unreported.take(noted, b"%d" % n)] * 4)) == 1
+        assert not unreported.take(unreported.of(8), b"other")
+        assert unreported.take(noted, b"other")
+    assert not noted
 
 
 def test_untold_items_of_generations_long_gone_are_forgotten():
@@ -188,13 +189,15 @@ def test_untold_items_of_generations_long_gone_are_forgotten():
     before = unreported.moment()
     unreported.remember(7, [b"a"])
     unreported.attached(7, unreported.moment())
-    assert b"a" in unreported
     # However many threads attach late to what was there before.
     for header in range(100, 120):
         unreported.attached(header, before)
-    assert b"a" in unreported
+    noted = unreported.of(7)
+    assert b"a" in noted
     unreported.attached(8, unreported.moment())
-    assert not unreported
+    assert not unreported.of(7)
+    # What still works on that generation finds it.
+    assert unreported.take(noted, b"a")
 
 
 def test_slow_threads_that_attach_to_an_old_generation_forget_no_untold_item(valkey):
