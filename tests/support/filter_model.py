@@ -192,9 +192,9 @@ class Round:
     def proves(self, answer: Answer) -> bool:
         """Tell whether the item is there once the call has ended."""
         options = self.options[answer.number]
-        if self.faults and options["on_unknown"] == "new" and answer.what in {NEW, SEEN}:
-            # Of concurrent adds through one object the first may count as new although its reply
-            # was lost, and the others are seen because of it.
+        if self.faults and options["on_unknown"] == "new" and answer.what != ADDED:
+            # Of concurrent calls through one object the first add may count as new although its
+            # reply was lost; other adds are seen, and the item is there, because of it.
             return False
         if answer.what in {SEEN, THERE}:
             return not options["near_cache"]
