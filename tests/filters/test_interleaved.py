@@ -146,7 +146,7 @@ def test_a_batch_cut_by_two_clears_loses_no_item(r, valkey, on_lost):
 
 @pytest.mark.parametrize("count", [1, 3, 200])
 @pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "lock"])
-def test_an_answer_on_its_way_reports_what_no_caller_was_told(r, strategy, count):
+def test_an_answer_on_its_way_reports_what_is_not_reported_yet(r, strategy, count):
     """Another thread attaches to the next generation before the answer is read."""
     items = [str(number) for number in range(count)]
     reported = 0
