@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .locks.events import LockEvent
     from .locks.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
     from .locks.redlock import Redlock
+    from .planning import Plan, plan
     from .strategies.lock import LockStrategy
 
 __version__ = "0.1.0"
@@ -104,6 +105,7 @@ __all__ = [
     "OpenClaim",
     "OutcomeUnknownError",
     "PartialResultError",
+    "Plan",
     "QuorumError",
     "ReadWriteLock",
     "Redlock",
@@ -116,6 +118,7 @@ __all__ = [
     "delete_filter",
     "list_filters",
     "once",
+    "plan",
 ]
 
 # Imported at their first use (PEP 562): redis-py takes most of the time, filters more than locks.
@@ -163,6 +166,7 @@ _MODULES = {
     "OpenClaim": ".filters.open_claims",
     "OutcomeUnknownError": ".errors",
     "PartialResultError": ".errors",
+    "Plan": ".planning",
     "QuorumError": ".errors",
     "ReadWriteLock": ".locks.lock",
     "Redlock": ".locks.redlock",
@@ -176,6 +180,7 @@ _MODULES = {
     "delete_filter": ".filters.catalog",
     "list_filters": ".filters.catalog",
     "once": ".idempotency.once",
+    "plan": ".planning",
 }
 
 

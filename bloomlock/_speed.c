@@ -29,7 +29,7 @@
 #endif
 
 #define MAX_HASHES 64
-#define MAX_SHARDS 256
+#define MAX_SHARDS 4096
 #define MAX_BITS (((uint64_t)1 << 32) - HEADER_BITS)
 #define HEADER_BITS 64
 #define HEADER_BYTES 8
@@ -821,7 +821,8 @@ end:
     return answers;
 }
 
-static PyObject *bits_merge(PyObject *object, PyObject *other_object)
+/* Take every bit that is set in either, or those that are set in both. */
+static PyObject *combine(PyObject *object, PyObject *other_object, int both)
 {
     Bits *self = (Bits *)object;
     if (check_writable(self) < 0)
@@ -841,13 +842,27 @@ static PyObject *bits_merge(PyObject *object, PyObject *other_object)
         Py_ssize_t size = self->images[shard].len;
         for (Py_ssize_t start = 0; start < size; start += MERGE_BYTES) {
             Py_ssize_t stop = smaller(start + MERGE_BYTES, size);
-            for (Py_ssize_t i = start; i < stop; i++)
-                STORE(&mine[i], (uint8_t)(mine[i] | theirs[i]));
+            if (both)
+                for (Py_ssize_t i = start; i < stop; i++)
+                    STORE(&mine[i], (uint8_t)(mine[i] & theirs[i]));
+            else
+                for (Py_ssize_t i = start; i < stop; i++)
+                    STORE(&mine[i], (uint8_t)(mine[i] | theirs[i]));
             Py_BEGIN_ALLOW_THREADS /* others have their turn between two parts */
             Py_END_ALLOW_THREADS
         }
     }
     return Py_NewRef(Py_None);
+}
+
+static PyObject *bits_merge(PyObject *object, PyObject *other_object)
+{
+    return combine(object, other_object, 0);
+}
+
+static PyObject *bits_intersect(PyObject *object, PyObject *other_object)
+{
+    return combine(object, other_object, 1);
 }
 
 static PyObject *bits_clear(PyObject *object, PyObject *Py_UNUSED(ignored))
@@ -1221,6 +1236,7 @@ static PyMethodDef bits_methods[] = {
     {"allow", bits_allow, METH_O,
      "Limit the new items that try_add adds beyond those that take_count has returned."},
     {"merge", bits_merge, METH_O, "Set every bit that is set in the other."},
+    {"intersect", bits_intersect, METH_O, "Clear every bit that is not set in the other."},
     {"clear", bits_clear, METH_NOARGS, "Clear every bit, the header's too."},
     {NULL, NULL, 0, NULL},
 };

@@ -21,8 +21,14 @@ _ESCAPES = {"%": "%25", "{": "%7B", "}": "%7D", "/": "%2F"}
 _SLOTS = 2**14
 """Of a cluster: a key lies in slot CRC-16 of its hash tag, modulo this."""
 
-PLACES = 1024
+PLACES = 2**12
 """Slots in which the shards of one filter may lie, evenly spaced from the slot of the first."""
+
+_PLACES_OF_FEW = 2**10
+"""Those of a filter of not more shards; they are among the others."""
+
+NUMBERED_SHARDS = 256
+"""Most shards of a filter in format 1 or 2, whose shards lie where their numbers bring them."""
 
 _DIGITS = 6
 _META_KEY = re.compile(r"\{(?P<name>[^{}/]+)\}:meta", re.DOTALL)
@@ -160,7 +166,8 @@ class FilterKeys:
             return self._tag
         if self._spread_over is None:
             return f"{self._tag}/{shard}"
-        distance = shard * PLACES // self._spread_over * (_SLOTS // PLACES)
+        places = _PLACES_OF_FEW if self._spread_over <= _PLACES_OF_FEW else PLACES
+        distance = shard * places // self._spread_over * (_SLOTS // places)
         return tag_in_slot(self._tag, (slot_of(self._tag) + distance) % _SLOTS)
 
 

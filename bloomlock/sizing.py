@@ -35,7 +35,7 @@ HEADER_BITS = 64
 MAX_SHARD_BITS = 2**32 - HEADER_BITS
 """A Redis string holds at most 512 MiB (https://redis.io/docs/latest/commands/setbit/)."""
 
-MAX_SHARDS = 256
+MAX_SHARDS = 2**12
 MAX_CAPACITY = 10**15
 """More than the largest shards hold at any rate."""
 
@@ -316,7 +316,7 @@ def size_for(
             which differs where they are small and the rate is below 1e-8.
 
     Raises:
-        ConfigurationError: If it would not fit in `shards` (or 256) shards of 2^32 bits.
+        ConfigurationError: If it would not fit in `shards` (or 4096) shards of 2^32 bits.
 
     >>> size_for(1_000_000, 0.01)
     Size(shard_bits=12364167, num_hashes=3, shards=1)

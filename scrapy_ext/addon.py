@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
 
 from scrapy_ext.dupefilter import BloomDupeFilter
 from scrapy_ext.middleware import BatchingMiddleware
-from scrapy_ext.outcomes import OutcomeMiddleware
+from scrapy_ext.outcomes import JobScheduler, OutcomeMiddleware
 from scrapy_ext.settings import MARKS
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ logger = logging.getLogger("bloomlock.scrapy")
 
 MIDDLEWARE_PRIORITY = 10
 """Nearer to the engine than any spider middleware of Scrapy."""
+
+SCRAPY_REDIS, OURS = "scrapy_redis.scheduler.Scheduler", "scrapy_ext.Scheduler"
 
 OUTCOME_PRIORITY = 1
 """Nearer still: it sees what the others gave up."""
@@ -31,7 +34,8 @@ class BloomlockAddon:
 
     Set `ADDONS = {"scrapy_ext.BloomlockAddon": 500}`. What the project or the spider sets wins: a
     `DUPEFILTER_CLASS` of its own, with a warning, and a place of its own for a middleware in
-    `SPIDER_MIDDLEWARES`, None to go without.
+    `SPIDER_MIDDLEWARES`, None to go without. Where the scheduler is that of scrapy-redis,
+    `scrapy_ext.Scheduler` takes its place, which goes on with its queue and needs nothing else.
     """
 
     def update_settings(self, settings: BaseSettings) -> None:
@@ -40,6 +44,8 @@ class BloomlockAddon:
         Args:
             settings: Those of the crawler.
         """
+        if self._replace_scheduler(settings):
+            return
         name = "DUPEFILTER_CLASS"
         # Of what has a higher priority nothing is changed.
         settings.set(name, BloomDupeFilter, "addon")
@@ -61,3 +67,20 @@ class BloomlockAddon:
                 settings.setdefault_in_component_priority_dict(
                     setting, OutcomeMiddleware, OUTCOME_PRIORITY
                 )
+            if settings.get("JOBDIR") and load_object(settings["SCHEDULER"]) is Scheduler:
+                settings.set("SCHEDULER", JobScheduler, "addon")
+
+    def _replace_scheduler(self, settings: BaseSettings) -> bool:
+        """Put our scheduler in the place of that of scrapy-redis; return whether ours is set."""
+        name = "SCHEDULER"
+        chosen = load_object(settings[name])
+        path = f"{chosen.__module__}.{chosen.__qualname__}"
+        if path == SCRAPY_REDIS:
+            settings.set(name, OURS, settings.getpriority(name) or 0)
+            logger.info(
+                "%s goes on with the queue of %s. Its set of fingerprints is not read; `bloomlock "
+                "migrate-scrapy` makes a filter of it.",
+                OURS,
+                SCRAPY_REDIS,
+            )
+        return path in {SCRAPY_REDIS, "scrapy_ext.scheduler.Scheduler"}

@@ -38,6 +38,7 @@ class RoundTrip:
         keys: The items.
         were_known: For each whether this process knew it before.
         clears: How often this process had seen the filter cleared before.
+        hits: How many of the items the near-cache knew.
         answers: For the first items whether they are new; None without an answer.
         error: Why some have none.
         cost: Seconds it took.
@@ -46,6 +47,7 @@ class RoundTrip:
     keys: list[Key]
     were_known: list[bool]
     clears: int
+    hits: int = 0
     answers: list[bool | None] = field(default_factory=list)
     error: Exception | None = None
     cost: float = 0.0
@@ -85,6 +87,21 @@ class RoundTrip:
         else:
             for number, is_seen in zip(left, seen, strict=True):
                 self.answers[number] = False if is_seen else None
+
+
+class Look(RoundTrip):
+    """Asks which of different items are seen, and adds none. It may be made in any thread."""
+
+    def make(self, shared: BloomFilter) -> None:
+        """Ask. Never raises."""
+        started = time.monotonic()
+        try:
+            self.answers = [not seen for seen in shared.exists_many(self.keys)]
+        except Exception as error:  # noqa: BLE001 - as above
+            self.error = error
+            if isinstance(error, PartialResultError):
+                self.answers = [None if seen is None else not seen for seen in error.results]
+        self.cost = time.monotonic() - started
 
 
 class LastRequests:
@@ -155,25 +172,34 @@ class UnsharedFilter:
     def __init__(self) -> None:
         self._known: set[bytes | str] = set()
 
-    def check(self, key: bytes | str, *, droppable: bool = True) -> Verdict:
+    def check(self, key: bytes | str, *, droppable: bool = True, recorded: bool = True) -> Verdict:
         """Record an item and return whether it was there."""
         del droppable
         if key in self._known:
             return Verdict.SEEN
-        self._known.add(key)
+        if recorded:
+            self._known.add(key)
         return Verdict.NEW
 
     async def check_many(
-        self, keys: Sequence[Key], *, undroppable: Collection[int] = ()
+        self,
+        keys: Sequence[Key],
+        *,
+        undroppable: Collection[int] = (),
+        unrecorded: Collection[int] = (),
     ) -> list[Verdict]:
         """Do the same for several items."""
         del undroppable
-        return [self.check(key) for key in keys]
+        return [
+            self.check(key, recorded=number not in unrecorded) for number, key in enumerate(keys)
+        ]
 
-    def decide(self, key: bytes | str, *, owed: bool = True, droppable: bool = True) -> Verdict:
+    def decide(
+        self, key: bytes | str, *, owed: bool = True, droppable: bool = True, recorded: bool = True
+    ) -> Verdict:
         """Do the same."""
         del owed
-        return self.check(key, droppable=droppable)
+        return self.check(key, droppable=droppable, recorded=recorded)
 
     def wipe(self) -> None:
         """Forget everything."""

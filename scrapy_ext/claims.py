@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -98,12 +99,11 @@ class ClaimingFilter(GuardedFilter):
 
     # Checks, as of the filter that records at once.
 
+    def _is_at_hand(self, key: Key) -> bool:
+        return key in self._open or super()._is_at_hand(key)
+
     def _begin(self, keys: Sequence[Key]) -> RoundTrip | None:
-        asked = [
-            key
-            for key in dict.fromkeys(keys)
-            if key not in self._unrecorded and key not in self._open
-        ]
+        asked = [key for key in dict.fromkeys(keys) if not self._is_at_hand(key)]
         if not asked or not self._breaker.may_try():
             return None
         requests = [self._requests.get(key) for key in asked]
@@ -157,12 +157,14 @@ class ClaimingFilter(GuardedFilter):
         url = "" if request is None else request.url
         self._open[key] = OpenRequest(key, url, claim.payload, claim)
 
-    def decide(self, key: Key, *, owed: bool = True, droppable: bool = True) -> Verdict:
+    def decide(
+        self, key: Key, *, owed: bool = True, droppable: bool = True, recorded: bool = True
+    ) -> Verdict:
         """Decide about an item that nothing is known of, by the policy; see GuardedFilter."""
         if key in self._open:
             return Verdict.SEEN
-        if not owed or (droppable and self._config.on_outage == "drop"):
-            return super().decide(key, owed=False, droppable=droppable)
+        if not (owed and recorded) or (droppable and self._config.on_outage == "drop"):
+            return super().decide(key, owed=False, droppable=droppable, recorded=recorded)
         if key in self._known:
             return Verdict.SEEN
         request = self._requests.get(key)
@@ -209,6 +211,8 @@ class ClaimingFilter(GuardedFilter):
             if self._is_finished:
                 return
             self._take(settlement)
+            if self._may_refill():
+                self._refilled(*await run_in_thread(partial(self._refill, self._owed())))
         self._is_due = False
         if any(one.is_owed for one in self._open.values()) or self._breaker.broken:
             self._settle_later(SETTLE_AGAIN_SECONDS)
@@ -223,6 +227,8 @@ class ClaimingFilter(GuardedFilter):
             settlement = self._next_settlement()
             self._send(settlement)
             self._take(settlement)
+        if self._may_refill():
+            self._refilled(*self._refill(self._owed()))
         return not self._settled
 
     def _next_settlement(self) -> Settlement:
@@ -261,7 +267,7 @@ class ClaimingFilter(GuardedFilter):
         if not is_done:
             # It is tried again by the next start, not for each link to it.
             self._unrecorded.add(key)
-        elif kept:
+        else:
             self._known.add(key)
         what = "lost" if not kept else "committed" if is_done else "failed"
         self._count(f"claims/{what}")
@@ -313,6 +319,12 @@ class ClaimingFilter(GuardedFilter):
             return None
         request = decode_request(claim.payload, self._spider)
         url = "" if request is None else request.url
+        if claim.item in self._known:
+            # It is done; the server has gone back to an earlier moment.
+            self._refill_due = True
+            self._open[claim.item] = OpenRequest(claim.item, url, claim.payload, claim)
+            self.settle([claim.item], DONE)
+            return None
         self._open[claim.item] = OpenRequest(claim.item, url, claim.payload, claim)
         self._count("claims/taken_over" if request is not None else "claims/unusable")
         if request is None:
@@ -350,6 +362,7 @@ class ClaimingFilter(GuardedFilter):
         claims = [one.claim for one in self._open.values() if one.claim is not None]
         if claims:
             self.shared.abandon_many(claims, offer=True)
-            self._count("claims/handed_over")
+            for _ in claims:
+                self._count("claims/handed_over")
             logger.info("%d requests are handed over to the next process.", len(claims))
         self._open.clear()

@@ -16,10 +16,12 @@ from bloomlock import BloomlockError
 from scrapy_ext.answers import LeftVerdicts, UnsharedFilter, Verdict
 from scrapy_ext.claims import ClaimingFilter
 from scrapy_ext.connection import redis_client
+from scrapy_ext.controls import RequestControls, returns
 from scrapy_ext.duplicates import DuplicateLog
 from scrapy_ext.guard import GuardedFilter
 from scrapy_ext.outcomes import Outcomes, check_components
-from scrapy_ext.settings import FilterSettings, warn_of_queue, warn_of_unknown
+from scrapy_ext.settings import FilterSettings, only_looks, warn_of_queue, warn_of_unknown
+from scrapy_ext.stats import FilterStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +59,8 @@ class BloomDupeFilter(BaseDupeFilter):
         self._config: FilterSettings | None = None
         self._guard: GuardedFilter | UnsharedFilter | None = None
         self._left = LeftVerdicts()
+        self._controls = RequestControls(crawler)
+        self._stats = FilterStats(crawler)
         self.outcomes: Outcomes | None = None
         self._dropped: Request | None = None
         self._logged: set[str] = set()
@@ -115,15 +119,16 @@ class BloomDupeFilter(BaseDupeFilter):
             crawler.spider = None
             raise
         self._config, self._guard = config, guard
-        self._log = DuplicateLog(crawler, debug=config.debug)
+        self._controls.record_unfiltered = config.record_unfiltered
+        self._log = DuplicateLog(crawler, debug=config.debug, sample=config.audit_sample)
         logger.info(
             "Using the filter %r: about %s requests were recorded in it before.",
             config.name,
             f"{recorded:,}",
         )
+        guard.on_trip = self._stats.note_trip
         warn_of_queue(crawler.settings, config)
-        if config.record_unfiltered:
-            crawler.signals.connect(self._scheduled, signal=signals.request_scheduled)
+        crawler.signals.connect(self._scheduled, signal=signals.request_scheduled)
 
     def _make_guard(self, config: FilterSettings) -> GuardedFilter:
         """Return the filter that records a request when it is due by BLOOMLOCK_MARK."""
@@ -136,7 +141,16 @@ class BloomDupeFilter(BaseDupeFilter):
             return GuardedFilter(config, connect, self._count, self._end_crawl)
         check_components(crawler, config.mark)
         guard = ClaimingFilter(config, connect, self._count, self._end_crawl, crawler.spider)
-        self.outcomes = Outcomes(crawler, guard, config, self._fingerprint, self._schedule)
+        self.outcomes = Outcomes(
+            crawler,
+            guard,
+            config,
+            self._fingerprint,
+            schedule=self._schedule,
+            # It waited in the queue; dropped, it would be lost.
+            claim=lambda request: self._check(guard, request, droppable=False),
+            is_filtered=self._controls.is_filtered,
+        )
         return guard
 
     def _schedule(self, request: Request) -> None:
@@ -153,26 +167,33 @@ class BloomDupeFilter(BaseDupeFilter):
 
         Returns:
             True if the request is a duplicate, or if it could not be checked and the policy is
-            `drop`. Never raises.
+            `drop`. False for what `meta` excepts from filtering, and for a redirect that leads back
+            to its own request. Never raises.
         """
         if self._guard is None:
             return True  # `open` failed, was logged, and stops the crawl
         self._count("checked")
+        if not self.concerns(request):
+            return False
         verdict = self._left.take(request)
         if verdict is None and self.outcomes is not None and self.outcomes.continues(request):
             return False
-        verdict = verdict or self._check(self._guard, request)
+        # What has a verdict comes from a callback or `start()`, and is no redirect.
+        is_back = verdict is None and returns(request, self._crawler, self._own_fingerprint)
+        droppable = self._controls.is_filtered(request) and not is_back
+        verdict = verdict or self._check(self._guard, request, droppable=droppable)
         if verdict in {Verdict.ALLOWED, Verdict.DROPPED}:
             self._count(verdict.value)
+        if verdict is Verdict.SEEN and not droppable:
+            self._count("unfiltered")
+            return False
         if verdict is Verdict.DROPPED:
             self._dropped = request
         return verdict in {Verdict.SEEN, Verdict.DROPPED}
 
-    def records(self, request: Request) -> bool:
-        """Return whether a request is recorded when it is scheduled."""
-        if not request.dont_filter:
-            return True
-        return self._config is not None and self._config.record_unfiltered
+    def concerns(self, request: Request) -> bool:
+        """Return whether a request is looked for or recorded when it is scheduled."""
+        return self._controls.is_filtered(request) or self._controls.is_recorded(request)
 
     async def check_many(self, requests: Sequence[Request]) -> None:
         """Check requests ahead of `request_seen`, which then answers for each without a round trip.
@@ -180,7 +201,7 @@ class BloomDupeFilter(BaseDupeFilter):
         What is checked here is recorded, so each request has to be scheduled. Never raises.
 
         Args:
-            requests: Requests that `records` is true of, in the order in which they are scheduled.
+            requests: Requests that `concerns` is true of, in the order in which they are scheduled.
 
         Cost: one round trip for all, in a thread; the reactor goes on meanwhile.
         """
@@ -194,24 +215,33 @@ class BloomDupeFilter(BaseDupeFilter):
             except Exception:  # noqa: BLE001, S112
                 continue
             checked.append(request)
-        forced = {number for number, request in enumerate(checked) if request.dont_filter}
-        verdicts = await self._guard.check_many(keys, undroppable=forced)
+        numbered = list(enumerate(checked))
+        verdicts = await self._guard.check_many(
+            keys,
+            undroppable={at for at, one in numbered if not self._controls.is_filtered(one)},
+            unrecorded={at for at, one in numbered if not self._controls.is_recorded(one)},
+        )
         for request, verdict in zip(checked, verdicts, strict=True):
             self._left.leave(request, verdict)
 
     def _fingerprint(self, request: Request) -> bytes:
-        """Return the crawler's own fingerprint of a request; raises what the fingerprinter does."""
-        # Read here and not in the constructor, which may run before it is set. The view
-        # refuses what is not bytes; bytes(5) would be five zeros.
-        key = bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
+        """Return the fingerprint of a request that may be claimed; raises as `_own_fingerprint`."""
+        key = self._own_fingerprint(request)
         if isinstance(self._guard, ClaimingFilter):
             self._guard.note(key, request)
         return key
+
+    def _own_fingerprint(self, request: Request) -> bytes:
+        """Return the crawler's own fingerprint of a request; raises what the fingerprinter does."""
+        # Read here and not in the constructor, which may run before it is set. The view
+        # refuses what is not bytes; bytes(5) would be five zeros.
+        return bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
 
     def _check(
         self, guard: GuardedFilter | UnsharedFilter, request: Request, *, droppable: bool = True
     ) -> Verdict:
         """Take the crawler's own fingerprint of the request and check it."""
+        recorded = self._controls.is_recorded(request)
         try:
             key = self._fingerprint(request)
         # A project's fingerprinter may raise anything; the links of the page shall not pay for it.
@@ -221,8 +251,8 @@ class BloomDupeFilter(BaseDupeFilter):
                 self._logged.add("fingerprint")
                 logger.exception("The request fingerprinter failed for %s", request)
             own = b"no fingerprint:" + default_fingerprint(request)
-            return guard.decide(own, owed=False, droppable=droppable)
-        return guard.check(key, droppable=droppable)
+            return guard.decide(own, owed=False, droppable=droppable, recorded=recorded)
+        return guard.check(key, droppable=droppable, recorded=recorded)
 
     def clear(self) -> None:
         """Called by scrapy-redis: wipe the filter on start where that is set, never on close.
@@ -258,19 +288,12 @@ class BloomDupeFilter(BaseDupeFilter):
         del reason
         if self._guard is not None and not self._closed:
             self._closed = True
+            self._stats.stop()
             self._guard.finish(self._finish)
 
     def _finish(self, shared: BloomFilter) -> None:
         """Do the last things that need the server."""
-        info = shared.info()
-        state = {
-            "estimated_count": info.estimated_count,
-            "capacity_used": info.estimated_count / info.capacity,
-            "current_error_rate": info.current_error_rate,
-            "memory_bytes": info.memory_bytes,
-        }
-        for name, value in state.items():
-            self._crawler.stats.set_value(f"dupefilter/bloomlock/{name}", value)
+        self._stats.note(shared.info())
         if self._config is not None and self._config.clear_on_close:
             shared.delete()
 
@@ -288,7 +311,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._log.log(request, spider)
 
     def _count(self, what: str) -> None:
-        self._crawler.stats.inc_value(f"dupefilter/bloomlock/{what}")
+        self._stats.count(what)
 
     def _end_crawl(self, reason: str) -> None:
         """Close the spider once; before it is open, `_spider_opened` does it."""
@@ -306,13 +329,16 @@ class BloomDupeFilter(BaseDupeFilter):
                 self._end_crawl("bloomlock_failed")
         elif self._guard.broken and self._guard.closes:
             self._end_crawl("bloomlock_outage")
+        if isinstance(self._guard, GuardedFilter):
+            self._stats.watch(self._guard.shared)
 
     def _spider_closed(self, reason: str = "") -> None:
         # scrapy-redis never calls `close`; after Scrapy's own scheduler has, this does nothing.
         self.close(reason)
 
     def _scheduled(self, request: Request) -> None:
-        if request.dont_filter and self._guard is not None and not self._left.take(request):
+        is_due = request.dont_filter and self._controls.is_recorded(request)
+        if is_due and self._guard is not None and not self._left.take(request):
             self._check(self._guard, request, droppable=False)
 
 
@@ -320,13 +346,3 @@ def filter_of(crawler: Crawler) -> BloomDupeFilter | None:
     """Return the filter that serves a crawler; None if its duplicates filter is another one."""
     made = _OF_CRAWLER.get(crawler)
     return made() if made is not None else None
-
-
-def only_looks(crawler: Crawler) -> bool:
-    """Return whether one of Scrapy's commands runs that looks at pages and does not crawl.
-
-    `fetch`, `view`, `parse` and `check` put a `start` of their own into the spider class, which no
-    crawl does; `shell` runs the engine without a crawl.
-    """
-    made_by = str(getattr(crawler.spidercls.start, "__module__", ""))
-    return made_by.startswith("scrapy.commands.") or not crawler.crawling

@@ -16,12 +16,12 @@ from bloomlock import (
     MemoryBloomFilter,
     ServerError,
 )
-from scrapy_ext.answers import LastRequests, RoundTrip, Verdict
+from scrapy_ext.answers import LastRequests, Look, RoundTrip, Verdict
 from scrapy_ext.connection import place_of
 from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from scrapy_ext.answers import Key
     from scrapy_ext.settings import FilterSettings
@@ -99,6 +99,7 @@ class GuardedFilter:
         self._close = close
         self._client: Any = None
         self._filter: BloomFilter | None = None
+        self.on_trip: Callable[[RoundTrip, bool], None] | None = None
         self._generation = 0
         self._past: set[int] = set()
         self._breaker = CircuitBreaker(time.monotonic)
@@ -166,50 +167,85 @@ class GuardedFilter:
             raise RuntimeError("start() first")
         return self._filter
 
-    def check(self, key: Key, *, droppable: bool = True) -> Verdict:
+    def check(self, key: Key, *, droppable: bool = True, recorded: bool = True) -> Verdict:
         """Record an item and return whether it was there. Never raises.
+
+        Args:
+            key: The item.
+            droppable: Whether the policy `drop` may keep it out.
+            recorded: False: only return whether it is there.
 
         Cost: one round trip, or none for an item in the near-cache; the reactor waits for it.
         """
-        trip = self._begin([key])
-        if trip is not None:
-            trip.make(self.shared)
-            self._end(trip)
-        (verdict,) = self._verdicts([key], trip, () if droppable else (0,))
+        unrecorded = () if recorded else (0,)
+        trips = []
+        for trip in self._trips([key], unrecorded):
+            self._make(trip)
+            self._end(trip, is_awaited=False)
+            trips.append(trip)
+        (verdict,) = self._verdicts([key], trips, () if droppable else (0,), unrecorded)
         if self._may_refill():
             self._refilled(*self._refill(self._owed()))
         return verdict
 
     async def check_many(
-        self, keys: Sequence[Key], *, undroppable: Collection[int] = ()
+        self,
+        keys: Sequence[Key],
+        *,
+        undroppable: Collection[int] = (),
+        unrecorded: Collection[int] = (),
     ) -> list[Verdict]:
         """Record items and return for each, in order, whether it was there. Never raises.
 
         Args:
             keys: The items; of a repeated one the first is new.
             undroppable: Where the items stand that the policy `drop` may not keep out.
+            unrecorded: Where the items stand that are looked for only.
 
         Cost: one round trip for all, in a thread; the reactor goes on meanwhile. A second one if
-        the filter is full.
+        the filter is full, and one for what is looked for only.
         """
-        trip = self._begin(keys)
-        if trip is not None:
-            await run_in_thread(partial(trip.make, self.shared))
-            self._end(trip)
-        verdicts = self._verdicts(keys, trip, undroppable)
+        trips = []
+        for trip in self._trips(keys, unrecorded):
+            await run_in_thread(partial(self._make, trip))
+            self._end(trip, is_awaited=True)
+            trips.append(trip)
+        verdicts = self._verdicts(keys, trips, undroppable, unrecorded)
         if self._may_refill():
             self._refilled(*await run_in_thread(partial(self._refill, self._owed())))
         return verdicts
 
+    def _trips(self, keys: Sequence[Key], unrecorded: Collection[int]) -> Iterator[RoundTrip]:
+        """Yield the round trips to make for items, each when the one before has ended."""
+        looked = [key for number, key in enumerate(keys) if number in unrecorded]
+        asked = [key for key in dict.fromkeys(looked) if not self._is_at_hand(key)]
+        # First: after the other one what is recorded there would count as seen.
+        if asked and self._breaker.may_try():
+            yield Look(asked, [key in self._known for key in asked], self._clears)
+        recorded = [key for number, key in enumerate(keys) if number not in unrecorded]
+        trip = self._begin(recorded if looked else keys)
+        if trip is not None:
+            yield trip
+
+    def _is_at_hand(self, key: Key) -> bool:
+        """Return whether an item is seen that the filter need not, or cannot, know."""
+        return key in self._unrecorded
+
     def _begin(self, keys: Sequence[Key]) -> RoundTrip | None:
-        """Return the round trip to make for items; None if there is none to make."""
-        asked = [key for key in dict.fromkeys(keys) if key not in self._unrecorded]
+        """Return the round trip that records items; None if there is none to make."""
+        asked = [key for key in dict.fromkeys(keys) if not self._is_at_hand(key)]
         if not asked or not self._breaker.may_try():
             return None
         return RoundTrip(asked, [key in self._known for key in asked], self._clears)
 
-    def _end(self, trip: RoundTrip) -> None:
-        """Note how a round trip went."""
+    def _make(self, trip: RoundTrip) -> None:
+        trip.hits = sum(map(self.shared.is_kept, trip.keys))
+        trip.make(self.shared)
+
+    def _end(self, trip: RoundTrip, *, is_awaited: bool) -> None:
+        """Note how a round trip went. `is_awaited`: the reactor went on meanwhile."""
+        if self.on_trip is not None:
+            self.on_trip(trip, is_awaited)
         if trip.error is None:
             self._note_answer()
         elif isinstance(trip.error, CapacityError):
@@ -237,35 +273,72 @@ class GuardedFilter:
                 self._known.add(key)
         return found
 
+    def _read_look(self, look: Look) -> dict[Key, Verdict]:
+        """Return the verdicts that a look allows, and know what it has found."""
+        cleared = look.clears != self._clears
+        found: dict[Key, Verdict] = {}
+        for key, is_new, known in zip(look.keys, look.answers, look.were_known, strict=False):
+            if is_new is None:
+                continue
+            was_known = known and not cleared
+            found[key] = Verdict.NEW if is_new and not was_known else Verdict.SEEN
+            if is_new and was_known:
+                self._refill_due = True
+            elif not is_new and not cleared:
+                self._known.add(key)
+        return found
+
     def _verdicts(
-        self, keys: Sequence[Key], trip: RoundTrip | None, undroppable: Collection[int]
+        self,
+        keys: Sequence[Key],
+        trips: Sequence[RoundTrip],
+        undroppable: Collection[int],
+        unrecorded: Collection[int],
     ) -> list[Verdict]:
-        """Return the verdict on each item, after the round trip that was made for them."""
-        found = {} if trip is None else self._read(trip)
-        is_full = trip is not None and isinstance(trip.error, CapacityError)
+        """Return the verdict on each item, after the round trips that were made for them."""
+        looked: dict[Key, Verdict] = {}
+        found: dict[Key, Verdict] = {}
+        is_full = False
+        for trip in trips:
+            if isinstance(trip, Look):
+                looked = self._read_look(trip)
+            else:
+                found, is_full = self._read(trip), isinstance(trip.error, CapacityError)
         verdicts = []
         for number, key in enumerate(keys):
-            verdict = found.get(key)
+            recorded = number not in unrecorded
+            verdict = found.get(key) if recorded else looked.get(key)
             if verdict is None and (key in self._unrecorded or key in self._known):
                 verdict = Verdict.SEEN
             elif verdict is None:
-                verdict = self.decide(key, owed=not is_full, droppable=number not in undroppable)
-            elif verdict is Verdict.NEW:
+                verdict = self.decide(
+                    key,
+                    owed=not is_full,
+                    droppable=number not in undroppable,
+                    recorded=recorded,
+                )
+            elif verdict is Verdict.NEW and recorded:
                 found[key] = Verdict.SEEN
+            if recorded and key in looked and verdict is not Verdict.DROPPED:
+                looked[key] = Verdict.SEEN
             verdicts.append(verdict)
         return verdicts
 
-    def decide(self, key: bytes | str, *, owed: bool = True, droppable: bool = True) -> Verdict:
+    def decide(
+        self, key: Key, *, owed: bool = True, droppable: bool = True, recorded: bool = True
+    ) -> Verdict:
         """Decide about an item that nothing is known of, by the policy.
 
         `owed`: the filter gets it later. `droppable`: the policy `drop` may keep it out.
+        `recorded`: it counts as seen from now on.
         """
         if droppable and self._config.on_outage == "drop":
             return Verdict.DROPPED
         chosen = self._known if owed else self._unrecorded
         if key in chosen:
             return Verdict.SEEN
-        chosen.add(key)
+        if recorded:
+            chosen.add(key)
         return Verdict.ALLOWED
 
     def wipe(self) -> None:

@@ -109,7 +109,7 @@ class BatchingMiddleware:
         return [
             request
             for request in _requests_of(chunk)
-            if dupefilter.records(request) and not self._is_offsite(request)
+            if dupefilter.concerns(request) and not self._is_offsite(request)
         ]
 
     async def _check(self, requests: list[Request]) -> None:

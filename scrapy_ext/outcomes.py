@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 import time
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
@@ -15,13 +18,17 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest
 from scrapy.utils.misc import load_object
 
 from bloomlock import ConfigurationError
+from scrapy_ext.answers import Verdict
+from scrapy_ext.settings import MARKS, only_looks
 from scrapy_ext.settlements import DONE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+    from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
     from scrapy_ext.claims import ClaimingFilter
@@ -70,13 +77,18 @@ class Outcomes:
         guard: ClaimingFilter,
         config: FilterSettings,
         fingerprint: Callable[[Request], bytes],
+        *,
         schedule: Callable[[Request], None],
+        claim: Callable[[Request], Verdict],
+        is_filtered: Callable[[Request], bool],
     ) -> None:
         self._crawler = crawler
         self._guard = guard
         self._config = config
         self._fingerprint = fingerprint
         self._schedule = schedule
+        self._claim = claim
+        self._is_filtered = is_filtered
         self._processing: dict[int, Processing] = {}
         self._started: dict[str, OpenRequest] = {}
         self._away_since: float | None = None
@@ -103,6 +115,26 @@ class Outcomes:
         if entry is not None:
             entry.is_started, entry.has_response, entry.url = True, False, request.url
             self._started[request.url] = entry
+
+    def may_fetch(self, request: Request) -> bool:
+        """Return whether a request that comes out of the queue is to be fetched here, and now.
+
+        What JOBDIR kept may have been taken over too, here or elsewhere, or be done.
+
+        Cost: a round trip, for which the reactor waits, if this process has no claim of it.
+        """
+        entry = self._entry(request)
+        if request.dont_filter:
+            if entry is not None:
+                entry.is_fetched = True
+            return True
+        if entry is None:
+            is_wanted = self._claim(request) in {Verdict.NEW, Verdict.ALLOWED}
+            return is_wanted or not self._is_filtered(request)
+        if entry.is_fetched:
+            return self.continues(request) or not self._is_filtered(request)
+        entry.is_fetched = True
+        return True
 
     def not_downloaded(self, request: Request, error: Exception) -> None:
         """Note that a request has no response, and is not tried again."""
@@ -237,6 +269,47 @@ class Outcomes:
         return others if entry is None else [entry, *others]
 
 
+class JobScheduler(Scheduler):
+    """Scrapy's scheduler, for `JOBDIR` with claims: what is done or claimed twice is not fetched.
+
+    At the start requests come from both, the queue on disk and the claims of the last run. What a
+    process leaves that is killed is no whole queue: it is removed, as the claims have all of it.
+    """
+
+    def open(self, spider: Spider) -> Deferred[None] | None:
+        """Open the queues.
+
+        Args:
+            spider: The spider.
+        """
+        state = self._state_file()
+        if state is not None and not _is_json(state) and any(state.parent.iterdir()):
+            logger.info("The queue in %s was not closed in order, and is emptied.", state.parent)
+            shutil.rmtree(state.parent)
+            state.parent.mkdir()
+        opened = super().open(spider)
+        if state is not None:
+            # It is there from the end of one process to the start of the next.
+            state.unlink(missing_ok=True)
+        return opened
+
+    def _state_file(self) -> Path | None:
+        """Return what Scrapy writes when the queue on disk is closed; None if it is not ours."""
+        crawler = self.crawler
+        if self.dqdir is None or crawler is None or only_looks(crawler):
+            return None
+        is_claimed = crawler.settings.get("BLOOMLOCK_MARK", MARKS[0]) != MARKS[0]
+        return Path(self.dqdir, "active.json") if is_claimed else None
+
+    def next_request(self) -> Request | None:
+        """Return the next request that is to be fetched, None if there is none."""
+        outcomes = _of(self.crawler) if self.crawler is not None else None
+        while (request := super().next_request()) is not None:
+            if outcomes is None or outcomes.may_fetch(request):
+                break
+        return request
+
+
 class OutcomeMiddleware:
     """Says how requests end; for `BLOOMLOCK_MARK = "downloaded"` and `"processed"`.
 
@@ -260,8 +333,7 @@ class OutcomeMiddleware:
 
     @property
     def _outcomes(self) -> Outcomes | None:
-        made = _OF_CRAWLER.get(self._crawler)
-        return made() if made is not None else None
+        return _of(self._crawler)
 
     def process_request(self, request: Request) -> None:
         """Note that a request is fetched."""
@@ -289,6 +361,19 @@ class OutcomeMiddleware:
         outcomes.callback_ended(response)
 
 
+def _is_json(file: Path) -> bool:
+    try:
+        json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _of(crawler: Crawler) -> Outcomes | None:
+    made = _OF_CRAWLER.get(crawler)
+    return made() if made is not None else None
+
+
 def _text_of(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}"
 
@@ -307,6 +392,11 @@ def check_components(crawler: Crawler, mark: str) -> None:
                 'ADDONS = {"scrapy_ext.BloomlockAddon": 500} sets all that is needed'
             )
     scheduler = load_object(settings["SCHEDULER"])
+    if settings.get("JOBDIR") and JobScheduler not in scheduler.__mro__:
+        raise ConfigurationError(
+            f"BLOOMLOCK_MARK is {mark!r} and there is a JOBDIR, which needs SCHEDULER = "
+            '"scrapy_ext.outcomes.JobScheduler"; the add-on sets it'
+        )
     if Scheduler not in scheduler.__mro__:
         raise ConfigurationError(
             f"BLOOMLOCK_MARK is {mark!r}, which needs Scrapy's own scheduler, as the requests that "

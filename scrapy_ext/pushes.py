@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from scrapy import signals
 from scrapy.utils.request import fingerprint as default_fingerprint
 
+from scrapy_ext.controls import FILTER, RECORD, RequestControls, returns
 from scrapy_ext.duplicates import DuplicateLog
 from scrapy_ext.request_queue import Push
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
-    from scrapy_ext.request_queue import RequestQueue
+    from scrapy_ext.request_queue import Mode, RequestQueue
     from scrapy_ext.settings import FilterSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
@@ -39,21 +38,14 @@ class Pushes:
         self._crawler = crawler
         self._spider = spider
         self._queue = queue
-        self._config = config
+        self._controls = RequestControls(crawler, record_unfiltered=config.record_unfiltered)
         # Messages of a feed are wanted each time they come, the start page of a crawl once.
         self._is_feed = hasattr(spider, "redis_key")
-        self._log = DuplicateLog(crawler, debug=config.debug)
+        self._log = DuplicateLog(crawler, debug=config.debug, sample=config.audit_sample)
         self._logged: set[str] = set()
 
-    def make(self, request: Request, fingerprint: bytes, begun: Iterable[bytes]) -> Push:
-        """Return the push of a request.
-
-        Args:
-            request: The request.
-            fingerprint: Its fingerprint.
-            begun: The fingerprints of requests that the engine has not done.
-        """
-        mode = self._mode_of(request, fingerprint, begun)
+    def make(self, request: Request, fingerprint: bytes, mode: Mode) -> Push:
+        """Return the push of a request."""
         return Push(request, fingerprint, mode, self._encode(request))
 
     def fingerprint(self, request: Request) -> bytes:
@@ -89,20 +81,22 @@ class Pushes:
         if self._crawler.stats is not None:
             self._crawler.stats.inc_value(name, by)
 
-    def _mode_of(
-        self, request: Request, fingerprint: bytes, begun: Iterable[bytes]
-    ) -> Literal["n", "a", "r", "s"]:
-        """Return when a request is pushed; see Push."""
+    def mode_of(self, request: Request) -> Mode:
+        """Return when a request is pushed."""
         meta = request.meta
-        is_again = "retry_times" in meta or "redirect_times" in meta
-        if is_again and fingerprint in begun:
-            return "a"  # the same page once more: a retry, or a redirect to itself
+        recorded = self._controls.is_recorded(request)
         if not request.dont_filter:
-            return "n"
-        if meta.get("depth"):
-            return "r" if self._config.record_unfiltered else "a"
-        is_start = meta.get("is_start_request") and not is_again and not self._is_feed
-        return "s" if is_start else "r"
+            is_back = returns(request, self._crawler, self.fingerprint)
+            if self._controls.is_filtered(request) and not is_back:
+                return "n" if recorded else "e"
+            return "r" if recorded else "a"
+        # A start request is recorded in any case.
+        if meta.get(RECORD) is False or (meta.get("depth") and not recorded):
+            return "a"
+        is_start = meta.get("is_start_request") and not meta.get("depth")
+        is_again = "retry_times" in meta or "redirect_times" in meta
+        is_once = is_start and not (is_again or self._is_feed)
+        return "s" if is_once and meta.get(FILTER) is not False else "r"
 
     def _encode(self, request: Request) -> bytes:
         """Return a request as it stands in the queue; empty if it has no such form."""

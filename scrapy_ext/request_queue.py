@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock.scrapy")
 
 Order = Literal["priority", "fifo", "lifo"]
+Mode = Literal["n", "e", "a", "r", "s"]
 _ORDERS: dict[str, Order] = {"PriorityQueue": "priority", "FifoQueue": "fifo", "LifoQueue": "lifo"}
 _PARTS = ("taken", "workers", "calls", "started")
 
@@ -42,14 +43,15 @@ class Push(NamedTuple):
     Attributes:
         request: The request.
         fingerprint: The item of the filter.
-        mode: When it is pushed: "n", if it is new; "a", always; "r", always, and it is recorded;
-            "s", if no start request of this run was the same.
+        mode: When it is pushed: "n", if it is new; "e", the same, but it is not recorded; "a",
+            always; "r", always, and it is recorded; "s", if no start request of this run was the
+            same.
         data: The request as it stands in the queue; empty: it has no such form, and is not pushed.
     """
 
     request: Request
     fingerprint: bytes
-    mode: Literal["n", "a", "r", "s"]
+    mode: Mode
     data: bytes
 
     def words(self) -> tuple[bytes, int, bytes]:
@@ -106,6 +108,7 @@ class RequestQueue:
         client: A client of the filter's server.
         spider: The spider; it finds the callbacks of requests.
         settings: Which queue.
+        worker: What this process is called, without a colon; None: a name that no other has.
 
     Raises:
         ConfigurationError: If the class of the queue or the serializer cannot be used, or keys lie
@@ -113,32 +116,39 @@ class RequestQueue:
     """
 
     def __init__(
-        self, shared: BloomFilter, client: Any, spider: Spider, settings: QueueSettings
+        self,
+        shared: BloomFilter,
+        client: Any,
+        spider: Spider,
+        settings: QueueSettings,
+        worker: str | None = None,
     ) -> None:
         """Check what the settings name; nothing is sent."""
         self.shared = shared
-        self.worker = _new_worker()
-        key = settings.key or "%(spider)s:requests"
+        self.worker = worker or _new_worker()
+        self.key = (settings.key or "%(spider)s:requests") % {"spider": spider.name}
         if isinstance(client, redis.RedisCluster):
-            key = self._key_on_cluster(settings.key)
-        self.key = key % {"spider": spider.name}
-        self._keys = [self.key, *(f"{self.key}:{part}" for part in _PARTS)]
+            self.key = self._key_on_cluster(settings.key)
+        self._keys = keys_of(self.key)
         self._order, self._codec = _codec(client, spider, self.key, settings)
         self._lease_ms = int(settings.lease * 1000)
 
     def _key_on_cluster(self, given: str | None) -> str:
+        """Return a key in the slot of the filter."""
         tag = self.shared.hash_tag
         if self.shared.shards > 1:
             raise ConfigurationError(
                 f"the filter {self.shared.name!r} has {self.shared.shards} shards; on a cluster "
                 "the scheduler needs one of one shard, and makes such a filter under a new name"
             )
-        if given is not None and tag not in given:
+        if given is None:
+            return f"{self.key}:{tag}"
+        if tag not in self.key:
             raise ConfigurationError(
                 f"SCHEDULER_QUEUE_KEY is {given!r}; allowed on a cluster is a name that contains "
                 f"{tag}, so that the queue lies where the filter does"
             )
-        return given or f"%(spider)s:requests:{tag}"
+        return self.key
 
     def encode(self, request: Request) -> bytes:
         """Return a request as it stands in the queue. Raises what its serializer raises."""
@@ -191,6 +201,31 @@ class RequestQueue:
     def _run(self, script: str, items: Sequence[bytes], words: Sequence[bytes | int]) -> Any:
         text = _script(script)
         return self.shared.run_script(text, items, self._keys, [self._order, self.worker, *words])
+
+
+def keys_of(key: str) -> list[str]:
+    """Return all keys of a queue: the queue, the taken, the workers, the calls, the started."""
+    return [key, *(f"{key}:{part}" for part in _PARTS)]
+
+
+def release(shared: BloomFilter, key: str, order: Order, workers: Sequence[str]) -> list[bytes]:
+    """Put back what processes had that are known to be dead, before their leases are over.
+
+    Args:
+        shared: The filter.
+        key: The queue.
+        order: Of the queue.
+        workers: What the processes were called.
+
+    Returns:
+        The requests that were put back.
+
+    Raises:
+        As `RequestQueue.exchange`.
+    """
+    words = [order, "", *workers]
+    put_back: list[bytes] = shared.run_script(_script("queue_release"), [], keys_of(key), words)
+    return put_back
 
 
 @cache

@@ -27,15 +27,15 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from bloomlock import BloomlockError, CapacityError, ServerError
 from scrapy_ext.answers import LastRequests
 from scrapy_ext.connection import place_of, redis_client
-from scrapy_ext.dupefilter import only_looks
 from scrapy_ext.guard import CircuitBreaker
 from scrapy_ext.pushes import Pushes
 from scrapy_ext.request_queue import Answer, Exchange, Push, RequestQueue
-from scrapy_ext.settings import FilterSettings, QueueSettings, warn_of_unknown
+from scrapy_ext.settings import FilterSettings, QueueSettings, only_looks, warn_of_unknown
+from scrapy_ext.stats import FilterStats
 from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -59,6 +59,9 @@ class Scheduler(BaseScheduler):
     DUPEFILTER_CLASS is not used: the filter is the one of the BLOOMLOCK settings.
     """
 
+    _worker: str | None = None
+    """What this process is called on the server; None: a name that no other has."""
+
     def __init__(self, crawler: Crawler) -> None:
         """Keep the crawler; its settings are read by `open`.
 
@@ -72,8 +75,8 @@ class Scheduler(BaseScheduler):
         self._then: list[Callable[[], None]] = []
         self._ready: deque[tuple[bytes, Request]] = deque()
         self._local: deque[Request] = deque()
-        # What the engine has: the id on the server, if it has one, and the fingerprint.
-        self._open: dict[Request, tuple[bytes | None, bytes]] = {}
+        # What the engine has: the id on the server, if it has one.
+        self._open: dict[Request, bytes | None] = {}
         self._known = LastRequests()
         self._breaker = CircuitBreaker(time.monotonic)
         self._number = 0
@@ -86,6 +89,7 @@ class Scheduler(BaseScheduler):
         self._look_s = SHORTEST_LOOK_S
         self._answered_at = self._active_at = time.monotonic()
         self._logged: set[str] = set()
+        self._stats = FilterStats(crawler)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self | LocalScheduler:  # type: ignore[override]
@@ -125,13 +129,14 @@ class Scheduler(BaseScheduler):
             self._crawler.spider = None
             raise
         self._crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
+        self._stats.watch(self._shared)
         self._arm()
 
     def _connect(self, spider: Spider) -> None:
         shards = 1 if isinstance(self._client, redis.RedisCluster) else None
         self._shared = self._config.open(self._client, shards=shards)
         self._generation = self._shared.generation
-        self._queue = RequestQueue(self._shared, self._client, spider, self._settings)
+        self._queue = RequestQueue(self._shared, self._client, spider, self._settings, self._worker)
         self._pushes = Pushes(self._crawler, spider, self._queue, self._config)
         if self._settings.is_flushed:
             if self._queue.leave(empty=True):
@@ -156,6 +161,7 @@ class Scheduler(BaseScheduler):
         del reason
         self._is_closing = True
         self._disarm()
+        self._stats.stop()
         return deferred_from_coro(self._finish())
 
     def enqueue_request(self, request: Request) -> bool:
@@ -169,11 +175,13 @@ class Scheduler(BaseScheduler):
             logged and counted when the answer comes, and `request_dropped` is sent then.
         """
         fingerprint = self._pushes.fingerprint(request)
-        is_known = fingerprint in self._known and fingerprint not in self._begun()
-        if is_known and self._is_fresh() and not request.dont_filter:
+        mode = self._pushes.mode_of(request)
+        self._stats.count("checked")
+        if mode in "ne" and fingerprint in self._known and self._is_fresh():
+            self._stats.count("cache_hits")
             self._pushes.refused(request)
             return False
-        self._waiting.append(self._pushes.make(request, fingerprint, self._begun()))
+        self._waiting.append(self._pushes.make(request, fingerprint, mode))
         self._active_at = time.monotonic()
         self._schedule()
         return True
@@ -191,7 +199,7 @@ class Scheduler(BaseScheduler):
             self._pushes.count("scheduler/dequeued/memory")
         elif self._ready:
             identity, request = self._ready.popleft()
-            self._open[request] = identity, self._pushes.fingerprint(request)
+            self._open[request] = identity
             self._pushes.count("scheduler/dequeued/redis")
         else:
             self._is_hungry = True
@@ -216,7 +224,7 @@ class Scheduler(BaseScheduler):
         """Find the requests that the engine is done with: callback, items and all."""
         in_progress = self._slot.inprogress if self._slot else ()
         for request in [one for one in self._open if one not in in_progress]:
-            identity, _ = self._open.pop(request)
+            identity = self._open.pop(request)
             if identity is not None:
                 self._waiting.append(identity)
                 self._schedule()
@@ -246,10 +254,6 @@ class Scheduler(BaseScheduler):
         idle_s = time.monotonic() - self._active_at
         if self._num_others > 0 or idle_s < self._settings.idle_s:
             raise DontCloseSpider
-
-    def _begun(self) -> Iterator[bytes]:
-        """Return the fingerprints of what the engine has not done."""
-        return (fingerprint for _, fingerprint in self._open.values())
 
     def _is_fresh(self) -> bool:
         return time.monotonic() - self._answered_at < self._config.max_staleness
@@ -365,11 +369,11 @@ class Scheduler(BaseScheduler):
             self._generation = self._shared.generation
             self._known.clear()
         for push, was_pushed in zip(step.pushes, answer.pushed, strict=True):
-            if push.mode != "a":
+            if push.mode != "a" and not (push.mode == "e" and was_pushed):
                 self._known.add(push.fingerprint)
             if was_pushed and not push.data:
                 self._local.append(push.request)
-            self._pushes.answered(push, was_pushed=was_pushed)
+            self._answered(push, was_pushed=was_pushed)
         for call in self._then:
             call()
         for identity, entry in answer.got:
@@ -383,11 +387,15 @@ class Scheduler(BaseScheduler):
         self._is_empty = answer.waiting == 0
         self._note(answer)
 
+    def _answered(self, push: Push, *, was_pushed: bool) -> None:
+        """Take the answer to one push; subclasses may count it."""
+        self._pushes.answered(push, was_pushed=was_pushed)
+
     def _note(self, answer: Answer) -> None:
         """Note what the server says of the queue."""
         self._answered_at = time.monotonic()
         own = len(self._ready) + sum(isinstance(one, bytes) for one in self._waiting)
-        own += sum(identity is not None for identity, _ in self._open.values())
+        own += sum(identity is not None for identity in self._open.values())
         self._num_waiting, self._num_others = answer.waiting, answer.taken - own
         if answer.recovered:
             self._pushes.count("bloomlock/recovered", answer.recovered)
@@ -414,7 +422,7 @@ class Scheduler(BaseScheduler):
         )
         self._ready.clear()
         self._waiting = deque(one for one in self._waiting if not isinstance(one, bytes))
-        self._open = {request: (None, of) for request, (_, of) in self._open.items()}
+        self._open = dict.fromkeys(self._open)
 
     async def _finish(self) -> None:
         """Do the last things that need the server. Never raises."""
@@ -429,6 +437,7 @@ class Scheduler(BaseScheduler):
             if not await self._trip():
                 break
         try:
+            await self._stats.look(self._shared)
             await run_in_thread(self._leave)
         # An error here would hide how the crawl ended.
         except Exception as error:  # noqa: BLE001

@@ -15,6 +15,7 @@ from bloomlock import BloomFilter, ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
@@ -42,6 +43,7 @@ _NAMES = (
     "RECORD_UNFILTERED",
     "MARK",
     "LEASE",
+    "AUDIT_SAMPLE",
 )
 KNOWN = tuple(_PREFIX + name for name in _NAMES)
 
@@ -89,6 +91,7 @@ class FilterSettings:
     record_unfiltered: bool
     mark: str
     lease: float
+    audit_sample: int
     debug: bool
 
     def open(self, client: Any, *, near_cache: int = 0, shards: int | None = None) -> BloomFilter:
@@ -139,6 +142,9 @@ class FilterSettings:
             record_unfiltered=_flag(settings, "BLOOMLOCK_RECORD_UNFILTERED"),
             mark=_choice(settings, "BLOOMLOCK_MARK", MARKS),
             lease=_number(settings, "BLOOMLOCK_LEASE", 60.0),
+            audit_sample=int(
+                _number(settings, "BLOOMLOCK_AUDIT_SAMPLE", 0, whole=True, or_zero=True)
+            ),
             debug=_flag(settings, "DUPEFILTER_DEBUG"),
         )
 
@@ -214,6 +220,16 @@ def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
     elif Scheduler in bases:
         consequence = _QUEUE_IS_LOST_IN_A_CRASH if settings.get("JOBDIR") else _QUEUE_IS_LOST
         logger.warning(_OUTLIVES, config.name, consequence + _NOTHING_IS_LOST)
+
+
+def only_looks(crawler: Crawler) -> bool:
+    """Return whether one of Scrapy's commands runs that looks at pages and does not crawl.
+
+    `fetch`, `view`, `parse` and `check` put a `start` of their own into the spider class, which no
+    crawl does; `shell` runs the engine without a crawl.
+    """
+    made_by = str(getattr(crawler.spidercls.start, "__module__", ""))
+    return made_by.startswith("scrapy.commands.") or not crawler.crawling
 
 
 def _name(template: object, spider_name: str, key: str = "BLOOMLOCK_NAME") -> str:

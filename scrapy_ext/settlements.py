@@ -38,6 +38,7 @@ class OpenRequest:
         payload: What another process can make it of.
         claim: Its claim; None: it is owed one, or another process has it.
         is_owed: Whether it is to be claimed when the server answers.
+        is_fetched: Whether it came out of the queue (noted with a JOBDIR).
         is_started: Whether a downloader middleware has met it.
         has_response: Whether its response is there.
         outcome: `DONE`, or why it failed; empty while it is open.
@@ -48,6 +49,7 @@ class OpenRequest:
     payload: str | bytes | None
     claim: Claim | None = None
     is_owed: bool = False
+    is_fetched: bool = False
     is_started: bool = False
     has_response: bool = False
     outcome: str = ""
@@ -91,7 +93,8 @@ class Settlement:
         owed: Requests that are owed a claim.
         lease: Seconds.
         claims: What the claims of `owed` were answered.
-        kept: For each of `entries` whether its outcome is kept; False: its claim was lost.
+        kept: For each of `entries` that was sent whether its claim was kept; False: it was lost,
+            and what is done is recorded without it.
         error: Why not all is sent. It may be sent again then.
         cost: Seconds it took.
     """
@@ -134,7 +137,12 @@ class Settlement:
             self.kept.update(dict.fromkeys(unclaimed, True))
         if claimed:
             kept = shared.commit_many([claim for _, claim in claimed])
-            self.kept.update(zip((one.key for one, _ in claimed), kept, strict=True))
+            answers = dict(zip((one.key for one, _ in claimed), kept, strict=True))
+            # The claim went with data of the server, or another process has it: it is done all the
+            # same. If this fails, all of it is sent again.
+            if lost := [key for key, was_kept in answers.items() if not was_kept]:
+                shared.update(lost)
+            self.kept.update(answers)
 
     def _give_back(self, shared: BloomFilter) -> None:
         """Give back what failed, with the error; the server lists it then."""

@@ -32,7 +32,6 @@ _INTERRUPTED = 130
 _WIDE = 10_000
 """Columns of what is no terminal: nothing is cut there, and no line is broken."""
 _SHOWN = 10
-_STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")
 
 
 @click.command(
@@ -41,13 +40,17 @@ _STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")
         "bloomlock crawl",
         "bloomlock crawl build/html --workers 2",
         "bloomlock crawl https://example.org/ --name example --max-pages 500",
+        "bloomlock crawl https://example.org/ --name example --restart",
     ),
 )
 @click.argument("source", required=False, metavar="[URL|FOLDER]")
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=4, show_default=True, help="Scrapy processes."
 )
-@click.option("--name", help="Go on with the filter (and queue) of this name, and keep it.")
+@click.option("--name", help="Go on with the filter and the queue of this name, and keep them.")
+@click.option(
+    "--restart", is_flag=True, help="Begin anew: delete the filter and the queue of --name first."
+)
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),
@@ -59,7 +62,6 @@ _STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")
     help="Share of new links taken for seen ones at that fill.  [default: 1e-06]",
 )
 @url_option
-@click.option("--strategy", type=click.Choice(_STRATEGIES), default="atomic", show_default=True)
 @click.option(
     "--max-pages",
     type=click.IntRange(min=0),
@@ -68,7 +70,7 @@ _STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")
 @click.option(
     "--keep/--clear",
     default=None,
-    help="Keep the filter at the end, or delete it.  [default: keep with --name]",
+    help="Keep filter and queue at the end, or delete them.  [default: keep with --name]",
 )
 @click.option(
     "--robots/--no-robots", default=None, help="Obey robots.txt.  [default: for a URL, yes]"
@@ -102,10 +104,16 @@ def crawl_command(context: click.Context, /, *, as_json: bool, **options: Any) -
     served on this machine. A FOLDER of HTML is served here too. Of a URL only pages of the same
     host are fetched.
 
-    The exit status is 0 if no page was fetched twice, none was missed beyond the error rate, and
-    no worker failed; 1 if not, or if the site or the server cannot be reached; 2 if an argument is
-    not usable; 130 after Ctrl-C.
+    A worker may die: the others fetch what it had in flight. A crawl with --name may be killed at
+    any moment: the same command goes on, and only what was in flight is fetched again. When
+    nothing is left it says so; --restart begins anew.
+
+    The exit status is 0 if no page was fetched twice (but for a worker that died) and none was
+    missed beyond the error rate; 1 if not, if no worker is left, or if the site or the server
+    cannot be reached; 2 if an argument is not usable; 130 after Ctrl-C.
     """
+    if options["restart"] and options["name"] is None:
+        raise Failure("--restart needs --name: a crawl without a name keeps nothing.")
     _need_scrapy()
     with _terminated_like_interrupted():
         try:
@@ -120,8 +128,8 @@ def crawl_command(context: click.Context, /, *, as_json: bool, **options: Any) -
         click.echo(json.dumps({**asdict(report), "ok": report.ok}, indent=2))
     else:
         _print(report)
-    for failure in report.failures:
-        warn(failure)
+    for line in (*report.notes, *report.failures):
+        warn(line)
     if report.interrupted:
         context.exit(_INTERRUPTED)
     context.exit(0 if report.ok else 1)
@@ -249,6 +257,10 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str]]:
         yield "pages refused", f"{len(report.refused):,}", _reasons(report.refused)
     if report.failed:
         yield "pages failed", f"{len(report.failed):,}", _reasons(report.failed)
+    if report.put_back:
+        yield "pages put back", f"{len(report.put_back):,}", "in flight when a worker died"
+    if report.taken_over:
+        yield "pages taken over", f"{report.taken_over:,}", "left by an earlier crawl"
     if report.queued:
         yield "pages left in the queue", f"{report.queued:,}", "stopped before the end"
     if report.earlier:

@@ -36,16 +36,16 @@ def bytes_for(capacity: int, error_rate: float, **shape: Any) -> float:
     return bloomlock.MemoryBloomFilter(_MANY, error_rate, **shape).num_bits / _MANY * capacity / 8
 
 
-def _number(kind: type[int | float]) -> Callable[[str], int | float | str]:
+def number(kind: type[int | float]) -> Callable[[str], int | float | str]:
     """Return a function from text to a number; it leaves other text for the library to refuse."""
 
-    def number(text: str) -> int | float | str:
+    def read(text: str) -> int | float | str:
         try:
             return kind(text)
         except ValueError:
             return text
 
-    return number
+    return read
 
 
 url_option = click.option(
@@ -98,7 +98,7 @@ on_full_option = click.option(
 _FILTER_OPTIONS = (
     click.option(
         "--capacity",
-        type=_number(int),
+        type=number(int),
         metavar="N",
         help="Different items a new filter is made for; an existing one must have the same.  "
         "[default: that of the existing one, or as many as there are lines in files, at least "
@@ -106,7 +106,7 @@ _FILTER_OPTIONS = (
     ),
     click.option(
         "--error-rate",
-        type=_number(float),
+        type=number(float),
         metavar="P",
         help="Share of new items taken for seen ones when it is full.  "
         f"[default: that of the existing one, or {DEFAULT_ERROR_RATE:g}]",
@@ -126,7 +126,7 @@ _FILTER_OPTIONS = (
     ),
     click.option(
         "--num-hashes",
-        type=_number(int),
+        type=number(int),
         metavar="K",
         help="Hash functions of an item, in place of --optimize.",
     ),

@@ -150,6 +150,13 @@ class AsyncBloomFilter(FilterBase):
             return True
         return await self._calls().call(item, write=False)
 
+    def is_kept(self, item: str | bytes) -> bool:
+        """Return whether the near-cache knows an item; `add` and `exists` ask no server then.
+
+        Cost: no round trip.
+        """
+        return (near := self._state.near) is not None and near.knows(item)
+
     async def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Add many items, at most 16,384 at once; one answer for each. See BloomFilter.add_many."""
         return await self._run(answers.add_many(self._state, items, route))

@@ -76,7 +76,7 @@ class BloomFilter(FilterBase):
             "raise" FilterLostError (the default), or "recreate" and go on.
         on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
             the default, or count the item as "new", which then may be absent.
-        shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 256.
+        shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
         prefix: Start of all keys, "bloomlock:" by default.
 
     Raises:
@@ -190,6 +190,13 @@ class BloomFilter(FilterBase):
         if (near := self._state.near) is not None and near.knows(item):
             return True
         return self._run(answers.exists(self._state, item))
+
+    def is_kept(self, item: str | bytes) -> bool:
+        """Return whether the near-cache knows an item; `add` and `exists` ask no server then.
+
+        Cost: no round trip.
+        """
+        return (near := self._state.near) is not None and near.knows(item)
 
     def __contains__(self, item: str | bytes) -> bool:
         """Return `exists(item)`."""

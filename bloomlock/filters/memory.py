@@ -153,10 +153,31 @@ class MemoryCore:
         self.bits.merge(other.bits)
         self.look()
 
+    def intersect(self, other: MemoryCore) -> None:
+        """Keep what another filter holds as well."""
+        self.check_writable()
+        self.check_same_bits(other.descriptor)
+        self.bits.intersect(other.bits)
+        self._begin_anew()
+
+    def jaccard(self, other: MemoryCore) -> float:
+        """Return the estimated share of items in both among those in either."""
+        self.check_same_bits(other.descriptor)
+        size, estimate = self.descriptor.size, self.descriptor.formulas.estimate_count
+        mine, theirs, either = (
+            estimate(bits, size.num_bits, size.num_hashes)
+            for bits in (self.bits.count(), other.bits.count(), self.bits.count_either(other.bits))
+        )
+        return min(1.0, max(0.0, (mine + theirs) / either - 1)) if either else 1.0
+
     def clear(self) -> None:
         """Remove everything."""
         self.check_writable()
         self.bits.clear()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Look at the fill after bits were cleared."""
         if self._compiled is not None:
             self._compiled.take_count()
         self.fill = FillWatch("(in memory)", refuse=self.fill.refuse)
@@ -503,6 +524,53 @@ class MemoryBloomFilter(Parameters):
         made = self.copy()
         made.update(other)
         return made
+
+    def intersection_update(self, other: MemoryBloomFilter) -> None:
+        """Keep what another filter with the same parameters holds as well.
+
+        Every item that both hold stays. The rate of false positives is at most the lower one of
+        both.
+
+        Raises:
+            ConfigurationError: If the other filter has other parameters, or this one was loaded
+                with mode "r".
+        Cost: all bits are read once, without the interpreter's lock between parts.
+        """
+        self._core.intersect(other._core)
+
+    def __iand__(self, other: MemoryBloomFilter) -> Self:
+        """Keep what the other filter holds as well, as `intersection_update`."""
+        if not isinstance(other, MemoryBloomFilter):
+            return NotImplemented
+        self.intersection_update(other)
+        return self
+
+    def __and__(self, other: MemoryBloomFilter) -> Self:
+        """Return a new filter that holds what both hold."""
+        if not isinstance(other, MemoryBloomFilter):
+            return NotImplemented
+        self._core.check_same_bits(other._descriptor)
+        made = self.copy()
+        made.intersection_update(other)
+        return made
+
+    def jaccard(self, other: MemoryBloomFilter) -> float:
+        """Return the estimated share of items in both filters among those in either.
+
+        The counts are estimates (Swamidass, Baldi 2007): |A| + |B| - |A or B| over |A or B|. The
+        fuller the filters, the less exact. Two empty filters have 1.0.
+
+        Raises:
+            ConfigurationError: If the other filter has other parameters.
+        Cost: all bits of both are counted, 4 MB in two milliseconds.
+
+        >>> a, b = MemoryBloomFilter(10_000), MemoryBloomFilter(10_000)
+        >>> a.update(f"{n}" for n in range(3000))
+        >>> b.update(f"{n}" for n in range(2000, 4000))
+        >>> round(a.jaccard(b), 2)
+        0.25
+        """
+        return self._core.jaccard(other._core)
 
     def copy(self) -> Self:
         """Return a copy in memory, which can be changed also where this filter cannot."""

@@ -207,6 +207,17 @@ class MemoryBits(LockOwner):
             with self._lock:
                 np.bitwise_or(mine, theirs, out=mine)
 
+    def intersect(self, other: MemoryBits) -> None:
+        """Clear every bit that is not set in the other, which has the same shape."""
+        self.check_file()
+        other.check_file()
+        if self.compiled is not None and other.compiled is not None:
+            self.compiled.intersect(other.compiled)
+            return
+        for mine, theirs in zip(self.images, other.images, strict=True):
+            with self._lock:
+                np.bitwise_and(mine, theirs, out=mine)
+
     def copies(self) -> list[Bytes]:
         """Return a copy of each image."""
         self.check_file()
@@ -226,6 +237,19 @@ class MemoryBits(LockOwner):
         """Write changes to the file the images lie in, if that is where changes go."""
         if self._file is not None:
             self._file.flush()
+
+    def count_either(self, other: MemoryBits) -> int:
+        """Return the number of bits that are set here or in the other, which has the same shape."""
+        self.check_file()
+        other.check_file()
+        return sum(
+            (
+                int.from_bytes(mine[at : at + BYTES_PER_COUNT], "little")
+                | int.from_bytes(theirs[at : at + BYTES_PER_COUNT], "little")
+            ).bit_count()
+            for mine, theirs in zip(self._cells, other._cells, strict=True)
+            for at in range(0, len(mine), BYTES_PER_COUNT)
+        )
 
     def count(self, shard: int | None = None, start: int = 0, length: int | None = None) -> int:
         """Return the number of set bits: of all shards, or of `length` bytes of one."""

@@ -169,12 +169,13 @@ class Operation:
             return [(todo, (yield from strategy.many(view.shards[0], rows, write=write)))]
         order = np.argsort(numbers, kind="stable")
         todo, rows = todo[order], rows[order]
-        ends = np.cumsum(np.bincount(numbers.astype(np.intp))).tolist()
-        parts = [
-            (todo[start:end], strategy.any_number(shard, rows[start:end], write=write))
-            for shard, start, end in zip(view.shards, [0, *ends], ends, strict=False)
-            if start < end
-        ]
+        counts = np.bincount(numbers.astype(np.intp))
+        ends = np.cumsum(counts)
+        parts = []
+        for number in np.flatnonzero(counts).tolist():
+            mine = slice(ends[number] - counts[number], ends[number])
+            core = strategy.any_number(view.shards[number], rows[mine], write=write)
+            parts.append((todo[mine], core))
         if len(parts) == 1:
             [(indices, core)] = parts
             return [(indices, (yield from core))]

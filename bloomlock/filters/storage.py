@@ -38,10 +38,9 @@ from bloomlock.effects import (
     encode_command,
 )
 from bloomlock.errors import FilterMismatchError
-from bloomlock.keys import PLACES, ClaimKeys
+from bloomlock.keys import NUMBERED_SHARDS, PLACES, ClaimKeys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
-from bloomlock.sizing import MAX_SHARDS
 from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .contents import SERVERS_OWN, contents_of
@@ -153,7 +152,7 @@ def look_for_remains(keys: FilterKeys) -> Core[Remains]:
         descriptor = decode(keys.name, values)
     except FilterMismatchError:
         refuse_newer_format(keys.name, values)
-        further = [(keys, shard) for shard in range(1, MAX_SHARDS)]
+        further = [(keys, shard) for shard in range(1, NUMBERED_SHARDS)]
         spread = keys.spread(PLACES)
         further += [(spread, place) for place in range(1, PLACES)]
         return Remains(further, True, are_native)

@@ -13,8 +13,9 @@ import redis.exceptions
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from bloomlock import BloomFilter, FilterNotFoundError
-from scrapy_ext.crawl.frontier import Frontier
+from bloomlock import BloomFilter, ConfigurationError, FilterNotFoundError, delete_filter
+from scrapy_ext.crawl import liveness
+from scrapy_ext.crawl.frontier import Frontier, QueueState
 from scrapy_ext.crawl.site import Target, open_target
 from scrapy_ext.crawl.spider import CrawlConfig
 from scrapy_ext.crawl.stats import (
@@ -37,8 +38,9 @@ _LOOK_SECONDS = 0.1
 class JobOptions:
     """What the user asked for; None means the default of the target. The command's help has each.
 
-    `source` None is the pydoc pages, `name` None a filter of this run's own. After `stall_timeout`
-    seconds without news from any worker the job is given up.
+    `source` None is the pydoc pages, `name` None a filter of this run's own. `restart` deletes the
+    filter and the queue of that name first. After `stall_timeout` seconds without news from any
+    worker the job is given up.
     """
 
     source: str | None = None
@@ -47,7 +49,7 @@ class JobOptions:
     capacity: int | None = None
     error_rate: float | None = None
     url: str | None = field(default=None, repr=False)  # it may hold a password
-    strategy: str = "atomic"
+    restart: bool = False
     max_pages: int | None = None
     keep: bool | None = None
     robots: bool | None = None
@@ -91,26 +93,72 @@ class _Job:
         self._stats = CrawlStats()
         self._report = Report(target.title, options.workers)
         self._name = options.name or f"crawl:{uuid.uuid4().hex[:12]}"
+        self._names = liveness.new_workers(options.workers)
+        self._dead: set[str] = set()
+        self._is_shared = False
         self._keep = options.keep if options.keep is not None else options.name is not None
 
     def run(self) -> Report:
         """Crawl, then add up."""
+        liveness.forget_old()
+        self._frontier.open_queue(self._name)
+        if self._options.restart:
+            self._delete_earlier()
         shared = self._filter()
         try:
             fresh = shared.count() == 0
-            self._frontier.open_queue(self._name, self._options.workers)
+            before = self._frontier.state()
+            self._report.taken_over = before.waiting + before.taken
             self._crawl(shared)
+            self._put_back_all(shared)
             self._add_up(shared, fresh=fresh)
         finally:
             self._clean_up(shared)
         return self._report
 
+    def _delete_earlier(self) -> None:
+        """Delete the filter and the queue of the name, unless a crawl uses them."""
+        if not all(liveness.is_dead(worker) for worker in self._frontier.state().workers):
+            raise ConfigurationError(
+                f"--restart deletes nothing of {self._name!r}: workers of a crawl of this name run "
+                "(or ran on another machine less than a minute ago)"
+            )
+        delete_filter(self._name, client=self._frontier.client)
+        self._frontier.delete_queue()
+
+    def _put_back(self, shared: BloomFilter, state: QueueState, running: list[int]) -> bool:
+        """Put back what workers had that are known to be dead; return whether one was.
+
+        A last step of a dead worker may reach the server later than this, so it is done each time
+        that one is in the queue.
+        """
+        own = {name: number for number, name in enumerate(self._names)}
+        others = [worker for worker in state.workers if worker not in own]
+        dead = [worker for worker in others if liveness.is_dead(worker)]
+        self._is_shared = self._is_shared or len(dead) < len(others)
+        fallen = [name for name in own if name in state.workers and own[name] not in running]
+        self._frontier.release(shared, dead)
+        self._stats.put_back.update(self._frontier.release(shared, fallen))
+        self._dead.update(dead)
+        return bool(dead or fallen)
+
+    def _put_back_all(self, shared: BloomFilter) -> None:
+        """Put back what workers had that had to be killed at the end."""
+        try:
+            self._frontier.release(shared, self._names)
+        except redis.exceptions.RedisError as error:
+            # The next job finds the files of dead workers.
+            self._server_failed(error)
+        else:
+            liveness.forget([*self._names, *self._dead])
+
     def _clean_up(self, shared: BloomFilter) -> None:
         """Delete the keys of this run; a server that is gone by now is part of the report."""
+        if self._keep:
+            return
         try:
-            self._frontier.close_queue(keep=self._keep)
-            if not self._keep:
-                shared.delete()
+            self._frontier.delete_queue()
+            shared.delete()
         except redis.exceptions.RedisError as error:
             self._server_failed(error)
 
@@ -124,7 +172,7 @@ class _Job:
         options, client = self._options, self._frontier.client
         if options.name is not None and options.capacity is None and options.error_rate is None:
             try:
-                return BloomFilter.open(self._name, client=client, strategy=options.strategy)
+                return BloomFilter.open(self._name, client=client)
             except FilterNotFoundError:
                 pass
         return BloomFilter(
@@ -132,7 +180,6 @@ class _Job:
             self._target.capacity if options.capacity is None else options.capacity,
             1e-6 if options.error_rate is None else options.error_rate,
             client=client,
-            strategy=options.strategy,
         )
 
     def _config(self, shared: BloomFilter) -> CrawlConfig:
@@ -144,9 +191,8 @@ class _Job:
             filter_name=self._name,
             capacity=shared.capacity,
             error_rate=shared.error_rate,
-            strategy=options.strategy,
             queue=self._frontier.queue,
-            busy=self._frontier.busy,
+            workers=self._names,
             robots=target.remote if options.robots is None else options.robots,
             concurrency=options.concurrency,
             delay=options.delay,
@@ -162,9 +208,10 @@ class _Job:
             started = time.monotonic()
             workers = Workers(Path(folder), self._options.workers, config.last_pages)
             reader = JournalReader(workers.journals)
+            is_whole = False
             with workers:
                 try:
-                    self._watch(workers, reader)
+                    is_whole = self._watch(shared, workers, reader)
                 except KeyboardInterrupt:
                     self._report.interrupted = True
                 except redis.exceptions.RedisError as error:
@@ -175,9 +222,15 @@ class _Job:
                 workers.kill()
             if self._report.interrupted:
                 # Ctrl-C can strike between reading a line and adding it.
-                self._stats, reader = CrawlStats(), JournalReader(workers.journals)
+                self._stats = CrawlStats(put_back=self._stats.put_back)
+                reader = JournalReader(workers.journals)
             reader.read_into(self._stats)
-            self._report.failures += workers.failures()
+            # The others did what one that died left undone.
+            ended = workers.failures()
+            if is_whole and not self._report.failures:
+                self._report.notes += ended
+            else:
+                self._report.failures += ended
 
     def _stop(self, workers: Workers) -> None:
         """Let the workers finish their pages; Ctrl-C (again) ends them at once."""
@@ -187,27 +240,32 @@ class _Job:
             self._report.interrupted = True
             workers.kill()
 
-    def _watch(self, workers: Workers, reader: JournalReader) -> None:
-        """Return when the crawl is over, for whatever reason."""
+    def _watch(self, shared: BloomFilter, workers: Workers, reader: JournalReader) -> bool:
+        """Return when the crawl is over or cannot go on; whether all was done that was asked."""
         limit = self._options.max_pages
         limit = self._target.max_pages if limit is None else limit
         last_news_at = time.monotonic()
-        gone: set[int] = set()
         while True:
+            # In this order: a worker that has ended has written all it will, and what a worker has
+            # written of its first page is in the queue.
+            running = workers.running()
             if reader.read_into(self._stats):
                 last_news_at = time.monotonic()
-            running = workers.running()
-            for number in set(range(self._options.workers)) - set(running) - gone:
-                gone.add(number)
-                self._frontier.leave_out(number)
-            queued, over = self._frontier.state()
-            self._on_progress(self._progress(workers, queued, len(running)))
-            if over or not running or (limit and len(self._stats.fetched) >= limit):
-                return
+            state = self._frontier.state()
+            is_changed = self._put_back(shared, state, running)
+            self._on_progress(self._progress(workers, state.waiting, len(running)))
+            if limit and len(self._stats.fetched) >= limit:
+                return True
+            links = self._stats.links
+            has_begun = all(map(links.get, running)) if running else any(links.values())
+            if has_begun and not (is_changed or state.waiting or state.taken):
+                return True
+            if not (running or is_changed):
+                return False
             if time.monotonic() - last_news_at > self._options.stall_timeout:
                 seconds = f"{self._options.stall_timeout:g} s"
                 self._report.failures.append(f"no worker has made progress for {seconds}; given up")
-                return
+                return False
             time.sleep(_LOOK_SECONDS)
 
     def _progress(self, workers: Workers, queued: int, running: int) -> Progress:
@@ -246,8 +304,32 @@ class _Job:
             self._server_failed(error)
         lost, never_new = stats.lost(queued), stats.never_new(queued)
         missed = lost | never_new if fresh else lost
+        if self._is_shared:
+            missed = lost = set()
         report.queued = len(queued)
         self._look_at_start()
         report.missed = sorted(stats.found[key] for key in missed)
         report.lost = len(lost)
         report.earlier = 0 if fresh else len(never_new)
+        report.put_back = sorted(stats.found.get(key, key) for key in stats.put_back)
+        self._add_notes(fresh=fresh)
+
+    def _add_notes(self, *, fresh: bool) -> None:
+        """Say what is no failure and should be known."""
+        report = self._report
+        if report.put_back:
+            some = "page was" if len(report.put_back) == 1 else "pages were"
+            report.notes.append(
+                f"{len(report.put_back)} {some} in flight when a worker died, and went back into "
+                "the queue"
+            )
+        if self._is_shared:
+            report.notes.append(
+                f"another crawl with {self._name!r} ran at the same time (or died on another "
+                "machine): its pages are not in these figures, and none is reported as missed"
+            )
+        elif not (fresh or report.pages or report.queued or report.failures or report.interrupted):
+            report.notes.append(
+                f"nothing is left of the crawl {self._name!r}: it has met all links it found; "
+                "--restart begins anew"
+            )

@@ -13,10 +13,8 @@ from scrapy.http import HtmlResponse
 from scrapy.utils.asyncio import call_later
 from w3lib.html import get_base_url
 
-from scrapy_ext.crawl.frontier import wake_up
-
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from scrapy.crawler import Crawler
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
 
     from scrapy_ext.crawl.stats import Journal
 
-# How soon an idle worker looks into the queue again, in seconds; the engine alone takes 5.
-_LOOK_AGAIN = 0.1
+_COUNT_S = 0.1
+"""How often a worker writes down its counters."""
 _FIRST_REFUSAL = 400
 _FIRST_REDIRECT = 300
 _PORTS = {"http": 80, "https": 443}
@@ -39,7 +37,7 @@ class CrawlConfig:
     Attributes:
         token: What the job's own folder server wants in its header; empty for other sites.
         queue: Key of the queue.
-        busy: Key of the hash that says which worker has pages in flight.
+        workers: What each worker is called there.
         throttle: Whether each worker slows down with the site.
     """
 
@@ -49,9 +47,8 @@ class CrawlConfig:
     filter_name: str
     capacity: int
     error_rate: float
-    strategy: str
     queue: str
-    busy: str
+    workers: list[str]
     robots: bool
     concurrency: int
     delay: float
@@ -78,18 +75,26 @@ class SiteSpider(Spider):
 
     name = "site"
 
-    def __init__(self, config: CrawlConfig, journal: Journal, worker: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        config: CrawlConfig,
+        journal: Journal,
+        worker: int,
+        is_stopped: Callable[[], bool],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.config = config
         self.journal = journal
-        self.in_flight = (config.busy, worker)
+        self._is_stopped = is_stopped
+        self.worker = config.workers[worker]
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> SiteSpider:
         """Make the spider of a worker, and stay when idle."""
         self = super().from_crawler(crawler, *args, **kwargs)
         crawler.signals.connect(self._idle, signal=signals.spider_idle)
-        crawler.signals.connect(self._look_again, signal=signals.spider_opened)
+        crawler.signals.connect(self._count, signal=signals.spider_opened)
         return self
 
     async def start(self) -> AsyncIterator[Request]:
@@ -114,11 +119,16 @@ class SiteSpider(Spider):
         self.journal.page(key, response.url, found)
         yield from requests
 
-    def failed(self, failure: Failure) -> None:
-        """Note a page that is not available."""
+    def failed(self, failure: Failure) -> Iterator[Request]:
+        """Note a page that is not available, or leave it to the next job.
+
+        The job's own folder server dies with the job, which says nothing about the page.
+        """
         request: Request = failure.request  # type: ignore[attr-defined] # set by Scrapy
         if isinstance(failure.value, IgnoreRequest):
             self.journal.refused(self._key(request), request.url, str(failure.value))
+        elif self._is_stopped():
+            yield self._request(request.url).replace(dont_filter=True)
         else:
             self.journal.failed(self._key(request), request.url, failure.getErrorMessage())
 
@@ -126,12 +136,10 @@ class SiteSpider(Spider):
         """Stay: another worker may be about to queue pages."""
         raise DontCloseSpider
 
-    def _look_again(self) -> None:
+    def _count(self) -> None:
         self.journal.count()
-        engine = self.crawler.engine
-        if engine.spider is not None:
-            engine.crawl(wake_up())
-            call_later(_LOOK_AGAIN, self._look_again)
+        if self.crawler.engine.spider is not None:
+            call_later(_COUNT_S, self._count)
 
     def _request(self, url: str) -> Request:
         return Request(url, callback=self.parse, errback=self.failed)

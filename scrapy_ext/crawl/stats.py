@@ -4,7 +4,7 @@ A worker's journal has one JSON line for each event, each in one write. A line i
 soon as the call returns, so a worker that is killed leaves a true record:
 
 - `page`: a page was fetched; the links on it, and which of them this worker had not met before
-- `won`: a link was new to the shared filter and put into the queue by this worker
+- `won`: a link was new to the shared filter and was put into the queue in the same step
 - `refused`: a page was not available (robots.txt, 404, too large)
 - `failed`: a page was not available because of the network
 - `count`: links checked and duplicates filtered by this worker so far
@@ -41,7 +41,7 @@ class Journal:
         self._write("page", key=key.hex(), url=url, found=fresh)
 
     def won(self, key: bytes, url: str) -> None:
-        """Note a link that the filter said is new and that is about to be queued."""
+        """Note a link that the filter said is new and that is queued."""
         self._write("won", key=key.hex(), url=url)
 
     def refused(self, key: bytes, url: str, why: str) -> None:
@@ -68,6 +68,7 @@ class CrawlStats:
         found: Every link seen on a page, and its URL.
         won: Links the filter called new, and how often.
         fetched: Pages, and how often each was fetched.
+        put_back: Pages that a worker had when it died, and how often.
         refused: Pages that are not available, and why.
         failed: Pages the network failed for, and why.
         links: Links checked, for each worker.
@@ -77,6 +78,7 @@ class CrawlStats:
     found: dict[str, str] = field(default_factory=dict)
     won: Counter[str] = field(default_factory=Counter)
     fetched: Counter[str] = field(default_factory=Counter)
+    put_back: Counter[str] = field(default_factory=Counter)
     refused: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     links: dict[int, int] = field(default_factory=dict)
@@ -102,8 +104,9 @@ class CrawlStats:
                 self.duplicates[worker] = event["duplicates"]
 
     def twice(self) -> list[str]:
-        """Return the URLs of pages that were fetched more than once."""
-        return [self.found[key] for key, times in self.fetched.items() if times > 1]
+        """Return the URLs of pages that were fetched more than once, for no death of a worker."""
+        fetched, put_back = self.fetched, self.put_back
+        return [self.found[key] for key in fetched if fetched[key] > 1 + put_back[key]]
 
     def lost(self, queued: Iterable[str]) -> set[str]:
         """Return the links called new that no worker fetched, was refused, or will fetch."""
@@ -183,9 +186,12 @@ class Report:
         failed: URLs the network failed for.
         queued: Pages left in the queue, where the job was stopped early.
         earlier: Links an earlier job of the same name had seen.
+        taken_over: Pages that an earlier job of the same name had left, waiting or in flight.
+        put_back: URLs of pages that workers had when they died; they were queued again.
         filter_bytes: Memory of the filter; None where the server does not say.
         set_bytes: Memory of a Redis set of the same fingerprints, exact.
         failures: A sentence for each thing that went wrong.
+        notes: A sentence for each thing that is no failure and should be known.
     """
 
     title: str
@@ -202,6 +208,8 @@ class Report:
     failed: dict[str, str] = field(default_factory=dict)
     queued: int = 0
     earlier: int = 0
+    taken_over: int = 0
+    put_back: list[str] = field(default_factory=list)
     seconds: float = 0.0
     filter_name: str = ""
     filter_capacity: int = 0
@@ -209,6 +217,7 @@ class Report:
     filter_bytes: int | None = None
     set_bytes: int | None = None
     failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     interrupted: bool = False
 
     @property

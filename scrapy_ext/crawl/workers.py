@@ -8,6 +8,7 @@ when the job is killed. Then the worker finishes the pages it has in flight.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -16,13 +17,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from scrapy.crawler import CrawlerProcess
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
+from scrapy_redis.queue import FifoQueue
 
 from bloomlock import BloomlockError
+from scrapy_ext.crawl.liveness import hold
 from scrapy_ext.crawl.site import TOKEN_HEADER
 from scrapy_ext.crawl.spider import CrawlConfig, SiteSpider
 from scrapy_ext.crawl.stats import Journal
@@ -115,7 +116,7 @@ class Workers:
                 process.kill()
 
     def kill(self) -> None:
-        """End the workers at once."""
+        """End the workers at once; none runs on return."""
         for number, process in enumerate(self._processes):
             if process.poll() is None:
                 self._killed.add(number)
@@ -137,28 +138,20 @@ class Workers:
 
 
 def scrapy_settings(config: CrawlConfig, log: Path) -> dict[str, Any]:
-    """Return the settings of a worker: scrapy-redis's scheduler, bloomlock's filter."""
+    """Return the settings of a worker: our scheduler, in the order in which pages were found."""
     headers = {TOKEN_HEADER: config.token} if config.token else {}
-    client = {
-        "socket_timeout": 5.0,
-        "socket_connect_timeout": 5.0,
-        "retry_on_timeout": False,
-        # A push that is sent twice is a page that is fetched twice.
-        "retry": Retry(NoBackoff(), 0),
-    }
     return {
-        "DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter",
+        "BLOOMLOCK_URL": config.redis,
         "BLOOMLOCK_NAME": config.filter_name.replace("%", "%%"),
         "BLOOMLOCK_CAPACITY": config.capacity,
         "BLOOMLOCK_ERROR_RATE": config.error_rate,
-        "BLOOMLOCK_STRATEGY": config.strategy,
+        # The reactor does not wait for it.
+        "BLOOMLOCK_TIMEOUT": 5.0,
         "SCHEDULER": "scrapy_ext.crawl.frontier.CrawlScheduler",
-        "SCHEDULER_PERSIST": True,
-        "SCHEDULER_QUEUE_CLASS": "scrapy_ext.crawl.frontier.SharedQueue",
+        "SCHEDULER_QUEUE_CLASS": FifoQueue,
         "SCHEDULER_QUEUE_KEY": config.queue.replace("%", "%%"),
+        # Unlike pickle it cannot be executed.
         "SCHEDULER_SERIALIZER": "scrapy_ext.crawl.frontier",
-        "REDIS_URL": config.redis,
-        "REDIS_PARAMS": client,
         "USER_AGENT": f"bloomlock/{version('bloomlock')}",
         "DEFAULT_REQUEST_HEADERS": {"Accept": "text/html,*/*;q=0.5", **headers},
         "ROBOTSTXT_OBEY": config.robots,
@@ -187,11 +180,18 @@ def main(arguments: list[str]) -> int:
     """Run one worker to its end; return its exit status."""
     journal_path = Path(arguments[1])
     config = CrawlConfig.load(Path(arguments[0]))
+    hold(config.workers[int(arguments[2])])
     process = CrawlerProcess(scrapy_settings(config, journal_path.with_suffix(".log")))
     crawler = process.create_crawler(SiteSpider)
     journal = Journal(journal_path)
     errors: list[BaseException] = []
-    crawling = process.crawl(crawler, config=config, journal=journal, worker=int(arguments[2]))
+    crawling = process.crawl(
+        crawler,
+        config=config,
+        journal=journal,
+        worker=int(arguments[2]),
+        is_stopped=_is_stopped,
+    )
 
     def note(failure: Failure) -> None:
         if failure.value is not None:
@@ -222,6 +222,11 @@ def _root(error: BaseException) -> BaseException:
             break
         error = earlier
     return error
+
+
+def _is_stopped() -> bool:
+    """Return whether standard input has ended; nothing is ever written to it."""
+    return bool(select.select([0], [], [], 0)[0])
 
 
 def _await_end(crawler: Crawler, last_pages: float) -> None:

@@ -32,9 +32,9 @@ local function put_back(score, request)
     end
 end
 
--- Put back all that a worker has taken, and forget the worker.
+-- Put back all that a worker has taken, and forget the worker; return the requests.
 local function release(one)
-    local ids, mine = {}, one .. ':'
+    local ids, requests, mine = {}, {}, one .. ':'
     for _, id in ipairs(call('HKEYS', KEYS[2])) do
         if string.sub(id, 1, #mine) == mine then
             ids[#ids + 1] = id
@@ -42,22 +42,23 @@ local function release(one)
     end
     -- What was taken first is put back last, so it is taken first again.
     table.sort(ids, function(a, b) return a > b end)
-    for _, id in ipairs(ids) do
+    for position, id in ipairs(ids) do
         local entry = call('HGET', KEYS[2], id)
         local space = string.find(entry, ' ', 1, true)
-        put_back(string.sub(entry, 1, space - 1), string.sub(entry, space + 1))
+        requests[position] = string.sub(entry, space + 1)
+        put_back(string.sub(entry, 1, space - 1), requests[position])
         call('HDEL', KEYS[2], id)
     end
     call('ZREM', KEYS[3], one)
     call('HDEL', KEYS[4], one)
-    return #ids
+    return requests
 end
 
 -- Put back what workers had whose leases are over; return how many requests.
 local function release_dead()
     local released = 0
     for _, dead in ipairs(call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('(%.0f', now_ms))) do
-        released = released + release(dead)
+        released = released + #release(dead)
     end
     return released
 end

@@ -4,8 +4,9 @@
 -- ARGV: 3 number of the call (0: the worker begins), 4 lease in ms, 5 how many requests to take,
 --       6 how many are pushed; for each of these a letter, a score and the request (empty: it is
 --       not pushed); then the ids of those that are done. Item i of the filter is request i.
---       n: push if the filter does not have it; a: push; r: add and push; s and the fingerprint:
---       add, and push if no start request of this run was the same
+--       n: push if the filter does not have it, and add it; e: the same, but do not add it;
+--       a: push; r: add and push; s and the fingerprint: add, and push if no start request of this
+--       run was the same
 -- Reply: {1 if the worker was not known, length of the queue, number of requests that are taken,
 --       number that dead workers had, "1" or "0" for each pushed or not, then what was taken: id
 --       and entry}
@@ -48,6 +49,9 @@ local function is_wanted(item, mode)
     local letter = string.sub(mode, 1, 1)
     if letter == 'n' then
         return add(item)
+    end
+    if letter == 'e' then
+        return not exists(item)
     end
     if letter == 's' and call('SADD', KEYS[5], string.sub(mode, 2)) == 0 then
         return false

@@ -148,7 +148,7 @@ def test_options_of_servers_where_there_is_none(run, option):
         ("--optimize", "size", "optimize must be 'memory', 'balanced', 'speed' or None"),
         ("--num-hashes", "65", "num_hashes must be a whole number from 1 to 64 or None, not 65"),
         ("--on-full", "burst", "on_full must be 'warn' or 'raise', not 'burst'"),
-        ("--capacity", f"{10**11}", "but 256 shards hold"),
+        ("--capacity", f"{10**13}", "but 4096 shards hold"),
     ],
 )
 def test_parameters_of_a_filter_in_the_process(run, tmp_path, option, value, part):

@@ -173,10 +173,40 @@ def test_filters_are_merged_and_copied():
 
 
 @pytest.mark.parametrize("shape", [{"shards": 2}, {"error_rate": 0.1}, {"layout": "blocked"}])
-def test_only_filters_with_the_same_bits_are_merged(shape):
+@pytest.mark.parametrize("act", ["update", "intersection_update", "__and__", "jaccard"])
+def test_only_filters_with_the_same_bits_are_merged(shape, act):
     made = MemoryBloomFilter(1_000)
     with pytest.raises(ConfigurationError, match="only if num_bits"):
-        made.update(MemoryBloomFilter(1_000, **shape))
+        getattr(made, act)(MemoryBloomFilter(1_000, **shape))
+
+
+@pytest.mark.parametrize("shape", [{}, {"shards": 3}, {"layout": "blocked"}])
+@given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
+def test_what_both_hold_stays(shape, ones, others):
+    first, second = MemoryBloomFilter(1_000, 0.01, **shape), MemoryBloomFilter(1_000, 0.01, **shape)
+    first.update(map(str, ones))
+    second.update(map(str, others))
+    both = first & second
+    assert all(both.exists_many([str(number) for number in ones & others]))
+    for mine, one, other in zip(both.images(), first.images(), second.images(), strict=True):
+        assert np.array_equal(mine, one & other)
+    assert first.jaccard(second) == second.jaccard(first)
+    # The estimate is off by what chance sets in common: few bits in filters this empty.
+    exact = len(ones & others) / len(ones | others) if ones | others else 1.0
+    assert first.jaccard(second) == pytest.approx(exact, abs=0.1)
+    first &= second
+    assert all(map(np.array_equal, first.images(), both.images()))
+    with pytest.raises(TypeError):
+        first &= {"a"}
+
+
+def test_a_full_filter_takes_new_items_after_an_intersection():
+    full, other = (MemoryBloomFilter(1_000, 0.01, on_full="raise") for _ in range(2))
+    with pytest.raises(CapacityError):
+        full.update(map(str, range(3_000)))
+    full &= other
+    assert len(full) == 0
+    assert full.add_many(map(str, range(100))) == [True] * 100
 
 
 def test_memory_does_not_grow_with_the_stream():

@@ -117,7 +117,7 @@ def test_a_user_who_may_not_use_them_is_told_so(client, how):
         ({"key": True}, "key must be None with strategy='native'"),
         ({"key": b"0123456789abcdef"}, "key must be None with strategy='native'"),
         ({"layout": "native"}, "layout must be 'classic' or 'blocked', not 'native'"),
-        ({"capacity": 2**40}, r"capacity is 1099511627776: .* 2\^30 items"),
+        ({"capacity": 2**43}, r"capacity is 8796093022208: .* 2\^30 items"),
         ({"capacity": 2**31, "shards": 1}, r"capacity is 2147483648: .* 2\^30 items"),
     ],
 )

@@ -41,6 +41,8 @@ def test_a_positive_answer_is_asked_for_once(valkey, strategy):
         assert made.exists("there") is True
         assert made.exists("not there") is False
         before = trips(client)
+        kept = ["new", "there", "not there", "other"]
+        assert [made.is_kept(item) for item in kept] == [True, True, False, False]
         for _ in range(3):
             assert made.add("new") is False
             assert made.add("there") is False

@@ -100,6 +100,11 @@ class Spider:
         with os.fdopen(file) as pipe:
             self._outputs[number] = pipe.read()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, or has just ended."""
+        return self._readers[2].is_alive()
+
     def communicate(self, timeout: float) -> tuple[str, str]:
         """Wait for its end; return what it printed, and its log."""
         for reader in self._readers:
@@ -112,7 +117,7 @@ class Spider:
     def end(self) -> None:
         """Kill it if it runs."""
         if self.returncode is None:
-            if self._readers[2].is_alive():
+            if self.is_running:
                 os.kill(self.pid, signal.SIGKILL)
             self.communicate(PATIENCE)
 
@@ -160,7 +165,7 @@ class Crawl:
         return self
 
     def own(self, name: str) -> Any:
-        return self.stats.get(f"dupefilter/bloomlock/{name}", 0)
+        return self.stats.get(f"bloomlock/{name}", 0)
 
 
 @pytest.fixture

@@ -15,13 +15,16 @@ import socket
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import CrawlerProcess
 from scrapy.exceptions import DropItem
+from scrapy.settings import Settings
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.misc import load_object
 from scrapy.utils.request import referer_str
 from twisted.internet.defer import Deferred
 
@@ -45,6 +48,42 @@ class LinkSpider(Spider):
             raise ZeroDivisionError(path)
         for target in response.xpath("//a/@href").getall():
             yield response.follow(target)
+
+
+class ControlSpider(LinkSpider):
+    """Hands on the `meta` of each response, and adds what the argument says for the path."""
+
+    meta = {}  # noqa: RUF012 - Scrapy's way
+
+    def parse(self, response):
+        FETCHED.append(urlsplit(response.url).path)
+        for target in response.xpath("//a/@href").getall():
+            meta = {**response.meta, **self.meta.get(target, {})}
+            yield response.follow(target, meta=meta)
+
+
+class NotingSpider(LinkSpider):
+    """Writes to the file of the setting NOTES which pages it asks for, and whose callbacks ended.
+
+    A note is there before what it says is seen by others, whenever the process is killed.
+    """
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.note_request, signals.request_reached_downloader)
+        return spider
+
+    def note_request(self, request):
+        self.note("asked", request.url)
+
+    def note(self, what, url):
+        with Path(self.settings["NOTES"]).open("ab", buffering=0) as notes:
+            notes.write(f"{what} {urlsplit(url).path}\n".encode())
+
+    def parse(self, response):
+        yield from super().parse(response)
+        self.note("done", response.url)
 
 
 class SiteSpider(LinkSpider):
@@ -241,5 +280,11 @@ def serve(control) -> None:
 if __name__ == "__main__":
     for name in ("scrapy_ext", "scrapy_redis.scheduler", "bloomlock.filters.bloom"):
         importlib.import_module(name)
+    # What each process would import by itself, half of its time.
+    for name in ("EXTENSIONS_BASE", "DOWNLOADER_MIDDLEWARES_BASE", "SPIDER_MIDDLEWARES_BASE"):
+        for path in Settings().get(name):
+            load_object(path)
+    for path in Settings().get("DOWNLOAD_HANDLERS_BASE").values():
+        load_object(path)
     assert "twisted.internet.reactor" not in sys.modules, "each process installs its own"
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import scrapy_redis.scheduler
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.misc import load_object
 
-from scrapy_ext import BloomDupeFilter
+from scrapy_ext import BloomDupeFilter, Scheduler
 from scrapy_ext.middleware import BatchingMiddleware
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 ADDONS = {"scrapy_ext.BloomlockAddon": 500}
 THEIRS = "scrapy.dupefilters.BaseDupeFilter"
 PATH = "scrapy_ext.middleware.BatchingMiddleware"
+
+
+class OwnScheduler(scrapy_redis.scheduler.Scheduler):  # type: ignore[misc]
+    """A project's own kind of the scheduler of scrapy-redis."""
 
 
 class OwnFilter(BloomDupeFilter):
@@ -67,6 +72,36 @@ def test_another_filter_wins_with_a_warning(
     assert middleware_of(found) == {}
     (record,) = [record for record in caplog.records if record.name == "bloomlock.scrapy"]
     assert f"sets DUPEFILTER_CLASS to {THEIRS}, which wins over the add-on" in record.getMessage()
+
+
+class Cluster(Spider):
+    """A spider of a project that uses scrapy-redis."""
+
+    custom_settings = {  # noqa: RUF012 - Scrapy's way
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+    }
+
+
+@pytest.mark.parametrize(
+    ("spider", "settings"),
+    [
+        (Spider, {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}),
+        (Spider, {"SCHEDULER": "scrapy_ext.Scheduler"}),
+        (Cluster, {}),
+    ],
+)
+def test_our_scheduler_takes_the_place_of_that_of_scrapy_redis(
+    spider: type[Spider], settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    found = settings_of(spider, **settings)
+    assert load_object(found["SCHEDULER"]) is Scheduler
+    assert middleware_of(found) == {}
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_scheduler_of_the_project_stays() -> None:
+    assert settings_of(SCHEDULER=OwnScheduler)["SCHEDULER"] is OwnScheduler
 
 
 def test_a_kind_of_our_filter_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:

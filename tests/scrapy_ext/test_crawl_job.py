@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -32,6 +34,7 @@ PAGES = 24
 # The index and every page link to every page twice, to the index, to a page that is not there,
 # and to another site.
 LINKS = 2 * PAGES + 2
+SETTLED = ("page", "refused", "failed")
 COMMAND = "from bloomlock.cli.crawl import crawl_command; crawl_command()"
 
 
@@ -100,11 +103,22 @@ def test_a_named_crawl_is_gone_on_with(folder: Path, valkey: str, r: redis.Redis
     assert first.pages + second.pages == PAGES + 1
     assert second.queued == 0
     assert second.earlier == first.pages
+    assert second.taken_over == first.queued
+    assert second.notes == []
     assert BloomFilter.open("docs", client=r).count() == PAGES + 2
     assert [key for key in r.scan_iter() if b":crawl:" in key] == []
+    third = run(JobOptions(**options))
+    assert third.ok
+    assert third.pages == 0
+    assert third.notes == [
+        "nothing is left of the crawl 'docs': it has met all links it found; --restart begins anew"
+    ]
+    anew = run(JobOptions(**options, restart=True))
+    assert anew.ok
+    assert (anew.pages, anew.taken_over, anew.earlier, anew.notes) == (PAGES + 1, 0, 0, [])
 
 
-def test_a_killed_worker_is_reported_with_the_pages_it_had(
+def test_the_others_do_what_a_killed_worker_had(
     folder: Path,
     valkey: str,
     tmp_path_factory: pytest.TempPathFactory,
@@ -125,14 +139,15 @@ def test_a_killed_worker_is_reported_with_the_pages_it_had(
     killed: list[tuple[int, int]] = []
     options = JobOptions(str(folder), workers=2, url=valkey, delay=0.2, concurrency=4)
     report = run(options, kill_a_busy_one)
-    assert not report.ok
+    assert report.ok
     ((number, pid),) = killed
-    assert report.failures == [f"worker {number} (process {pid}) was killed by signal 9"]
-    # One link may have been added to the filter and not yet written down.
-    assert 1 <= report.lost <= len(report.missed) <= report.lost + 1
-    # The other worker did all the rest.
-    assert report.pages + len(report.missed) + len(report.refused) == PAGES + 2
-    assert report.twice == []
+    dead, put_back = report.notes
+    assert dead == f"worker {number} (process {pid}) was killed by signal 9"
+    assert "in flight when a worker died" in put_back
+    assert 1 <= len(report.put_back) < PAGES
+    assert report.pages == PAGES + 1
+    assert len(report.refused) == 1
+    assert report.twice == report.missed == report.failures == []
 
 
 def test_workers_that_cannot_start_fail_the_job(
@@ -168,6 +183,7 @@ def running(
     options = ["--workers", "2", "--delay", "1", "--concurrency", "1", "--name", "kept"]
     # A job that is killed cannot remove its journals.
     monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("journals")))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     process = subprocess.Popen(command(folder, valkey, *options), stdout=subprocess.PIPE)
     wait_until(lambda: r.llen("bloomlock:crawl:kept:queue") > 0, 120)
     tasks = Path(f"/proc/{process.pid}/task")
@@ -196,10 +212,33 @@ def test_interrupted_it_says_what_there_is(number: signal.Signals, running: Any)
     assert not any(exists(child) for child in children)
 
 
-def test_no_worker_outlives_a_job_that_was_killed(running: Any) -> None:
+def test_a_job_that_was_killed_goes_on(
+    running: Any, folder: Path, valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process, children = running
+    options = JobOptions(str(folder), workers=2, url=valkey, name="kept")
+    with pytest.raises(ConfigurationError, match="workers of a crawl of this name run"):
+        run(replace(options, restart=True))
     process.kill()
     wait_until(lambda: not any(exists(child) for child in children), 120)
+    place = Path(os.environ["TMPDIR"])
+
+    @contextmanager
+    def kept(prefix: str) -> Iterator[str]:
+        place.joinpath(f"{prefix}again").mkdir()
+        yield str(place / f"{prefix}again")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", kept)
+    report = run(options)
+    assert report.ok
+    assert report.pages < PAGES + 1, "what was done before the kill is not done again"
+    assert report.failed == {}
+    assert report.notes == []
+    # The site dies with its job, so all pages that workers had in flight failed then.
+    journals = [path.read_text() for path in place.glob("*/worker-*.journal")]
+    events = [json.loads(line) for journal in journals for line in journal.splitlines()]
+    kinds = {event["url"]: event["kind"] for event in events if event["kind"] in SETTLED}
+    assert sorted(kinds.values()) == ["page"] * (PAGES + 1) + ["refused"]
 
 
 def test_the_server_dies(folder: Path) -> None:
@@ -316,6 +355,7 @@ def test_a_start_page_that_is_not_available(
     ("arguments", "status", "sentence"),
     [
         (["no such folder"], 2, "SOURCE is 'no such folder'"),
+        ([".", "--restart"], 2, "--restart needs --name"),
         ([".", "--workers", "0"], 2, "Invalid value for '--workers'"),
         (["--url", "http://host"], 2, "--url must be a URL that starts with"),
         ([".", "--capacity", "1", "--error-rate", "1e-300"], 2, "error_rate must be"),
@@ -342,10 +382,10 @@ def test_a_worker_that_fails_at_start_says_why(
     broken.joinpath("sitecustomize.py").write_text(
         "import sys\n"
         "if 'scrapy_ext.crawl.workers' in ' '.join(sys.orig_argv):\n"
-        "    from scrapy_redis import connection\n"
+        "    import scrapy_ext.scheduler\n"
         "    def fail(*_):\n"
         "        raise RuntimeError('nothing to connect to')\n"
-        "    connection.from_settings = fail\n"
+        "    scrapy_ext.scheduler.redis_client = fail\n"
     )
     done = crawl(str(folder), "--url", valkey, "--workers", "1", PYTHONPATH=str(broken))
     assert done.returncode == 1

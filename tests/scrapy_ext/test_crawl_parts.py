@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 from scrapy import Request
+from scrapy.utils.test import get_crawler
+from twisted.python.failure import Failure
 
+from scrapy_ext.crawl import liveness
 from scrapy_ext.crawl.frontier import dumps, loads
 from scrapy_ext.crawl.render import module_names, pydoc_site
 from scrapy_ext.crawl.site import TOKEN_HEADER, FolderServer
-from scrapy_ext.crawl.spider import same_site
+from scrapy_ext.crawl.spider import CrawlConfig, SiteSpider, same_site
 from scrapy_ext.crawl.stats import CrawlStats, Journal, JournalReader, tolerated
 
 if TYPE_CHECKING:
@@ -83,6 +89,81 @@ def test_a_request_survives_the_queue() -> None:
     stored = dumps(request.to_dict())
     assert loads(stored.encode())["meta"] == {"depth": 3}
     assert dumps(Request(**loads(stored)).to_dict()) == stored
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_page_that_fails_as_the_job_ends_is_left_to_the_next(
+    tmp_path: Path, is_stopped: bool
+) -> None:
+    config = CrawlConfig(
+        start="http://a/",
+        token="",
+        redis="",
+        filter_name="x",
+        capacity=9,
+        error_rate=0.1,
+        queue="x",
+        workers=["w"],
+        robots=False,
+        concurrency=1,
+        delay=0,
+        throttle=False,
+        timeout=1,
+    )
+    reader, tally = JournalReader([tmp_path / "0"]), CrawlStats()
+    spider = SiteSpider.from_crawler(
+        get_crawler(SiteSpider),
+        config=config,
+        journal=Journal(tmp_path / "0"),
+        worker=0,
+        is_stopped=lambda: is_stopped,
+    )
+    failure = Failure(ConnectionError("gone"))
+    failure.request = Request("http://a/1", meta={"retry_times": 2})
+    again = list(spider.failed(failure))
+    reader.read_into(tally)
+    assert (len(again), len(tally.failed)) == ((1, 0) if is_stopped else (0, 1))
+    for request in again:
+        assert (request.url, request.dont_filter, request.meta) == ("http://a/1", True, {})
+
+
+HOLD = """
+import sys
+from scrapy_ext.crawl.liveness import hold
+hold(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_worker_is_dead_when_its_process_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    one, two = liveness.new_workers(2)
+    assert not liveness.is_dead(one), "of one without a file nothing is known"
+    command = [sys.executable, "-c", HOLD, one]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            assert not liveness.is_dead(one)
+        finally:
+            process.kill()
+    assert liveness.is_dead(one)
+    assert not liveness.is_dead(two)
+    assert not liveness.is_dead(f"elsewhere-{one}")
+    (file,) = tmp_path.rglob("*.alive")
+    liveness.forget_old()
+    assert file.exists()
+    os.utime(file, (0, 0))
+    liveness.forget_old()
+    assert not file.exists()
+    liveness.forget([one, two])
+    # Where there can be no file nothing is known either.
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
+    liveness.hold(two)
+    assert not liveness.is_dead(two)
 
 
 @pytest.mark.thorough

@@ -427,6 +427,30 @@ class Paused(Watched):
         return Held()
 
 
+def test_what_is_not_recorded_is_looked_for(
+    server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard, strict = start(near_cache=0), start(near_cache=0, on_outage="drop")
+    keys = [b"a", b"a", b"b", b"b", b"c", b"c"]
+    verdicts = asyncio.run(guard.check_many(keys, unrecorded={0, 3, 4, 5}))
+    # In the order of the page: only what was recorded before is seen.
+    assert verdicts == [Verdict.NEW] * 3 + [Verdict.SEEN] + [Verdict.NEW] * 2
+    assert recorded(server, b"a", b"b", b"c") == [True, True, False]
+    assert strict.check(b"a", recorded=False) is Verdict.SEEN
+    kill(server, guard)
+    asked = [(b"a", False), (b"d", False), (b"d", False), (b"d", True), (b"d", False)]
+    assert [guard.check(key, recorded=flag) for key, flag in asked] == [
+        Verdict.SEEN,
+        Verdict.ALLOWED,
+        Verdict.ALLOWED,
+        Verdict.ALLOWED,
+        Verdict.SEEN,
+    ]
+    assert strict.check(b"e", recorded=False) is Verdict.DROPPED
+    assert strict.check(b"e", recorded=False, droppable=False) is Verdict.ALLOWED
+    assert strict.check(b"a", recorded=False) is Verdict.SEEN
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_of_two_round_trips_at_once_one_reports_an_item_as_new(
     order: tuple[int, int], server: PrivateServer
@@ -535,6 +559,8 @@ def test_of_the_last_requests_the_oldest_is_forgotten() -> None:
         ("BLOOMLOCK_NEAR_CACHE", -1),
         ("BLOOMLOCK_NEAR_CACHE", "many"),
         ("BLOOMLOCK_NEAR_CACHE", 0.5),
+        ("BLOOMLOCK_AUDIT_SAMPLE", -1),
+        ("BLOOMLOCK_AUDIT_SAMPLE", "all"),
         ("BLOOMLOCK_MAX_STALENESS", 0),
         ("BLOOMLOCK_TIMEOUT", 0),
         ("BLOOMLOCK_ON_OUTAGE", "panic"),

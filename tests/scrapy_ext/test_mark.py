@@ -178,3 +178,43 @@ def test_a_page_is_not_recorded_before_its_links_are_claimed(
     assert killed.process.returncode == -signal.SIGKILL
     let_expire(r)
     assert sorted(crawl(**settings).fetched) == ["/0", "/3", "/4", "/5"]
+
+
+def test_a_job_directory_and_claims_fetch_nothing_twice(
+    r: Any, valkey: str, tmp_path: Any, start_spider: Callable[..., Any], site: Any
+) -> None:
+    pages = 62
+    site.links = lambda page: [2 * page + 1, 2 * page + 2] if 2 * page + 2 <= pages else []
+    settings = {
+        "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
+        "BLOOMLOCK_MARK": "processed",
+        "BLOOMLOCK_RECORD_UNFILTERED": True,
+        "SPIDER_MIDDLEWARES": {},
+        "CONCURRENT_REQUESTS": 2,
+        "JOBDIR": str(tmp_path),
+    }
+    # The job is stopped in order, then killed, which leaves files of its queue half-written.
+    first = start_spider(CLOSESPIDER_PAGECOUNT=8, **settings).finish()
+    assert first.stats["finish_reason"] == "closespider_pagecount"
+    assert claims_of(valkey).open > 0
+    before = len(site.requested)
+    killed = start_spider(**settings)
+    at = before + 8
+    pid = killed.process.pid
+    site.on_request = lambda count: os.kill(pid, signal.SIGKILL) if count == at else None
+    killed.finish()
+    assert killed.process.returncode == -signal.SIGKILL
+    halves = [file for file in tmp_path.glob("requests.queue/**/*") if file.is_file()]
+    assert halves
+    for file in halves:
+        os.truncate(file, file.stat().st_size // 2)
+    let_expire(r)
+    unsure = {"/0", *site.requested[before:]}
+    last = start_spider(**settings).finish()
+    assert last.process.returncode == 0
+    fetched = Counter(site.requested)
+    assert set(fetched) == {f"/{page}" for page in range(pages + 1)}
+    # Twice: what was in flight or not sent yet at the kill. Each start asks for the first page.
+    assert {path for path, times in fetched.items() if times > 1} <= unsure
+    assert all(fetched[path] <= 2 for path in unsure - {"/0"})
+    assert claims_of(valkey).open == 0

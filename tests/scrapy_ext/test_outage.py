@@ -119,6 +119,11 @@ def evict(server: PrivateServer) -> None:
         assert r.delete(f"bloomlock:{{{NAME}}}:bits") == 1
 
 
+def clear(server: PrivateServer) -> None:
+    with BloomFilter.open(NAME, client=server.url) as shared:
+        shared.clear()
+
+
 FAULTS = {
     "restarted empty": (PrivateServer.kill, restart_empty),
     "restarted without the end": (PrivateServer.kill, restart_without_the_end),
@@ -145,3 +150,44 @@ def test_no_page_is_fetched_twice_and_none_is_forgotten(
     assert result.process.returncode == 0
     assert Counter(result.fetched) == {f"/{page}": 1 for page in range(pages)}
     assert recorded == [True] * pages
+
+
+CLAIM_FAULTS = {**FAULTS, "cleared": (clear, clear)}
+
+
+@pytest.mark.parametrize("fault", ["restarted empty", "restarted without the end", "cleared"])
+def test_what_is_claimed_while_the_server_forgets_is_not_lost(
+    fault: str, crawl: Callable[..., Any], site: Any
+) -> None:
+    pages = 40
+    # Each page links to three before it, and is the only one that leads to two others.
+    site.links = lambda page: [
+        *(page // 2, page // 3, page // 4),
+        *(child for child in (2 * page + 1, 2 * page + 2) if child < pages),
+    ]
+    first, then = CLAIM_FAULTS[fault]
+    with PrivateServer(config={"appendonly": "end" in fault}) as server:
+        site.on_request = lambda count: {10: first, 25: then}.get(count, id)(server)
+        result = crawl(
+            ADDONS={"scrapy_ext.BloomlockAddon": 500},
+            SPIDER_MIDDLEWARES={},
+            BLOOMLOCK_URL=server.url,
+            BLOOMLOCK_MARK="processed",
+            BLOOMLOCK_RECORD_UNFILTERED=True,
+            # A claim that the server remembers, although it was done, has to end.
+            BLOOMLOCK_LEASE=5,
+            CONCURRENT_REQUESTS=4,
+        )
+        with BloomFilter.open(NAME, client=server.url) as shared:
+            counts = shared.count_claims()
+            recorded = shared.exists_many(
+                [fingerprint(Request(f"{site.url}/{page}")) for page in range(pages)]
+            )
+    assert result.process.returncode == 0, result.log
+    assert result.stats["finish_reason"] == "finished"
+    fetched = Counter(result.fetched)
+    assert set(fetched) == {f"/{page}" for page in range(pages)}
+    if fault != "cleared":
+        assert set(fetched.values()) == {1}
+        assert recorded == [True] * pages
+    assert counts.open == 0

@@ -14,7 +14,7 @@ from scrapy import Request, Spider
 from scrapy.settings import Settings
 
 from bloomlock import BloomFilter, ConfigurationError
-from scrapy_ext.request_queue import Exchange, Push, RequestQueue
+from scrapy_ext.request_queue import Exchange, Push, RequestQueue, release
 from scrapy_ext.settings import QueueSettings
 
 if TYPE_CHECKING:
@@ -112,6 +112,28 @@ def test_requests_of_a_dead_process_wait_again(server: redis.Redis, queue: Any) 
     late = dead.exchange(Exchange(2, [push_of(dead, 7)], wanted=1))
     assert late.was_unknown
     assert paths(dead, late.got) == ["7"]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_processes_that_are_known_to_be_dead_are_not_waited_for(
+    server: redis.Redis, queue: Any, kind: str
+) -> None:
+    dead, living = [queue(SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{kind}") for _ in range(2)]
+    pushes = [push_of(dead, path, priority=-path) for path in range(6)]
+    had = dead.exchange(Exchange(1, pushes, wanted=3))
+    kept = living.exchange(Exchange(1, wanted=2))
+    names = [dead.worker, "unknown"]
+    order = kind.removesuffix("Queue").lower()
+    released = release(dead.shared, dead.key, order, names)
+    assert sorted(released) == sorted(entry.partition(b" ")[2] for _, entry in had.got)
+    assert release(dead.shared, dead.key, order, names) == []
+    answer = living.exchange(Exchange(2, wanted=9))
+    assert paths(living, answer.got)[:3] == paths(dead, had.got)
+    assert (answer.recovered, answer.taken, len(kept.got)) == (0, 6, 2)
+    # A last step that comes late is of one that the server does not know.
+    late = dead.exchange(Exchange(2, [push_of(dead, 7)], wanted=1))
+    assert late.was_unknown
+    assert len(release(dead.shared, dead.key, order, names)) == 1
 
 
 def test_start_requests_are_pushed_once_in_a_run(server: redis.Redis, queue: Any) -> None:

@@ -27,6 +27,11 @@ PACKAGES = ("asyncio", "email", "json")
 MOST_STARTS = 4
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "scrapy": {"SPIDER_MIDDLEWARES": {"scrapy_ext.middleware.BatchingMiddleware": 10}},
+    "claims": {
+        "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
+        "BLOOMLOCK_MARK": "processed",
+        "BLOOMLOCK_LEASE": 600,
+    },
     "bloomlock": {"SCHEDULER": "scrapy_ext.Scheduler"},
     "scrapy-redis": {
         "SCHEDULER": "scrapy_redis.scheduler.Scheduler",

@@ -138,6 +138,7 @@ async def tasks(client: redis.asyncio.Redis) -> None:
     assert_type(await pages.update(["a"]), None)
     assert_type(await bloomlock.async_list_filters(client="redis://x"), list[str])
     assert_type(await bloomlock.async_delete_filter("x"), bool)
+    assert_type(bloomlock.plan(10**9, 1e-6, items_per_s=1e5).servers, int)
     assert_type(await pages.info(), FilterInfo)
     async with pages as same:
         assert_type(same, AsyncBloomFilter)

@@ -21,14 +21,14 @@ hashers = st.builds(
     Hasher,
     st.one_of(st.integers(8192, MAX_SHARD_BITS), st.just(MAX_SHARD_BITS), st.just(2**31)),
     st.integers(1, 64),
-    st.integers(1, 256),
+    st.integers(1, 4096),
 )
 seeded_hashers = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=64, unique=True).flatmap(
     lambda seeds: st.builds(
         Hasher,
         st.integers(8192, MAX_SHARD_BITS),
         st.just(len(seeds)),
-        st.integers(1, 256),
+        st.integers(1, 4096),
         st.just(tuple(seeds)),
     )
 )

@@ -81,11 +81,12 @@ def test_a_filter_takes_shards_of_a_few_mebibytes_by_itself(layout, exponent):
     assert given_number.describe().size == least
 
 
-def test_the_largest_filter_has_2_to_the_40_bits():
-    size = size_for(37_000_000_000, 1e-6, num_hashes=16)
+def test_the_largest_filter_has_2_to_the_44_bits():
+    size = size_for(600_000_000_000, 1e-6, num_hashes=16)
     assert size.shards <= MAX_SHARDS
-    with pytest.raises(ConfigurationError, match=r"needs about 2\^41\.\d bits"):
-        size_for(100_000_000_000, 1e-6, num_hashes=16)
+    assert size.num_bits > 0.99 * 2**44
+    with pytest.raises(ConfigurationError, match=r"needs about 2\^45\.\d bits"):
+        size_for(1_600_000_000_000, 1e-6, num_hashes=16)
 
 
 def test_too_few_shards_are_refused():

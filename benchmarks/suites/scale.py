@@ -1,0 +1,40 @@
+"""One filter over more and more shards of one server: what an item costs then.
+
+Items go by the route `items`: a batch is one command for each shard that it meets, all in one round
+trip. An item that comes alone meets one shard, however many there are. The more shards, the fewer
+items share a command: of 4,096 shards 1,000 items meet 885, and 10,000 items 3,740.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks import contenders as c
+from benchmarks.engine import Case, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.options import Options
+
+ABOUT = "one filter over 1 to 4,096 shards"
+SHARDS = (1, 16, 256, 1024, 4096)
+ENTRIES = (
+    *(
+        c.ours(f"items-shards-{n}", f"atomic, items, {n} shards", shards=n, route="items")
+        for n in SHARDS
+    ),
+    c.SADD_COUNT,
+    c.PING.only(*c.SINGLE),
+)
+BATCHES = (1000, 10_000)
+
+
+def stages(options: Options) -> Iterator[Stage]:
+    """Say what is measured."""
+    batches = (
+        Case("add_many", options.offered(2 * batch, batch), batch=batch) for batch in BATCHES
+    )
+    cases = (Case("add", options.offered(250)), *batches)
+    fill = options.items or (50_000 if options.quick else 250_000)
+    yield Stage(ENTRIES, cases, options.slices(9, 3), error_rate=options.error_rates[0], fill=fill)

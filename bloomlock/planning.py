@@ -1,0 +1,186 @@
+"""What a filter of a given size takes: memory, shards, servers, the servers' time. Pure.
+
+Size and shards follow from the formulas that filters are made by. The servers' time follows from
+constants that were measured on one server on the same machine (docs/benchmarks.md: the suites
+`single`, `batch`, `sizes` and `scale`). It grows with the hash functions, and hardly with the size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Literal
+
+from .descriptor import Wanted
+from .errors import ConfigurationError
+from .sizing import BLOCKED, CLASSIC, HEADER_BITS
+
+if TYPE_CHECKING:
+    from .sizing import Optimize
+
+CALL_S = 6.5e-6
+"""Of the server for one command, whatever it does: as much as for PING."""
+
+BIT_S = {CLASSIC: 0.33e-6, BLOCKED: 0.27e-6}
+"""Of the server for one bit of an item that comes alone."""
+
+BATCH_BIT_S = {CLASSIC: 0.32e-6, BLOCKED: 0.19e-6}
+"""Of the server for one bit of an item in a batch."""
+
+COMMAND_S = 2.1e-6
+"""Of the server for one command of a batch: there is one for each shard that the batch meets."""
+
+BATCH = 1000
+"""Items of a batch, where nothing else is said."""
+
+LARGE_BITS = 2**30
+"""Bits of a filter that no processor's cache holds."""
+
+LARGE = 1.25
+"""How many times as long one bit of such a filter takes: it comes from memory."""
+
+USED = 0.6
+"""Share of a server's time that a plan uses; beyond it waiting grows faster than work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a filter takes.
+
+    Attributes:
+        capacity: Distinct items it holds at `error_rate`.
+        error_rate: False-positive rate when it is full.
+        layout: "classic" or "blocked".
+        num_hashes: Bits of an item, k.
+        num_bits: Bits of all shards.
+        bits_per_item: Bits of memory for each item of the capacity.
+        memory_bytes: Bytes of all shards' strings.
+        shards: Redis strings.
+        shard_bytes: Bytes of one.
+        single_server_s: Seconds of a server for an item that comes alone.
+        batch_server_s: The same for an item in a batch of `batch_size`.
+        servers_for_memory: Servers that hold the shards; None if their memory was not given.
+        servers_for_rate: Servers that answer the rate in batches; None if no rate was given.
+    """
+
+    capacity: int
+    error_rate: float
+    layout: str
+    num_hashes: int
+    num_bits: int
+    bits_per_item: float
+    memory_bytes: int
+    shards: int
+    shard_bytes: int
+    single_server_s: float
+    batch_server_s: float
+    servers_for_memory: int | None
+    servers_for_rate: int | None
+
+    @property
+    def servers(self) -> int:
+        """Servers (masters of a cluster) that are enough for what was given."""
+        return max(1, self.servers_for_memory or 1, self.servers_for_rate or 1)
+
+
+def plan(
+    capacity: int,
+    error_rate: float,
+    *,
+    layout: Literal["classic", "blocked"] = "classic",
+    optimize: Optimize | None = None,
+    num_hashes: int | None = None,
+    shards: int | None = None,
+    server_bytes: float | None = None,
+    items_per_s: float | None = None,
+    batch_size: int = BATCH,
+) -> Plan:
+    """Return what a filter takes, before there is any.
+
+    Args:
+        capacity: Distinct items, n.
+        error_rate: False-positive rate when it is full, p.
+        layout: As of BloomFilter.
+        optimize: As of BloomFilter.
+        num_hashes: As of BloomFilter.
+        shards: As of BloomFilter.
+        server_bytes: Memory of one server for this filter. A server that saves itself by a fork
+            needs more beside it, up to as much again.
+        items_per_s: Items that are added or looked up in a second, in batches, at most 60 % of a
+            server's time for them.
+        batch_size: Items of these batches, b. A batch meets m (1 - (1 - 1/m)^b) of m shards.
+
+    Raises:
+        ConfigurationError: If a parameter is not usable, no filter is so large, one shard does not
+            fit on a server, or the servers are more than the shards.
+
+    >>> made = plan(41_000_000_000, 1e-6, server_bytes=64 * 2**30, items_per_s=111_200)
+    >>> made.num_hashes, made.shards, made.servers_for_memory, made.servers_for_rate
+    (7, 4096, 4, 1)
+    >>> f"{made.bits_per_item:.1f} bits an item, {made.memory_bytes / 2**30:.0f} GiB"
+    '46.8 bits an item, 224 GiB'
+    """
+    for name, value in {"server_bytes": server_bytes, "items_per_s": items_per_s}.items():
+        if value is not None and not (_is_a(Real, value) and 0 < value < math.inf):
+            raise ConfigurationError(
+                f"{name} must be a number greater than 0 or None, not {value!r:.80}"
+            )
+    if not (_is_a(int, batch_size) and batch_size > 0):
+        raise ConfigurationError(
+            f"batch_size must be a whole number from 1 on, not {batch_size!r:.80}"
+        )
+    wanted = Wanted.check(
+        capacity, error_rate, None, shards, layout, num_hashes=num_hashes, optimize=optimize
+    )
+    size = wanted.describe().size
+    shard_bytes = -(-(HEADER_BITS + size.shard_bits) // 8)
+    weighed = size.num_hashes * (LARGE if size.num_bits > LARGE_BITS else 1.0)
+    commands = _expected_shards(size.shards, batch_size)
+    batch_server_s = weighed * BATCH_BIT_S[layout] + commands / batch_size * COMMAND_S
+    for_memory = for_rate = None
+    if server_bytes is not None:
+        on_one = int(server_bytes // shard_bytes)
+        if not on_one:
+            raise ConfigurationError(
+                f"server_bytes must be at least {shard_bytes}, the bytes of one shard, "
+                f"not {server_bytes!r}"
+            )
+        for_memory = -(-size.shards // on_one)
+    if items_per_s is not None:
+        for_rate = max(1, math.ceil(items_per_s * batch_server_s / USED))
+        if for_rate > size.shards:
+            raise ConfigurationError(
+                f"items_per_s is {items_per_s:g}: {for_rate} servers would share the work, and the "
+                f"filter has {size.shards} shards; give shards={for_rate} or more"
+            )
+    return Plan(
+        capacity=wanted.capacity,
+        error_rate=wanted.error_rate,
+        layout=layout,
+        num_hashes=size.num_hashes,
+        num_bits=size.num_bits,
+        bits_per_item=size.num_bits / wanted.capacity,
+        memory_bytes=shard_bytes * size.shards,
+        shards=size.shards,
+        shard_bytes=shard_bytes,
+        single_server_s=CALL_S + weighed * BIT_S[layout],
+        batch_server_s=batch_server_s,
+        servers_for_memory=for_memory,
+        servers_for_rate=for_rate,
+    )
+
+
+def _is_a(kind: type, value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _expected_shards(shards: int, items: int) -> float:
+    """Return how many shards some items lie in, in the mean.
+
+    >>> round(_expected_shards(4096, 1000)), _expected_shards(1, 1000)
+    (887, 1.0)
+    """
+    if shards == 1:
+        return 1.0
+    return -shards * math.expm1(items * math.log1p(-1 / shards))

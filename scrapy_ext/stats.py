@@ -1,0 +1,128 @@
+"""The stats of a crawl about its filter: what asking it costs, and how full it is."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro
+
+from scrapy_ext.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.utils.asyncio import CallLaterResult
+
+    from bloomlock import BloomFilter, FilterInfo
+    from scrapy_ext.answers import RoundTrip
+
+logger = logging.getLogger("bloomlock.scrapy")
+
+FIRST_LOOK_S, LONGEST_PAUSE_S = 10.0, 60.0
+"""When the fill is looked at; each pause is twice as long as the one before. The server reads the
+whole filter for it."""
+
+
+class FilterStats:
+    """Counts under `bloomlock/`, and warns once when the rate of the filter is above the asked one.
+
+    Args:
+        crawler: Whose stats they are.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._has_warned = False
+        self._is_watching = False
+        self._timer: CallLaterResult | None = None
+        self._pause_s = FIRST_LOOK_S
+        self._waited_s = 0.0
+
+    def count(self, what: str, by: int = 1) -> None:
+        """Count what happened."""
+        if self._crawler.stats is not None:
+            self._crawler.stats.inc_value(f"bloomlock/{what}", by)
+
+    def note_trip(self, trip: RoundTrip, is_awaited: bool) -> None:
+        """Count what a check cost. `is_awaited`: the reactor went on meanwhile."""
+        if trip.hits:
+            self.count("cache_hits", trip.hits)
+        if trip.hits == len(trip.keys):
+            return
+        self.count("trips")
+        if is_awaited:
+            self.count("batches")
+        else:
+            self.count("waits")
+            self._waited_s += trip.cost
+            self._set(wait_seconds=self._waited_s)
+
+    def watch(self, shared: BloomFilter) -> None:
+        """Look at the filter now and then, until `stop`."""
+        self._is_watching = True
+        self._timer = call_later(self._pause_s, lambda: deferred_from_coro(self._watch(shared)))
+
+    def stop(self) -> None:
+        """Look no more; what is on its way is not noted."""
+        self._is_watching = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _watch(self, shared: BloomFilter) -> None:
+        self._timer = None
+        info = await run_in_thread(partial(_info_of, shared))
+        if not self._is_watching:
+            return
+        if info is not None:
+            self.note(info)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self.watch(shared)
+
+    async def look(self, shared: BloomFilter) -> None:
+        """Note the state of the filter, if the server says it. Never raises.
+
+        Cost: some round trips in a thread; the server reads the whole filter.
+        """
+        info = await run_in_thread(partial(_info_of, shared))
+        if info is not None:
+            self.note(info)
+
+    def note(self, info: FilterInfo) -> None:
+        """Put the state of the filter into the stats; warn if its rate passes the asked one."""
+        self._set(
+            estimated_count=info.estimated_count,
+            capacity_used=info.estimated_count / info.capacity,
+            fill_ratio=info.fill_ratio,
+            current_error_rate=info.current_error_rate,
+            memory_bytes=info.memory_bytes,
+        )
+        if info.current_error_rate > info.error_rate and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "The filter %r takes a new request for a seen one at a rate of %.2g, more than the "
+                "%.2g that was asked for: it holds about %s requests and is made for %s. What it "
+                "takes for seen is not fetched; a filter of another BLOOMLOCK_NAME may have a "
+                "larger BLOOMLOCK_CAPACITY.",
+                info.name,
+                info.current_error_rate,
+                info.error_rate,
+                f"{info.estimated_count:,}",
+                f"{info.capacity:,}",
+            )
+
+    def _set(self, **values: float) -> None:
+        if self._crawler.stats is not None:
+            for name, value in values.items():
+                self._crawler.stats.set_value(f"bloomlock/{name}", value)
+
+
+def _info_of(shared: BloomFilter) -> FilterInfo | None:
+    try:
+        return shared.info()
+    # What becomes of the checks while the server is away is said by them.
+    except Exception as error:  # noqa: BLE001
+        logger.debug("Looking at the filter %r failed: %s", shared.name, error)
+        return None

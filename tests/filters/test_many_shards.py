@@ -1,0 +1,56 @@
+"""Filters of thousands of shards: every item has its place, and every shard is looked after."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from bloomlock import BloomFilter, FilterLostError
+from bloomlock.descriptor import Wanted
+from bloomlock.hashing import encode_item
+
+ITEMS = [f"https://example.org/{number}" for number in range(4000)]
+
+
+@pytest.mark.parametrize("layout", ["classic", "blocked"])
+@pytest.mark.parametrize("capacity", [41 * 10**9, 3 * 10**11])
+def test_items_spread_over_a_filter_of_billions(capacity, layout):
+    """The addressing at the size of the web, of which nothing is allocated."""
+    if layout == "blocked":
+        capacity //= 2
+    size = Wanted.check(capacity, 1e-6, layout=layout).describe().size
+    hasher = Wanted.check(capacity, 1e-6, layout=layout).describe().hasher()
+    items = [encode_item(str(number)) for number in range(200_000)]
+    shards, offsets = hasher.place(hasher.digests(items))
+    assert size.shards == 4096
+    counts = np.bincount(shards.astype(np.intp), minlength=size.shards)
+    # Chi-square of 4095 degrees of freedom: mean 4095, deviation 90.
+    expected = len(items) / size.shards
+    assert ((counts - expected) ** 2 / expected).sum() < 4095 + 6 * 90
+    assert offsets.max() < size.shard_bits + 64
+    # 1.4 million places of which any lies in the last thousandth of a shard.
+    assert offsets.max() > 0.999 * size.shard_bits
+    for index in random.sample(range(len(items)), 100):
+        assert hasher.locate(items[index]) == (shards[index], offsets[index].tolist())
+
+
+def test_a_thousand_shards_answer_like_one(r):
+    made = BloomFilter("x", 10_000, client=r, shards=1100)
+    assert made.add_many(ITEMS[:2000]) == [True] * 2000
+    other = BloomFilter("x", 10_000, client=r)
+    assert other.info().shards == 1100
+    assert other.add_many(ITEMS) == [False] * 2000 + [True] * 2000
+    assert all(made.exists_many(ITEMS))
+    assert made.add(ITEMS[0]) is False
+    assert made.add("another") is True
+    made.update(ITEMS, route="bitmap")
+    assert abs(made.count() - 4001) < 100
+    other.clear()
+    with pytest.raises(FilterLostError):
+        made.add("another")
+    made.reattach()
+    assert not any(made.exists_many(ITEMS))
+    assert made.delete()
+    assert r.dbsize() == 0
