@@ -8,7 +8,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
 import redis
-from servers import wait_until
 
 from bloomlock.keys import LockKeys
 from lock_chaos import history
@@ -94,21 +93,19 @@ class Chaos:
     def alive(self) -> list[Hand]:
         return [hand for hand in self.hands if not hand.gone]
 
-    def stop_one(self, state: str) -> Hand:
-        """Stop any worker that is in this state, and return it, stopped."""
-
-        def found() -> Hand | None:
+    def stop_one(self, state: str) -> Hand | None:
+        """Stop any worker that is in this state and return it; None if all have done all first."""
+        deadline = time.monotonic() + DISTURBED
+        while self.busy():
             for hand in self.random.sample(self.alive(), len(self.alive())):
                 if hand.state == state:
                     hand.stop()
                     if hand.state == state:
                         return hand
                     hand.go_on()
-            return None
-
-        stopped = wait_until(found, what=f"a worker that has {state}")
-        assert isinstance(stopped, Hand)
-        return stopped
+            assert time.monotonic() < deadline, f"no worker is {state} in {DISTURBED:.0f} s"
+            time.sleep(0.002)
+        return None
 
     def outlast(self, hand: Hand) -> None:
         """Wait until a stopped holder's lease is over by all it knew, and by a renewal more."""
