@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,13 @@ QUICK = (
 """What `-m quick` runs: the pure parts, and something of each area on a real server."""
 SLOW = ("long", "measures", "thorough")
 """Markers of tests in these files that it leaves out."""
+
+# A shell ignores SIGINT for what it starts in the background, and commands inherit that.
+for interrupt in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(interrupt) is signal.SIG_IGN:
+        signal.signal(interrupt, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test asserts a time, these neither.
 hypothesis.settings.register_profile("no deadline", deadline=None)
