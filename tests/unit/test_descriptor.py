@@ -21,7 +21,7 @@ from bloomlock.descriptor import (
     is_header,
 )
 from bloomlock.keys import FilterKeys, escape, meta_pattern, name_of, unescape
-from bloomlock.sizing import bits_needed
+from bloomlock.sizing import MAX_SHARD_BITS, MAX_SHARDS, bits_needed
 from bloomlock.strategies.base import header_from_bytes
 
 seeds = st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9, unique=True)
@@ -165,7 +165,8 @@ def test_any_parameters_are_described_or_refused(capacity, error_rate, given_see
     for layout in ("classic", "blocked"):
         with contextlib.suppress(ConfigurationError):
             described = Wanted.check(capacity, error_rate, given_seeds, shards, layout).describe()
-            assert described.size.num_bits < 2**40
+            assert described.size.shard_bits <= MAX_SHARD_BITS
+            assert described.size.shards <= MAX_SHARDS
 
 
 def test_a_missing_field_is_refused():
