@@ -73,7 +73,8 @@ _HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 READY = "ready"
 CREATING = "creating"
 COPYING = "copying"
-STATES = (READY, CREATING, COPYING)
+REPLACING = "replacing"
+STATES = (READY, CREATING, COPYING, REPLACING)
 CLEARED = "cleared"
 KEY = "key"
 
@@ -134,7 +135,8 @@ class Descriptor:
         layout: Where the bits of an item may lie: "classic", anywhere in its shard, "blocked", in
             one block of 64 bytes, or "native", where the server puts them (BF.*).
         generation: Changes whenever the filter is cleared or replaced; never 0.
-        state: "ready"; "creating" while shards are initialised; "copying" while a copy fills.
+        state: "ready"; "creating" while shards are initialised; "copying" while a copy fills;
+            "replacing" while prepared shards take the places of those of the last generation.
         cleared: Whether the generation began with a clear. False: no filter was there, or it had
             lost something.
         key: What the offsets depend on; None: on the item alone.

@@ -211,6 +211,20 @@ class FreeMemory(NamedTuple):
     key: str
 
 
+class Elsewhere(NamedTuple):
+    """Carry out a core over the client of another object; see `elsewhere`.
+
+    Answered by its result and None, or by None and the exception that it raised.
+
+    Attributes:
+        run: Carries out a core there; what it returns is awaited by a runtime of asyncio.
+        core: What is carried out.
+    """
+
+    run: Callable[[Generator[Any, Any, Any]], Any]
+    core: Generator[Any, Any, Any]
+
+
 class EnterContext(NamedTuple):
     """Enter a context manager, and leave it when the core ends if it did not do so itself.
 
@@ -235,6 +249,7 @@ Effect: TypeAlias = (
     | Behind
     | FanOut
     | FreeMemory
+    | Elsewhere
     | EnterContext
     | ExitContext
 )
@@ -466,6 +481,15 @@ def ask(key: str, *commands: bytes) -> Core[Replies]:
         return check((yield from deliver(Request(key, commands), repeatable=True)))
     except ConnectionLost as lost:
         raise lost.cause from None
+
+
+def elsewhere(run: Callable[[Core[T]], Any], core: Core[T]) -> Core[T]:
+    """Carry out a core over the client of another object, and return its result or raise."""
+    result, error = yield Elsewhere(run, core)
+    if error is not None:
+        raise error
+    answer: T = result
+    return answer
 
 
 def check(replies: Replies) -> Replies:

@@ -10,14 +10,24 @@ from bloomlock.locks.watchdog import watchdog_of_loop
 from bloomlock.runtime.clients import async_client, close_async_client
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
-from . import answers, claims, failed, inspection, lifecycle, open_claims, scripted, transfer
-from .base import FilterBase
+from . import (
+    algebra,
+    answers,
+    claims,
+    failed,
+    inspection,
+    lifecycle,
+    open_claims,
+    scripted,
+    transfer,
+)
 from .claim import AsyncClaim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
 from .coalescing import Coalescer
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
 from .state import FilterState
+from .whole import AsyncWholeFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable, Sequence
@@ -44,7 +54,7 @@ ITEMS_PER_CHUNK = 2**14
 """Items of a batch are hashed and placed on the loop; this number takes some milliseconds."""
 
 
-class AsyncBloomFilter(FilterBase):
+class AsyncBloomFilter(AsyncWholeFilter):
     """BloomFilter for asyncio: the same parameters, the same methods, awaited.
 
     The filter is created or attached to at the first use, or by `await`ing the object itself.
@@ -179,11 +189,16 @@ class AsyncBloomFilter(FilterBase):
         return await self._run(answers.exists_many(self._state, items, route))
 
     async def update(
-        self, items: Iterable[str | bytes] | MemoryBloomFilter, *, route: Route = "auto"
+        self,
+        items: Iterable[str | bytes] | MemoryBloomFilter | AsyncBloomFilter,
+        *,
+        route: Route = "auto",
     ) -> None:
         """Add many items without asking which are new. See BloomFilter.update."""
         if isinstance(items, MemoryBloomFilter):
             await self._run(transfer.merge(self._state, items))
+        elif isinstance(items, AsyncBloomFilter):
+            await self._run(algebra.update(self._state, self._other(items)))
         else:
             await self._run(answers.update(self._state, items, route))
 
@@ -299,14 +314,6 @@ class AsyncBloomFilter(FilterBase):
             return await self._run(lifecycle.delete(self._state.keys))
         finally:
             self._state.forget()
-
-    async def copy(self, name: str) -> Self:
-        """Copy the filter to a new name and return the copy. See BloomFilter.copy."""
-        keys = FilterKeys(name, self._state.keys.prefix)
-        await self._run(transfer.copy(self._state, keys))
-        made = type(self).__new__(type(self))
-        made._start(self._state.sibling(keys), self._client)  # noqa: SLF001 - our own class
-        return await made
 
     async def reattach(self) -> None:
         """Go on with the filter as it is on the server now. See BloomFilter.reattach."""

@@ -9,13 +9,23 @@ from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.threads import threads_for
 
-from . import answers, claims, failed, inspection, lifecycle, open_claims, scripted, transfer
-from .base import FilterBase
+from . import (
+    algebra,
+    answers,
+    claims,
+    failed,
+    inspection,
+    lifecycle,
+    open_claims,
+    scripted,
+    transfer,
+)
 from .claim import Claim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
 from .state import FilterState
+from .whole import WholeFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +46,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item", bound=str | bytes)
 
 
-class BloomFilter(FilterBase):
+class BloomFilter(WholeFilter):
     """A Bloom filter in Redis, shared by every process that uses its name.
 
     Creates the filter, or attaches to it and checks that it has the same parameters; two
@@ -277,13 +287,17 @@ class BloomFilter(FilterBase):
         return self._run(answers.exists_many(self._state, items, route))
 
     def update(
-        self, items: Iterable[str | bytes] | MemoryBloomFilter, *, route: Route = "auto"
+        self,
+        items: Iterable[str | bytes] | MemoryBloomFilter | BloomFilter,
+        *,
+        route: Route = "auto",
     ) -> None:
         """Add many items without asking which of them are new.
 
         Args:
             items: As for `add_many`; or a MemoryBloomFilter of the same parameters, whose bits are
-                merged as by route "bitmap", however full this filter is.
+                merged as by route "bitmap", however full this filter is; or a BloomFilter, as
+                `union_update` does.
             route: As for `add_many`; a bitmap is sent and none comes back, in parts of 2 MiB where
                 it is large.
 
@@ -300,6 +314,8 @@ class BloomFilter(FilterBase):
         """
         if isinstance(items, MemoryBloomFilter):
             self._run(transfer.merge(self._state, items))
+        elif isinstance(items, BloomFilter):
+            self._run(algebra.update(self._state, self._other(items)))
         else:
             self._run(answers.update(self._state, items, route))
 
@@ -573,22 +589,6 @@ class BloomFilter(FilterBase):
             return self._run(lifecycle.delete(self._state.keys))
         finally:
             self._state.forget()
-
-    def copy(self, name: str) -> Self:
-        """Copy the filter to a new name and return the copy, opened with the same client.
-
-        What was added before the copy began is in it; what is added meanwhile may be.
-
-        Raises:
-            ConfigurationError: If the name is taken, or the server has not the memory.
-
-        Cost: the bitmap travels through this client, 1 MiB in one round trip each way.
-        """
-        keys = FilterKeys(name, self._state.keys.prefix)
-        self._run(transfer.copy(self._state, keys))
-        made = type(self).__new__(type(self))
-        made._start(self._state.sibling(keys), self._client)  # noqa: SLF001 - our own class
-        return made
 
     def reattach(self) -> None:
         """Go on with the filter as it is on the server now; creates it if it is missing.

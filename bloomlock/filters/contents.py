@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -21,6 +22,8 @@ from bloomlock.parallel import in_parallel
 from bloomlock.sizing import HEADER_BITS, shard_capacity
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.native import is_no_key
+
+from . import combining
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,6 +159,17 @@ class Bitmap(Contents):
     ) -> Core[bool]:
         """See Contents.copy."""
         size = self.string_bytes(target)
+        copied = combining.Target(prepared, target.header)
+        for piece in chain.from_iterable(combining.pieces(1, size, travels=False)):
+            done = yield from combining.combine(copied, "OR", (source,), piece)
+            if done is None:
+                return (yield from self._copy_through_client(source, prepared, size))
+            if done != combining.DONE:
+                return False
+        return True
+
+    def _copy_through_client(self, source: Shard, prepared: str, size: int) -> Core[bool]:
+        """Copy a shard where the server runs no scripts, or the keys lie in different slots."""
         for start in range(HEADER_BYTES, size, COPIED_BYTES_PER_TRIP):
             end = min(start + COPIED_BYTES_PER_TRIP, size) - 1
             chunk, header = yield from ask(

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor, Wanted
+from bloomlock.descriptor import (
+    COPYING,
+    HEADER_BYTES,
+    READY,
+    REPLACING,
+    Descriptor,
+    Wanted,
+    generation_of,
+)
 from bloomlock.effects import (
     RETRY_PAUSES,
     UNWATCH,
@@ -39,10 +47,11 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 from bloomlock.hashing import key_difference
-from bloomlock.keys import ClaimKeys, copy_key, stripe_fence
+from bloomlock.keys import ClaimKeys, copy_key, replacement_key, stripe_fence
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
 
+from . import replacement
 from .contents import SERVERS_OWN
 from .storage import (
     Changed,
@@ -98,7 +107,8 @@ def attach(
             _refuse_other(keys, wanted, key, found.descriptor)
         gone = _what_is_gone(found, broken)
         if gone is None and found.descriptor is not None:
-            refuse_wrong_length(keys, 0, found.length, found.descriptor)
+            if found.descriptor.state != REPLACING:
+                refuse_wrong_length(keys, 0, found.length, found.descriptor)
             return None
         if gone is not None and not (recreate and (wanted or found.descriptor)):
             raise FilterLostError(
@@ -145,6 +155,8 @@ def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) ->
                     replaces = found.descriptor is not None or found.header != 0
                     yield from check_room(keys, planned, replaces=replaces)
                 current = yield from _write_watched(keys, decide, broken)
+            if current is not None and current.state == REPLACING:
+                return (yield from replacement.finish(keys, current))
             if current is not None:
                 return (yield from complete(keys, current))
         except Changed as change:
@@ -173,7 +185,9 @@ def _what_is_gone(found: Found, broken: set[int]) -> str | None:
         return "its descriptor" if found.header else None
     if found.descriptor.generation in broken:
         return "one of its shards"
-    if found.descriptor.state == COPYING or found.header == found.descriptor.header:
+    if found.descriptor.state in (COPYING, REPLACING):
+        return None
+    if found.header == found.descriptor.header:
         return None
     return "its bitmap"
 
@@ -233,6 +247,8 @@ def delete(keys: FilterKeys) -> Core[bool]:
 def _unlink_shard(keys: FilterKeys, shard: int, remains: Remains) -> Core[None]:
     key = keys.bits(shard)
     gone = [*ClaimKeys.of(key), stripe_fence(key), copy_key(key), *([] if shard else [keys.meta])]
+    if remains.header:
+        gone.append(replacement_key(key, generation_of(remains.header)))
     if remains.are_native:
         gone += SERVERS_OWN.keys(key, remains.header)
         yield from repeated(partial(unlink_with_contents, keys, shard, gone))

@@ -297,15 +297,28 @@ def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]
             raise
         if done is not None:
             return done
-        if not (yield from _may_follow(state, view)):
-            break
-        view = yield from state.attach()
+        view = yield from follow(state, view)
+    raise _lost(state, view)
+
+
+def follow(state: FilterState, view: View) -> Core[View]:
+    """Return the view of the generation that came after that of a view, if it may be followed.
+
+    Raises:
+        FilterLostError: If it may not, with `on_lost="raise"`.
+    """
+    if not (yield from _may_follow(state, view)):
+        raise _lost(state, view)
+    return (yield from state.attach())
+
+
+def _lost(state: FilterState, view: View) -> FilterLostError:
     why = (
         f"filter {state.keys.name!r} was cleared, replaced or lost since this object attached "
         "to it; call reattach() to go on with what is there now"
     )
     state.lose(view, why)
-    raise FilterLostError(why)
+    return FilterLostError(why)
 
 
 def _may_follow(state: FilterState, view: View) -> Core[bool]:

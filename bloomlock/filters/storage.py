@@ -363,7 +363,7 @@ def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
         # In this order: a shard is emptied only if it still has the header that it had before the
         # descriptor said so, and headers never return. A helper that sleeps in between empties no
         # shard that is in use since.
-        _refuse_change((yield from look(keys)), descriptor)
+        refuse_change((yield from look(keys)), descriptor)
         started = [
             _initialise(keys, shard, descriptor, before)
             for shard, (before, _) in zip(shards, found, strict=True)
@@ -391,13 +391,14 @@ def mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
     Raises:
         Changed: If another client replaced it meanwhile.
     """
-    _refuse_change((yield from look_and_watch(keys)), descriptor)
+    refuse_change((yield from look_and_watch(keys)), descriptor)
     ready = encode_command("HSET", keys.meta, "state", READY)
     if not executed((yield Request(keys.meta, [MULTI, ready, EXEC]))):
         raise Changed
 
 
-def _refuse_change(found: Found, descriptor: Descriptor) -> None:
+def refuse_change(found: Found, descriptor: Descriptor) -> None:
+    """Raise Changed if what was found is not that generation, in that state."""
     current = found.descriptor
     known = (descriptor.generation, descriptor.state)
     if current is None or (current.generation, current.state) != known:

@@ -50,6 +50,8 @@ from .storage import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from bloomlock.keys import FilterKeys
@@ -120,18 +122,48 @@ def _fetch_shard(shard: Shard) -> Core[Bytes | None]:
     return image
 
 
-def copy(state: FilterState, keys: FilterKeys) -> Core[None]:
+def copy(
+    state: FilterState, keys: FilterKeys, progress: Callable[[int, int], None] | None = None
+) -> Core[None]:
     """Copy the filter to new keys; a copy that does not succeed is deleted again."""
     view = yield from state.current()
     yield from view.contents.check_may_copy(view.shards[0])
+
+    def fill(prepared: Callable[[int], str], target: Descriptor) -> Core[None]:
+        for number, shard in enumerate(view.shards):
+            key = target.place(keys).bits(number)
+            if not (yield from view.contents.copy(shard, prepared(number), key, target)):
+                state.forget()
+                raise FilterLostError(
+                    f"filter {state.keys.name!r} was cleared or lost while it was copied"
+                )
+            if progress is not None:
+                progress(number + 1, len(view.shards))
+
+    yield from make(view, keys, fill)
+
+
+def make(
+    view: View,
+    keys: FilterKeys,
+    fill: Callable[[Callable[[int], str], Descriptor], Core[None]],
+) -> Core[None]:
+    """Make a filter of the same parameters under a name that is free.
+
+    Args:
+        view: What has the parameters.
+        keys: Those of the new filter.
+        fill: Fills the prepared shards, whose keys it gets by their numbers, and whose headers
+            are there. They take their places when it is done.
+    """
     target = view.descriptor.with_generation(new_generation(), COPYING)
     keys = target.place(keys)
     yield from check_room(keys, target, replaces=False)
     yield from repeated(lambda: _reserve(keys, target))
     try:
         shards = range(target.size.shards)
-        for number in shards:
-            yield from _copy_shard(state, view, number, keys, target)
+        yield from in_parallel([_begin(keys, number, target) for number in shards])
+        yield from fill(lambda number: copy_key(keys.bits(number)), target)
         yield from in_parallel(
             [repeated(partial(_put_in_place, keys, number, target)) for number in shards]
         )
@@ -184,11 +216,6 @@ def _give_up(keys: FilterKeys, target: Descriptor) -> Core[None]:
         yield from delete(keys)
 
 
-def _copy_shard(
-    state: FilterState, view: View, number: int, keys: FilterKeys, target: Descriptor
-) -> Core[None]:
-    prepared, key = copy_key(keys.bits(number)), keys.bits(number)
+def _begin(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
+    prepared = copy_key(keys.bits(shard))
     yield from ask(prepared, encode_command("UNLINK", prepared), set_header(prepared, target))
-    if not (yield from view.contents.copy(view.shards[number], prepared, key, target)):
-        state.forget()
-        raise FilterLostError(f"filter {state.keys.name!r} was cleared or lost while it was copied")

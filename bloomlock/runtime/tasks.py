@@ -20,6 +20,7 @@ from bloomlock.effects import (
     ConnectionLost,
     Core,
     Effect,
+    Elsewhere,
     EnterContext,
     ExitContext,
     FanOut,
@@ -543,6 +544,12 @@ class _Scope:
     async def free_memory(self, step: FreeMemory) -> int | None:
         return free_memory(await self._runtime.settings_of(step.key))
 
+    async def elsewhere(self, step: Elsewhere) -> tuple[Any, Exception | None]:
+        try:
+            return await step.run(step.core), None
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return None, error
+
     async def subscribe(self, step: Subscribe) -> bytes:
         self._subscription = self._subscription or await self._runtime.subscribe(step)
         return self._subscription.channel if self._subscription else b""
@@ -586,6 +593,7 @@ _EFFECTS: dict[type, Callable[[_Scope, Any], Awaitable[Any]]] = {
     Parallel: _Scope.parallel,
     FanOut: _Scope.fan_out,
     FreeMemory: _Scope.free_memory,
+    Elsewhere: _Scope.elsewhere,
     Subscribe: _Scope.subscribe,
     NextMessage: _Scope.next_message,
     EnterContext: _Scope.enter,

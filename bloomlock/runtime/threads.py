@@ -28,6 +28,7 @@ from bloomlock.effects import (
     ConnectionLost,
     Core,
     Effect,
+    Elsewhere,
     EnterContext,
     ExitContext,
     FanOut,
@@ -547,6 +548,12 @@ class _Scope:
     def free_memory(self, step: FreeMemory) -> int | None:
         return free_memory(self._runtime.settings_of(step.key))
 
+    def elsewhere(self, step: Elsewhere) -> tuple[Any, Exception | None]:
+        try:
+            return step.run(step.core), None
+        except Exception as error:  # noqa: BLE001 - the core's to judge
+            return None, error
+
     def subscribe(self, step: Subscribe) -> bytes:
         self._subscription = self._subscription or self._runtime.subscribe(step)
         return self._subscription.channel if self._subscription else b""
@@ -590,6 +597,7 @@ _EFFECTS: dict[type, Callable[[_Scope, Any], Any]] = {
     Parallel: _Scope.parallel,
     FanOut: _Scope.fan_out,
     FreeMemory: _Scope.free_memory,
+    Elsewhere: _Scope.elsewhere,
     Subscribe: _Scope.subscribe,
     NextMessage: _Scope.next_message,
     EnterContext: _Scope.enter,

@@ -9,7 +9,12 @@ local header = redis.call('GETRANGE', KEYS[1], 0, 7)
 if header == ARGV[1] then
   local first = tonumber(ARGV[2])
   if first == 0 then
+    -- BITOP writes a string without an expiry.
+    local left_ms = redis.call('PTTL', KEYS[1])
     redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
+    if left_ms > 0 then
+      redis.pcall('PEXPIRE', KEYS[1], left_ms)
+    end
   else
     local last = first + redis.call('STRLEN', KEYS[2]) - 1
     -- The time-out is for a script that is refused BITOP half-way.

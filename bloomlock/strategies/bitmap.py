@@ -129,7 +129,7 @@ def merge_image(shard: Shard, image: Bytes) -> Core[Segment]:
         bits = image[part.start : part.stop]
         if not whole and not bits.any():
             continue
-        reply = yield from _merge(shard, part.start, bits, answers=False)
+        reply = yield from merge_part(shard, part.start, bits, answers=False)
         if isinstance(reply, Exception):
             return Segment(1, error=reply)
         header, _ = reply
@@ -149,7 +149,7 @@ def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[S
     if write:
         image = np.zeros(len(part), np.uint8)
         set_rows(image, local)
-        reply = yield from _merge(shard, part.start, image, answers=True)
+        reply = yield from merge_part(shard, part.start, image, answers=True)
     else:
         reply = yield from _read(shard, part)
     if isinstance(reply, Exception):
@@ -165,7 +165,7 @@ def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[S
     return Segment(len(rows), header, missing)
 
 
-def _merge(
+def merge_part(
     shard: Shard, first: int, image: Bytes, *, answers: bool
 ) -> Core[tuple[int, bytes | memoryview] | Exception]:
     """Set the bits of an image, which begins at byte `first` of the shard.

@@ -126,7 +126,7 @@ WHY: dict[str, tuple[str, ...]] = {
 EXCEPTIONS = {name for names in WHY.values() for name in names}
 
 ONE_SIDED = {
-    "BloomFilter": {"__len__", "__contains__", "__await__"},
+    "BloomFilter": {"__len__", "__contains__", "__await__", "__ior__", "__iand__"},
 }
 """Methods that cannot be awaited, or only that."""
 

@@ -1,0 +1,171 @@
+"""Parts of shards combined: at the server, in steps that are short, or through the client.
+
+A server is busy with one command until it is done with it, and with the commands that one client
+has sent it together. So a step takes a shard of at most 8 MiB, or a part of 2 MiB of a larger one,
+and what is sent together is not more than that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.effects import ConnectionLost, ask, encode_command, is_missing
+from bloomlock.errors import ConfigurationError
+from bloomlock.keys import merge_keys
+from bloomlock.scripts import Script
+from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.bitmap import PART_BYTES, WHOLE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from bloomlock.effects import Core
+    from bloomlock.scripts import Call
+    from bloomlock.strategies import Shard
+
+TRAVELLING_BYTES = 1024 * 1024
+"""A part that goes through the client."""
+
+DONE, TARGET, FIRST, SECOND = range(4)
+"""What a step answers: it was carried out, or which shard has another header."""
+
+_COMBINE, _COUNT, _PUT = Script("combine"), Script("count_either"), Script("put")
+
+
+class Piece(NamedTuple):
+    """A part of a shard's string.
+
+    Attributes:
+        shard: The number of the shard.
+        first: Its first byte; 0: the whole string.
+        last: Its last byte.
+    """
+
+    shard: int
+    first: int
+    last: int
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes it has."""
+        return self.last - self.first + 1
+
+
+class Target(NamedTuple):
+    """A shard that is written.
+
+    Attributes:
+        key: Its string.
+        header: The header it has.
+    """
+
+    key: str
+    header: int
+
+
+def pieces(shards: int, size: int, *, travels: bool) -> list[list[Piece]]:
+    """Return all parts of shards whose strings have `size` bytes, grouped by what goes together.
+
+    Args:
+        shards: How many.
+        size: Bytes of each, the header included.
+        travels: Whether they go through the client.
+
+    >>> pieces(2, 100, travels=False)
+    [[Piece(shard=0, first=0, last=99), Piece(shard=1, first=0, last=99)]]
+    >>> [piece.first for group in pieces(1, 8 + 5 * 2**20, travels=True) for piece in group][:2]
+    [8, 1048584]
+    """
+    most = TRAVELLING_BYTES if travels else PART_BYTES
+    if travels or size > WHOLE_BYTES + HEADER_BYTES:
+        starts = range(HEADER_BYTES, size, most)
+        parts = [(first, min(first + most, size) - 1) for first in starts]
+    else:
+        most, parts = WHOLE_BYTES, [(0, size - 1)]
+    groups: list[list[Piece]] = []
+    room = 0
+    for shard in range(shards):
+        for first, last in parts:
+            piece = Piece(shard, first, last)
+            if piece.num_bytes > room:
+                groups.append([])
+                room = most + HEADER_BYTES
+            groups[-1].append(piece)
+            room -= piece.num_bytes
+    return groups
+
+
+def combine(
+    target: Target, operation: str, sources: Sequence[Shard], piece: Piece
+) -> Core[int | None]:
+    """Write a part of one shard, or of two combined by "OR" or "AND", at the server.
+
+    Returns:
+        DONE, or which of them is of another generation; None if the server cannot do it: the
+        shards lie in different slots of a cluster, or it runs no scripts for this client.
+
+    Cost: one round trip; 0.3 to 1 ms of the server's time for each MiB.
+    """
+    keys = [target.key, *merge_keys(target.key), *(source.key for source in sources)]
+    headers = [_bytes(source.header) for source in sources]
+    arguments: list[str | bytes | int] = [_bytes(target.header), operation, piece.first, piece.last]
+    reply = yield from _step(_COMBINE, (keys, [*arguments, *headers]))
+    return None if reply is None else int(reply)
+
+
+def count(mine: Shard, other: Shard, piece: Piece) -> Core[tuple[int, ...] | None]:
+    """Count the bits of a part of two shards, and those set in either; None as `combine`.
+
+    Returns:
+        DONE and the three counts, or which of them is of another generation.
+    """
+    keys = [*merge_keys(mine.key), mine.key, other.key]
+    headers = _bytes(mine.header), _bytes(other.header)
+    reply = yield from _step(_COUNT, (keys, (piece.first, piece.last, *headers)))
+    return None if reply is None else tuple(reply)
+
+
+def read(shard: Shard, piece: Piece) -> Core[bytes | None]:
+    """Return a part of a shard; None if it is of another generation."""
+    bits, header = yield from ask(
+        shard.key,
+        encode_command("GETRANGE", shard.key, piece.first, piece.last),
+        header_command(shard.key),
+    )
+    return bytes(bits) if header_from_bytes(header) == shard.header else None
+
+
+def put(target: Target, piece: Piece, bits: bytes) -> Core[bool]:
+    """Write a part of a shard that is being prepared; False if it has another header."""
+    reply = yield from _step(_PUT, ([target.key], (_bytes(target.header), piece.first, bits)))
+    if reply is None:
+        raise ConfigurationError(
+            "combining filters needs a server that runs scripts for this client, which this one "
+            "refuses"
+        )
+    return int(reply) == DONE
+
+
+def _step(script: Script, call: Call) -> Core[Any]:
+    (reply,) = yield from script.call([call], repeatable=True)
+    if isinstance(reply, ConnectionLost):
+        raise reply.cause from None
+    if isinstance(reply, ResponseError) and _is_not_possible(reply):
+        return None
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _is_not_possible(error: ResponseError) -> bool:
+    # redis-py takes the first word off some errors.
+    text = str(error).lower()
+    return is_missing(error) or "same slot" in text or text.startswith("crossslot")
+
+
+def _bytes(header: int) -> bytes:
+    return header.to_bytes(HEADER_BYTES, "big")
