@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from .generation import View
 
-    Work = Callable[["Pair"], Core[int]]
 
 Progress: TypeAlias = "Callable[[int, int], None]"
 """Called with how much is done, and of how much."""
@@ -212,7 +211,9 @@ def jaccard(state: FilterState, other: Other) -> Core[float]:
     return min(1.0, max(0.0, (mine + theirs) / either - 1)) if either else 1.0
 
 
-def _in_generations(state: FilterState, other: Other, method: str, work: Work) -> Core[None]:
+def _in_generations(
+    state: FilterState, other: Other, method: str, work: Callable[[Pair], Core[int]]
+) -> Core[None]:
     """Do the work in the generations attached to, or in the next where they may be followed."""
     view = yield from state.current()
     theirs = yield from elsewhere(other.run, other.state.current())

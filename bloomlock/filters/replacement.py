@@ -47,15 +47,18 @@ from .storage import (
 if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
 
-LEFT_SECONDS = 24 * 3600
-"""How long prepared shards may be left behind by a client that died before all were there."""
+PREPARED_SECONDS = 24 * 3600
+"""How long the shards that a client prepares stay if it dies before all are there."""
+KEPT_SECONDS = 30 * 24 * 3600
+"""How long those that are all there stay, if it dies before they are in place, and no other client
+attaches to the filter meanwhile, which would put them there."""
 
 _SCRIPT = Script("replace")
 
 
 def begin(key: str, target: Descriptor) -> Core[None]:
     """Make a prepared shard, empty as yet, at its key."""
-    expiry = encode_command("EXPIRE", key, LEFT_SECONDS)
+    expiry = encode_command("EXPIRE", key, PREPARED_SECONDS)
     yield from ask(key, encode_command("UNLINK", key), set_header(key, target), expiry)
 
 
@@ -94,7 +97,8 @@ def store(keys: FilterKeys, before: Descriptor, target: Descriptor) -> Core[None
 def _keep(keys: FilterKeys, shard: int, target: Descriptor) -> Core[bool]:
     """Let a prepared shard stay until it is put in place; False if it is gone, or is in place."""
     key = replacement_key(keys.bits(shard), target.generation)
-    _, start = yield from ask(key, encode_command("PERSIST", key), header_command(key))
+    expiry = encode_command("EXPIRE", key, KEPT_SECONDS)
+    _, start = yield from ask(key, expiry, header_command(key))
     if header_from_bytes(start) == target.header:
         return True
     header, _ = yield from look_at_shard(keys, shard)

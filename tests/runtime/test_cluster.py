@@ -83,6 +83,21 @@ def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards):
     assert sum(node.dbsize() for node in nodes) == 0
 
 
+def test_two_filters_are_combined_over_slots(cluster):
+    a, b = (BloomFilter(name, 5000, 1e-9, client=cluster, shards=4) for name in ("one", "two"))
+    a.update(str(number) for number in range(1000))
+    b.update(str(number) for number in range(500, 1500))
+    both = [image.tobytes() for image in (a.to_memory() & b.to_memory()).images()]
+    with a.union(b, "either") as either:
+        assert either.exists_many(map(str, range(1500))) == [True] * 1500
+    with a.copy("copied") as copied:
+        copied.intersection_update(b)
+        assert [image.tobytes() for image in copied.to_memory().images()] == both
+        copied.update(a)
+        assert copied.exists_many(map(str, range(1000))) == [True] * 1000
+    assert a.jaccard(b) == a.to_memory().jaccard(b.to_memory())
+
+
 def test_the_url_of_any_server_of_a_cluster_is_enough(cluster, nodes):
     port = nodes[2].connection_pool.connection_kwargs["port"]
     url = f"redis://127.0.0.1:{port}"

@@ -65,7 +65,7 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     assert_type(pages.copy("other"), BloomFilter)
     assert_type(pages.union(pages, "either"), BloomFilter)
     assert_type(pages.intersection(pages, into="both"), BloomFilter)
-    assert_type(pages.union_update(pages, progress=lambda done, total: None), None)
+    assert_type(pages.union_update(pages, progress=print), None)
     assert_type(pages.intersection_update(pages), None)
     assert_type(pages.jaccard(pages), float)
     assert_type(pages.differences(pages), list[str])
