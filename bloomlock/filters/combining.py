@@ -1,8 +1,9 @@
 """Parts of shards combined: at the server, in steps that are short, or through the client.
 
 A server is busy with one command until it is done with it, and with the commands that one client
-has sent it together. So a step takes a shard of at most 8 MiB, or a part of 2 MiB of a larger one,
-and what is sent together is not more than that.
+has sent it together. So a step takes a shard of at most 8 MiB, which BITOP does by itself, or a
+part of 512 KiB of a larger one, which passes through the script, and what is sent together is not
+more than that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
 from bloomlock.strategies.base import header_command, header_from_bytes
-from bloomlock.strategies.bitmap import PART_BYTES, WHOLE_BYTES
+from bloomlock.strategies.bitmap import WHOLE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
     from bloomlock.scripts import Call
     from bloomlock.strategies import Shard
+
+PART_BYTES = 512 * 1024
+"""A part of a shard that is not combined as a whole."""
 
 TRAVELLING_BYTES = 1024 * 1024
 """A part that goes through the client."""

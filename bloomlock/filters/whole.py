@@ -54,7 +54,7 @@ class WholeFilter(FilterBase):
         Raises:
             ConfigurationError: If the name is taken, or the server has not the memory.
 
-        Cost: one round trip for each shard, for each 2 MiB of a shard above 8 MiB; the server is
+        Cost: one round trip for each shard, for each 512 KiB of a shard above 8 MiB; the server is
         done with each in some milliseconds. In a cluster, and where scripts are forbidden, the
         bitmap travels through this client, 1 MiB in one round trip each way.
         """
@@ -86,9 +86,10 @@ class WholeFilter(FilterBase):
                 error.
             redis.exceptions.RedisError: If a server refused it or could not be reached.
 
-        Cost: one round trip for each shard, or 2 MiB of a shard above 8 MiB, and five; the server
-        is busy for about 0.5 ms for each MiB, and with one step for less than 10 ms. In a cluster,
-        and from another server, the bits travel through this client, 1 MiB in three round trips.
+        Cost: one round trip for each shard, or 512 KiB of a shard above 8 MiB, and five; the server
+        is busy for 0.4 ms for each MiB (2 ms above 8 MiB), and with one step for less than 10 ms. In a
+        cluster, and from another server, the bits travel through this client, 1 MiB in three round
+        trips.
 
         >>> from bloomlock import BloomFilter
         >>> from bloomlock.server import PrivateServer

@@ -116,7 +116,7 @@ def test_bits_are_those_of_both(urls, shape):
 
 
 def test_shards_that_are_combined_in_parts(r, valkey):
-    """The bits of real parts of 2 MiB, and the last one, which is shorter."""
+    """Real parts of 512 KiB, and the last one, which is shorter."""
     a, b = (BloomFilter(name, 1_800_000, client=valkey, shards=1) for name in "ab")
     assert a.num_bits // 8 > combining.WHOLE_BYTES
     a.update(map(str, range(2000)))
