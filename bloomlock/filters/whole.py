@@ -87,9 +87,9 @@ class WholeFilter(FilterBase):
             redis.exceptions.RedisError: If a server refused it or could not be reached.
 
         Cost: one round trip for each shard, or 512 KiB of a shard above 8 MiB, and five; the server
-        is busy for 0.4 ms for each MiB (2 ms above 8 MiB), and with one step for less than 10 ms. In a
-        cluster, and from another server, the bits travel through this client, 1 MiB in three round
-        trips.
+        is busy for 0.4 ms for each MiB (2 ms above 8 MiB), and with one step for less than 10 ms.
+        In a cluster, and from another server, the bits travel through this client, 1 MiB in three
+        round trips.
 
         >>> from bloomlock import BloomFilter
         >>> from bloomlock.server import PrivateServer
