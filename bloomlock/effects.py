@@ -47,14 +47,17 @@ class Request(NamedTuple):
         key: Any key of the commands; it names the server of a cluster.
         commands: Each one RESP-encoded command with one reply.
         hold: Keep the connection for the next request of the same core (WATCH). A core that does
-            something else than end the transaction costs its client a connection.
+            something else than end the transaction costs its client a connection. The first such
+            request may be carried out twice.
         room: Where the runtime may receive the replies; strings among them may be views of it.
+        waits: Whether to wait while a cluster moves the slot (TRYAGAIN); else that is the answer.
     """
 
     key: str
     commands: Sequence[Command]
     hold: bool = False
     room: memoryview | None = None
+    waits: bool = True
 
     @property
     def num_replies(self) -> int:
@@ -225,6 +228,10 @@ class Elsewhere(NamedTuple):
     core: Generator[Any, Any, Any]
 
 
+class IsCluster(NamedTuple):
+    """Answered by whether keys lie on several servers, of which some may be down."""
+
+
 class EnterContext(NamedTuple):
     """Enter a context manager, and leave it when the core ends if it did not do so itself.
 
@@ -250,6 +257,7 @@ Effect: TypeAlias = (
     | FanOut
     | FreeMemory
     | Elsewhere
+    | IsCluster
     | EnterContext
     | ExitContext
 )
@@ -326,6 +334,14 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error, _REFUSALS) or str(error) == _NO_ROOM
 
 
+def is_slot_refusal(reply: object) -> bool:
+    """Return whether a cluster refused a command because its slot moves, or is elsewhere.
+
+    Nothing was done then. In a transaction it holds for all of it.
+    """
+    return isinstance(reply, _SLOT_REFUSALS)
+
+
 def ends_connection(refusal: Exception) -> bool:
     """Return whether the server closes the connection with this answer, and reads no more of it."""
     message = str(refusal)
@@ -339,7 +355,16 @@ _REFUSALS = (
     redis.exceptions.AuthenticationError,
     redis.exceptions.AuthorizationError,
 )
+_SLOT_REFUSALS = (
+    redis.exceptions.AskError,  # MovedError is a kind of it
+    redis.exceptions.TryAgainError,
+)
 _NO_ROOM = "max number of clients reached"
+
+MOVING_SECONDS = 30.0
+"""How long a request waits at most for a slot that moves."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1
+"""Between its tries."""
 
 RETRY_PAUSES = (0.0, 0.2)
 """Seconds before the second and third try of a request that may be repeated."""
@@ -498,6 +523,69 @@ def check(replies: Replies) -> Replies:
         if isinstance(reply, Exception):
             raise reply
     return replies
+
+
+def slot_moves(key: str, seconds: float, error: Exception) -> redis.exceptions.TryAgainError:
+    """Return the error for a command that a cluster refused for so long because its slot moves."""
+    answer = type(error).__name__.removesuffix("Error").upper()
+    return redis.exceptions.TryAgainError(
+        f"the cluster moves the slot of key {key!r}, and did not end that within {seconds:.1f} s "
+        f"(its server answers {answer} {error}); the command was not carried out; try again when "
+        "the slot has moved"
+    )
+
+
+def through_moves(key: str, step: Callable[[], Core[T]]) -> Core[T]:
+    """Run a step that ends by a transaction under WATCH, again while a cluster moves its slot.
+
+    A runtime does so for other requests. Here all begins anew with the WATCH, because the
+    transaction belongs to the connection that watches.
+
+    Args:
+        key: Any key of the step.
+        step: Makes its core. What a cluster refuses of it was not done.
+
+    Raises:
+        redis.exceptions.TryAgainError: If the slot still moves after MOVING_SECONDS.
+    """
+    clock = yield Clock()
+    began, pause = clock(), SHORTEST_PAUSE_S
+    while True:
+        try:
+            return (yield from step())
+        except redis.exceptions.ResponseError as error:
+            if not is_slot_refusal(error):
+                raise
+            if clock() - began > MOVING_SECONDS:
+                raise slot_moves(key, clock() - began, error) from None
+        yield Pause(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def without_waiting(core: Core[T]) -> Core[T]:
+    """Carry out a core whose requests do not wait for a slot that moves; see Request."""
+    try:
+        step = next(core)
+        while True:
+            if isinstance(step, Request):
+                step = step._replace(waits=False)
+            elif isinstance(step, Parallel):
+                requests = [
+                    one._replace(waits=False) if isinstance(one, Request) else one
+                    for one in step.requests
+                ]
+                step = Parallel(requests)
+            try:
+                answer = yield step
+            except ConnectionLost as lost:
+                step = core.throw(lost)
+            else:
+                step = core.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        core.close()
 
 
 class Way(NamedTuple, Generic[Item, T]):

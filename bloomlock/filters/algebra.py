@@ -311,7 +311,13 @@ def _merge_group(pair: Pair, group: list[Piece]) -> Core[int]:
     if None in found:
         return SECOND
     merges = [
-        merge_part(mine[p.shard], p.first, np.frombuffer(bits or b"", np.uint8), answers=False)
+        merge_part(
+            mine[p.shard],
+            p.first,
+            np.frombuffer(bits or b"", np.uint8),
+            answers=False,
+            waits=True,
+        )
         for p, bits in zip(group, found, strict=True)
     ]
     replies = yield from in_parallel(merges)

@@ -33,11 +33,13 @@ from bloomlock.effects import (
     ConnectionLost,
     Core,
     FreeMemory,
+    IsCluster,
     Pause,
     Request,
     ask,
     deliver,
     encode_command,
+    through_moves,
 )
 from bloomlock.errors import (
     BloomlockError,
@@ -67,7 +69,7 @@ from .storage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bloomlock.hashing import HashKey
     from bloomlock.keys import FilterKeys
@@ -154,7 +156,13 @@ def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) ->
                 if adds_memory:
                     replaces = found.descriptor is not None or found.header != 0
                     yield from check_room(keys, planned, replaces=replaces)
-                current = yield from _write_watched(keys, decide, broken)
+                else:
+                    placed = planned.place(keys)
+                    shards = range(1, planned.size.shards)
+                    yield from _look_for_servers([placed.bits(n) for n in shards])
+                current = yield from through_moves(
+                    keys.meta, partial(_write_watched, keys, decide, broken)
+                )
             if current is not None and current.state == REPLACING:
                 return (yield from replacement.finish(keys, current))
             if current is not None:
@@ -168,6 +176,12 @@ def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) ->
         # No jitter needed: of those that collide one always wins.
         yield Pause(0.001 * attempt)
     raise BloomlockError(f"filter {keys.name!r} is changed by others all the time; try again")
+
+
+def _look_for_servers(keys: Sequence[str]) -> Core[None]:
+    """Raise, before anything is written, if a server of a cluster is down that has one of them."""
+    if keys and (yield IsCluster()):
+        yield from in_parallel([ask(key, encode_command("EXISTS", key)) for key in keys])
 
 
 def _write_watched(keys: FilterKeys, decide: Decide, broken: set[int]) -> Core[Descriptor | None]:
@@ -234,9 +248,11 @@ def _refuse_other_key(keys: FilterKeys, key: HashKey | None, stored: Descriptor)
 def delete(keys: FilterKeys) -> Core[bool]:
     """Delete every key of the filter; True if there was one. Objects attached to it find it lost.
 
-    Cost: three round trips; two for one shard.
+    Cost: three round trips; two for one shard; in a cluster one more for several shards.
     """
     remains = yield from look_for_remains(keys)
+    if remains.further:
+        yield from _look_for_servers([placed.bits(n) for placed, n in remains.further])
     # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
     further = [_unlink_shard(placed, shard, remains) for placed, shard in remains.further]
     yield from in_parallel(further)
@@ -251,7 +267,8 @@ def _unlink_shard(keys: FilterKeys, shard: int, remains: Remains) -> Core[None]:
         gone.append(replacement_key(key, generation_of(remains.header)))
     if remains.are_native:
         gone += SERVERS_OWN.keys(key, remains.header)
-        yield from repeated(partial(unlink_with_contents, keys, shard, gone))
+        unlink = partial(unlink_with_contents, keys, shard, gone)
+        yield from repeated(partial(through_moves, key, unlink))
     else:
         yield from ask(key, encode_command("UNLINK", *gone))
 

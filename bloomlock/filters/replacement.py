@@ -25,6 +25,7 @@ from bloomlock.effects import (
     ask,
     encode_command,
     is_missing,
+    through_moves,
 )
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys, replacement_key
@@ -34,6 +35,7 @@ from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .contents import set_header
 from .storage import (
+    WATCHED_TRIES,
     Changed,
     executed,
     look,
@@ -82,16 +84,22 @@ def store(keys: FilterKeys, before: Descriptor, target: Descriptor) -> Core[None
     kept = yield from in_parallel([_keep(placed, shard, target) for shard in _shards(target)])
     if not all(kept):
         raise Changed
-    found = yield from look_and_watch(keys)
-    current = found.descriptor
-    if current is not None and current.generation == target.generation:
-        yield Request(keys.meta, [UNWATCH])
-        return
-    if current is None or (current.generation, current.state) != (before.generation, READY):
-        yield Request(keys.meta, [UNWATCH])
-        raise Changed
-    if not executed((yield Request(keys.meta, [MULTI, store_command(keys, target), EXEC]))):
-        raise Changed
+    yield from through_moves(keys.meta, partial(_store, keys, before, target))
+
+
+def _store(keys: FilterKeys, before: Descriptor, target: Descriptor) -> Core[None]:
+    for _ in range(WATCHED_TRIES):
+        found = yield from look_and_watch(keys)
+        current = found.descriptor
+        if current is not None and current.generation == target.generation:
+            yield Request(keys.meta, [UNWATCH])
+            return
+        if current is None or (current.generation, current.state) != (before.generation, READY):
+            yield Request(keys.meta, [UNWATCH])
+            break
+        if executed((yield Request(keys.meta, [MULTI, store_command(keys, target), EXEC]))):
+            return
+    raise Changed
 
 
 def _keep(keys: FilterKeys, shard: int, target: Descriptor) -> Core[bool]:

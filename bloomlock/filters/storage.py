@@ -9,6 +9,7 @@ if it was not done yet.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -36,6 +37,8 @@ from bloomlock.effects import (
     check,
     deliver,
     encode_command,
+    is_slot_refusal,
+    through_moves,
 )
 from bloomlock.errors import FilterMismatchError
 from bloomlock.keys import NUMBERED_SHARDS, PLACES, ClaimKeys
@@ -314,8 +317,9 @@ def write(keys: FilterKeys, planned: Descriptor, found: Found) -> Core[Descripto
     replies = yield Request(keys.meta, commands)
     try:
         return planned if executed(replies) else None
-    except ResponseError:
-        yield from _withdraw(keys, planned)
+    except ResponseError as error:
+        if not is_slot_refusal(error):
+            yield from _withdraw(keys, planned)
         raise
 
 
@@ -391,10 +395,17 @@ def mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
     Raises:
         Changed: If another client replaced it meanwhile.
     """
-    refuse_change((yield from look_and_watch(keys)), descriptor)
+    yield from through_moves(keys.meta, partial(_mark_ready, keys, descriptor))
+
+
+def _mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
     ready = encode_command("HSET", keys.meta, "state", READY)
-    if not executed((yield Request(keys.meta, [MULTI, ready, EXEC]))):
-        raise Changed
+    for _ in range(WATCHED_TRIES):
+        # A slot that has moved away and back has touched the key, and changed nothing.
+        refuse_change((yield from look_and_watch(keys)), descriptor)
+        if executed((yield Request(keys.meta, [MULTI, ready, EXEC]))):
+            return
+    raise Changed
 
 
 def refuse_change(found: Found, descriptor: Descriptor) -> None:
@@ -407,19 +418,21 @@ def refuse_change(found: Found, descriptor: Descriptor) -> None:
 
 def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor, before: int) -> Core[None]:
     """Empty one further shard that has the header `before`, unless a helper already did."""
+    key = keys.bits(shard)
+    watched = partial(_initialise_watched, keys, shard, descriptor, before)
     if descriptor.is_native:
         # No update writes to the string, so the WATCH is cut off by helpers alone.
-        yield from _initialise_watched(keys, shard, descriptor, before)
+        yield from through_moves(key, watched)
         return
     arguments: list[str | bytes | int] = [
         descriptor.header.to_bytes(HEADER_BYTES, "big"),
         contents_of(descriptor).string_bytes(descriptor) - 1,
         before.to_bytes(HEADER_BYTES, "big"),
     ]
-    gone = ClaimKeys.of(keys.bits(shard)).of_generation
+    gone = ClaimKeys.of(key).of_generation
     (reply,) = yield from _SCRIPT.call([(gone, arguments)], repeatable=True)
     if isinstance(reply, NoPermissionError):
-        yield from _initialise_watched(keys, shard, descriptor, before)
+        yield from through_moves(key, watched)
     elif reply == CHANGED:
         raise Changed
     elif reply == REFUSED or (isinstance(reply, ResponseError) and "WRONGTYPE" in str(reply)):

@@ -27,6 +27,7 @@ from bloomlock.effects import (
     ask,
     check,
     encode_command,
+    through_moves,
 )
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.keys import copy_key
@@ -40,6 +41,7 @@ from .lifecycle import check_room, delete, repeated
 from .memory import MemoryBloomFilter
 from .state import in_one_generation
 from .storage import (
+    WATCHED_TRIES,
     Changed,
     executed,
     look,
@@ -75,7 +77,7 @@ def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
         memory._core.check_same_bits(view.descriptor)  # noqa: SLF001 - our own class
         for shard, image in zip(view.shards, memory.images(), strict=True):
             # A copy: other threads may be adding, and what is sent again must be what was sent.
-            segment = yield from merge_image(shard, image.copy())
+            segment = yield from merge_image(shard, image.copy(), waits=True)
             if isinstance(segment.error, ConnectionLost):
                 raise segment.error.cause from None
             if segment.error is not None:
@@ -159,7 +161,7 @@ def make(
     target = view.descriptor.with_generation(new_generation(), COPYING)
     keys = target.place(keys)
     yield from check_room(keys, target, replaces=False)
-    yield from repeated(lambda: _reserve(keys, target))
+    yield from repeated(partial(through_moves, keys.meta, partial(_reserve, keys, target)))
     try:
         shards = range(target.size.shards)
         yield from in_parallel([_begin(keys, number, target) for number in shards])
@@ -180,15 +182,18 @@ def make(
 
 def _reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
     """Store the descriptor under a name that is free, or is ours by a try that was cut off."""
-    found = yield from look_and_watch(keys)
-    if found.descriptor is not None or found.header:
-        yield Request(keys.meta, [UNWATCH])
-        if found.descriptor == target:
+    unlink = encode_command("UNLINK", keys.bits(0))
+    for _ in range(WATCHED_TRIES):
+        found = yield from look_and_watch(keys)
+        if found.descriptor is not None or found.header:
+            yield Request(keys.meta, [UNWATCH])
+            if found.descriptor == target:
+                return
+            raise ConfigurationError(f"name {keys.name!r} is taken by another filter")
+        commands = [MULTI, unlink, store_command(keys, target), EXEC]
+        if executed((yield Request(keys.meta, commands))):
             return
-        raise ConfigurationError(f"name {keys.name!r} is taken by another filter")
-    commands = [MULTI, encode_command("UNLINK", keys.bits(0)), store_command(keys, target), EXEC]
-    if not executed((yield Request(keys.meta, commands))):
-        raise ConfigurationError(f"name {keys.name!r} was taken by another filter just now")
+    raise ConfigurationError(f"name {keys.name!r} is taken by other filters all the time")
 
 
 def _put_in_place(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
-from bloomlock.effects import ConnectionLost, Limit
+from bloomlock.effects import ConnectionLost, Limit, without_waiting
 from bloomlock.locks.protocol.model import ReleaseRequest
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime.clock import boot_clock
@@ -286,7 +286,8 @@ def renew(
         return
     # All are of one kind and go to the same server, or it is a single one.
     renewals = [session.renewal_of(watch.hold, lease_ms) for watch, session, lease_ms in asked]
-    results = yield from asked[0][1].renew_all(renewals)
+    # What waits for one slot of a cluster would hold up the holds in others of its server.
+    results = yield from without_waiting(asked[0][1].renew_all(renewals))
     for (watch, session, lease_ms), result in zip(asked, results, strict=True):
         hold = watch.hold
         if isinstance(result, Exception):

@@ -25,7 +25,13 @@ import redis.sentinel
 from redis._parsers.hiredis import NOT_ENOUGH_DATA, _HiredisParser
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import (
+    InvalidResponse,
+    MovedError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -388,6 +394,16 @@ def find_servers(cluster: redis.RedisCluster) -> None:
     client.nodes_manager.initialize()
 
 
+def note_moved(cluster: redis.RedisCluster, error: MovedError) -> None:
+    """Note which server has a slot now, as the reply MOVED says."""
+    manager: Any = cluster.nodes_manager
+    if hasattr(manager, "move_slot"):
+        manager.move_slot(error)
+    else:  # before redis-py 7
+        manager.update_moved_exception(error)
+        manager.get_node_from_slot(error.slot_id)
+
+
 def address_of_url(url: str) -> Mapping[str, Any]:
     """Return the settings that a URL stands for; see `settings_of`."""
     settings: Mapping[str, Any] = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
@@ -473,9 +489,21 @@ async def source_of_key(
 
 def source_of_address(cluster: redis.asyncio.RedisCluster, host: str, port: int) -> Source | None:
     """Return a server of a cluster; None if the client does not know it."""
-    return cluster.get_node(host=host, port=port)
+    return cluster.get_node(host=host, port=port) if host else None
 
 
 async def async_find_servers(cluster: redis.asyncio.RedisCluster) -> None:
     """Ask a cluster anew which server has which slots."""
     await cluster.nodes_manager.initialize()
+
+
+async def async_note_moved(cluster: redis.asyncio.RedisCluster, error: MovedError) -> None:
+    """Note which server has a slot now, as the reply MOVED says."""
+    manager: Any = cluster.nodes_manager
+    if hasattr(manager, "move_slot"):
+        noted = manager.move_slot(error)
+        if noted is not None:
+            await noted
+    else:  # before redis-py 7
+        manager.update_moved_exception(error)
+        manager.get_node_from_slot(error.slot_id)

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import sys
 import weakref
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.asyncio
-from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
+from redis.exceptions import MovedError, ReadOnlyError, RedisClusterException, RedisError
 
 from bloomlock.effects import (
     EXEC,
@@ -25,6 +26,7 @@ from bloomlock.effects import (
     ExitContext,
     FanOut,
     FreeMemory,
+    IsCluster,
     Limit,
     NextMessage,
     Parallel,
@@ -43,7 +45,7 @@ from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, wri
 from . import redispy
 from .clients import close_async_client, free_memory, not_a_manager
 from .clock import boot_clock
-from .cluster import MAX_REDIRECTS, Redirect, find_redirects
+from .cluster import Rounds, Sent, find_again, find_redirects, may_wait, no_server
 from .finishing import finish
 from .subscriptions import Hub
 from .workers import out_of_time
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
     from bloomlock.effects import Command, Outcome
     from bloomlock.parallel import Write
+
+    from .cluster import Again, Redirect
 
 T = TypeVar("T")
 
@@ -112,7 +116,7 @@ class Tasks:
                     if isinstance(step, (Request, Pipeline)):
                         lease, held = held, None
                         if limit.until is None:
-                            replies, held = await self._carry_out(step, lease)
+                            replies, held = await self._carry_out(step, lease, None)
                         else:
                             replies, held = await self._within(limit, step, lease)
                     elif isinstance(step, Limit):
@@ -135,17 +139,17 @@ class Tasks:
                 await scope.close()
 
     async def _carry_out(
-        self, step: Request | Pipeline, lease: _Lease | None
+        self, step: Request | Pipeline, lease: _Lease | None, until: float | None
     ) -> tuple[Replies, _Lease | None]:
         """Carry out what a server is asked; return a connection too that is to be held on."""
         if isinstance(step, Pipeline):
-            (outcome,) = await self.ask_all((step,))
+            (outcome,) = await self.ask_all((step,), until)
             if isinstance(outcome, ConnectionLost):
                 raise outcome
             return outcome, lease
         if lease is not None or step.hold:
-            return await self._request_on(lease, step)
-        return await self._request(step), None
+            return await self._request_on(lease, step, until)
+        return await self._request(step, until), None
 
     async def _within(
         self, limit: Limit, step: Request | Pipeline, lease: _Lease | None
@@ -159,7 +163,8 @@ class Tasks:
             if lease is not None:
                 await lease.drop()
             raise out_of_time(sent=False)
-        task = asyncio.create_task(self._carry_out(step, lease), name="bloomlock-request")
+        work = self._carry_out(step, lease, limit.until)
+        task = asyncio.create_task(work, name="bloomlock-request")
         limit.line[0] = task
         try:
             await asyncio.wait((task,), timeout=seconds)
@@ -195,6 +200,11 @@ class Tasks:
         self._behind.add(task)
         task.add_done_callback(self._behind.discard)
         return task
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys lie on several servers."""
+        return self._cluster is not None
 
     def server_of(self, key: str) -> str:
         """Return which server of a cluster has a key; empty if there is only one, or none."""
@@ -307,20 +317,27 @@ class Tasks:
         """End the part of one core in what listens."""
         hub.part()
 
-    async def ask_all(self, requests: Sequence[Request | Pipeline]) -> list[Outcome]:
+    async def ask_all(
+        self, requests: Sequence[Request | Pipeline], until: float | None = None
+    ) -> list[Outcome]:
         """Send requests to all their servers at once; return what came of each."""
         outcomes: list[Any] = [None] * len(requests)
+        answered: list[Sent] = []
         asked = [
-            self._ask_server(source, [requests[index] for index in indices], indices, outcomes)
+            self._ask_server(source, requests, indices, outcomes, answered)
             for source, indices in await self._by_source(requests, outcomes)
         ]
         if len(asked) == 1:
             await asked[0]
-            return outcomes
-        # All of them end before this does, also if it is cancelled.
-        for error in await asyncio.gather(*asked, return_exceptions=True):
-            if error is not None:
-                raise error
+        else:
+            # All of them end before this does, also if it is cancelled.
+            for error in await asyncio.gather(*asked, return_exceptions=True):
+                if error is not None:
+                    raise error
+        if answered:
+            # What a server of a cluster refuses has to be sent to another one.
+            waits = any(may_wait(request) for request in requests)
+            await self._follow(answered, until, waits=waits)
         return outcomes
 
     async def _by_source(
@@ -332,9 +349,9 @@ class Tasks:
         groups: dict[int, tuple[Any, list[int]]] = {}
         for index, request in enumerate(requests):
             try:
-                source = await self._source(request.key)
-            except (RedisError, RedisClusterException, OSError) as error:
-                outcomes[index] = ConnectionLost(error, sent=False, replies=[])
+                source = await self._source_of(request.key)
+            except ConnectionLost as lost:
+                outcomes[index] = lost
             else:
                 groups.setdefault(id(source), (source, []))[1].append(index)
         # In one order for all tasks, which may have to wait for connections.
@@ -346,48 +363,42 @@ class Tasks:
         requests: Sequence[Request | Pipeline],
         indices: Sequence[int],
         outcomes: list[Any],
+        answered: list[Sent],
     ) -> None:
-        """Carry out requests to one server."""
+        """Carry out requests to one server; note those that were answered, in a cluster."""
+        mine = [requests[index] for index in indices]
         sent: list[Command] | None = None if self._cluster is None else []
         replies: Replies = []
         lost: ConnectionLost | None = None
         try:
             lease = await self._take(source)
-            await self._exchange(lease, writes_of(requests, sent), replies)
+            await self._exchange(lease, writes_of(mine, sent), replies)
         except ConnectionLost as one:
             lost = one
-        mine = outcomes_of(requests, replies, lost)
-        if lost is None and leaves_transaction(requests, mine):
+        each = outcomes_of(mine, replies, lost)
+        if lost is None and leaves_transaction(mine, each):
             await lease.drop()
         elif lost is None:
             await lease.give_back()
-        # What a server of a cluster refuses has to be sent to another one.
-        for key, commands, answered in answered_of(requests, mine, sent or ()):
-            await self._follow(key, commands, answered)
-        for index, outcome in zip(indices, mine, strict=True):
+        answered += starmap(Sent, answered_of(mine, each, sent or ()))
+        for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
-    async def _request(self, request: Request) -> Replies:
-        lease = await self._take(await self._source(request.key))
+    async def _request(self, request: Request, until: float | None = None) -> Replies:
+        lease = await self._take(await self._source_of(request.key))
         replies = await self._exchange_once(lease, request.commands)
         await lease.end(request.commands, replies)
         if self._cluster is not None:
-            await self._follow(request.key, request.commands, replies)
+            sent = Sent(request.key, request.commands, replies)
+            await self._follow([sent], until, waits=request.waits)
         return replies
 
-    async def _follow(self, key: str, commands: Sequence[Command], replies: Replies) -> None:
-        """Send again what was redirected, and put the replies in place."""
-        for _ in range(MAX_REDIRECTS):
-            redirects = find_redirects(commands, replies)
-            if not redirects:
-                break
-            for redirect in redirects:
-                await self._redirect(key, commands, replies, redirect)
-
     async def _request_on(
-        self, lease: _Lease | None, request: Request
+        self, lease: _Lease | None, request: Request, until: float | None
     ) -> tuple[Replies, _Lease | None]:
         """Use the connection that was held, if one was; return it too if it is to be held on."""
+        if lease is None and self._cluster is not None:
+            return await self._begin_to_hold(request, until)
         watches = lease is not None
         lease = lease or await self._take(await self._source(request.key))
         replies = await self._exchange_once(lease, request.commands)
@@ -396,22 +407,68 @@ class Tasks:
         await lease.end(request.commands, replies, watches=watches)
         return replies, None
 
-    async def _redirect(
-        self, key: str, commands: Sequence[Command], replies: Replies, redirect: Redirect
-    ) -> None:
-        again = [commands[index] for index in redirect.indices]
+    async def _begin_to_hold(
+        self, request: Request, until: float | None
+    ) -> tuple[Replies, _Lease | None]:
+        """Send a first request under WATCH to the server that has the slot, when one has it."""
+        rounds: Rounds | None = None
+        while True:
+            lease = await self._take(await self._source_of(request.key))
+            replies = await self._exchange_once(lease, request.commands)
+            refused = find_redirects(request.commands, replies)
+            if not refused:
+                return replies, lease
+            await lease.drop()
+            now = boot_clock()
+            rounds = rounds or Rounds(now, until)
+            redirected = await self._note_moved(refused)
+            pause = rounds.pause(now, redirected=redirected)
+            if pause is None:
+                rounds.explain(Sent(request.key, request.commands, replies), now)
+                return replies, None
+            if pause:
+                await asyncio.sleep(pause)
+
+    async def _follow(self, requests: Sequence[Sent], until: float | None, *, waits: bool) -> None:
+        """Send again what a cluster refused because a slot moves, until all is answered."""
+        rounds: Rounds | None = None
+        while again := find_again(requests):
+            now = boot_clock()
+            rounds = rounds or Rounds(now, until if waits else now)
+            pause = rounds.pause(now, redirected=all(part.target for part in again))
+            if pause is None:
+                for sent in requests:
+                    rounds.explain(sent, now)
+                return
+            if pause:
+                await asyncio.sleep(pause)
+            for part in again:
+                await self._send_again(part)
+
+    async def _send_again(self, again: Again) -> None:
+        commands = again.commands
         try:
-            lease = await self._take(await self._redirected_source(key, redirect))
-            again = redirect.prepare(again)
-            answers = await self._exchange_once(lease, again)
+            await self._note_moved([redirect for _, redirect in again.parts])
+            lease = await self._take(await self._redirected_source(again))
+            answers = await self._exchange_once(lease, commands)
         except ConnectionLost as lost:
-            redirect.merge(replies, lost.replies, lost)
-        except (RedisError, RedisClusterException, OSError) as error:
-            # Who else serves it could not be found out; the others were answered.
-            redirect.merge(replies, [], ConnectionLost(error, sent=False, replies=[]))
+            again.merge(lost.replies, lost)
+        except (RedisError, OSError) as error:
+            # What else serves it could not be found out; the others were answered.
+            again.merge([], ConnectionLost(error, sent=False, replies=[]))
         else:
-            await lease.end(again, answers)
-            redirect.merge(replies, answers)
+            await lease.end(commands, answers)
+            again.merge(answers)
+
+    async def _note_moved(self, redirects: Sequence[Redirect]) -> bool:
+        """Note what has moved; return whether all has, so that no pause is needed."""
+        moved = [each.error for each in redirects if isinstance(each.error, MovedError)]
+        for error in moved:
+            if error.host:
+                await redispy.async_note_moved(self._cluster, error)
+            else:
+                await self._look_for_nodes()
+        return len(moved) == len(redirects)
 
     async def _source(self, key: str) -> Any:
         """Return what connections come from: the pool, or the node of a cluster."""
@@ -419,13 +476,30 @@ class Tasks:
             await self._move_to_running_loop()
         return await redispy.source_of_key(self.client, key)
 
-    async def _redirected_source(self, key: str, redirect: Redirect) -> Any:
-        if redirect.ask:
-            source = redispy.source_of_address(self._cluster, redirect.host, redirect.port)
+    async def _source_of(self, key: str) -> Any:
+        """Return what connections for a key come from; ConnectionLost where no server has it."""
+        if self._cluster is None:
+            return await self._source(key)
+        try:
+            return await self._source(key)
+        except (RedisError, RedisClusterException, OSError) as error:
+            await self._look_for_nodes()
+            raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from error
+
+    async def _redirected_source(self, again: Again) -> Any:
+        if again.target is not None:
+            _, host, port = again.target
+            source = redispy.source_of_address(self._cluster, host, port)
             if source is not None:
                 return source
-        await redispy.async_find_servers(self._cluster)
-        return await self._source(key)
+            await self._look_for_nodes()
+        return await self._source_of(again.key)
+
+    async def _look_for_nodes(self) -> None:
+        """Ask a cluster anew who serves what, after one of its servers was not reachable."""
+        if self._cluster is not None:
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
+                await redispy.async_find_servers(self._cluster)
 
     async def _take(self, source: Any) -> _Lease:
         slots = self._slots.of(source)
@@ -440,9 +514,7 @@ class Tasks:
         try:
             return await redispy.async_get_connection(source)
         except (RedisError, OSError) as error:
-            if self._cluster is not None:
-                with contextlib.suppress(RedisError, OSError):
-                    await redispy.async_find_servers(self._cluster)
+            await self._look_for_nodes()
             raise ConnectionLost(error, sent=False, replies=[]) from error
 
     async def _exchange_once(self, lease: _Lease, commands: Sequence[Command]) -> Replies:
@@ -550,6 +622,9 @@ class _Scope:
         except Exception as error:  # noqa: BLE001 - the core's to judge
             return None, error
 
+    async def is_cluster(self, _: IsCluster) -> bool:
+        return self._runtime.is_cluster
+
     async def subscribe(self, step: Subscribe) -> bytes:
         self._subscription = self._subscription or await self._runtime.subscribe(step)
         return self._subscription.channel if self._subscription else b""
@@ -594,6 +669,7 @@ _EFFECTS: dict[type, Callable[[_Scope, Any], Awaitable[Any]]] = {
     FanOut: _Scope.fan_out,
     FreeMemory: _Scope.free_memory,
     Elsewhere: _Scope.elsewhere,
+    IsCluster: _Scope.is_cluster,
     Subscribe: _Scope.subscribe,
     NextMessage: _Scope.next_message,
     EnterContext: _Scope.enter,

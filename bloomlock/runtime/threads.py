@@ -13,11 +13,12 @@ import sys
 import time
 import weakref
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
+from redis.exceptions import MovedError, ReadOnlyError, RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.effects import (
@@ -33,6 +34,7 @@ from bloomlock.effects import (
     ExitContext,
     FanOut,
     FreeMemory,
+    IsCluster,
     Limit,
     NextMessage,
     Parallel,
@@ -51,7 +53,7 @@ from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, wri
 from . import redispy
 from .clients import free_memory, not_a_manager
 from .clock import boot_clock
-from .cluster import MAX_REDIRECTS, Redirect, find_redirects
+from .cluster import Rounds, Sent, find_again, find_redirects, may_wait, no_server
 from .subscriptions import Listener, connect_listener
 from .workers import Line, out_of_time, run_behind, within
 
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
 
     from bloomlock.effects import Command, Outcome
     from bloomlock.parallel import Write
+
+    from .cluster import Again, Redirect
 
 T = TypeVar("T")
 Lease: TypeAlias = tuple[Any, Any]
@@ -145,27 +149,34 @@ class Threads:
     ) -> tuple[Replies, Lease | None]:
         """Carry out a step; ConnectionLost at the end of the limit, while it goes on."""
         if limit.until is None:
-            return self._carry_out(step, lease)
+            return self._carry_out(step, lease, None)
         if (seconds := limit.until - boot_clock()) <= 0:
             self._drop_late(([], lease))
             raise out_of_time(sent=False)
-        work = partial(self._carry_out, step, lease)
+        work = partial(self._carry_out, step, lease, limit.until)
         return within(seconds, limit.line, work, self._drop_late)
 
     def _carry_out(
-        self, step: Request | Pipeline, lease: Lease | None
+        self, step: Request | Pipeline, lease: Lease | None, until: float | None
     ) -> tuple[Replies, Lease | None]:
         """Carry out what a server is asked; return a connection too that is to be held on."""
         if isinstance(step, Pipeline):
-            (outcome,) = self.ask_all((step,))
+            (outcome,) = self.ask_all((step,), until)
             if isinstance(outcome, ConnectionLost):
                 raise outcome
             return outcome, lease
-        return self._request_on(lease, step) if lease or step.hold else (self._request(step), None)
+        if lease or step.hold:
+            return self._request_on(lease, step, until)
+        return self._request(step, until), None
 
     def _drop_late(self, answer: tuple[Replies, Lease | None]) -> None:
         if answer[1] is not None:
             self._drop(answer[1])
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys lie on several servers."""
+        return self._cluster is not None
 
     def server_of(self, key: str) -> str:
         """Return which server of a cluster has a key; empty if there is only one, or none."""
@@ -255,16 +266,21 @@ class Threads:
         else:
             listener.close()
 
-    def _request(self, request: Request) -> Replies:
-        lease = self._take(self._source(request.key))
+    def _request(self, request: Request, until: float | None = None) -> Replies:
+        lease = self._take(self._source_of(request.key))
         replies = self._exchange(lease, request.commands, request.room)
         self._end(lease, request.commands, replies)
         if self._cluster is not None:
-            self._follow(request.key, request.commands, replies)
+            sent = Sent(request.key, request.commands, replies)
+            self._follow([sent], until, waits=request.waits)
         return replies
 
-    def _request_on(self, lease: Lease | None, request: Request) -> tuple[Replies, Lease | None]:
+    def _request_on(
+        self, lease: Lease | None, request: Request, until: float | None
+    ) -> tuple[Replies, Lease | None]:
         """Use the connection that was held, if one was; return it too if it is to be held on."""
+        if lease is None and self._cluster is not None:
+            return self._begin_to_hold(request, until)
         watches = lease is not None
         lease = lease or self._take(self._source(request.key))
         replies = self._exchange(lease, request.commands)
@@ -273,11 +289,33 @@ class Threads:
         self._end(lease, request.commands, replies, watches=watches)
         return replies, None
 
-    def ask_all(self, requests: Sequence[Request | Pipeline]) -> list[Outcome]:
+    def _begin_to_hold(self, request: Request, until: float | None) -> tuple[Replies, Lease | None]:
+        """Send a first request under WATCH to the server that has the slot, when one has it."""
+        rounds: Rounds | None = None
+        while True:
+            lease = self._take(self._source_of(request.key))
+            replies = self._exchange(lease, request.commands)
+            refused = find_redirects(request.commands, replies)
+            if not refused:
+                return replies, lease
+            self._drop(lease)
+            now = boot_clock()
+            rounds = rounds or Rounds(now, until)
+            pause = rounds.pause(now, redirected=self._note_moved(refused))
+            if pause is None:
+                rounds.explain(Sent(request.key, request.commands, replies), now)
+                return replies, None
+            if pause:
+                time.sleep(pause)
+
+    def ask_all(
+        self, requests: Sequence[Request | Pipeline], until: float | None = None
+    ) -> list[Outcome]:
         """Send requests to all their servers at once; return what came of each."""
         outcomes: list[Any] = [None] * len(requests)
+        answered: list[Sent] = []
         turns = [
-            self._ask_server(source, [requests[index] for index in indices], indices, outcomes)
+            self._ask_server(source, requests, indices, outcomes, answered)
             for source, indices in self._by_source(requests, outcomes)
         ]
         try:
@@ -290,6 +328,9 @@ class Threads:
         finally:
             for turn in turns:
                 turn.close()
+        if answered:
+            # What a server of a cluster refuses has to be sent to another one.
+            self._follow(answered, until, waits=any(may_wait(request) for request in requests))
         return outcomes
 
     def _by_source(
@@ -301,9 +342,9 @@ class Threads:
         groups: dict[int, tuple[Any, list[int]]] = {}
         for index, request in enumerate(requests):
             try:
-                source = self._source(request.key)
-            except (RedisError, RedisClusterException, OSError) as error:
-                outcomes[index] = ConnectionLost(error, sent=False, replies=[])
+                source = self._source_of(request.key)
+            except ConnectionLost as lost:
+                outcomes[index] = lost
             else:
                 groups.setdefault(id(source), (source, []))[1].append(index)
         # In one order for all threads, which may have to wait for connections.
@@ -315,65 +356,94 @@ class Threads:
         requests: Sequence[Request | Pipeline],
         indices: Sequence[int],
         outcomes: list[Any],
+        answered: list[Sent],
     ) -> Generator[bool, None, None]:
-        """Carry out requests to one server; yield True after each write, then False once."""
+        """Carry out requests to one server; yield True after each write, then False once.
+
+        In a cluster those that were answered are noted in `answered`.
+        """
+        mine = [requests[index] for index in indices]
         sent: list[Command] | None = None if self._cluster is None else []
         replies: Replies = []
         lost: ConnectionLost | None = None
         try:
             lease = self._take(source)
-            yield from self._exchange_many(lease, writes_of(requests, sent), replies)
+            yield from self._exchange_many(lease, writes_of(mine, sent), replies)
         except ConnectionLost as one:
             lost = one
-        mine = outcomes_of(requests, replies, lost)
-        if lost is None and leaves_transaction(requests, mine):
+        each = outcomes_of(mine, replies, lost)
+        if lost is None and leaves_transaction(mine, each):
             self._drop(lease)
         elif lost is None:
             self._give_back(lease)
-        # What a server of a cluster refuses has to be sent to another one.
-        for key, commands, answered in answered_of(requests, mine, sent or ()):
-            self._follow(key, commands, answered)
-        for index, outcome in zip(indices, mine, strict=True):
+        answered += starmap(Sent, answered_of(mine, each, sent or ()))
+        for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
-    def _follow(self, key: str, commands: Sequence[Command], replies: Replies) -> None:
-        """Send again what was redirected, and put the replies in place."""
-        for _ in range(MAX_REDIRECTS):
-            redirects = find_redirects(commands, replies)
-            if not redirects:
-                break
-            for redirect in redirects:
-                self._redirect(key, commands, replies, redirect)
+    def _follow(self, requests: Sequence[Sent], until: float | None, *, waits: bool) -> None:
+        """Send again what a cluster refused because a slot moves, until all is answered."""
+        rounds: Rounds | None = None
+        while again := find_again(requests):
+            now = boot_clock()
+            rounds = rounds or Rounds(now, until if waits else now)
+            pause = rounds.pause(now, redirected=all(part.target for part in again))
+            if pause is None:
+                for sent in requests:
+                    rounds.explain(sent, now)
+                return
+            if pause:
+                time.sleep(pause)
+            for part in again:
+                self._send_again(part)
 
-    def _redirect(
-        self, key: str, commands: Sequence[Command], replies: Replies, redirect: Redirect
-    ) -> None:
-        again = [commands[index] for index in redirect.indices]
+    def _send_again(self, again: Again) -> None:
+        commands = again.commands
         try:
-            lease = self._take(self._redirected_source(key, redirect))
-            again = redirect.prepare(again)
-            answers = self._exchange(lease, again)
+            self._note_moved([redirect for _, redirect in again.parts])
+            lease = self._take(self._redirected_source(again))
+            answers = self._exchange(lease, commands)
         except ConnectionLost as lost:
-            redirect.merge(replies, lost.replies, lost)
-        except (RedisError, RedisClusterException, OSError) as error:
-            # Who else serves it could not be found out; the others were answered.
-            redirect.merge(replies, [], ConnectionLost(error, sent=False, replies=[]))
+            again.merge(lost.replies, lost)
+        except (RedisError, OSError) as error:
+            # What else serves it could not be found out; the others were answered.
+            again.merge([], ConnectionLost(error, sent=False, replies=[]))
         else:
-            self._end(lease, again, answers)
-            redirect.merge(replies, answers)
+            self._end(lease, commands, answers)
+            again.merge(answers)
+
+    def _note_moved(self, redirects: Sequence[Redirect]) -> bool:
+        """Note what has moved; return whether all has, so that no pause is needed."""
+        moved = [each.error for each in redirects if isinstance(each.error, MovedError)]
+        for error in moved:
+            if error.host:
+                redispy.note_moved(self._cluster, error)
+            else:
+                self._look_for_nodes()
+        return len(moved) == len(redirects)
 
     def _source(self, key: str) -> Any:
         if self._cluster is None:
             return self.client.connection_pool
         return redispy.pool_of_key(self._cluster, key)
 
-    def _redirected_source(self, key: str, redirect: Redirect) -> Any:
-        if redirect.ask:
-            source = redispy.pool_of_address(self._cluster, redirect.host, redirect.port)
+    def _source_of(self, key: str) -> Any:
+        """Return what connections for a key come from; ConnectionLost where no server has it."""
+        if self._cluster is None:
+            return self._source(key)
+        try:
+            return self._source(key)
+        except (RedisError, RedisClusterException, OSError) as error:
+            self._look_for_nodes()
+            raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from error
+
+    def _redirected_source(self, again: Again) -> Any:
+        if again.target is not None:
+            _, host, port = again.target
+            source = redispy.pool_of_address(self._cluster, host, port)
             if source is not None:
                 return source
-        redispy.find_servers(self._cluster)
-        return self._source(key)
+            self._look_for_nodes()
+        return self._source_of(again.key)
 
     def _take(self, pool: Any) -> Lease:
         lease = self._take_idle(pool)
@@ -412,7 +482,7 @@ class Threads:
     def _look_for_nodes(self) -> None:
         """Ask a cluster anew who serves what, after one of its servers was not reachable."""
         if self._cluster is not None:
-            with contextlib.suppress(redis.RedisError, OSError):
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
                 redispy.find_servers(self._cluster)
 
     def _end(
@@ -554,6 +624,9 @@ class _Scope:
         except Exception as error:  # noqa: BLE001 - the core's to judge
             return None, error
 
+    def is_cluster(self, _: IsCluster) -> bool:
+        return self._runtime.is_cluster
+
     def subscribe(self, step: Subscribe) -> bytes:
         self._subscription = self._subscription or self._runtime.subscribe(step)
         return self._subscription.channel if self._subscription else b""
@@ -598,6 +671,7 @@ _EFFECTS: dict[type, Callable[[_Scope, Any], Any]] = {
     FanOut: _Scope.fan_out,
     FreeMemory: _Scope.free_memory,
     Elsewhere: _Scope.elsewhere,
+    IsCluster: _Scope.is_cluster,
     Subscribe: _Scope.subscribe,
     NextMessage: _Scope.next_message,
     EnterContext: _Scope.enter,

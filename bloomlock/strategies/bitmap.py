@@ -118,8 +118,10 @@ class MergeStrategy(BitmapStrategy):
         return [segment._replace(rows=len(rows), missing=missing)]
 
 
-def merge_image(shard: Shard, image: Bytes) -> Core[Segment]:
+def merge_image(shard: Shard, image: Bytes, *, waits: bool = False) -> Core[Segment]:
     """Set all bits of an image of the whole shard, in parts if it is large; may be repeated.
+
+    `waits` is that of Request.
 
     Returns:
         A Segment for one row, whose `missing` says nothing if it is not None.
@@ -129,7 +131,7 @@ def merge_image(shard: Shard, image: Bytes) -> Core[Segment]:
         bits = image[part.start : part.stop]
         if not whole and not bits.any():
             continue
-        reply = yield from merge_part(shard, part.start, bits, answers=False)
+        reply = yield from merge_part(shard, part.start, bits, answers=False, waits=waits)
         if isinstance(reply, Exception):
             return Segment(1, error=reply)
         header, _ = reply
@@ -166,9 +168,11 @@ def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[S
 
 
 def merge_part(
-    shard: Shard, first: int, image: Bytes, *, answers: bool
+    shard: Shard, first: int, image: Bytes, *, answers: bool, waits: bool = False
 ) -> Core[tuple[int, bytes | memoryview] | Exception]:
     """Set the bits of an image, which begins at byte `first` of the shard.
+
+    Without `waits` a slot that moves is a refusal, after which the items take its place.
 
     Returns:
         The header found, and the bytes that were there before (empty without `answers`); or what
@@ -177,9 +181,10 @@ def merge_part(
     refused = yield from _refuses_transactions(shard)
     if refused is not None:
         return refused
-    replies = yield from _transact(shard, first, image, _SCRIPT.by_digest, answers)
+    how = {"answers": answers, "waits": waits}
+    replies = yield from _transact(shard, first, image, _SCRIPT.by_digest, **how)
     if isinstance(replies, list) and isinstance(replies[-1], NoScriptError):
-        replies = yield from _transact(shard, first, image, _SCRIPT.by_source, answers)
+        replies = yield from _transact(shard, first, image, _SCRIPT.by_source, **how)
     if isinstance(replies, Exception):
         return replies
     wrong = next((reply for reply in replies if isinstance(reply, Exception)), None)
@@ -198,7 +203,7 @@ def _refuses_transactions(shard: Shard) -> Core[Exception | None]:
 
 
 def _transact(
-    shard: Shard, first: int, image: Bytes, call: Call, answers: bool
+    shard: Shard, first: int, image: Bytes, call: Call, *, answers: bool, waits: bool
 ) -> Core[Replies | Exception]:
     """Store the image, read what is there if asked, and merge; return the replies to these."""
     merging = merge_keys(shard.key)
@@ -213,7 +218,7 @@ def _transact(
     room = _room_for(len(image)) if answers else None
     if not answers:
         del commands[2]
-    request = Request(shard.key, commands, room=room)
+    request = Request(shard.key, commands, room=room, waits=waits)
     replies = yield from collect(request, repeatable=not answers)
     if isinstance(replies[-1], list):
         return replies[-1]

@@ -131,7 +131,7 @@ def test_a_slot_that_moves_loses_nothing(cluster, nodes, strategy):
     assert made.exists_many(["0", "nothing"]) == [True, False]
     if strategy == "lock":
         # A lock has several keys; a cluster answers TRYAGAIN for those until the slot has moved.
-        with pytest.raises(redis.exceptions.TryAgainError):
+        with pytest.raises(redis.exceptions.TryAgainError, match="the cluster moves the slot of "):
             made.add("while it moves")
     else:
         assert made.add("while it moves") is True

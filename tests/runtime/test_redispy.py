@@ -29,7 +29,7 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import servers
 from redis.auth.token import SimpleToken
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 from servers import wait_until
 
 from bloomlock.effects import EXEC, MULTI, encode_command, encode_large, join_commands
@@ -755,6 +755,10 @@ def test_the_servers_of_a_cluster(nodes):
         assert redispy.server_of_key(nodes[0], "a") == ""
         try:
             hand_over(nodes, slot, nodes[1])
+            redispy.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
+            assert port_of(redispy.pool_of_key(cluster, "a")) == second
+            redispy.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
+            assert port_of(redispy.pool_of_key(cluster, "a")) == first
             redispy.find_servers(cluster)
             assert port_of(redispy.pool_of_key(cluster, "a")) == second
             made = redispy.pool_of_key(cluster, "a").get_connection()
@@ -780,6 +784,11 @@ def test_the_servers_of_a_cluster_for_asyncio(nodes):
             assert redispy.source_of_address(cluster, "127.0.0.1", 1) is None
             assert source in redispy.sources_of(cluster)
             hand_over(nodes, slot, nodes[1])
+            await redispy.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
+            assert port_of(await redispy.source_of_key(cluster, "a")) == second
+            await redispy.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
+            assert port_of(await redispy.source_of_key(cluster, "a")) == first
+            assert redispy.source_of_address(cluster, "", first) is None
             await redispy.async_find_servers(cluster)
             source = await redispy.source_of_key(cluster, "a")
             assert port_of(source) == second

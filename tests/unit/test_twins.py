@@ -95,11 +95,12 @@ WHY: dict[str, tuple[str, ...]] = {
     ),
     "a cancelled task leaves no connection half-used, and tasks share a bound of requests": (
         "Tasks.__init__",
+        "Tasks._begin_to_hold",
         "Tasks._carry_out",
         "Tasks._exchange",
-        "Tasks._redirect",
         "Tasks._request",
         "Tasks._request_on",
+        "Tasks._send_again",
         "Tasks._source",
         "Tasks._take",
         "Tasks.run",

@@ -35,6 +35,7 @@ from bloomlock.effects import (
     deliver,
     encode_arguments,
     encode_command,
+    is_slot_refusal,
     run_way,
     run_ways,
 )
@@ -414,6 +415,7 @@ def run_optimistically(
         ConnectionLost: If the reply to EXEC was lost and it may not be repeated.
     """
     pause = SHORTEST_PAUSE
+    refused: Exception | None = None
     for _ in range(TRIES):
         now_us, state = yield from _read(keys)
         announcements: list[Announcement] = []
@@ -431,18 +433,24 @@ def run_optimistically(
             commands.append(after)
         try:
             # What was read is watched on this very connection; a new one would watch nothing.
-            replies = check((yield Request(keys.lock, commands)))
+            replies = yield Request(keys.lock, commands)
         except ConnectionLost:
             if not repeatable:
                 raise
             replies = [None] * len(commands)
+        refused = next(filter(is_slot_refusal, replies), None)
+        if refused is not None:
+            # It moves, and nothing was done; the next WATCH waits until some of it is elsewhere.
+            yield Pause(LONGEST_PAUSE)
+            continue
+        check(replies)
         done = replies[len(writes) + 1]
         if done is not None:
             yield from _announce(keys, announcements)
             return result, replies[-1] if after else None
         yield Pause(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
-    raise redis.exceptions.WatchError(f"the lock at {keys.lock!r} changes too often")
+    raise refused or redis.exceptions.WatchError(f"the lock at {keys.lock!r} changes too often")
 
 
 def _read(keys: LockKeys) -> Core[tuple[int, LockState]]:

@@ -39,6 +39,7 @@ CLEANUP_SECONDS = 0.5
 TEMPORARY = (
     redis.exceptions.BusyLoadingError,
     redis.exceptions.ReadOnlyError,
+    redis.exceptions.AskError,  # MovedError is a kind of it
     redis.exceptions.TryAgainError,
     redis.exceptions.ClusterDownError,
     redis.exceptions.MasterDownError,
