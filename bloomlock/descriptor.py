@@ -63,6 +63,8 @@ MAX_NATIVE_BITS = 2**37
 SPREAD_FORMAT = 3
 """From here on the shards lie evenly over the slots of a cluster."""
 
+MOST_IDLE_MS = 10**12
+
 GENERATION_BITS = 48
 HEADER_BYTES = 8
 _MAGIC = ord("B") << 56
@@ -77,6 +79,7 @@ REPLACING = "replacing"
 STATES = (READY, CREATING, COPYING, REPLACING)
 CLEARED = "cleared"
 KEY = "key"
+IDLE = "idle_ms"
 
 FIELDS = (
     "format",
@@ -91,8 +94,10 @@ FIELDS = (
     "state",
     CLEARED,
     KEY,
+    IDLE,
 )
-"""The last only of a filter with a key: "random:" and the key, or "secret:" and its check."""
+"""Of a filter with a key `key`: "random:" and the key, or "secret:" and its check; of one that is
+forgotten when it is not used `idle_ms`."""
 
 
 def header_of(generation: int) -> int:
@@ -141,6 +146,7 @@ class Descriptor:
             lost something.
         key: What the offsets depend on; None: on the item alone.
         format: How it is stored.
+        idle_ms: After how many milliseconds without use it is forgotten; None: never.
     """
 
     capacity: int
@@ -153,6 +159,7 @@ class Descriptor:
     cleared: bool = False
     key: HashKey | None = None
     format: int = FORMAT
+    idle_ms: int | None = None
 
     @property
     def header(self) -> int:
@@ -229,6 +236,7 @@ class Wanted:
     key: HashKey | None = None
     num_hashes: int | None = None
     optimize: Optimize | None = None
+    idle_ms: int | None = None
 
     @classmethod
     def check(
@@ -299,6 +307,7 @@ class Wanted:
             descriptor.layout,
             descriptor.key,
             None if descriptor.seeds else descriptor.size.num_hashes,
+            idle_ms=descriptor.idle_ms,
         )
 
     def describe(self) -> Descriptor:
@@ -311,7 +320,13 @@ class Wanted:
             # The largest filters fit in no other way.
             size = self._size(MEMORY)
         return Descriptor(
-            self.capacity, self.error_rate, size, self.seeds, self.layout, key=self.key
+            self.capacity,
+            self.error_rate,
+            size,
+            self.seeds,
+            self.layout,
+            key=self.key,
+            idle_ms=self.idle_ms,
         )
 
     def _size(self, optimize: Optimize) -> Size:
@@ -337,7 +352,7 @@ class Wanted:
     def differences(self, stored: Descriptor) -> list[str]:
         """Return "parameter: stored X, asked Y" for each parameter that differs.
 
-        What was not asked for, k and the number of shards, is taken as it is stored.
+        What was not asked for, k, the number of shards and the idle time, is taken as it is stored.
         """
         pairs = [
             ("capacity", stored.capacity, self.capacity),
@@ -351,6 +366,9 @@ class Wanted:
                 self.num_hashes or stored.size.num_hashes,
             ),
         ]
+        if self.idle_ms is not None:
+            stored_s = None if stored.idle_ms is None else stored.idle_ms / 1000
+            pairs.append(("idle_ttl", stored_s, self.idle_ms / 1000))
         found = [f"{what}: stored {old}, asked {new}" for what, old, new in pairs if old != new]
         if self.optimize and (asked := self._hashes(self.optimize)) != stored.size.num_hashes:
             found.append(
@@ -392,6 +410,8 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
     fields = dict(zip(FIELDS, map(str, values), strict=False))
     if descriptor.cleared:
         fields[CLEARED] = "1"
+    if descriptor.idle_ms is not None:
+        fields[IDLE] = str(descriptor.idle_ms)
     if key is not None:
         fields[KEY] = f"{key.kind}:{_written(key)}"
     return fields
@@ -483,6 +503,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         fields.get(CLEARED) == "1",
         _key(fields[KEY]) if KEY in fields else None,
         written_as,
+        _whole(fields, IDLE, MOST_IDLE_MS) if IDLE in fields else None,
     )
     if descriptor.key is not None and seeds:
         raise ConfigurationError("a filter has seeds or a key, not both")

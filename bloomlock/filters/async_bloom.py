@@ -120,7 +120,7 @@ class AsyncBloomFilter(AsyncWholeFilter):
         return found
 
     async def _run(self, core: Core[T]) -> T:
-        return await (await self._connected()).run(core)
+        return await (await self._connected()).run(self._state.in_use(core))
 
     async def _connected(self) -> Tasks:
         if self._runtime is None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     import redis
 
+    from bloomlock.effects import Core
+
     from .batches import Route
     from .claims import ClaimCounts
     from .failed import FailedItem
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     Client = redis.Redis | redis.RedisCluster | str | None
 
 Item = TypeVar("Item", bound=str | bytes)
+T = TypeVar("T")
 
 
 class BloomFilter(WholeFilter):
@@ -87,6 +90,9 @@ class BloomFilter(WholeFilter):
         on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
             the default, or count the item as "new", which then may be absent.
         shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
+        idle_ttl: Seconds, or a timedelta, after which the filter is forgotten if no client used it;
+            None: as an existing filter has it, never for a new one. Each client that uses it says
+            so to the server at most once in a tenth of that time.
         prefix: Start of all keys, "bloomlock:" by default.
 
     Raises:
@@ -156,6 +162,11 @@ class BloomFilter(WholeFilter):
         except BaseException:
             self.close()
             raise
+        if state.idle is not None:
+            self._run = self._run_in_use
+
+    def _run_in_use(self, core: Core[T]) -> T:
+        return self._runtime.run(self._state.in_use(core))
 
     def add(self, item: str | bytes) -> bool:
         """Add an item.

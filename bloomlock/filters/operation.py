@@ -30,6 +30,8 @@ from bloomlock.errors import (
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies import Segment
 
+from .expiry import sweep
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -281,6 +283,8 @@ class Operation:
         now = state.view or view
         if header != now.header:
             if state.on_lost == "raise" and not state.is_own(header):
+                if self._write and not is_header(header):
+                    yield from sweep(view)
                 now = self._lose(view, header)
             else:
                 attached = yield from self._attach_anew(header)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from bloomlock.descriptor import Wanted, refuse_key
@@ -12,10 +12,12 @@ from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.strategies import make_strategy
 
+from .expiry import check_ttl
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import timedelta
 
     from bloomlock.hashing import HashKey
     from bloomlock.sizing import Layout, Optimize
@@ -51,6 +53,8 @@ class OpenParameters(TypedDict, total=False):
 
 class FilterParameters(ShapeParameters, OpenParameters, total=False):
     """The options of a filter that is created or attached to."""
+
+    idle_ttl: float | timedelta | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +117,11 @@ class FilterOptions(OpenOptions):
     num_hashes: int | None = None
     optimize: Optimize | None = None
     shards: int | None = None
+    idle_ttl: float | timedelta | None = None
 
     def _wanted(self, native: bool) -> Wanted:
-        return Wanted.check(
+        idle_ms = None if self.idle_ttl is None else check_ttl("idle_ttl", self.idle_ttl)
+        wanted = Wanted.check(
             self.capacity,
             self.error_rate,
             layout=self.layout,
@@ -126,6 +132,7 @@ class FilterOptions(OpenOptions):
             shards=self.shards,
             native=native,
         )
+        return replace(wanted, idle_ms=idle_ms)
 
 
 def choice(parameter: str, value: object, allowed: object) -> str:

@@ -12,6 +12,7 @@ from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies import BatchStrategies
 
+from .expiry import IdleTime
 from .fill import FillWatch
 from .generation import View, new_generation
 from .lifecycle import attach, renew
@@ -116,6 +117,7 @@ class FilterState(LockOwner):
         unreported: Items added as new without a report; the next `add` of one returns "new". What
             puts items there calls `forget` after it.
         near: The positive answers kept for the view; None if none are, or none yet.
+        idle: Keeps a filter that is used from being forgotten; None: it is not forgotten.
     """
 
     def __init__(self, keys: FilterKeys, options: OpenOptions, wanted: Wanted | None) -> None:
@@ -143,6 +145,7 @@ class FilterState(LockOwner):
         self._own_headers: tuple[int, ...] = ()
         self.caching = options.caching
         self.near: NearCache | None = None
+        self.idle: IdleTime | None = None
 
     @property
     def descriptor(self) -> Descriptor:
@@ -189,13 +192,29 @@ class FilterState(LockOwner):
         elif descriptor.key is not None and descriptor.key.stored:
             # Made anew by this object it keeps its key, and bits placed with that stay of use.
             self.wanted = replace(self.wanted, key=descriptor.key)
+        if descriptor.idle_ms is not None:
+            self.wanted = replace(self.wanted, idle_ms=descriptor.idle_ms)
+            self.idle = IdleTime(descriptor.idle_ms, self.clock)
         with self._lock:
             self.view, self.lost = view, None
         self.unreported.attached(view.header, since)
         if self.caching is not None:
             self._near_of(view, self.caching)
         yield from self.fill.start(view)
+        if self.idle is not None and self.idle.is_due():
+            yield from self.idle.refresh(self.keys, view)
         return view
+
+    def in_use(self, core: Core[T]) -> Core[T]:
+        """Return a core of an operation that keeps the filter from being forgotten."""
+        return core if self.idle is None else self._and_refresh(core, self.idle)
+
+    def _and_refresh(self, core: Core[T], idle: IdleTime) -> Core[T]:
+        result = yield from core
+        view = self.view
+        if view is not None and self.lost is None and idle.is_due():
+            yield from idle.refresh(self.keys, view)
+        return result
 
     def clear(self) -> Core[None]:
         """Empty the filter for all clients, keep its parameters, and attach anew."""

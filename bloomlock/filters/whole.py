@@ -1,4 +1,4 @@
-"""Methods of filters as wholes: copies, and what is made of two filters."""
+"""Methods of filters as wholes: copies, what is made of two filters, when they expire."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import FilterKeys
 
-from . import algebra, transfer
+from . import algebra, deadline, transfer
 from .base import FilterBase
+from .expiry import NEVER_MS, check_ttl
 from .memory import MemoryBloomFilter
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from datetime import datetime, timedelta
     from typing import Self
 
     from bloomlock.effects import Core
@@ -198,6 +200,66 @@ class WholeFilter(FilterBase):
         """
         return self._run(algebra.jaccard(self._state, self._other(other)))
 
+    def expire(self, ttl: float | timedelta) -> None:
+        """Let the whole filter go after some time, an empty one too; a `clear` takes that back.
+
+        Then it is as if it had been deleted: who is attached to it finds it lost, and who creates
+        it gets an empty one. Never is a part of it taken for the whole.
+
+        Args:
+            ttl: Seconds from now by the server's clock, or a timedelta.
+
+        Raises:
+            ConfigurationError: If `ttl` is not usable, the filter has an `idle_ttl`, which says
+                when it goes, or the server runs no scripts for this client.
+            FilterLostError: If the filter is gone already.
+            redis.exceptions.RedisError: If a server refused it or could not be reached; it may be
+                repeated.
+
+        Cost: two round trips, three if there are several shards.
+
+        >>> from bloomlock import BloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     pages.expire(60)
+        ...     59 < pages.ttl() <= 60
+        ...     pages.persist()
+        ...     pages.ttl() is None
+        True
+        True
+        """
+        self._run(deadline.expire(self._state, check_ttl("ttl", ttl)))
+
+    def expire_at(self, at: float | datetime) -> None:
+        """Let the whole filter go at a moment; see `expire`.
+
+        Args:
+            at: Seconds since 1970, or a datetime with a time zone, by the server's clock.
+
+        Raises:
+            ConfigurationError: As `expire`, or if the moment is over.
+
+        Cost: one round trip more than `expire`.
+        """
+        self._run(deadline.expire_at(self._state, at))
+
+    def persist(self) -> None:
+        """Take back what `expire` said. Errors and cost are those of `expire`."""
+        self._run(deadline.expire(self._state, NEVER_MS))
+
+    def ttl(self) -> float | None:
+        """Return in how many seconds the filter goes, None if it does not.
+
+        Of a filter with an `idle_ttl`: if it is not used any more.
+
+        Raises:
+            FilterLostError: If it is gone already.
+
+        Cost: one round trip.
+        """
+        return self._run(deadline.ttl(self._state))
+
     def differences(self, other: WholeFilter) -> list[str]:
         """Return why the two cannot be combined: "parameter: ... here, ... there" for each.
 
@@ -268,6 +330,22 @@ class AsyncWholeFilter(FilterBase):
     async def jaccard(self, other: AsyncWholeFilter) -> float:
         """Return the estimated share of items in both among those in either."""
         return await self._run(algebra.jaccard(self._state, self._other(other)))
+
+    async def expire(self, ttl: float | timedelta) -> None:
+        """Let the whole filter go after some time. See BloomFilter.expire."""
+        await self._run(deadline.expire(self._state, check_ttl("ttl", ttl)))
+
+    async def expire_at(self, at: float | datetime) -> None:
+        """Let the whole filter go at a moment; see BloomFilter.expire_at."""
+        await self._run(deadline.expire_at(self._state, at))
+
+    async def persist(self) -> None:
+        """Take back what `expire` said. See BloomFilter.persist."""
+        await self._run(deadline.expire(self._state, NEVER_MS))
+
+    async def ttl(self) -> float | None:
+        """Return in how many seconds the filter goes, None if it does not. See BloomFilter.ttl."""
+        return await self._run(deadline.ttl(self._state))
 
     def differences(self, other: AsyncWholeFilter) -> list[str]:
         """Return why the two, both attached, cannot be combined. See BloomFilter.differences."""

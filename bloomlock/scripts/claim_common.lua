@@ -75,6 +75,13 @@ local function done(reply)
     for counter, number in pairs(counted) do
         call('HINCRBY', KEYS[7], counter, number)
     end
+    -- What was made just now expires with the shard.
+    local left_ms = call('PTTL', KEYS[1])
+    if left_ms > 0 then
+        for i = 2, #KEYS do
+            call('PEXPIRE', KEYS[i], left_ms)
+        end
+    end
     return reply
 end
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import assert_type
 
 import redis
@@ -69,6 +70,12 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     assert_type(pages.intersection_update(pages), None)
     assert_type(pages.jaccard(pages), float)
     assert_type(pages.differences(pages), list[str])
+    assert_type(pages.expire(timedelta(days=1)), None)
+    assert_type(pages.expire_at(1e9), None)
+    assert_type(pages.persist(), None)
+    assert_type(pages.ttl(), float | None)
+    assert_type(pages.idle_ttl, float | None)
+    BloomFilter("pages", 1000, idle_ttl=60)
     pages.update(pages)
     pages |= pages
     pages &= pages

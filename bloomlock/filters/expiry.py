@@ -1,0 +1,180 @@
+"""When a filter expires: at a moment, or after it was not used for long.
+
+All keys of a filter expire by the server's own time-outs. The descriptor and the first shard lie in
+one slot and go at the same instant. Further shards go some seconds later: they may lie on servers
+with other clocks, and while the first is there all of them have to be. So a client finds either a
+whole filter or none, and one that creates it anew wipes what is left of the old shards.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError, ResponseError
+
+from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.effects import ConnectionLost, ask, encode_command, is_missing
+from bloomlock.errors import ConfigurationError
+from bloomlock.keys import ClaimKeys
+from bloomlock.parallel import in_parallel
+from bloomlock.scripts import Script
+from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.bitmap import image_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bloomlock.effects import Core
+    from bloomlock.keys import FilterKeys
+    from bloomlock.strategies import Shard
+
+    from .generation import View
+
+logger = logging.getLogger("bloomlock")
+
+LATER_MS = 10_000
+"""How much later further shards expire than the first."""
+NEVER_MS = 0
+LEAST_SECONDS = 0.001
+MOST_SECONDS = 10**9
+"""About 31 years."""
+REFRESHES = 10
+"""A filter that is used gets a new time-out this often in its idle time, by each client."""
+
+_EXPIRE, _SWEEP = Script("expire"), Script("sweep")
+
+
+def check_ttl(parameter: str, value: object) -> int:
+    """Return a duration in milliseconds, or raise ConfigurationError.
+
+    >>> check_ttl("ttl", 1.5), check_ttl("ttl", timedelta(days=1))
+    (1500, 86400000)
+    """
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, (int, float))
+        or not LEAST_SECONDS <= seconds <= MOST_SECONDS
+    ):
+        raise ConfigurationError(
+            f"{parameter} must be seconds from {LEAST_SECONDS} to {MOST_SECONDS}, or a timedelta "
+            f"of as many, not {value!r:.80}"
+        )
+    return math.ceil(seconds * 1000)
+
+
+def check_moment(value: object) -> float:
+    """Return a moment in seconds since 1970, or raise ConfigurationError."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigurationError(
+            f"at must be seconds since 1970, or a datetime with a time zone, not {value!r:.80}"
+        )
+    return float(value)
+
+
+def set_expiry(keys: FilterKeys, view: View, ttl_ms: int) -> Core[bool | None]:
+    """Let a filter expire in `ttl_ms`, or never (NEVER_MS); None if it is of another generation.
+
+    Cost: two round trips, three if there are several shards.
+    """
+    left_ms = yield from time_left(keys, view)
+    if left_ms is None:
+        return None
+    is_later = not ttl_ms or (left_ms >= 0 and ttl_ms > left_ms)
+    # While the first shard is there the others have to be.
+    return (yield from _set_all(keys, view, ttl_ms, first_last=is_later))
+
+
+def time_left(keys: FilterKeys, view: View) -> Core[int | None]:
+    """Return the milliseconds until a filter expires, -1: it does not; None as `set_expiry`."""
+    key = view.shards[0].key
+    left_ms, start = yield from ask(key, encode_command("PTTL", keys.meta), header_command(key))
+    return None if left_ms < -1 or header_from_bytes(start) != view.header else int(left_ms)
+
+
+def moment_of(view: View) -> Core[float]:
+    """Return the time of the server that has the first shard, in seconds since 1970."""
+    ((seconds, micros),) = yield from ask(view.shards[0].key, encode_command("TIME"))
+    return int(seconds) + int(micros) / 1e6
+
+
+def _set_all(keys: FilterKeys, view: View, ttl_ms: int, *, first_last: bool) -> Core[bool | None]:
+    first, *rest = view.shards
+    later_ms = ttl_ms + LATER_MS if ttl_ms else NEVER_MS
+    further = [_set_shard(view, shard, (), later_ms) for shard in rest]
+    done = [(yield from _set_shard(view, first, (keys.meta,), ttl_ms))] if not first_last else []
+    done += yield from in_parallel(further)
+    if first_last:
+        done.append((yield from _set_shard(view, first, (keys.meta,), ttl_ms)))
+    return True if all(done) else None
+
+
+def _set_shard(view: View, shard: Shard, more: tuple[str, ...], ttl_ms: int) -> Core[bool]:
+    keys = [*ClaimKeys.of(shard.key), *view.contents.keys(shard.key, view.header), *more]
+    header = view.header.to_bytes(HEADER_BYTES, "big")
+    (reply,) = yield from _EXPIRE.call([(keys, (header, ttl_ms))], repeatable=True)
+    if isinstance(reply, ConnectionLost):
+        raise reply.cause from None
+    if isinstance(reply, ResponseError) and is_missing(reply):
+        raise ConfigurationError(
+            f"expiry needs a server that runs scripts for this client; it answered {reply}"
+        ) from reply
+    if isinstance(reply, Exception):
+        raise reply
+    return bool(reply)
+
+
+def sweep(view: View) -> Core[None]:
+    """Delete strings without a header that updates left where shards of a filter were.
+
+    A string without a header is never part of a filter. What fails is left to who creates the
+    filter anew.
+    """
+    calls = [((shard.key,), (image_bytes(shard),)) for shard in view.shards]
+    yield from in_parallel([_SWEEP.call([call], repeatable=True) for call in calls])
+
+
+class IdleTime:
+    """When a filter that is forgotten after not being used has to get a new time-out.
+
+    Args:
+        idle_ms: How long it must not be used, in milliseconds.
+        clock: Returns seconds.
+
+    >>> idle = IdleTime(1000, iter([0.0, 0.05, 0.11]).__next__)
+    >>> idle.is_due(), idle.is_due(), idle.is_due()
+    (True, False, True)
+    """
+
+    def __init__(self, idle_ms: int, clock: Callable[[], float]) -> None:
+        self.idle_ms = idle_ms
+        self._clock = clock
+        self._next_at = -math.inf
+
+    def is_due(self) -> bool:
+        """Return whether it is time; True for one caller until it is time again."""
+        now = self._clock()
+        if now < self._next_at:
+            return False
+        self._next_at = now + self.idle_ms / 1000 / REFRESHES
+        return True
+
+    def refresh(self, keys: FilterKeys, view: View) -> Core[None]:
+        """Give the filter a new time-out; that this fails is no failure of what used the filter.
+
+        The time-out is longer by what may pass until the next refresh, so the filter stays for its
+        idle time from its last use on.
+
+        Cost: one round trip, two if there are several shards.
+        """
+        try:
+            ttl_ms = self.idle_ms + self.idle_ms // REFRESHES
+            yield from _set_all(keys, view, ttl_ms, first_last=True)
+        except (RedisError, ConfigurationError) as error:
+            self._next_at = -math.inf
+            logger.warning("filter %r got no new time-out for being used: %s", keys.name, error)

@@ -1,0 +1,16 @@
+-- Say when the keys of a shard expire. Safe to repeat.
+-- KEYS[1]   the shard; the others expire with it, as far as they are there
+-- ARGV[1]   the header it is expected to have, 8 bytes
+-- ARGV[2]   in how many ms they expire; 0: never
+-- Reply     1 if it is done; 0, and nothing is changed, if it has another header
+if redis.call('GETRANGE', KEYS[1], 0, 7) ~= ARGV[1] then
+  return 0
+end
+for _, key in ipairs(KEYS) do
+  if ARGV[2] == '0' then
+    redis.call('PERSIST', key)
+  else
+    redis.call('PEXPIRE', key, ARGV[2])
+  end
+end
+return 1
