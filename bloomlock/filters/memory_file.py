@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import CLEARED, FIELDS, KEY, READY, decode, encode
+from bloomlock.descriptor import CLEARED, FIELDS, IDLE, KEY, READY, decode, encode
 from bloomlock.errors import (
     BloomlockError,
     ConfigurationError,
@@ -152,7 +152,7 @@ def _descriptor(path: FilePath, start: bytes, length: int) -> Descriptor:
     try:
         fields = json.loads(text)
         # Whether its generation began with a clear is of no account in a file, and not written.
-        absent = {CLEARED} if KEY in fields else {CLEARED, KEY}
+        absent = {CLEARED} | ({IDLE, KEY} - fields.keys())
         values = [None if name in absent else fields[name].encode() for name in FIELDS]
         descriptor = decode(os.fspath(path), values)
         if descriptor is not None and descriptor.is_native:

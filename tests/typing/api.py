@@ -64,21 +64,6 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     assert_type(pages.count(), int)
     assert_type(pages.info(), FilterInfo)
     assert_type(pages.copy("other"), BloomFilter)
-    assert_type(pages.union(pages, "either"), BloomFilter)
-    assert_type(pages.intersection(pages, into="both"), BloomFilter)
-    assert_type(pages.union_update(pages, progress=print), None)
-    assert_type(pages.intersection_update(pages), None)
-    assert_type(pages.jaccard(pages), float)
-    assert_type(pages.differences(pages), list[str])
-    assert_type(pages.expire(timedelta(days=1)), None)
-    assert_type(pages.expire_at(1e9), None)
-    assert_type(pages.persist(), None)
-    assert_type(pages.ttl(), float | None)
-    assert_type(pages.idle_ttl, float | None)
-    BloomFilter("pages", 1000, idle_ttl=60)
-    pages.update(pages)
-    pages |= pages
-    pages &= pages
     assert_type(pages.delete(), bool)
     assert_type(pages.seeds, tuple[int, ...] | None)
     with pages as same:
@@ -94,6 +79,24 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     BloomFilter("pages", 1000, on_full="explode")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, on_lost="ignore")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, client=5)  # type: ignore[arg-type]
+
+
+def wholes(pages: BloomFilter) -> None:
+    assert_type(pages.union(pages, "either"), BloomFilter)
+    assert_type(pages.intersection(pages, into="both"), BloomFilter)
+    assert_type(pages.union_update(pages, progress=print), None)
+    assert_type(pages.intersection_update(pages), None)
+    assert_type(pages.jaccard(pages), float)
+    assert_type(pages.differences(pages), list[str])
+    assert_type(pages.expire(timedelta(days=1)), None)
+    assert_type(pages.expire_at(1e9), None)
+    assert_type(pages.persist(), None)
+    assert_type(pages.ttl(), float | None)
+    assert_type(pages.idle_ttl, float | None)
+    BloomFilter("pages", 1000, idle_ttl=60)
+    pages.update(pages)
+    pages |= pages
+    pages &= pages
 
 
 def decorated(done: BloomFilter, async_done: AsyncBloomFilter) -> None:
