@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import FilterKeys
 
-from . import algebra, deadline, transfer
+from . import algebra, transfer
 from .base import FilterBase
-from .expiry import NEVER_MS, check_ttl
+from .expiry import NEVER_MS, check_moment, check_ttl, moment_of, set_expiry, time_left
 from .memory import MemoryBloomFilter
+from .state import in_one_generation
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     from .algebra import Progress
+    from .generation import View
     from .state import FilterState
 
 
@@ -229,7 +232,7 @@ class WholeFilter(FilterBase):
         True
         True
         """
-        self._run(deadline.expire(self._state, check_ttl("ttl", ttl)))
+        self._run(_expire(self._state, check_ttl("ttl", ttl)))
 
     def expire_at(self, at: float | datetime) -> None:
         """Let the whole filter go at a moment; see `expire`.
@@ -242,11 +245,11 @@ class WholeFilter(FilterBase):
 
         Cost: one round trip more than `expire`.
         """
-        self._run(deadline.expire_at(self._state, at))
+        self._run(_expire_at(self._state, at))
 
     def persist(self) -> None:
         """Take back what `expire` said. Errors and cost are those of `expire`."""
-        self._run(deadline.expire(self._state, NEVER_MS))
+        self._run(_expire(self._state, NEVER_MS))
 
     def ttl(self) -> float | None:
         """Return in how many seconds the filter goes, None if it does not.
@@ -258,7 +261,7 @@ class WholeFilter(FilterBase):
 
         Cost: one round trip.
         """
-        return self._run(deadline.ttl(self._state))
+        return self._run(_ttl(self._state))
 
     def differences(self, other: WholeFilter) -> list[str]:
         """Return why the two cannot be combined: "parameter: ... here, ... there" for each.
@@ -333,19 +336,19 @@ class AsyncWholeFilter(FilterBase):
 
     async def expire(self, ttl: float | timedelta) -> None:
         """Let the whole filter go after some time. See BloomFilter.expire."""
-        await self._run(deadline.expire(self._state, check_ttl("ttl", ttl)))
+        await self._run(_expire(self._state, check_ttl("ttl", ttl)))
 
     async def expire_at(self, at: float | datetime) -> None:
         """Let the whole filter go at a moment; see BloomFilter.expire_at."""
-        await self._run(deadline.expire_at(self._state, at))
+        await self._run(_expire_at(self._state, at))
 
     async def persist(self) -> None:
         """Take back what `expire` said. See BloomFilter.persist."""
-        await self._run(deadline.expire(self._state, NEVER_MS))
+        await self._run(_expire(self._state, NEVER_MS))
 
     async def ttl(self) -> float | None:
         """Return in how many seconds the filter goes, None if it does not. See BloomFilter.ttl."""
-        return await self._run(deadline.ttl(self._state))
+        return await self._run(_ttl(self._state))
 
     def differences(self, other: AsyncWholeFilter) -> list[str]:
         """Return why the two, both attached, cannot be combined. See BloomFilter.differences."""
@@ -355,3 +358,44 @@ class AsyncWholeFilter(FilterBase):
         if not isinstance(given, AsyncWholeFilter):
             raise ConfigurationError(f"other must be a {type(self).__name__}, not {given!r:.80}")
         return algebra.Other(given._state, given._run)  # noqa: SLF001 - our own class
+
+
+def _expire(state: FilterState, ttl_ms: int) -> Core[None]:
+    """Let the filter expire in `ttl_ms`, or never (0)."""
+
+    def work(view: View) -> Core[bool | None]:
+        _refuse_idle(state, view)
+        return (yield from set_expiry(state.keys, view, ttl_ms))
+
+    yield from in_one_generation(state, work)
+
+
+def _expire_at(state: FilterState, at: object) -> Core[None]:
+    """Let the filter expire at a moment."""
+    wanted = check_moment(at)
+    view = yield from state.current()
+    now = yield from moment_of(view)
+    ttl_ms = math.ceil((wanted - now) * 1000)
+    if ttl_ms <= 0:
+        raise ConfigurationError(
+            f"at must be a moment to come; by the server's clock {at!r:.80} is over"
+        )
+    yield from _expire(state, ttl_ms)
+
+
+def _ttl(state: FilterState) -> Core[float | None]:
+    """Return the seconds until the filter expires, None if it does not."""
+
+    def work(view: View) -> Core[int | None]:
+        return (yield from time_left(state.keys, view))
+
+    left_ms = yield from in_one_generation(state, work)
+    return None if left_ms < 0 else left_ms / 1000
+
+
+def _refuse_idle(state: FilterState, view: View) -> None:
+    idle_ms, name = view.descriptor.idle_ms, state.keys.name
+    if idle_ms is not None:
+        raise ConfigurationError(
+            f"filter {name!r} has idle_ttl={idle_ms / 1000:g}, so its last use says when it expires"
+        )
