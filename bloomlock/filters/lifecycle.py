@@ -35,6 +35,7 @@ from bloomlock.effects import (
     FreeMemory,
     IsCluster,
     Pause,
+    Replies,
     Request,
     ask,
     deliver,
@@ -69,7 +70,7 @@ from .storage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from bloomlock.hashing import HashKey
     from bloomlock.keys import FilterKeys
@@ -79,6 +80,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock")
 
 _INFO = (encode_command("INFO", "server"), encode_command("INFO", "memory"))
+_KIND = (
+    encode_command("INFO", "replication"),
+    # The modules of Redis recognise an Active-Active database by it.
+    encode_command("COMMAND", "INFO", "CRDT.CONFIG"),
+)
 _SMALL = 16 * 1024
 _STRING_HEADER = 17
 
@@ -307,19 +313,25 @@ class _Server:
 
 
 def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core[None]:
-    """Refuse to create a filter that the memory of its servers has no room for.
+    """Refuse to create a filter on servers that have no room for it, or would lose bits of it.
 
     `replaces`: there may be shards of an earlier filter, whose memory becomes free.
 
     Cost: one round trip; two in a cluster, or if something is replaced. A server that does not
-    answer INFO is taken to have room.
+    answer INFO is taken to have room, and to have one master for each key.
     """
     servers: dict[str, _Server] = {}
     keys = planned.place(keys)
     size = HEADER_BYTES + (planned.size.shard_bits + 7) // 8
     shards = range(planned.size.shards)
-    answers = [(yield from _ask_room(keys.bits(0)))]
-    fields = answers[0][0]
+    replication, crdt, fields, length = yield from _ask_kind_and_room(keys.bits(0))
+    if (several := masters_of_a_key(replication, crdt)) is not None:
+        raise ConfigurationError(
+            f"filter {keys.name!r} cannot be on this server, which is {several}: each of its "
+            "masters takes writes to the same string, of which the last one wins, so bits that "
+            "were set are lost; give a server with one master for each key"
+        )
+    answers = [(fields, length)]
     alone = fields is not None and not replaces and not _Server(fields).is_in_cluster
     if fields is not None and not alone:
         answers += yield from in_parallel([_ask_room(keys.bits(shard)) for shard in shards[1:]])
@@ -335,18 +347,59 @@ def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core
         _check_server(keys, planned, server, local)
 
 
+def masters_of_a_key(replication: Mapping[str, str], crdt: object) -> str | None:
+    """Return what a server is where several masters take writes to one key; None where one does.
+
+    Args:
+        replication: The fields of INFO replication.
+        crdt: The reply to COMMAND INFO CRDT.CONFIG.
+
+    >>> masters_of_a_key({"role": "active-replica"}, [None])
+    'a KeyDB active replica'
+    """
+    if isinstance(crdt, list) and any(crdt):
+        return "a Redis Enterprise Active-Active database"
+    if replication.get("role") == "active-replica":
+        return "a KeyDB active replica"
+    return None
+
+
+def _ask_kind_and_room(
+    key: str,
+) -> Core[tuple[Mapping[str, str], object, dict[str, str] | None, int]]:
+    """Return the fields of INFO replication, the reply about CRDT.CONFIG, and as `_ask_room`."""
+    replication, crdt, *room = yield from _ask_server(key, (*_KIND, *_room_commands(key)))
+    return _fields_of([replication]), crdt, *_read_room(room)
+
+
 def _ask_room(key: str) -> Core[tuple[dict[str, str] | None, int]]:
     """Return the fields of INFO, None where it is refused, and the length of a string."""
-    request = Request(key, [*_INFO, encode_command("STRLEN", key)])
+    return _read_room((yield from _ask_server(key, _room_commands(key))))
+
+
+def _room_commands(key: str) -> tuple[bytes, ...]:
+    return (*_INFO, encode_command("STRLEN", key))
+
+
+def _ask_server(key: str, commands: Sequence[bytes]) -> Core[Replies]:
     try:
-        *texts, length = yield from deliver(request, repeatable=True)
+        return (yield from deliver(Request(key, commands), repeatable=True))
     except ConnectionLost as lost:
         raise lost.cause from None
+
+
+def _read_room(replies: Replies) -> tuple[dict[str, str] | None, int]:
+    *texts, length = replies
     if any(isinstance(text, Exception) for text in texts):
         return None, 0
-    lines = (line for text in texts for line in bytes(text).decode(errors="replace").splitlines())
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    return fields, length if isinstance(length, int) else 0
+    return _fields_of(texts), length if isinstance(length, int) else 0
+
+
+def _fields_of(texts: Sequence[object]) -> dict[str, str]:
+    """Return the fields of replies to INFO; none of one that is an error."""
+    known = [text for text in texts if isinstance(text, (bytes, bytearray))]
+    lines = (line for text in known for line in text.decode(errors="replace").splitlines())
+    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 def _check_server(
