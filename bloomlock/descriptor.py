@@ -76,7 +76,8 @@ READY = "ready"
 CREATING = "creating"
 COPYING = "copying"
 REPLACING = "replacing"
-STATES = (READY, CREATING, COPYING, REPLACING)
+RENAMING = "renaming"
+STATES = (READY, CREATING, COPYING, REPLACING, RENAMING)
 CLEARED = "cleared"
 KEY = "key"
 IDLE = "idle_ms"
@@ -141,7 +142,8 @@ class Descriptor:
             one block of 64 bytes, or "native", where the server puts them (BF.*).
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "creating" while shards are initialised; "copying" while a copy fills;
-            "replacing" while prepared shards take the places of those of the last generation.
+            "replacing" while prepared shards take the places of those of the last generation;
+            "renaming" while all is copied to another name.
         cleared: Whether the generation began with a clear. False: no filter was there, or it had
             lost something.
         key: What the offsets depend on; None: on the item alone.

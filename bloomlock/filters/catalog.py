@@ -10,7 +10,7 @@ from bloomlock.runtime.clients import async_client, close_async_client, sync_cli
 from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
 
-from . import lifecycle
+from . import lifecycle, renaming
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -84,6 +84,33 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
             runtime.close()
 
 
+def rename_filter(
+    name: str, new_name: str, *, client: Client = None, prefix: str = DEFAULT_PREFIX
+) -> None:
+    """Give a filter another name without attaching to it, or finish a rename that was interrupted.
+
+    Args:
+        name: The filter's name.
+        new_name: A name that is free.
+        client: As for BloomFilter.
+        prefix: Start of its keys.
+
+    Raises:
+        FilterNotFoundError: If there is no filter of that name.
+        ConfigurationError: If the new name is taken.
+        And as `BloomFilter.rename`.
+
+    Cost: as `BloomFilter.rename`.
+    """
+    old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
+    with _connected(client) as connected:
+        runtime = threads_for(connected)
+        try:
+            runtime.run(renaming.rename(old, new))
+        finally:
+            runtime.close()
+
+
 @contextmanager
 def _connected(client: Client) -> Iterator[Any]:
     made, owned = sync_client(client)
@@ -124,6 +151,15 @@ async def async_delete_filter(
     keys = FilterKeys(name, prefix)
     async with _async_connected(client) as connected:
         return await tasks_for(connected).run(lifecycle.delete(keys))
+
+
+async def async_rename_filter(
+    name: str, new_name: str, *, client: AsyncClient = None, prefix: str = DEFAULT_PREFIX
+) -> None:
+    """Give a filter another name without attaching to it. See rename_filter."""
+    old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
+    async with _async_connected(client) as connected:
+        await tasks_for(connected).run(renaming.rename(old, new))
 
 
 @asynccontextmanager

@@ -158,14 +158,15 @@ def _step(script: Script, call: Call) -> Core[Any]:
     (reply,) = yield from script.call([call], repeatable=True)
     if isinstance(reply, ConnectionLost):
         raise reply.cause from None
-    if isinstance(reply, ResponseError) and _is_not_possible(reply):
+    if isinstance(reply, ResponseError) and is_not_possible(reply):
         return None
     if isinstance(reply, Exception):
         raise reply
     return reply
 
 
-def _is_not_possible(error: ResponseError) -> bool:
+def is_not_possible(error: ResponseError) -> bool:
+    """Return whether a script is refused for good: its keys lie in several slots, or it may not."""
     # redis-py takes the first word off some errors.
     text = str(error).lower()
     return is_missing(error) or "same slot" in text or text.startswith("crossslot")

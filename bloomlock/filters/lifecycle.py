@@ -22,6 +22,7 @@ from bloomlock.descriptor import (
     COPYING,
     HEADER_BYTES,
     READY,
+    RENAMING,
     REPLACING,
     Descriptor,
     Wanted,
@@ -205,7 +206,7 @@ def _what_is_gone(found: Found, broken: set[int]) -> str | None:
         return "its descriptor" if found.header else None
     if found.descriptor.generation in broken:
         return "one of its shards"
-    if found.descriptor.state in (COPYING, REPLACING):
+    if found.descriptor.state in (COPYING, REPLACING, RENAMING):
         return None
     if found.header == found.descriptor.header:
         return None
@@ -219,6 +220,11 @@ def _refuse_other(
         raise FilterMismatchError(
             f"filter {keys.name!r} is still being filled by a copy, or the copy was interrupted; "
             "delete it to start again"
+        )
+    if stored.state == RENAMING:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} is being renamed, or that was interrupted; rename it again to "
+            "finish it"
         )
     if wanted is None:
         _refuse_other_key(keys, key, stored)

@@ -161,15 +161,15 @@ def make(
     target = view.descriptor.with_generation(new_generation(), COPYING)
     keys = target.place(keys)
     yield from check_room(keys, target, replaces=False)
-    yield from repeated(partial(through_moves, keys.meta, partial(_reserve, keys, target)))
+    yield from repeated(partial(through_moves, keys.meta, partial(reserve, keys, target)))
     try:
         shards = range(target.size.shards)
         yield from in_parallel([_begin(keys, number, target) for number in shards])
         yield from fill(lambda number: copy_key(keys.bits(number)), target)
         yield from in_parallel(
-            [repeated(partial(_put_in_place, keys, number, target)) for number in shards]
+            [repeated(partial(put_in_place, keys, number, target)) for number in shards]
         )
-        yield from repeated(lambda: _open(keys, target))
+        yield from repeated(lambda: open_copy(keys, target))
     except Changed:
         raise FilterLostError(
             f"filter {keys.name!r} was deleted or replaced while it was filled by a copy"
@@ -180,7 +180,7 @@ def make(
         raise
 
 
-def _reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
+def reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
     """Store the descriptor under a name that is free, or is ours by a try that was cut off."""
     unlink = encode_command("UNLINK", keys.bits(0))
     for _ in range(WATCHED_TRIES):
@@ -196,7 +196,7 @@ def _reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
     raise ConfigurationError(f"name {keys.name!r} is taken by other filters all the time")
 
 
-def _put_in_place(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
+def put_in_place(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
     """Give a prepared shard its name, unless a try that was cut off did."""
     header, _ = yield from look_at_shard(keys, shard)
     if header == target.header:
@@ -208,7 +208,12 @@ def _put_in_place(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None
     check([reply])
 
 
-def _open(keys: FilterKeys, target: Descriptor) -> Core[None]:
+def open_copy(keys: FilterKeys, target: Descriptor) -> Core[None]:
+    """Open a filter whose shards are in place, unless a try that was cut off did.
+
+    Raises:
+        Changed: If another client replaced it meanwhile.
+    """
     found = yield from look(keys)
     if found.descriptor == target.with_generation(target.generation, READY):
         return
@@ -224,3 +229,10 @@ def _give_up(keys: FilterKeys, target: Descriptor) -> Core[None]:
 def _begin(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
     prepared = copy_key(keys.bits(shard))
     yield from ask(prepared, encode_command("UNLINK", prepared), set_header(prepared, target))
+
+
+def copy_shard(view: View, shard: int, keys: FilterKeys, target: Descriptor) -> Core[bool]:
+    """Copy one shard to where it is prepared; False if it has another header than the view's."""
+    yield from _begin(keys, shard, target)
+    key = keys.bits(shard)
+    return (yield from view.contents.copy(view.shards[shard], copy_key(key), key, target))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import FilterKeys
 
-from . import algebra, transfer
+from . import algebra, renaming, transfer
 from .base import FilterBase
 from .expiry import NEVER_MS, check_moment, check_ttl, moment_of, set_expiry, time_left
 from .memory import MemoryBloomFilter
@@ -203,6 +203,46 @@ class WholeFilter(FilterBase):
         """
         return self._run(algebra.jaccard(self._state, self._other(other)))
 
+    def rename(self, name: str, *, progress: Progress | None = None) -> Self:
+        """Give the filter another name, and return it opened under that one.
+
+        It keeps what it holds, its claims and its expiry, and gets a new generation. A client finds
+        it under one of the names, never under both and never a part. Objects attached to the old
+        name, this one as well, find it lost. A worker that has a claim cannot end it any more; its
+        item is in `expired()` of the renamed filter when the lease is over.
+
+        Args:
+            name: A name that is free.
+            progress: In a cluster, called with how many shards are copied, and of how many.
+
+        Raises:
+            ConfigurationError: If the name is taken, or the server runs no scripts for this client;
+                in a cluster also if there is not the memory for two of it.
+            FilterLostError: If the filter is cleared or lost.
+            redis.exceptions.RedisError: If a server refused it or could not be reached. It may be
+                repeated, also by `rename_filter` in another process.
+
+        Cost: four round trips; one script with 0.02 ms for a shard. In a cluster all bits travel
+        through this client, 1 MiB in two round trips, and meanwhile no client can attach to either
+        name. If it is interrupted there, nothing is lost, and it has to be called again.
+
+        >>> from bloomlock import BloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     pages.update(["a"])
+        ...     seen = pages.rename("seen")
+        ...     seen.name, seen.exists("a")
+        ('seen', True)
+        """
+        keys, state = FilterKeys(name, self._state.keys.prefix), self._state
+        view = self._run(state.current())
+        try:
+            self._run(renaming.rename(state.keys, keys, view.header, progress))
+        finally:
+            state.forget()
+        return self._opened(keys)
+
     def expire(self, ttl: float | timedelta) -> None:
         """Let the whole filter go after some time, an empty one too; a `clear` takes that back.
 
@@ -333,6 +373,16 @@ class AsyncWholeFilter(FilterBase):
     async def jaccard(self, other: AsyncWholeFilter) -> float:
         """Return the estimated share of items in both among those in either."""
         return await self._run(algebra.jaccard(self._state, self._other(other)))
+
+    async def rename(self, name: str, *, progress: Progress | None = None) -> Self:
+        """Give the filter another name. See BloomFilter.rename."""
+        keys, state = FilterKeys(name, self._state.keys.prefix), self._state
+        view = await self._run(state.current())
+        try:
+            await self._run(renaming.rename(state.keys, keys, view.header, progress))
+        finally:
+            state.forget()
+        return await self._opened(keys)
 
     async def expire(self, ttl: float | timedelta) -> None:
         """Let the whole filter go after some time. See BloomFilter.expire."""
