@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from .filters.catalog import (
         async_delete_filter,
         async_list_filters,
+        async_rename_filter,
         delete_filter,
         list_filters,
+        rename_filter,
     )
     from .filters.claim import AsyncClaim, Claim
     from .filters.claim_session import ClaimState
@@ -114,11 +116,13 @@ __all__ = [
     "async_consume",
     "async_delete_filter",
     "async_list_filters",
+    "async_rename_filter",
     "consume",
     "delete_filter",
     "list_filters",
     "once",
     "plan",
+    "rename_filter",
 ]
 
 # Imported at their first use (PEP 562): redis-py takes most of the time, filters more than locks.
@@ -176,9 +180,11 @@ _MODULES = {
     "async_consume": ".idempotency.consumers",
     "async_delete_filter": ".filters.catalog",
     "async_list_filters": ".filters.catalog",
+    "async_rename_filter": ".filters.catalog",
     "consume": ".idempotency.consumers",
     "delete_filter": ".filters.catalog",
     "list_filters": ".filters.catalog",
+    "rename_filter": ".filters.catalog",
     "once": ".idempotency.once",
     "plan": ".planning",
 }

@@ -130,7 +130,7 @@ def delete_command(names: tuple[str, ...], url: str | None, *, yes: bool) -> int
 
 
 def _for_each(names: Sequence[str], verb: str, act: Callable[[str], None], *, yes: bool) -> int:
-    if not yes and not _confirm(f"{verb} {', '.join(map(repr, names))}?"):
+    if not yes and not confirm(f"{verb} {', '.join(map(repr, names))}?"):
         return NO
     status = 0
     for name in names:
@@ -143,7 +143,8 @@ def _for_each(names: Sequence[str], verb: str, act: Callable[[str], None], *, ye
     return status
 
 
-def _confirm(question: str) -> bool:
+def confirm(question: str) -> bool:
+    """Ask at the terminal; return whether the answer is yes."""
     # What comes through a pipe does not answer the question.
     if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         raise Failure(f"{question} There is no terminal to ask at; give --yes")

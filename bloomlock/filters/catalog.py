@@ -15,6 +15,7 @@ from . import lifecycle, renaming
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
+    from .algebra import Progress
     from .async_bloom import Client as AsyncClient
     from .bloom import Client
 
@@ -85,7 +86,12 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
 
 
 def rename_filter(
-    name: str, new_name: str, *, client: Client = None, prefix: str = DEFAULT_PREFIX
+    name: str,
+    new_name: str,
+    *,
+    client: Client = None,
+    prefix: str = DEFAULT_PREFIX,
+    progress: Progress | None = None,
 ) -> None:
     """Give a filter another name without attaching to it, or finish a rename that was interrupted.
 
@@ -94,6 +100,7 @@ def rename_filter(
         new_name: A name that is free.
         client: As for BloomFilter.
         prefix: Start of its keys.
+        progress: As for `BloomFilter.rename`.
 
     Raises:
         FilterNotFoundError: If there is no filter of that name.
@@ -106,7 +113,7 @@ def rename_filter(
     with _connected(client) as connected:
         runtime = threads_for(connected)
         try:
-            runtime.run(renaming.rename(old, new))
+            runtime.run(renaming.rename(old, new, progress=progress))
         finally:
             runtime.close()
 
@@ -154,12 +161,17 @@ async def async_delete_filter(
 
 
 async def async_rename_filter(
-    name: str, new_name: str, *, client: AsyncClient = None, prefix: str = DEFAULT_PREFIX
+    name: str,
+    new_name: str,
+    *,
+    client: AsyncClient = None,
+    prefix: str = DEFAULT_PREFIX,
+    progress: Progress | None = None,
 ) -> None:
     """Give a filter another name without attaching to it. See rename_filter."""
     old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
     async with _async_connected(client) as connected:
-        await tasks_for(connected).run(renaming.rename(old, new))
+        await tasks_for(connected).run(renaming.rename(old, new, progress=progress))
 
 
 @asynccontextmanager

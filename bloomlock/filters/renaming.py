@@ -156,8 +156,8 @@ def _rename_at_server(plan: Plan) -> Core[int | None]:
         pairs += zip(theirs, contents.keys(two.bits, plan.after.header), strict=True)
     keys = [key for pair in pairs for key in pair]
     headers = [d.header.to_bytes(HEADER_BYTES, "big") for d in (plan.before, plan.after)]
-    arguments = (*headers, plan.after.generation, len(plan.shards))
-    (reply,) = yield from _RENAME.call([(keys, arguments)], repeatable=True)
+    numbers = plan.after.generation, len(plan.shards)
+    (reply,) = yield from _RENAME.call([(keys, (*headers, *numbers))], repeatable=True)
     if isinstance(reply, ConnectionLost):
         raise reply.cause from None
     if isinstance(reply, ResponseError) and is_missing(reply):

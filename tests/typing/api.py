@@ -91,6 +91,8 @@ def wholes(pages: BloomFilter) -> None:
     assert_type(pages.expire(timedelta(days=1)), None)
     assert_type(pages.expire_at(1e9), None)
     assert_type(pages.persist(), None)
+    assert_type(pages.rename("other"), BloomFilter)
+    assert_type(bloomlock.rename_filter("x", "y"), None)
     assert_type(pages.ttl(), float | None)
     assert_type(pages.idle_ttl, float | None)
     BloomFilter("pages", 1000, idle_ttl=60)

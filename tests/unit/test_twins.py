@@ -59,6 +59,7 @@ WHY: dict[str, tuple[str, ...]] = {
     "keys of asyncio come one by one": ("async_list_filters",),
     "a runtime of threads keeps an idle connection, which a function gives back": (
         "async_delete_filter",
+        "async_rename_filter",
     ),
     "the embedded server is found by a blocking call, in a thread": (
         "_async_connected",

@@ -1,0 +1,264 @@
+"""`bloomlock filter`: filters as sets, when they expire, and what they are called."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+import bloomlock
+
+from .errors import NO, Failure
+from .filters import confirm, size_text
+from .options import examples, key_option, name_argument, open_as_it_is, url_option
+from .progress import show_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+_other_argument = click.argument("other")
+_into_option = click.option(
+    "--into", metavar="NAME", help="Make a new filter of this name, and change neither."
+)
+_other_url_option = click.option(
+    "--other-url", metavar="URL", help="Server of OTHER.  [default: that of NAME]"
+)
+_dry_option = click.option(
+    "-n", "--dry-run", is_flag=True, help="Check everything, say what would be done, and stop."
+)
+_yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def seconds_of(text: str) -> float:
+    """Return a duration in seconds.
+
+    >>> [seconds_of(text) for text in ("90", "1.5h", "7d")]
+    [90.0, 5400.0, 604800.0]
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
+    if match is None:
+        raise Failure(f"TTL must be a number of seconds, or one with s, m, h, d or w, not {text!r}")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+@click.group(
+    "filter",
+    epilog=examples(
+        "bloomlock filter union seen archive",
+        "bloomlock filter rename seen seen-2026",
+        "bloomlock filter expire session 7d",
+    ),
+)
+def filter_group() -> None:
+    """Combine filters, let them expire, rename them."""
+
+
+@filter_group.command(
+    "union",
+    epilog=examples(
+        "bloomlock filter union seen archive",
+        "bloomlock filter union monday tuesday --into week",
+    ),
+)
+@name_argument
+@_other_argument
+@_into_option
+@url_option
+@_other_url_option
+@key_option
+@_dry_option
+def union_command(
+    name: str,
+    other: str,
+    *,
+    into: str | None,
+    url: str | None,
+    other_url: str | None,
+    key: bytes | None,
+    dry_run: bool,
+) -> None:
+    """Add to NAME everything that OTHER holds; with --into, make a new filter of both.
+
+    Both need the same parameters, and may be in use meanwhile. What is added to NAME meanwhile
+    stays; what is added to OTHER may come too. It may be repeated.
+    """
+    with _pair(name, other, url, other_url, key) as (mine, theirs):
+        if dry_run:
+            _check_new(into, url)
+            what = f"add {other!r} to {name!r}" if into is None else f"make {into!r} of both"
+            click.echo(f"would {what}: {_size(mine)}")
+            return
+        with _bar() as progress:
+            if into is None:
+                mine.union_update(theirs, progress=progress)
+            else:
+                mine.union(theirs, into, progress=progress).close()
+
+
+@filter_group.command(
+    "intersection",
+    epilog=examples(
+        "bloomlock filter intersection seen archive --into both",
+        "bloomlock filter intersection seen archive --dry-run",
+    ),
+)
+@name_argument
+@_other_argument
+@_into_option
+@url_option
+@_other_url_option
+@key_option
+@_dry_option
+@_yes_option
+def intersection_command(
+    name: str,
+    other: str,
+    *,
+    into: str | None,
+    url: str | None,
+    other_url: str | None,
+    key: bytes | None,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Keep in NAME what OTHER holds as well; with --into, make a new filter of that.
+
+    Without --into it asks first, at the terminal: users of NAME find the filter cleared and go on
+    with what is left, and what they add meanwhile may be missing.
+    """
+    with _pair(name, other, url, other_url, key) as (mine, theirs):
+        if dry_run:
+            _check_new(into, url)
+            what = (
+                f"cut {name!r} down to what {other!r} holds" if into is None else f"make {into!r}"
+            )
+            share = mine.jaccard(theirs)
+            click.echo(f"would {what}: {_size(mine)}; about {share:.0%} of all items are in both")
+            return 0
+        if into is None and not yes and not confirm(f"Cut {name!r} down to what {other!r} holds?"):
+            return NO
+        with _bar() as progress:
+            if into is None:
+                mine.intersection_update(theirs, progress=progress)
+            else:
+                mine.intersection(theirs, into, progress=progress).close()
+    return 0
+
+
+@filter_group.command("jaccard", epilog=examples("bloomlock filter jaccard monday tuesday"))
+@name_argument
+@_other_argument
+@url_option
+@_other_url_option
+@key_option
+def jaccard_command(
+    name: str, other: str, *, url: str | None, other_url: str | None, key: bytes | None
+) -> None:
+    """Write the estimated share of items in both filters among those in either, from 0 to 1."""
+    with _pair(name, other, url, other_url, key) as (mine, theirs):
+        click.echo(f"{mine.jaccard(theirs):.4f}")
+
+
+@filter_group.command(
+    "expire",
+    epilog=examples("bloomlock filter expire session 1.5h", "bloomlock filter ttl session"),
+)
+@name_argument
+@click.argument("ttl", metavar="TTL")
+@url_option
+@key_option
+def expire_command(name: str, ttl: str, *, url: str | None, key: bytes | None) -> None:
+    """Let a filter go after TTL: seconds, or a number with m, h, d or w; `persist` undoes it."""
+    seconds = seconds_of(ttl)
+    with open_as_it_is(name, url, key) as bloom:
+        bloom.expire(seconds)
+
+
+@filter_group.command("persist", epilog=examples("bloomlock filter persist session"))
+@name_argument
+@url_option
+@key_option
+def persist_command(name: str, *, url: str | None, key: bytes | None) -> None:
+    """Let a filter stay that was to expire."""
+    with open_as_it_is(name, url, key) as bloom:
+        bloom.persist()
+
+
+@filter_group.command("ttl", epilog=examples("bloomlock filter ttl session"))
+@name_argument
+@url_option
+@key_option
+def ttl_command(name: str, *, url: str | None, key: bytes | None) -> int:
+    """Write in how many seconds a filter expires.
+
+    Exit status: 0 if it does, 1 if not (nothing is written then), 2 after an error.
+    """
+    with open_as_it_is(name, url, key) as bloom:
+        left = bloom.ttl()
+    if left is None:
+        return NO
+    click.echo(f"{left:.3f}")
+    return 0
+
+
+@filter_group.command("rename", epilog=examples("bloomlock filter rename seen seen-2026"))
+@name_argument
+@click.argument("new_name", metavar="NEW_NAME")
+@url_option
+@_dry_option
+def rename_command(name: str, new_name: str, *, url: str | None, dry_run: bool) -> None:
+    """Give a filter another name, which must be free; its users find it lost.
+
+    In a cluster all of it is copied. What was interrupted there is finished by the same command.
+    """
+    if dry_run:
+        names = bloomlock.list_filters(client=url)
+        if name not in names:
+            raise Failure(f"there is no filter named {name!r}")
+        if new_name in names:
+            raise Failure(f"name {new_name!r} is taken by another filter")
+        click.echo(f"would rename {name!r} to {new_name!r}")
+        return
+    with _bar() as progress:
+        bloomlock.rename_filter(name, new_name, client=url, progress=progress)
+
+
+@contextmanager
+def _pair(
+    name: str, other: str, url: str | None, other_url: str | None, key: bytes | None
+) -> Iterator[tuple[bloomlock.BloomFilter, bloomlock.BloomFilter]]:
+    """Open two filters whose bits can be combined."""
+    with ExitStack() as stack:
+        mine = stack.enter_context(open_as_it_is(name, url, key))
+        theirs = stack.enter_context(open_as_it_is(other, other_url or url, key))
+        if found := mine.differences(theirs):
+            raise Failure(f"filters {name!r} and {other!r} cannot be combined: {'; '.join(found)}")
+        yield mine, theirs
+
+
+def _check_new(into: str | None, url: str | None) -> None:
+    if into is not None and into in bloomlock.list_filters(client=url):
+        raise Failure(f"name {into!r} is taken by another filter")
+
+
+def _size(bloom: bloomlock.BloomFilter) -> str:
+    shards = "1 shard" if bloom.shards == 1 else f"{bloom.shards} shards"
+    return f"{size_text(bloom.num_bits / 8)} in {shards}"
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int], None]]:
+    """Show how much is done, at a terminal."""
+    with show_progress(100, writes=False) as shown:
+        done = 0.0
+
+        def progress(now: int, total: int) -> None:
+            nonlocal done
+            shown.read(round(100 * now / total - done))
+            done += round(100 * now / total - done)
+
+        yield progress
