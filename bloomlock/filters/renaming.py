@@ -20,6 +20,7 @@ step 4 all that was added is under the old name, and afterwards under the new on
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -35,6 +36,7 @@ from bloomlock.effects import (
     ask,
     encode_command,
     is_missing,
+    through_moves,
 )
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys, FilterKeys
@@ -47,7 +49,7 @@ from .contents import contents_of
 from .expiry import set_expiry, time_left
 from .generation import View, new_generation
 from .lifecycle import check_room, delete, repeated
-from .storage import Changed, executed, look, look_and_watch, look_at_shard
+from .storage import WATCHED_TRIES, Changed, executed, look, look_and_watch, look_at_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,27 +194,35 @@ def _begin(plan: Plan) -> Core[None]:
         _FROM, plan.before.generation, _NEXT, plan.after.generation,
     )  # fmt: skip
     yield from _write(plan, [note])
-    yield from repeated(lambda: transfer.reserve(plan.new, copying))
+    yield from _reserve(plan, copying)
     fields = ("state", RENAMING, "generation", plan.after.generation)
     yield from _write(plan, [encode_command("HSET", plan.old.meta, *fields)])
+
+
+def _reserve(plan: Plan, copying: Descriptor) -> Core[None]:
+    reserve = partial(transfer.reserve, plan.new, copying)
+    yield from repeated(partial(through_moves, plan.new.meta, reserve))
 
 
 def _write(plan: Plan, commands: list[bytes]) -> Core[None]:
     """Write to the old descriptor if it still is the one from before."""
 
     def step() -> Core[None]:
-        found = yield from look_and_watch(plan.old)
-        current = found.descriptor
-        if current is not None and current.generation == plan.after.generation:
-            yield Request(plan.old.meta, [UNWATCH])
-            return
-        if current is None or current != plan.before:
-            yield Request(plan.old.meta, [UNWATCH])
-            raise _lost(plan.old)
-        if not executed((yield Request(plan.old.meta, [MULTI, *commands, EXEC]))):
-            raise _lost(plan.old)
+        for _ in range(WATCHED_TRIES):
+            found = yield from look_and_watch(plan.old)
+            current = found.descriptor
+            if current is not None and current.generation == plan.after.generation:
+                yield Request(plan.old.meta, [UNWATCH])
+                return
+            if current is None or current != plan.before:
+                yield Request(plan.old.meta, [UNWATCH])
+                break
+            # A slot that moves ends a WATCH as well.
+            if executed((yield Request(plan.old.meta, [MULTI, *commands, EXEC]))):
+                return
+        raise _lost(plan.old)
 
-    yield from repeated(step)
+    yield from repeated(partial(through_moves, plan.old.meta, step))
 
 
 def _resume(
@@ -235,7 +245,7 @@ def _move(plan: Plan, progress: Progress | None) -> Core[None]:
     if not is_open:
         copying = replace(plan.after, state=COPYING)
         if there.descriptor is None or there.descriptor != copying:
-            yield from repeated(lambda: transfer.reserve(plan.new, copying))
+            yield from _reserve(plan, copying)
         yield from in_parallel([_fence(plan, shard) for shard in plan.shards])
         view = View.of(plan.old, _placing(plan.after), set())
         left_ms = yield from time_left(plan.old, view)
