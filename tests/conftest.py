@@ -41,6 +41,25 @@ QUICK = (
     "tests/server/test_places.py",
 )
 """What `-m quick` runs: the pure parts, and something of each area on a real server."""
+LONGEST = (
+    "tests/filters/test_processes.py",
+    "tests/benchmarks/test_engine_smoke.py",
+    "tests/scrapy_ext/test_crawl_job.py",
+    "tests/scrapy_ext/test_mark.py",
+    "tests/scrapy_ext/test_dupefilter.py",
+    "tests/locks/protocol/test_interleavings.py",
+    "tests/scrapy_ext/test_sites.py",
+    "tests/cli/test_load.py",
+    "tests/scrapy_ext/test_scheduler.py",
+    "tests/scrapy_ext/test_outage.py",
+    "tests/cli/test_lock_together.py",
+    "tests/locks/test_history_chaos.py",
+    "tests/filters/test_lost_replies.py",
+    "tests/scrapy_ext/test_controls.py",
+    "tests/scrapy_ext/test_start.py",
+    "tests/scrapy_ext/test_kills.py",
+)
+"""The files that take longest. They start first, else all would wait for the last of them."""
 SLOW = ("long", "measures", "thorough")
 """Markers of tests in these files that it leaves out."""
 
@@ -79,9 +98,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.skip(reason="takes many minutes; --long runs it"))
-    quick = [config.rootpath / path for path in QUICK]
-    if gone := [str(path) for path in quick if not path.exists()]:
-        raise pytest.UsageError(f"QUICK in tests/conftest.py names what is not there: {gone}")
+    quick, longest = ([config.rootpath / path for path in paths] for paths in (QUICK, LONGEST))
+    if gone := [str(path) for path in quick + longest if not path.exists()]:
+        raise pytest.UsageError(f"tests/conftest.py names what is not there: {gone}")
+    places = {path: place for place, path in enumerate(longest)}
+    items.sort(key=lambda item: places.get(item.path, len(longest)))
     for item in items:
         if not any(map(item.get_closest_marker, SLOW)) and any(
             item.path.is_relative_to(path) for path in quick
@@ -90,6 +111,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Workers take files in the order of LONGEST, and not by their number of tests.
+    config.option.loadscopereorder = False
     # Earlier than any fixture, so that it also holds for what modules do when they are imported
     # and for the examples in docstrings.
     home = tempfile.mkdtemp(prefix="bloomlock-tests-")
