@@ -43,11 +43,13 @@ from .sizing import (
     check_shards,
     usual_shards,
 )
+from .windows import STATE_BYTES, check_window, read_window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .keys import FilterKeys
+    from .windows import Window
 
 
 FORMAT = 3
@@ -56,6 +58,10 @@ copied keeps the format it has, so that clients of either version go on with it.
 
 KEYED_FORMAT = 2
 """Of a filter with a key, and format 1 of one without: k follows from capacity and error rate."""
+
+WINDOW_FORMAT = 4
+"""Of filters with a time window."""
+LATEST_FORMAT = 4
 
 MAX_NATIVE_BITS = 2**37
 """More than 2^30 items take at any rate."""
@@ -81,6 +87,7 @@ STATES = (READY, CREATING, COPYING, REPLACING, RENAMING)
 CLEARED = "cleared"
 KEY = "key"
 IDLE = "idle_ms"
+WINDOW = "window"
 
 FIELDS = (
     "format",
@@ -96,9 +103,11 @@ FIELDS = (
     CLEARED,
     KEY,
     IDLE,
+    WINDOW,
 )
 """Of a filter with a key `key`: "random:" and the key, or "secret:" and its check; of one that is
-forgotten when it is not used `idle_ms`."""
+forgotten when it is not used `idle_ms`; of one with a time window its microseconds, a slash, its
+slices."""
 
 
 def header_of(generation: int) -> int:
@@ -149,6 +158,7 @@ class Descriptor:
         key: What the offsets depend on; None: on the item alone.
         format: How it is stored.
         idle_ms: After how many milliseconds without use it is forgotten; None: never.
+        window: How long items are remembered; None: for ever. The bits of `size` are cells then.
     """
 
     capacity: int
@@ -162,6 +172,7 @@ class Descriptor:
     key: HashKey | None = None
     format: int = FORMAT
     idle_ms: int | None = None
+    window: Window | None = None
 
     @property
     def header(self) -> int:
@@ -176,6 +187,22 @@ class Descriptor:
     def is_native(self) -> bool:
         """Whether the server has the filter itself (BF.*), and places the items."""
         return self.layout == NATIVE
+
+    @property
+    def cell_bits(self) -> int:
+        """Bits of each place that an item has: one, or with a window one for each slice."""
+        return self.window.cell_bits if self.window is not None else 1
+
+    @property
+    def num_bits(self) -> int:
+        """Bits of all shards together."""
+        return self.size.num_bits * self.cell_bits
+
+    @property
+    def string_bytes(self) -> int:
+        """Length of the string of a shard that is a bitmap or has cells."""
+        state_bytes = STATE_BYTES if self.window is not None else 0
+        return HEADER_BYTES + state_bytes + (self.size.shard_bits * self.cell_bits + 7) // 8
 
     @property
     def formulas(self) -> Formulas:
@@ -222,8 +249,8 @@ class Descriptor:
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""
-        mine = (self.size, self.seeds, self.layout, self.key)
-        return mine == (other.size, other.seeds, other.layout, other.key)
+        mine = (self.size, self.seeds, self.layout, self.key, self.window)
+        return mine == (other.size, other.seeds, other.layout, other.key, other.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +266,7 @@ class Wanted:
     num_hashes: int | None = None
     optimize: Optimize | None = None
     idle_ms: int | None = None
+    window: Window | None = None
 
     @classmethod
     def check(
@@ -253,6 +281,8 @@ class Wanted:
         num_hashes: object = None,
         optimize: object = None,
         native: bool = False,
+        window: object = None,
+        slices: object = None,
     ) -> Wanted:
         """Check every parameter; raises ConfigurationError on the first that is not usable.
 
@@ -270,6 +300,11 @@ class Wanted:
                         f"the server hashes the items and places their bits, not {value!r:.80}"
                     )
             refuse_key(key)
+        checked_window = check_window(window, slices)
+        if checked_window is not None and (native or layout != CLASSIC):
+            what = f"layout must be {CLASSIC!r}" if not native else "strategy must be 'atomic'"
+            given_as = "'native'" if native else f"{layout!r:.80}"
+            raise ConfigurationError(f"{what} with window=, not {given_as}")
         if key is not None and seeds is not None:
             raise ConfigurationError(
                 "seeds must be None with a key, which all offsets of an item come from, "
@@ -294,6 +329,7 @@ class Wanted:
             check_key(key),
             check_num_hashes(num_hashes, float(error_rate)),  # type: ignore[arg-type]  # checked above
             check_optimize(optimize),
+            checked_window,
         )
         wanted.describe()
         return wanted
@@ -310,6 +346,7 @@ class Wanted:
             descriptor.key,
             None if descriptor.seeds else descriptor.size.num_hashes,
             idle_ms=descriptor.idle_ms,
+            window=descriptor.window,
         )
 
     def describe(self) -> Descriptor:
@@ -329,9 +366,19 @@ class Wanted:
             self.layout,
             key=self.key,
             idle_ms=self.idle_ms,
+            format=FORMAT if self.window is None else WINDOW_FORMAT,
+            window=self.window,
         )
 
     def _size(self, optimize: Optimize) -> Size:
+        if self.window is not None:
+            return self.window.size_for(
+                self.capacity,
+                self.error_rate,
+                num_hashes=self._hashes(optimize),
+                shards=self.shards,
+                seeded=self.seeds is not None,
+            )
         size_for = partial(
             LAYOUTS[self.layout].size_for,
             self.capacity,
@@ -349,6 +396,8 @@ class Wanted:
     def _hashes(self, optimize: Optimize) -> int:
         if self.seeds:
             return len(self.seeds)
+        if self.window is not None and not self.num_hashes:
+            return self.window.num_hashes(self.error_rate, optimize)
         return self.num_hashes or LAYOUTS[self.layout].best_num_hashes(self.error_rate, optimize)
 
     def differences(self, stored: Descriptor) -> list[str]:
@@ -362,6 +411,7 @@ class Wanted:
             ("layout", stored.layout, self.layout),
             ("seeds", stored.seeds, self.seeds),
             ("shards", stored.size.shards, self.shards or stored.size.shards),
+            ("window", stored.window, self.window),
             (
                 "num_hashes",
                 stored.size.num_hashes,
@@ -416,6 +466,8 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         fields[IDLE] = str(descriptor.idle_ms)
     if key is not None:
         fields[KEY] = f"{key.kind}:{_written(key)}"
+    if descriptor.window is not None:
+        fields[WINDOW] = descriptor.window.written
     return fields
 
 
@@ -447,10 +499,10 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
 def refuse_newer_format(name: str, values: Sequence[bytes | None]) -> None:
     """Raise FilterMismatchError if the values of FIELDS are of a newer format."""
     written = _texts(values).get("format", "")
-    if _is_whole(written) and int(written) > FORMAT:
+    if _is_whole(written) and int(written) > LATEST_FORMAT:
         raise FilterMismatchError(
             f"filter {name!r} is stored in format {written}, and this version of bloomlock "
-            f"reads formats up to {FORMAT}; upgrade bloomlock"
+            f"reads formats up to {LATEST_FORMAT}; upgrade bloomlock"
         )
 
 
@@ -472,7 +524,9 @@ def _texts(values: Sequence[bytes | None]) -> dict[str, str]:
 
 
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
-    written_as = _whole(fields, "format", FORMAT)
+    written_as = _whole(fields, "format", LATEST_FORMAT)
+    if WINDOW in fields and written_as < WINDOW_FORMAT:
+        raise ConfigurationError(f"a window belongs to format {WINDOW_FORMAT}")
     if written_as < FORMAT and (written_as == KEYED_FORMAT) != (KEY in fields):
         raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT}, and none to format 1")
     is_native = fields["layout"] == NATIVE
@@ -506,7 +560,10 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         _key(fields[KEY]) if KEY in fields else None,
         written_as,
         _whole(fields, IDLE, MOST_IDLE_MS) if IDLE in fields else None,
+        read_window(fields[WINDOW]) if WINDOW in fields else None,
     )
+    if descriptor.window is not None and descriptor.layout != CLASSIC:
+        raise ConfigurationError(f"a window belongs to layout {CLASSIC!r}")
     if descriptor.key is not None and seeds:
         raise ConfigurationError("a filter has seeds or a key, not both")
     # Other numbers would send each item to other bits than the writer's, without any error.
@@ -534,7 +591,7 @@ def _key(text: str) -> HashKey:
 
 def _size_by_formula(descriptor: Descriptor) -> Size | None:
     """Return the size that the first formats had for these parameters, if it may be another."""
-    if descriptor.layout != CLASSIC or descriptor.format == FORMAT:
+    if descriptor.layout != CLASSIC or descriptor.format >= FORMAT:
         return None
     return sizing.size_for(
         descriptor.capacity,

@@ -290,6 +290,15 @@ def native_key(bits_key: str, generation: int) -> str:
     return f"{bits_key}:native:{generation:012x}"
 
 
+def window_keys(bits_key: str) -> tuple[str, str]:
+    """Return the keys that exist while a slice of the shard at `bits_key` is wiped.
+
+    >>> window_keys(FilterKeys("pages").bits(3))[1]
+    'bloomlock:{pages/3}:bits:wipe:mask'
+    """
+    return f"{bits_key}:wipe", f"{bits_key}:wipe:mask"
+
+
 def merge_keys(bits_key: str) -> tuple[str, str]:
     """Return the keys that exist while a script merges bits into the shard at `bits_key`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
 from bloomlock.runtime.clients import not_portable
@@ -31,8 +32,8 @@ class Parameters:
 
     @property
     def num_bits(self) -> int:
-        """Bits of all shards together, m."""
-        return self._descriptor.size.num_bits
+        """Bits of all shards together, m; with a window those of all cells."""
+        return self._descriptor.num_bits
 
     @property
     def num_hashes(self) -> int:
@@ -58,17 +59,29 @@ class Parameters:
         return None if self._descriptor.key is None else self._descriptor.key.kind
 
     @property
+    def window(self) -> timedelta | None:
+        """How long an item is remembered at least; None: for ever."""
+        window = self._descriptor.window
+        return None if window is None else timedelta(microseconds=window.length_us)
+
+    @property
+    def slices(self) -> int | None:
+        """Slices of the window: an item is forgotten one of them later at most; None: no window."""
+        return None if self._descriptor.window is None else self._descriptor.window.slices
+
+    @property
     def shards(self) -> int:
         """Redis strings the bits are spread over."""
         return self._descriptor.size.shards
 
     def _shape(self) -> str:
         layout = f", {self.layout}" if self.layout == "blocked" else ""
+        windowed = "" if self._descriptor.window is None else f", {self._descriptor.window}"
         keyed = "" if self.key_kind is None else f", {self.key_kind} key"
         shards = "1 shard" if self.shards == 1 else f"{self.shards} shards"
         return (
             f"{self.capacity} items at {self.error_rate:g}, {self.num_bits} bits, "
-            f"{self.num_hashes} hashes{layout}{keyed}, {shards}"
+            f"{self.num_hashes} hashes{layout}{keyed}{windowed}, {shards}"
         )
 
 

@@ -65,6 +65,10 @@ def check_route(state: FilterState, route: object) -> None:
             "route must be 'auto' or 'items' with strategy 'native', which sends items and not "
             f"their bits, not {route!r}"
         )
+    if state.strategy.is_sliced and route not in ("auto", "items"):
+        raise ConfigurationError(
+            f"route must be 'auto' or 'items' with window=, whose cells hold slices, not {route!r}"
+        )
     if state.strategy.is_exclusive and route not in ("auto", "items"):
         raise ConfigurationError(
             f"route must be 'auto' or 'items' with strategy {state.strategy.name!r}, which keeps "
@@ -101,7 +105,7 @@ def choose(
 ) -> Chosen:
     """Return how a chunk of `count` items reaches the server."""
     others, own = state.for_batches, state.strategy
-    if route == "items" or own.is_exclusive or own.is_native:
+    if route == "items" or own.is_exclusive or own.is_native or own.is_sliced:
         return Chosen(own)
     # Where bits lie anywhere another route begins far beyond what goes without arrays.
     few = count * view.descriptor.size.num_hashes <= own.few_bits and not view.shards[0].block_bits

@@ -224,6 +224,8 @@ def _hold(request: ClaimRequest, fence: int, sent: float, options: ClaimOptions)
 def refuse_strategy(state: FilterState, what: str = "claims") -> None:
     """Raise ConfigurationError where a script cannot test and set all bits of an item."""
     strategy = state.strategy
+    if strategy.is_sliced:
+        raise ConfigurationError(f"window must be None for {what}, which have no slices")
     if not strategy.is_atomic or strategy.is_exclusive or strategy.is_native:
         raise ConfigurationError(
             f'strategy must be "atomic", "lua" or "transaction" for {what}, not {strategy.name!r}'

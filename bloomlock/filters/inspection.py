@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
@@ -47,6 +48,7 @@ class FilterInfo:
         route: The route that `route="auto"` took for this object's last batch with a choice; empty:
             there was none yet.
         claims: The claims of this generation, by what became of them.
+        window: How long an item is remembered at least; None: for ever.
     """
 
     name: str
@@ -67,6 +69,7 @@ class FilterInfo:
     memory_bytes: int
     route: str = ""
     claims: ClaimCounts = field(default_factory=ClaimCounts)
+    window: timedelta | None = None
 
     @classmethod
     def of(
@@ -79,12 +82,13 @@ class FilterInfo:
     ) -> FilterInfo:
         """Return what follows from the parameters and how full the filter is."""
         size, bits_set = descriptor.size, counted.bits_set
-        fill_ratio = bits_set / size.num_bits
+        fill_ratio = bits_set / descriptor.num_bits
+        window, rate = descriptor.window, counted.error_rate
         return cls(
             name=name,
             capacity=descriptor.capacity,
             error_rate=descriptor.error_rate,
-            num_bits=size.num_bits,
+            num_bits=descriptor.num_bits,
             num_hashes=size.num_hashes,
             seeds=descriptor.seeds,
             layout=descriptor.layout,
@@ -95,8 +99,9 @@ class FilterInfo:
             bits_set=bits_set,
             fill_ratio=fill_ratio,
             estimated_count=counted.items,
-            current_error_rate=descriptor.error_rate_at_fill(fill_ratio),
+            current_error_rate=descriptor.error_rate_at_fill(fill_ratio) if rate is None else rate,
             memory_bytes=memory_bytes,
+            window=None if window is None else timedelta(microseconds=window.length_us),
         )
 
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import (
     COPYING,
-    HEADER_BYTES,
     READY,
     RENAMING,
     REPLACING,
@@ -51,7 +50,7 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 from bloomlock.hashing import key_difference
-from bloomlock.keys import ClaimKeys, copy_key, replacement_key, stripe_fence
+from bloomlock.keys import ClaimKeys, copy_key, replacement_key, stripe_fence, window_keys
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
 
@@ -274,7 +273,8 @@ def delete(keys: FilterKeys) -> Core[bool]:
 
 def _unlink_shard(keys: FilterKeys, shard: int, remains: Remains) -> Core[None]:
     key = keys.bits(shard)
-    gone = [*ClaimKeys.of(key), stripe_fence(key), copy_key(key), *([] if shard else [keys.meta])]
+    gone = [*ClaimKeys.of(key), stripe_fence(key), copy_key(key), *window_keys(key)]
+    gone += [] if shard else [keys.meta]
     if remains.header:
         gone.append(replacement_key(key, generation_of(remains.header)))
     if remains.are_native:
@@ -328,7 +328,7 @@ def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core
     """
     servers: dict[str, _Server] = {}
     keys = planned.place(keys)
-    size = HEADER_BYTES + (planned.size.shard_bits + 7) // 8
+    size = planned.string_bytes
     shards = range(planned.size.shards)
     replication, crdt, fields, length = yield from _ask_kind_and_room(keys.bits(0))
     if (several := masters_of_a_key(replication, crdt)) is not None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import CLEARED, FIELDS, IDLE, KEY, READY, decode, encode
+from bloomlock.descriptor import CLEARED, FIELDS, IDLE, KEY, READY, WINDOW, decode, encode
 from bloomlock.errors import (
     BloomlockError,
     ConfigurationError,
@@ -152,11 +152,13 @@ def _descriptor(path: FilePath, start: bytes, length: int) -> Descriptor:
     try:
         fields = json.loads(text)
         # Whether its generation began with a clear is of no account in a file, and not written.
-        absent = {CLEARED} | ({IDLE, KEY} - fields.keys())
+        absent = {CLEARED} | ({IDLE, KEY, WINDOW} - fields.keys())
         values = [None if name in absent else fields[name].encode() for name in FIELDS]
         descriptor = decode(os.fspath(path), values)
         if descriptor is not None and descriptor.is_native:
             raise ConfigurationError("layout 'native' has no bits to be kept in a file")
+        if descriptor is not None and descriptor.window is not None:
+            raise ConfigurationError("a filter with a window is not kept in a file")
     except (
         BloomlockError,
         ValueError,

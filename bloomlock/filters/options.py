@@ -11,6 +11,8 @@ from bloomlock.hashing import check_key
 from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.strategies import make_strategy
+from bloomlock.strategies.atomic import AtomicStrategy
+from bloomlock.strategies.sliced import SlicedStrategy
 
 from .expiry import check_ttl
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from bloomlock.hashing import HashKey
     from bloomlock.sizing import Layout, Optimize
     from bloomlock.strategies import Strategy
+    from bloomlock.windows import Window
 
 OnFull = Literal["warn", "raise"]
 OnLost = Literal["raise", "recreate"]
@@ -36,6 +39,8 @@ class ShapeParameters(TypedDict, total=False):
     num_hashes: int | None
     optimize: Optimize | None
     shards: int | None
+    window: timedelta | float | None
+    slices: int | None
 
 
 class OpenParameters(TypedDict, total=False):
@@ -49,6 +54,7 @@ class OpenParameters(TypedDict, total=False):
     on_lost: OnLost
     on_unknown: OnUnknown
     prefix: str
+    refresh: bool
 
 
 class FilterParameters(ShapeParameters, OpenParameters, total=False):
@@ -66,6 +72,7 @@ class OpenOptions:
         hash_key: The key, checked.
         refuses: Whether a full filter refuses new items.
         caching: How positive answers are kept; None if they are not.
+        refresh: Whether the add of an item that is there renews it, in a filter with a window.
         wanted: Parameters of the filter; None: those that it has.
 
     Raises:
@@ -80,6 +87,7 @@ class OpenOptions:
     on_lost: OnLost = "raise"
     on_unknown: OnUnknown = "raise"
     prefix: str = DEFAULT_PREFIX
+    refresh: bool = False
     updates: Strategy = field(init=False)
     hash_key: HashKey | None = field(init=False)
     refuses: bool = field(init=False)
@@ -96,11 +104,34 @@ class OpenOptions:
         choice("on_lost", self.on_lost, OnLost)
         choice("on_unknown", self.on_unknown, OnUnknown)
         caching = NearCaching.check(self.near_cache, self.max_staleness, boot_clock)
+        if not isinstance(self.refresh, bool):
+            raise ConfigurationError(f"refresh must be True or False, not {self.refresh!r:.80}")
         object.__setattr__(self, "wanted", wanted)
         object.__setattr__(self, "hash_key", hash_key)
         object.__setattr__(self, "updates", updates)
         object.__setattr__(self, "refuses", refuses(self.on_full))
         object.__setattr__(self, "caching", caching)
+        if wanted is not None:
+            self.strategy_for(wanted.window)
+
+    def strategy_for(self, window: Window | None) -> Strategy:
+        """Return the strategy for a filter with this window; raise ConfigurationError."""
+        if window is None:
+            if self.refresh:
+                raise ConfigurationError("refresh must be False for a filter without a window")
+            return self.updates
+        if self.updates.name != AtomicStrategy.name or self.updates.is_sliced:
+            raise ConfigurationError(
+                f"strategy must be 'atomic' with window=, not {self.updates.name!r}"
+            )
+        if self.caching is not None:
+            raise ConfigurationError(
+                f"near_cache must be 0 with window=, after which an item is forgotten, not "
+                f"{self.near_cache!r}"
+            )
+        if self.refuses:
+            raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
+        return SlicedStrategy(window, refresh=self.refresh, clock=boot_clock)
 
     def _wanted(self, _native: bool) -> Wanted | None:
         return None
@@ -118,6 +149,8 @@ class FilterOptions(OpenOptions):
     optimize: Optimize | None = None
     shards: int | None = None
     idle_ttl: float | timedelta | None = None
+    window: timedelta | float | None = None
+    slices: int | None = None
 
     def _wanted(self, native: bool) -> Wanted:
         idle_ms = None if self.idle_ttl is None else check_ttl("idle_ttl", self.idle_ttl)
@@ -131,6 +164,8 @@ class FilterOptions(OpenOptions):
             optimize=self.optimize,
             shards=self.shards,
             native=native,
+            window=self.window,
+            slices=self.slices,
         )
         return replace(wanted, idle_ms=idle_ms)
 

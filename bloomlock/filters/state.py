@@ -127,7 +127,7 @@ class FilterState(LockOwner):
         self.options = options
         self.wanted = wanted
         self.key = options.hash_key
-        self.strategy = options.updates
+        self.strategy = options.updates if wanted is None else options.strategy_for(wanted.window)
         self.for_batches = BatchStrategies(self.strategy)
         self.items_per_chunk = ITEMS_PER_CHUNK
         self.on_lost = options.on_lost
@@ -186,6 +186,10 @@ class FilterState(LockOwner):
     def adopt(self, descriptor: Descriptor, since: int) -> Core[View]:
         """Take `descriptor`, which was read or written after the moment `since`, for the truth."""
         descriptor = descriptor.with_key(self.key)
+        if not self.strategy.is_sliced and (descriptor.window or self.options.refresh):
+            # Once: a later attach refuses a filter with another window, or without one.
+            self.strategy = self.options.strategy_for(descriptor.window)
+            self.for_batches = BatchStrategies(self.strategy)
         view = View.of(self.keys, descriptor, self.unreported.of(descriptor.header))
         if self.wanted is None:
             self.wanted = Wanted.of(descriptor)

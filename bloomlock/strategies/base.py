@@ -91,6 +91,8 @@ class Strategy(ABC):
             strategy may take a batch over.
         is_native: Whether the filter is the server's own, which takes items and not the places of
             their bits: a row is an item. No other strategy can take a batch over, or read it.
+        is_sliced: Whether the filter has cells of slices, for a time window. No other strategy can
+            take a batch over, or read it.
         is_forbidden: Whether the server refuses it for good.
         may_share_calls: Whether concurrent single calls gain by going out as one batch.
         has_answers: Whether an update returns which items are new.
@@ -105,6 +107,7 @@ class Strategy(ABC):
     is_atomic: bool = True
     is_exclusive: ClassVar[bool] = False
     is_native: ClassVar[bool] = False
+    is_sliced: ClassVar[bool] = False
     is_forbidden: bool = False
     may_share_calls: bool = True
     has_answers: bool = True

@@ -1,0 +1,508 @@
+"""Cells of slices for time windows: header, state and all cells in one atomic BITFIELD.
+
+TIME follows it in the same request, so the answer is that of the server's clock at a moment that
+is not before the command. An add sets its bits in the slice that the client believes current, and
+the reply says which one is. If the slice was another one, or its epoch was over, the add is made
+again; see `_Adding`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, reduce
+from itertools import chain, groupby
+from operator import and_
+from typing import TYPE_CHECKING, NamedTuple
+
+from bloomlock.arrays import np
+from bloomlock.compiled import core
+from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.effects import ConnectionLost, Pipeline, Request, collect, encode_command
+from bloomlock.errors import BloomlockError
+from bloomlock.keys import window_keys
+from bloomlock.scripts import Script
+from bloomlock.sizing import HEADER_BITS
+from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, STATE_BITS, State
+
+from .base import Segment, Strategy, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from bloomlock.effects import Core, Replies
+    from bloomlock.windows import Window
+
+    from .base import Rows, Shard
+
+    SomeRows = Sequence[Sequence[int]] | Rows
+
+OPERATIONS_PER_COMMAND = 1000
+COMMANDS_PER_WRITE = 4
+
+ROUNDS = 20
+"""How often an add may come too late for its slice before that is an error."""
+
+STALE_PART = 0.25
+"""Part of the window after which a client reads the state of a shard before it adds to it.
+
+What it believed by then might be the slice that is wiped for the next epoch."""
+
+_TIME = encode_command("TIME")
+_SCRIPT = Script("window_turn")
+_TURNS = 2**17
+"""More steps than the largest shard has parts."""
+
+_CLEAR_OPERATION = b"$2\r\nu1\r\n"
+
+
+class Reading(NamedTuple):
+    """What one command said of some rows.
+
+    Attributes:
+        rows: How many rows.
+        header: The shard's.
+        epoch: The one that the shard has turned to.
+        masks: For each row the slices that have all its bits.
+        error: The server's, or ConnectionLost.
+    """
+
+    rows: int
+    header: int = 0
+    epoch: int = 0
+    masks: Sequence[int] = ()
+    error: Exception | None = None
+
+
+class Outcome(NamedTuple):
+    """The answer to one row; see Segment."""
+
+    header: int = 0
+    missing: bool | None = None
+    error: Exception | None = None
+
+
+class Turning(NamedTuple):
+    """A shard after it was turned.
+
+    Attributes:
+        header: Its header.
+        epoch: The one it has turned to; None: the header is not the expected one.
+        is_wiped: Whether the slice that comes next is wiped.
+        error: What went wrong instead.
+    """
+
+    header: int = 0
+    epoch: int | None = None
+    is_wiped: bool = True
+    error: Exception | None = None
+
+
+class SlicedStrategy(Strategy):
+    """One round trip, no script, for a test and for an add that renews; exact.
+
+    Other adds test first, and set the bits of what is new by a second command.
+
+    Args:
+        window: The filter's.
+        refresh: Whether the add of an item that is there renews it.
+        clock: Seconds, going on while the machine is suspended.
+    """
+
+    name = "atomic"
+    is_sliced = True
+    bits_per_exchange = 2**16
+    few_bits = 256
+
+    def __init__(self, window: Window, *, refresh: bool, clock: Callable[[], float]) -> None:
+        self.window = window
+        self.refresh = refresh
+        self._clock = clock
+        self._stale_s = STALE_PART * window.length_us / 10**6
+        # By the key of a shard: the epoch it had turned to, and when that was asked for.
+        self._epochs: dict[str, tuple[int, float]] = {}
+
+    def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
+        """See Strategy.one."""
+        if write:
+            (segment,) = yield from self._add(shard, [offsets])
+            return segment
+        window = self.window
+        commands = [_bitfield(shard.key, self._places(offsets), window.cell_bits, None), _TIME]
+        request = Request(shard.key, commands)
+        try:
+            reply, time = yield request
+        except ConnectionLost as lost:
+            reply, time = yield from collect(request, repeatable=True, lost=lost)
+        if not isinstance(reply, list) or not isinstance(time, list):
+            return Segment(1, error=error_of(time if isinstance(reply, list) else reply))
+        header, word, *cells = reply
+        if header != shard.header:
+            return Segment(1, header, None)
+        mask = window.live_mask(word >> EPOCH_SHIFT, window.epoch_at(_microseconds(time)))
+        for cell in cells:
+            mask &= cell
+        return Segment(1, header, [mask == 0])
+
+    def few(
+        self, shard: Shard, rows: Sequence[Sequence[int]], *, write: bool
+    ) -> Core[list[Segment]]:
+        """See Strategy.few."""
+        return (yield from (self._add if write else self._test)(shard, rows))
+
+    def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
+        """See Strategy.many."""
+        return (yield from (self._add if write else self._test)(shard, rows))
+
+    def _places(self, offsets: Sequence[int]) -> list[int]:
+        """Return the first bits of the cells."""
+        bits = self.window.cell_bits
+        start = HEADER_BITS + STATE_BITS - HEADER_BITS * bits
+        return [offset * bits + start for offset in offsets]
+
+    def _test(self, shard: Shard, rows: SomeRows) -> Core[list[Segment]]:
+        readings, time = yield from self.exchange(shard, rows, None)
+        segments = []
+        for reading in readings:
+            if reading.error is not None:
+                segments.append(Segment(reading.rows, error=reading.error))
+            elif reading.header != shard.header:
+                segments.append(Segment(reading.rows, reading.header, None))
+            else:
+                live = self.window.live_mask(reading.epoch, time)
+                missing = [not mask & live for mask in reading.masks]
+                segments.append(Segment(reading.rows, reading.header, missing))
+        return segments
+
+    def _add(self, shard: Shard, rows: SomeRows) -> Core[list[Segment]]:
+        return (yield from _Adding(self, shard, rows).run())
+
+    def known_epoch(self, shard: Shard) -> int | None:
+        """Return the epoch that a shard had turned to not long ago; None if that is not known."""
+        epoch, asked_at = self._epochs.get(shard.key, (0, -math.inf))
+        return epoch if epoch and self._clock() - asked_at < self._stale_s else None
+
+    def exchange(
+        self, shard: Shard, rows: SomeRows, epoch: int | None
+    ) -> Core[tuple[list[Reading], int]]:
+        """Read the cells of rows and the time; set their bits in the slice of an epoch as well.
+
+        Args:
+            shard: Where they are.
+            rows: N rows of k offsets, n > 0.
+            epoch: None: nothing is set.
+
+        Returns:
+            What the commands said, and the epoch of the server's clock after them; without that
+            all are lost.
+        """
+        asked_at = self._clock()
+        commands = _Commands(self.window, shard.key, rows, epoch)
+        request: Request | Pipeline
+        if len(commands) <= COMMANDS_PER_WRITE:
+            request = Request(shard.key, [one for write in commands for one in write])
+        else:
+            request = Pipeline(shard.key, commands)
+        *replies, time = yield from collect(request, repeatable=epoch is None)
+        readings = commands.decode(replies)
+        if not isinstance(time, list):
+            error = error_of(time)
+            if not isinstance(error, ConnectionLost) and epoch is not None:
+                error = _unknown(error)
+            return [
+                one if one.error is not None else Reading(one.rows, error=error) for one in readings
+            ], 0
+        for reading in readings:
+            if reading.header == shard.header:
+                self._epochs[shard.key] = reading.epoch, asked_at
+        return readings, self.window.epoch_at(_microseconds(time))
+
+    def turn(self, shard: Shard) -> Core[Turning]:
+        """Bring a shard to the epoch of the server's clock. Cost: a round trip for each part."""
+        for _ in range(_TURNS):
+            turning = yield from self._turn_once(shard)
+            if turning.error is not None or turning.epoch is None or turning.epoch > 0:
+                break
+        return turning
+
+    def _turn_once(self, shard: Shard) -> Core[Turning]:
+        """Take one step; the epoch is -1 if there are others to come."""
+        header = shard.header.to_bytes(HEADER_BYTES, "big")
+        cell_bytes = self.window.cell_bits // 8
+        arguments: list[bytes | int] = [header, self.window.slice_us, cell_bytes, PART_BYTES]
+        asked_at = self._clock()
+        call = ((shard.key, *window_keys(shard.key)), arguments)
+        (reply,) = yield from _SCRIPT.call([call], repeatable=True)
+        if not isinstance(reply, list):
+            return Turning(error=error_of(reply))
+        found = int.from_bytes(reply[0], "big")
+        if found != shard.header:
+            return Turning(found)
+        epoch = State.of(int.from_bytes(reply[1], "big")).epoch
+        self._epochs[shard.key] = epoch, asked_at
+        is_behind, is_left = reply[2:]
+        return Turning(found, -1 if is_behind else epoch, not is_left)
+
+    def wipe(self, shard: Shard) -> Core[None]:
+        """Wipe the slice that comes next. What goes wrong is left to who turns to it."""
+        for _ in range(_TURNS):
+            turning = yield from self._turn_once(shard)
+            if turning.error is not None or turning.epoch is None or turning.is_wiped:
+                return
+
+
+class _Adding:
+    """The add of some rows to one shard, made again until all are in the slice of the time.
+
+    Where an add is made again, the first try may have added the item: its bits are in a slice that
+    is live, and no other client adds it as new while that lasts. So what was missing then counts as
+    new if that slice is still live when the add is made again. If it is not, the item was forgotten
+    in between, and the second try says which client has added it since.
+    """
+
+    def __init__(self, strategy: SlicedStrategy, shard: Shard, rows: SomeRows) -> None:
+        self._strategy = strategy
+        self._window = strategy.window
+        self._shard = shard
+        self._rows = rows
+        self._outcomes: list[Outcome | None] = [None] * len(rows)
+        # By row: the epoch in whose slice it was added as new by an earlier try.
+        self._added: dict[int, int] = {}
+
+    def run(self) -> Core[list[Segment]]:
+        """Return the answers to all rows in order."""
+        strategy, shard = self._strategy, self._shard
+        todo = list(range(len(self._rows)))
+        epoch = strategy.known_epoch(shard)
+        has_turned = False
+        if epoch is None or not strategy.refresh:
+            todo, epoch = yield from self._ask(todo)
+        for _ in range(ROUNDS):
+            if not todo:
+                break
+            if epoch is None:
+                turning = yield from strategy.turn(shard)
+                if turning.epoch is None:
+                    self._end(todo, turning)
+                    break
+                has_turned, epoch = has_turned or not turning.is_wiped, turning.epoch
+            todo, epoch = yield from self._try(todo, epoch)
+        else:
+            if todo:
+                seconds = self._window.slice_us / 10**6
+                error = BloomlockError(
+                    f"the slices of the window, {seconds:g} s each, are over before an add gets to "
+                    "the server; use a longer window or fewer slices"
+                )
+                self._end(todo, Turning(error=error))
+        if has_turned:
+            yield from strategy.wipe(shard)
+        return self._segments()
+
+    def _pick(self, todo: list[int]) -> SomeRows:
+        if len(todo) == len(self._rows):
+            return self._rows
+        if isinstance(self._rows, list):
+            return [self._rows[index] for index in todo]
+        return self._rows[todo]  # type: ignore[call-overload]
+
+    def _ask(self, todo: list[int]) -> Core[tuple[list[int], int | None]]:
+        """Find out what is there; return the rest, and the epoch if it is that of the time."""
+        readings, now = yield from self._strategy.exchange(self._shard, self._pick(todo), None)
+        left, epoch, start = [], None, 0
+        for reading in readings:
+            mine, start = todo[start : start + reading.rows], start + reading.rows
+            error = reading.error
+            if error is not None:
+                if isinstance(error, ConnectionLost):
+                    # Nothing is done by asking.
+                    error = ConnectionLost(error.cause, sent=False, replies=[])
+                self._note(mine, Outcome(error=error))
+            elif reading.header != self._shard.header:
+                self._note(mine, Outcome(reading.header))
+            else:
+                live = self._window.live_mask(reading.epoch, now)
+                for index, mask in zip(mine, reading.masks, strict=True):
+                    if mask & live and not self._strategy.refresh:
+                        self._outcomes[index] = Outcome(reading.header, missing=False)
+                    else:
+                        left.append(index)
+                epoch = reading.epoch if now <= reading.epoch else None
+        return left, epoch
+
+    def _try(self, todo: list[int], epoch: int) -> Core[tuple[list[int], int | None]]:
+        """Add rows in the slice of an epoch; return those to be added again, and in which."""
+        window, expected = self._window, self._shard.header
+        readings, now = yield from self._strategy.exchange(self._shard, self._pick(todo), epoch)
+        left, found, start = [], None, 0
+        for reading in readings:
+            mine, start = todo[start : start + reading.rows], start + reading.rows
+            if reading.error is not None:
+                self._fail(mine, reading.error)
+                continue
+            live = window.live_mask(reading.epoch, now)
+            is_visible = window.is_live(epoch, reading.epoch, now)
+            if reading.header != expected:
+                # Of a generation that the caller has not heard of: it has the item if others see
+                # the slice that was written to.
+                for index, mask in zip(mine, reading.masks, strict=True):
+                    missing = not mask & live if is_visible else None
+                    self._outcomes[index] = Outcome(reading.header, missing)
+                continue
+            is_in_time = reading.epoch == epoch and now <= epoch
+            found = reading.epoch if now <= reading.epoch else None
+            for index, mask in zip(mine, reading.masks, strict=True):
+                missing = not mask & live
+                added_in = self._added.pop(index, None)
+                if added_in is not None and window.is_live(added_in, reading.epoch, now):
+                    missing = True
+                if is_in_time:
+                    self._outcomes[index] = Outcome(expected, missing)
+                    continue
+                left.append(index)
+                if missing and is_visible:
+                    self._added[index] = epoch
+                elif missing and added_in is not None:
+                    self._added[index] = added_in
+        return left, found
+
+    def _fail(self, rows: list[int], error: Exception) -> None:
+        """Note an error; whether a row that was set before is in the filter is not known."""
+        for index in rows:
+            self._outcomes[index] = Outcome(
+                error=_unknown(error) if index in self._added else error
+            )
+
+    def _end(self, rows: list[int], turning: Turning) -> None:
+        if turning.error is None:
+            self._note(rows, Outcome(turning.header))
+            return
+        error = turning.error
+        if isinstance(error, ConnectionLost):
+            # What turns the shard adds nothing.
+            error = ConnectionLost(error.cause, sent=False, replies=[])
+        self._fail(rows, error)
+
+    def _note(self, rows: list[int], outcome: Outcome) -> None:
+        for index in rows:
+            self._outcomes[index] = outcome
+
+    def _segments(self) -> list[Segment]:
+        """Return the outcomes, those that follow each other and are alike as one."""
+        segments = []
+        outcomes = [one for one in self._outcomes if one is not None]
+
+        def kind(one: Outcome) -> tuple[int, bool, int]:
+            return one.header, one.missing is None, id(one.error)
+
+        for _, some in groupby(outcomes, kind):
+            first, *rest = some
+            if first.missing is None:
+                segments.append(Segment(1 + len(rest), first.header, None, first.error))
+            else:
+                missing = [bool(one.missing) for one in (first, *rest)]
+                segments.append(Segment(len(missing), first.header, missing))
+        return segments
+
+
+def _unknown(error: Exception) -> ConnectionLost:
+    """Return the error for an item that may have been added before."""
+    cause = error.cause if isinstance(error, ConnectionLost) else error
+    return ConnectionLost(cause, sent=True, replies=[])
+
+
+def _microseconds(time: Sequence[bytes | str]) -> int:
+    seconds, micros = time
+    return int(seconds) * 10**6 + int(micros)
+
+
+class _Commands:
+    """Rows as BITFIELDs of up to 1000 operations, and TIME at the end."""
+
+    def __init__(self, window: Window, key: str, rows: SomeRows, epoch: int | None) -> None:
+        self._bits = window.cell_bits
+        self._key = key
+        self._rows = rows
+        self._slice = None if epoch is None else epoch % self._bits
+        self._num_hashes = len(rows[0])
+        each = self._num_hashes * (1 if epoch is None else 2)
+        self._size = max(1, OPERATIONS_PER_COMMAND // each)
+
+    def __len__(self) -> int:
+        return math.ceil(len(self._rows) / self._size) + 1
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        count, commands = len(self._rows), []
+        for start in range(0, count, self._size):
+            commands.append(self._encode(self._rows[start : start + self._size]))
+            if start + self._size >= count:
+                commands.append(_TIME)
+            if len(commands) >= COMMANDS_PER_WRITE or commands[-1] is _TIME:
+                yield commands
+                commands = []
+
+    def _encode(self, rows: SomeRows) -> bytes:
+        start = HEADER_BITS + STATE_BITS - HEADER_BITS * self._bits
+        if isinstance(rows, list):
+            places = [offset * self._bits + start for offset in chain.from_iterable(rows)]
+        else:
+            places = (rows.astype(np.int64).ravel() * self._bits + start).tolist()  # type: ignore[union-attr]
+        return _bitfield(self._key, places, self._bits, self._slice)
+
+    def decode(self, replies: Replies) -> list[Reading]:
+        """Read each command's header, state and old cells."""
+        count = len(self._rows)
+        return [
+            self._read(reply, min(self._size, count - index * self._size))
+            for index, reply in enumerate(replies)
+        ]
+
+    def _read(self, reply: object, rows: int) -> Reading:
+        if not isinstance(reply, list):
+            return Reading(rows, error=error_of(reply))
+        header, word = reply[:2]
+        k = self._num_hashes
+        cells = reply[2 : 2 + rows * k]
+        if rows * k <= SlicedStrategy.few_bits:
+            masks = [reduce(and_, cells[at : at + k]) for at in range(0, len(cells), k)]
+        else:
+            table = np.array(cells, np.int64).reshape(rows, k)
+            masks = np.bitwise_and.reduce(table, axis=1).tolist()
+        return Reading(rows, header, word >> EPOCH_SHIFT, masks)
+
+
+def _bitfield(key: str, places: list[int], cell_bits: int, number: int | None) -> bytes:
+    """Return the command that reads cells, and then sets the bit of a slice in each of them.
+
+    Args:
+        key: Of the shard.
+        places: The first bits of the cells.
+        cell_bits: Bits of a cell.
+        number: Of the slice; None: nothing is set.
+    """
+    kind = b"$%d\r\nu%d\r\n" % (len(str(cell_bits)) + 1, cell_bits)
+    parts = [
+        _opening(key, len(places), number is not None),
+        _operations(places, write=False).replace(_CLEAR_OPERATION, kind),
+    ]
+    if number is not None:
+        # The lowest bit of a cell is its last.
+        last = cell_bits - 1 - number
+        parts.append(_operations([place + last for place in places], write=True))
+    return b"".join(parts)
+
+
+def _operations(places: list[int], *, write: bool) -> bytes:
+    if core is not None:
+        return core.encode_bitfield(b"", places, write)
+    head, end = ("SET", "\r\n$1\r\n1\r\n") if write else ("GET", "\r\n")
+    texts = map(str, places)
+    operations = [f"$3\r\n{head}\r\n$2\r\nu1\r\n${len(text)}\r\n{text}{end}" for text in texts]
+    return "".join(operations).encode()
+
+
+@lru_cache(maxsize=4096)
+def _opening(key: str, cells: int, write: bool) -> bytes:
+    arguments = ("BITFIELD" if write else "BITFIELD_RO", key, "GET", "i64", 0, "GET", "i64", 64)
+    count = len(arguments) + cells * (7 if write else 3)
+    whole = encode_command(*arguments)
+    return b"*%d" % count + whole[whole.index(b"\r") :]
