@@ -149,6 +149,14 @@ class Window:
         """
         return max(turned_to, now) - self.slices <= epoch <= turned_to
 
+    def epoch_of_slice(self, number: int, turned_to: int) -> int:
+        """Return the last epoch, up to the one that a shard has turned to, that a slice had.
+
+        >>> Window(7_000_000, 6).epoch_of_slice(7, 8), Window(7_000_000, 6).epoch_of_slice(0, 8)
+        (7, 8)
+        """
+        return turned_to - (turned_to - number) % self.cell_bits
+
     def live_mask(self, turned_to: int, now: int) -> int:
         """Return the bits of a cell that count.
 
@@ -171,7 +179,8 @@ class Window:
         epoch, ahead, done = state
         is_behind = now > epoch
         wanted = min(now - epoch, self.cell_bits) if is_behind else 1
-        if ahead < wanted:
+        if ahead != wanted:
+            # Time went on, or back: then what is live again is wiped no further.
             ahead, done = wanted, 0
         wiped = None
         if done < parts:

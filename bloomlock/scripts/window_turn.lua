@@ -26,7 +26,8 @@ local parts = math.ceil(size / part_bytes)
 
 local is_behind = now > epoch
 local wanted = is_behind and math.min(now - epoch, bits) or 1
-if ahead < wanted then
+if ahead ~= wanted then
+    -- Time went on, or back: then what is live again is wiped no further.
     ahead, done = wanted, 0
 end
 if epoch == 0 then

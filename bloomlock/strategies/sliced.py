@@ -340,7 +340,9 @@ class _Adding:
                 self._fail(mine, reading.error)
                 continue
             live = window.live_mask(reading.epoch, now)
-            is_visible = window.is_live(epoch, reading.epoch, now)
+            # Others see the slice that was written to, whatever its epoch was meant to be.
+            written_in = window.epoch_of_slice(epoch, reading.epoch)
+            is_visible = window.is_live(written_in, reading.epoch, now)
             if reading.header != expected:
                 # Of a generation that the caller has not heard of: it has the item if others see
                 # the slice that was written to.
@@ -360,7 +362,7 @@ class _Adding:
                     continue
                 left.append(index)
                 if missing and is_visible:
-                    self._added[index] = epoch
+                    self._added[index] = written_in
                 elif missing and added_in is not None:
                     self._added[index] = added_in
         return left, found

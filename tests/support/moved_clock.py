@@ -1,0 +1,76 @@
+"""A server whose clock the test sets, by libfaketime."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+import servers
+from servers import wait_until
+
+from bloomlock.server import PrivateServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NEAR_S = 30
+"""So near to the wanted time the clock counts as set."""
+
+
+def library() -> Path:
+    """Return libfaketime, which moves the clock of a program; skip without it, or fail in CI."""
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    if found:
+        return found[0]
+    if os.environ.get("CI"):
+        pytest.fail("this machine has no libfaketime")
+    pytest.skip("this machine has no libfaketime")
+
+
+@contextlib.contextmanager
+def moved_server(
+    kind: str, folder: Path, config: dict[str, Any] | None = None
+) -> Iterator[tuple[redis.Redis, Callable[[int], None], str]]:
+    """Run a server; yields a client, what moves its clock from the true time, and its URL.
+
+    Args:
+        kind: As for `require_server`.
+        folder: Where its files may be.
+        config: As for PrivateServer.
+    """
+    server = servers.require_server(kind)
+    ahead = folder / "ahead"
+    settings = {
+        "LD_PRELOAD": library(),
+        "FAKETIME_TIMESTAMP_FILE": ahead,
+        "FAKETIME_NO_CACHE": 1,
+        "FAKETIME_DONT_FAKE_MONOTONIC": 1,
+    }
+    program = folder / "server"
+    exports = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in settings.items())
+    program.write_text(f'#!/bin/sh\nexec env {exports} {shlex.quote(str(server))} "$@"\n')
+    program.chmod(0o755)
+
+    def write(seconds: int) -> None:
+        # The server reads it at any moment.
+        fresh = folder / "fresh"
+        fresh.write_text(f"{seconds:+d}s\n")
+        fresh.replace(ahead)
+
+    write(0)
+    with (
+        PrivateServer(binary=program, config=config or {}) as private,
+        redis.Redis.from_url(private.url) as client,
+    ):
+
+        def move(seconds: int) -> None:
+            write(seconds)
+            wait_until(lambda: abs(client.time()[0] - time.time() - seconds) < NEAR_S)
+
+        yield client, move, private.url
