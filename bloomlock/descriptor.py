@@ -329,7 +329,7 @@ class Wanted:
             check_key(key),
             check_num_hashes(num_hashes, float(error_rate)),  # type: ignore[arg-type]  # checked above
             check_optimize(optimize),
-            checked_window,
+            window=checked_window,
         )
         wanted.describe()
         return wanted
@@ -525,8 +525,8 @@ def _texts(values: Sequence[bytes | None]) -> dict[str, str]:
 
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     written_as = _whole(fields, "format", LATEST_FORMAT)
-    if WINDOW in fields and written_as < WINDOW_FORMAT:
-        raise ConfigurationError(f"a window belongs to format {WINDOW_FORMAT}")
+    if (WINDOW in fields) != (written_as == WINDOW_FORMAT):
+        raise ConfigurationError(f"a window belongs to format {WINDOW_FORMAT}, and to no other")
     if written_as < FORMAT and (written_as == KEYED_FORMAT) != (KEY in fields):
         raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT}, and none to format 1")
     is_native = fields["layout"] == NATIVE

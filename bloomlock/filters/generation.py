@@ -55,10 +55,12 @@ class View:
         header, size = descriptor.header, descriptor.size
         keys = descriptor.place(keys)
         digits = len(str(HEADER_BITS + size.shard_bits - 1))
+        bits = size.shard_bits
+        if descriptor.window is not None:
+            bits = 8 * descriptor.string_bytes - HEADER_BITS
         block_bits = BLOCK_BITS if descriptor.layout == BLOCKED else 0
         shards = tuple(
-            Shard(keys.bits(n), header, digits, size.shard_bits, block_bits)
-            for n in range(size.shards)
+            Shard(keys.bits(n), header, digits, bits, block_bits) for n in range(size.shards)
         )
         whole = sum(map(image_bytes, shards))
         contents = contents_of(descriptor)

@@ -10,9 +10,7 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import check_key
 from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.runtime.clock import boot_clock
-from bloomlock.strategies import make_strategy
-from bloomlock.strategies.atomic import AtomicStrategy
-from bloomlock.strategies.sliced import SlicedStrategy
+from bloomlock.strategies import AtomicStrategy, SlicedStrategy, make_strategy
 
 from .expiry import check_ttl
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching

@@ -11,6 +11,7 @@ from .lock import LockStrategy
 from .lua import LuaStrategy
 from .native import NativeStrategy
 from .setbit import PipelineStrategy, TransactionStrategy
+from .sliced import SlicedStrategy
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
@@ -57,4 +58,13 @@ class BatchStrategies:
         self.merge = WithFallback(MergeStrategy(), strategy)
 
 
-__all__ = ["STRATEGIES", "BatchStrategies", "Segment", "Shard", "Strategy", "make_strategy"]
+__all__ = [
+    "STRATEGIES",
+    "AtomicStrategy",
+    "BatchStrategies",
+    "Segment",
+    "Shard",
+    "SlicedStrategy",
+    "Strategy",
+    "make_strategy",
+]

@@ -214,7 +214,18 @@ class SlicedStrategy(Strategy):
         for reading in readings:
             if reading.header == shard.header:
                 self._epochs[shard.key] = reading.epoch, asked_at
-        return readings, self.window.epoch_at(_microseconds(time))
+        now_us = _microseconds(time)
+        now = self.window.epoch_at(now_us)
+        took_us = round((self._clock() - asked_at) * 10**6)
+        if epoch is not None and self.window.epoch_at(now_us + took_us) != now:
+            # A node of a cluster may have sent the commands on, and answered TIME before they were
+            # carried out.
+            (time,) = yield from collect(Request(shard.key, [_TIME]), repeatable=True)
+            if not isinstance(time, list):
+                error = _unknown(error_of(time))
+                return [Reading(one.rows, error=one.error or error) for one in readings], 0
+            now = self.window.epoch_at(_microseconds(time))
+        return readings, now
 
     def turn(self, shard: Shard) -> Core[Turning]:
         """Bring a shard to the epoch of the server's clock. Cost: a round trip for each part."""

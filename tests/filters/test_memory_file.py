@@ -140,7 +140,7 @@ DAMAGES = {
     "a list": (lambda data: signed([1]) + data[4096:], "no use"),
     "nothing known": (lambda data: signed({}) + data[4096:], "no use"),
     "numbers": (lambda data: changed(data, capacity=1000), "no use"),
-    "newer fields": (lambda data: changed(data, format="4"), "upgrade bloomlock"),
+    "newer fields": (lambda data: changed(data, format="5"), "upgrade bloomlock"),
     "the server's own": (lambda data: changed(data, format="3", layout="native"), "no use"),
     "another layout": (lambda data: changed(data, layout="round"), "no use.*layout"),
     "larger": (lambda data: changed(data, shard_bits="99999"), "no use.*shard_bits 99999"),
