@@ -90,6 +90,10 @@ class BloomFilter(WholeFilter):
         on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
             the default, or count the item as "new", which then may be absent.
         shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
+        window: A timedelta, or seconds, for which an item is remembered at least, by the server's
+            clock; capacity is then the items of a window, spread evenly. None: for ever.
+        slices: 6, 14 (the default) or 30: an item is forgotten window/slices later at most.
+        refresh: Whether an `add` of an item that is there renews it, in a filter with a window.
         idle_ttl: Seconds, or a timedelta, after which the filter is forgotten if no client used it;
             None: as an existing filter has it, never for a new one. Each client that uses it says
             so to the server at most once in a tenth of that time.
