@@ -99,6 +99,48 @@ def test_a_name_that_is_taken_is_refused(r, valkey):
         made.rename("other")
 
 
+def test_a_name_that_is_taken_at_any_step_is_refused(r, valkey):
+    for number in range(40):
+        r.flushall()
+        made = BloomFilter("x", 3000, client=valkey, shards=2)
+        made.update(ITEMS)
+        core = renaming.rename(FilterKeys("x"), FilterKeys("y"))
+        other: list[BloomFilter] = []
+
+        def take(other=other):
+            other.append(BloomFilter("y", 1000, client=valkey))
+            other[0].add("another")
+
+        try:
+            done = made._run(acted(core, number, take))
+        except ConfigurationError:
+            assert other[0].exists("another")
+            assert made.exists_many(ITEMS) == [True] * 300
+            continue
+        except FilterMismatchError:
+            # The other one came too late, and found the renamed one.
+            pass
+        with BloomFilter.open("y", client=valkey) as renamed:
+            assert renamed.exists_many(ITEMS) == [True] * 300
+        assert not other
+        if done:
+            assert number > 2
+            return
+    pytest.fail("so many steps?")
+
+
+def acted(core, number, act):
+    """Carry out a core, and something else before its step of that number; True: it had ended."""
+    answer = None
+    with contextlib.suppress(StopIteration):
+        for count in range(1000):
+            step = core.send(answer)
+            if count == number:
+                act()
+            answer = yield step
+    return count <= number
+
+
 def test_what_is_left_at_the_new_name_is_no_part_of_it(r, valkey):
     """A string without a header, and shards of a filter whose descriptor is gone."""
     gone = BloomFilter("y", 3000, client=valkey, shards=3)
