@@ -33,12 +33,13 @@ from bloomlock import (
 
 NAMES = ("a", "b", "c", "d")
 WORKERS = 3
-ITEMS = 400
-ROUNDS = 3
+ITEMS = 3000
+CAPACITY = 5000
+ROUNDS = 5
 TURNS = 20
 ROOM = 0.7
 """How often a name is made free."""
-ANSWERS_PER_TURN = 150
+ANSWERS_PER_TURN = 300
 CHANGES = (
     "union_update",
     "intersection_update",
@@ -84,6 +85,7 @@ class Model:
         self.tried: dict[str, int] = {}
         self.answers = 0
         self.renamed: list[tuple[int, int]] = []
+        self.lock = threading.Lock()
         self.over = threading.Event()
         self.failures: list[BaseException] = []
         self.changes: Counter[str] = Counter()
@@ -110,9 +112,8 @@ class Model:
                 continue
             opened[name] = made
             items = [f"{rng.randrange(ITEMS)}" for _ in range(rng.choice((1, 1, 10, 60)))]
-            for item in items:
-                # (A lost update may have set bits in a generation that comes later.)
-                self.tried[item] = next(self.ticks) + 10**9
+            # (A lost update may have set bits in a generation that comes later.)
+            self._try(items, 10**9)
             before = made.generation
             try:
                 answers = made.add_many(items)
@@ -121,27 +122,35 @@ class Model:
                 continue
             if made.generation == before:
                 self._note(before, items, answers)
+            self._try(items, 0)
+
+    def _try(self, items: list[str], later: int) -> None:
+        with self.lock:
             for item in items:
-                self.tried[item] = next(self.ticks)
+                self.tried[item] = next(self.ticks) + later
 
     def _note(self, generation: int, items: list[str], answers: list[bool]) -> None:
-        for item, is_new in zip(items, answers, strict=True):
-            self.added[generation].setdefault(item, next(self.ticks))
-            self.answers += 1
-            if is_new:
-                self.winners[generation, item] += 1
+        with self.lock:
+            for item, is_new in zip(items, answers, strict=True):
+                self.added[generation].setdefault(item, next(self.ticks))
+                self.answers += 1
+                if is_new:
+                    self.winners[generation, item] += 1
 
     # -- the conductor ---------------------------------------------------------------------------
 
     def known(self, generation: int, until: int) -> set[str]:
         """Return what must have been in a generation at a tick."""
-        there = {item for item, tick in list(self.added[generation].items()) if tick < until}
+        with self.lock:
+            there = {item for item, tick in self.added[generation].items() if tick < until}
         return there | self.generations[generation].must
 
     def possible(self, generation: int) -> set[str]:
         """Return what may be in a generation."""
         one = self.generations[generation]
-        return one.must | one.may | {i for i, tick in list(self.tried.items()) if tick >= one.born}
+        with self.lock:
+            tried = {item for item, tick in self.tried.items() if tick >= one.born}
+        return one.must | one.may | tried
 
     def change(self) -> None:
         """Change a filter, or two, as wholes."""
@@ -151,7 +160,7 @@ class Model:
         one, two = self.open(name), self.open(other)
         start = next(self.ticks)
         if one is None:
-            with BloomFilter(name, 2000, 1e-9, client=self.url, **self.shape) as made:
+            with BloomFilter(name, CAPACITY, 1e-9, client=self.url, **self.shape) as made:
                 self.generations[made.generation] = Generation(start)
             return
         before = one.generation
@@ -181,7 +190,7 @@ class Model:
             return one
         one.expire(0.001)
         servers.wait_until(lambda: self.open(one.name) is None)
-        return BloomFilter(one.name, 2000, 1e-9, client=self.url, **self.shape)
+        return BloomFilter(one.name, CAPACITY, 1e-9, client=self.url, **self.shape)
 
     def _derive(
         self, change: str, made: BloomFilter, before: int, theirs: int | None, start: int
@@ -210,7 +219,7 @@ class Model:
 
     def run(self) -> list[str]:
         for name in NAMES[:3]:
-            with BloomFilter(name, 2000, 1e-9, client=self.url, **self.shape) as made:
+            with BloomFilter(name, CAPACITY, 1e-9, client=self.url, **self.shape) as made:
                 self.generations[made.generation] = Generation(0)
         workers = [threading.Thread(target=self.work, args=(n,)) for n in range(WORKERS)]
         for worker in workers:
