@@ -59,9 +59,9 @@ class WholeFilter(FilterBase):
         Raises:
             ConfigurationError: If the name is taken, or the server has not the memory.
 
-        Cost: one round trip for each shard, for each 512 KiB of a shard above 8 MiB; the server is
-        done with each in some milliseconds. In a cluster, and where scripts are forbidden, the
-        bitmap travels through this client, 1 MiB in one round trip each way.
+        Cost: one round trip for each shard, for each 512 KiB of a shard above 8 MiB, and thirteen;
+        the server is done with each in some milliseconds. In a cluster, and where scripts are
+        forbidden, the bitmap travels through this client, 1 MiB in one round trip each way.
         """
         keys = FilterKeys(name, self._state.keys.prefix)
         self._run(transfer.copy(self._state, keys, progress))
@@ -134,7 +134,7 @@ class WholeFilter(FilterBase):
             FilterLostError, redis.exceptions.RedisError: As `union_update`. The filter is as it
                 was, or, if the reply to the last step was lost, may hold the result.
 
-        Cost: as `union_update`, and six round trips; as much memory again until it is done.
+        Cost: as `union_update`, and eleven round trips; as much memory again until it is done.
         """
         self._run(algebra.intersect(self._state, self._other(other), progress))
 
@@ -161,7 +161,7 @@ class WholeFilter(FilterBase):
                 the memory.
             FilterLostError, redis.exceptions.RedisError: As `union_update`; there is no new filter.
 
-        Cost: as `union_update`, and eight round trips.
+        Cost: as `union_update`, and twelve round trips.
 
         >>> from bloomlock import BloomFilter
         >>> from bloomlock.server import PrivateServer
@@ -222,9 +222,10 @@ class WholeFilter(FilterBase):
             redis.exceptions.RedisError: If a server refused it or could not be reached. It may be
                 repeated, also by `rename_filter` in another process.
 
-        Cost: four round trips; one script with 0.02 ms for a shard. In a cluster all bits travel
-        through this client, 1 MiB in two round trips, and meanwhile no client can attach to either
-        name. If it is interrupted there, nothing is lost, and it has to be called again.
+        Cost: six round trips; one script with 0.02 ms of the server's time for each shard. In a
+        cluster all bits travel through this client, 1 MiB in two round trips, and meanwhile no
+        client can attach to either name. If it is interrupted there, nothing is lost, and it has to
+        be called again.
 
         >>> from bloomlock import BloomFilter
         >>> from bloomlock.server import PrivateServer

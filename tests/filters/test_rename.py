@@ -227,8 +227,11 @@ def keys_in(nodes):
     return sorted(key for node in nodes for key in node.scan_iter("*") if not key.endswith("fence"))
 
 
-def test_over_slots_all_is_copied(cluster, nodes):
-    made = BloomFilter("x", 3000, client=cluster, shards=4)
+@pytest.mark.parametrize(
+    "shape", [{}, {"key": b"a secret of 16 bytes or more"}, {"key": True, "layout": "blocked"}]
+)
+def test_over_slots_all_is_copied(cluster, nodes, shape):
+    made = BloomFilter("x", 3000, client=cluster, shards=4, **shape)
     made.update(ITEMS)
     claim = made.claim("job", renew=False)
     made.expire(HOUR)
