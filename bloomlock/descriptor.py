@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from . import blocked, native, sizing
 from .errors import ConfigurationError, FilterMismatchError
@@ -83,8 +83,11 @@ CREATING = "creating"
 COPYING = "copying"
 REPLACING = "replacing"
 RENAMING = "renaming"
-STATES = (READY, CREATING, COPYING, REPLACING, RENAMING)
+PREPARING = "preparing"
+PLACING = "placing"
+STATES = (READY, CREATING, COPYING, REPLACING, RENAMING, PREPARING, PLACING)
 CLEARED = "cleared"
+REPLACES = "replaces"
 KEY = "key"
 IDLE = "idle_ms"
 WINDOW = "window"
@@ -104,10 +107,11 @@ FIELDS = (
     KEY,
     IDLE,
     WINDOW,
+    REPLACES,
 )
 """Of a filter with a key `key`: "random:" and the key, or "secret:" and its check; of one that is
 forgotten when it is not used `idle_ms`; of one with a time window its microseconds, a slash, its
-slices."""
+slices; of one that is put in the place of another `replaces`."""
 
 
 def header_of(generation: int) -> int:
@@ -138,6 +142,29 @@ def has_unknown_flags(value: int) -> bool:
     return value & _FLAGS != 0
 
 
+class Replaced(NamedTuple):
+    """A filter in whose place another one is put.
+
+    Attributes:
+        shards: How many it has.
+        format: How it is stored, which says where its shards lie.
+        header: That of its shards.
+    """
+
+    shards: int
+    format: int
+    header: int
+
+    @classmethod
+    def of(cls, descriptor: Descriptor) -> Replaced:
+        """Return what is to be known of a filter to delete its shards."""
+        return cls(descriptor.size.shards, descriptor.format, descriptor.header)
+
+    def place(self, keys: FilterKeys) -> FilterKeys:
+        """Return the filter's keys with its shards where they lie."""
+        return keys.spread(self.shards if self.format >= SPREAD_FORMAT else None)
+
+
 @dataclass(frozen=True, slots=True)
 class Descriptor:
     """What every client of a filter must agree on.
@@ -152,13 +179,15 @@ class Descriptor:
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "creating" while shards are initialised; "copying" while a copy fills;
             "replacing" while prepared shards take the places of those of the last generation;
-            "renaming" while all is copied to another name.
+            "renaming" while all is copied to another name; "preparing" while a filter that is to
+            come is prepared at other keys, "placing" while those are renamed.
         cleared: Whether the generation began with a clear. False: no filter was there, or it had
             lost something.
         key: What the offsets depend on; None: on the item alone.
         format: How it is stored.
         idle_ms: After how many milliseconds without use it is forgotten; None: never.
         window: How long items are remembered; None: for ever. The bits of `size` are cells then.
+        replaces: What is deleted when the filter is in its place.
     """
 
     capacity: int
@@ -173,6 +202,7 @@ class Descriptor:
     format: int = FORMAT
     idle_ms: int | None = None
     window: Window | None = None
+    replaces: Replaced | None = None
 
     @property
     def header(self) -> int:
@@ -181,7 +211,7 @@ class Descriptor:
 
     def place(self, keys: FilterKeys) -> FilterKeys:
         """Return the filter's keys with its shards where they lie in this format."""
-        return keys.spread(self.size.shards) if self.format >= SPREAD_FORMAT else keys
+        return keys.spread(self.size.shards if self.format >= SPREAD_FORMAT else None)
 
     @property
     def is_native(self) -> bool:
@@ -245,7 +275,7 @@ class Descriptor:
 
     def with_generation(self, generation: int, state: str, *, cleared: bool = False) -> Descriptor:
         """Return the same parameters for another generation."""
-        return replace(self, generation=generation, state=state, cleared=cleared)
+        return replace(self, generation=generation, state=state, cleared=cleared, replaces=None)
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""
@@ -468,6 +498,8 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         fields[KEY] = f"{key.kind}:{_written(key)}"
     if descriptor.window is not None:
         fields[WINDOW] = descriptor.window.written
+    if descriptor.replaces is not None:
+        fields[REPLACES] = ":".join(map(str, descriptor.replaces))
     return fields
 
 
@@ -561,6 +593,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         written_as,
         _whole(fields, IDLE, MOST_IDLE_MS) if IDLE in fields else None,
         read_window(fields[WINDOW]) if WINDOW in fields else None,
+        _replaced(fields[REPLACES]) if REPLACES in fields else None,
     )
     if descriptor.window is not None and descriptor.layout != CLASSIC:
         raise ConfigurationError(f"a window belongs to layout {CLASSIC!r}")
@@ -589,6 +622,17 @@ def _key(text: str) -> HashKey:
     raise ConfigurationError(f"key must be random or secret and in hexadecimal, not {kind!r:.20}")
 
 
+def _replaced(text: str) -> Replaced:
+    """Return a filter that is replaced, from its number of shards, format and header."""
+    numbers = text.split(":")
+    if len(numbers) != len(Replaced._fields) or not all(map(_is_long, numbers)):
+        raise ConfigurationError(f"replaces must be three whole numbers, not {text!r:.80}")
+    found = Replaced(*map(int, numbers))
+    if not 1 <= found.shards <= MAX_SHARDS:
+        raise ConfigurationError(f"replaces must name 1 to {MAX_SHARDS} shards, not {text!r:.80}")
+    return found
+
+
 def _size_by_formula(descriptor: Descriptor) -> Size | None:
     """Return the size that the first formats had for these parameters, if it may be another."""
     if descriptor.layout != CLASSIC or descriptor.format >= FORMAT:
@@ -611,6 +655,10 @@ def _whole(fields: Mapping[str, str], name: str, most: int) -> int:
             f"{name} must be a whole number from 1 to {most}, not {text!r:.80}"
         )
     return int(text)
+
+
+def _is_long(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,20}", text) is not None
 
 
 def _is_whole(text: str) -> bool:

@@ -143,8 +143,8 @@ class FilterKeys:
         self._tag = escape(name)
         self._spread_over = spread_over
 
-    def spread(self, shards: int) -> FilterKeys:
-        """Return the keys of the same filter with its shards evenly over the slots."""
+    def spread(self, shards: int | None) -> FilterKeys:
+        """Return the keys of the same filter with its shards evenly over the slots, or not."""
         return FilterKeys(self.name, self.prefix, spread_over=shards)
 
     @property
@@ -268,6 +268,17 @@ def copy_key(bits_key: str) -> str:
     'bloomlock:{pages/3}:bits:copy'
     """
     return f"{bits_key}:copy"
+
+
+def prepared_key(bits_key: str, generation: int) -> str:
+    """Return the key at which a generation of the shard at `bits_key` is prepared.
+
+    Each generation has its own, so what one client prepares another one cannot spoil.
+
+    >>> prepared_key(FilterKeys("pages").bits(3), 0xABC)
+    'bloomlock:{pages/3}:bits:prepared:000000000abc'
+    """
+    return f"{bits_key}:prepared:{generation:012x}"
 
 
 def replacement_key(bits_key: str, generation: int) -> str:

@@ -29,7 +29,7 @@ COMMANDS = {
     "ls": ("filters:ls_command", "List all filters."),
     "clear": ("filters:clear_command", "Empty filters, keeping their parameters."),
     "delete": ("filters:delete_command", "Delete filters, also broken ones."),
-    "filter": ("filter_group:filter_group", "Combine filters, let them expire, rename them."),
+    "filter": ("filter_group:filter_group", "Filters to files and servers, combined, renamed, ..."),
     "plan": ("plan:plan_command", "Say what a filter will take."),
     "lock": ("lock:lock_command", "Hold a lock while a command runs."),
     "claims": ("claims:claims_group", "Look after items that were claimed, or failed."),

@@ -11,6 +11,7 @@ import click
 import bloomlock
 
 from .errors import NO, Failure
+from .files import copy_command, export_command, import_command
 from .filters import confirm, size_text
 from .options import examples, key_option, name_argument, open_as_it_is, url_option
 from .progress import show_progress
@@ -49,12 +50,17 @@ def seconds_of(text: str) -> float:
     "filter",
     epilog=examples(
         "bloomlock filter union seen archive",
+        "bloomlock filter export seen seen.bloom",
         "bloomlock filter rename seen seen-2026",
         "bloomlock filter expire session 7d",
     ),
 )
 def filter_group() -> None:
-    """Combine filters, let them expire, rename them."""
+    """Bring filters to files and other servers, combine them, let them expire, rename them."""
+
+
+for each in (export_command, import_command, copy_command):
+    filter_group.add_command(each)
 
 
 @filter_group.command(

@@ -26,6 +26,7 @@ from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, comm
 from .coalescing import Coalescer
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
+from .portable import AsyncPortableFilter
 from .state import FilterState
 from .whole import AsyncWholeFilter
 
@@ -54,7 +55,7 @@ ITEMS_PER_CHUNK = 2**14
 """Items of a batch are hashed and placed on the loop; this number takes some milliseconds."""
 
 
-class AsyncBloomFilter(AsyncWholeFilter):
+class AsyncBloomFilter(AsyncWholeFilter, AsyncPortableFilter):
     """BloomFilter for asyncio: the same parameters, the same methods, awaited.
 
     The filter is created or attached to at the first use, or by `await`ing the object itself.
@@ -105,6 +106,9 @@ class AsyncBloomFilter(AsyncWholeFilter):
         return await made
 
     def _start(self, state: FilterState, client: Client) -> None:
+        self._connect(state, client)
+
+    def _connect(self, state: FilterState, client: Client) -> None:
         state.items_per_chunk = ITEMS_PER_CHUNK
         self._state = state
         self._client = client

@@ -24,6 +24,7 @@ from .claim import Claim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
+from .portable import PortableFilter
 from .state import FilterState
 from .whole import WholeFilter
 
@@ -49,7 +50,7 @@ Item = TypeVar("Item", bound=str | bytes)
 T = TypeVar("T")
 
 
-class BloomFilter(WholeFilter):
+class BloomFilter(WholeFilter, PortableFilter):
     """A Bloom filter in Redis, shared by every process that uses its name.
 
     Creates the filter, or attaches to it and checks that it has the same parameters; two
@@ -156,11 +157,7 @@ class BloomFilter(WholeFilter):
         return made
 
     def _start(self, state: FilterState, client: Client) -> None:
-        self._state = state
-        self._client, self._owns_client = sync_client(client)
-        self._runtime = threads_for(self._client)
-        # An attribute, not a method: each call has a frame less.
-        self._run = self._runtime.run
+        self._connect(state, client)
         try:
             self._run(state.attach())
         except BaseException:
@@ -171,6 +168,13 @@ class BloomFilter(WholeFilter):
 
     def _run_in_use(self, core: Core[T]) -> T:
         return self._runtime.run(self._state.in_use(core))
+
+    def _connect(self, state: FilterState, client: Client) -> None:
+        self._state = state
+        self._client, self._owns_client = sync_client(client)
+        self._runtime = threads_for(self._client)
+        # An attribute of the object: each call has a frame less.
+        self._run = self._runtime.run
 
     def add(self, item: str | bytes) -> bool:
         """Add an item.

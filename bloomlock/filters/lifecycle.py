@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import (
     COPYING,
+    PLACING,
+    PREPARING,
     READY,
     RENAMING,
     REPLACING,
@@ -50,7 +52,14 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 from bloomlock.hashing import key_difference
-from bloomlock.keys import ClaimKeys, copy_key, replacement_key, stripe_fence, window_keys
+from bloomlock.keys import (
+    ClaimKeys,
+    copy_key,
+    prepared_key,
+    replacement_key,
+    stripe_fence,
+    window_keys,
+)
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
 
@@ -157,6 +166,9 @@ def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) ->
         try:
             found = yield from look(keys)
             current = found.descriptor
+            if _is_placing(found, broken) and current is not None:
+                yield from complete(keys, current)
+                continue
             planned = decide(found, broken)
             if planned is not None:
                 if adds_memory:
@@ -205,20 +217,26 @@ def _what_is_gone(found: Found, broken: set[int]) -> str | None:
         return "its descriptor" if found.header else None
     if found.descriptor.generation in broken:
         return "one of its shards"
-    if found.descriptor.state in (COPYING, REPLACING, RENAMING):
+    if found.descriptor.state in (COPYING, REPLACING, RENAMING, PREPARING):
         return None
     if found.header == found.descriptor.header:
         return None
     return "its bitmap"
 
 
+def _is_placing(found: Found, broken: set[int]) -> bool:
+    """Return whether a client was putting a filter in its place, which any other one may finish."""
+    stored = found.descriptor
+    return stored is not None and stored.state == PLACING and stored.generation not in broken
+
+
 def _refuse_other(
     keys: FilterKeys, wanted: Wanted | None, key: HashKey | None, stored: Descriptor
 ) -> None:
-    if stored.state == COPYING:
+    if stored.state in (COPYING, PREPARING):
         raise FilterMismatchError(
-            f"filter {keys.name!r} is still being filled by a copy, or the copy was interrupted; "
-            "delete it to start again"
+            f"filter {keys.name!r} is still being filled by an import or a copy, or that import or "
+            "copy was interrupted; import it again, or delete it"
         )
     if stored.state == RENAMING:
         raise FilterMismatchError(
@@ -265,7 +283,8 @@ def delete(keys: FilterKeys) -> Core[bool]:
     if remains.further:
         yield from _look_for_servers([placed.bits(n) for placed, n in remains.further])
     # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
-    further = [_unlink_shard(placed, shard, remains) for placed, shard in remains.further]
+    shards = [*remains.further, *remains.replaced]
+    further = [_unlink_shard(placed, shard, remains) for placed, shard in shards]
     yield from in_parallel(further)
     yield from _unlink_shard(keys, 0, remains)
     return remains.are_there
@@ -276,7 +295,8 @@ def _unlink_shard(keys: FilterKeys, shard: int, remains: Remains) -> Core[None]:
     gone = [*ClaimKeys.of(key), stripe_fence(key), copy_key(key), *window_keys(key)]
     gone += [] if shard else [keys.meta]
     if remains.header:
-        gone.append(replacement_key(key, generation_of(remains.header)))
+        generation = generation_of(remains.header)
+        gone += [replacement_key(key, generation), prepared_key(key, generation)]
     if remains.are_native:
         gone += SERVERS_OWN.keys(key, remains.header)
         unlink = partial(unlink_with_contents, keys, shard, gone)

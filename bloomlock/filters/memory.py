@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from bloomlock.descriptor import Descriptor
 
-    from .memory_file import FilePath, Mode
+    from .file_format import FilePath
+    from .memory_file import Mode
     from .options import OnFull, ShapeParameters
 
     Items = Iterable[str | bytes]
@@ -366,16 +367,19 @@ class MemoryBloomFilter(Parameters):
         mode: Mode = "c",
         key: str | bytes | Literal[True] | None = None,
         on_full: OnFull = "warn",
+        verify: bool = False,
     ) -> Self:
-        """Return the filter that `save` wrote, its file mapped into memory.
+        """Return the filter that `save` or `export_file` wrote, its file mapped into memory.
 
         Args:
             path: The file.
             mode: "c": changes stay in this process. "r": adding is refused. "r+": changes go to
                 the file, which no other object may have open so meanwhile; the system writes them
-                when it likes to, and `flush` at once.
+                when it likes to, and `flush` at once. The file loses its checksums.
             key: The secret that the filter was made with; a random key is in the file.
             on_full: As the class.
+            verify: Whether all of the file is read and compared with its checksums first. Files of
+                format 1, and those that were open with mode "r+", have none of their bits.
 
         The file must stay as long as it is: every method raises FilterLostError for one that was
         cut meanwhile, but one that is cut while a method is at work ends the process (SIGBUS), as
@@ -383,13 +387,16 @@ class MemoryBloomFilter(Parameters):
         `cp` over it does not.
 
         Raises:
-            ConfigurationError: If the file is not whole, no file of a filter, or of a newer format.
+            ConfigurationError: If the file is not whole, no file of a filter, or of a newer format;
+                with `verify`, also if its bits were changed.
             FilterMismatchError: If the filter has another key.
             OSError: If it cannot be opened.
 
         Cost: some pages; what is touched is read from the file then.
         """
         refuse = refuses(on_full)
+        if verify:
+            memory_file.verify(path)
         descriptor, bits = memory_file.load(path, mode, check_key(key))
         return cls._with(MemoryCore(descriptor, bits, refuse=refuse))
 

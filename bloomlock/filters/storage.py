@@ -18,8 +18,11 @@ from bloomlock.descriptor import (
     CREATING,
     FIELDS,
     HEADER_BYTES,
+    PLACING,
     READY,
+    REPLACES,
     Descriptor,
+    Replaced,
     decode,
     encode,
     is_header,
@@ -41,7 +44,7 @@ from bloomlock.effects import (
     through_moves,
 )
 from bloomlock.errors import FilterMismatchError
-from bloomlock.keys import NUMBERED_SHARDS, PLACES, ClaimKeys
+from bloomlock.keys import NUMBERED_SHARDS, PLACES, ClaimKeys, prepared_key, stripe_fence
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
 from bloomlock.strategies.base import header_command, header_from_bytes
@@ -133,12 +136,14 @@ class Remains(NamedTuple):
         are_there: Whether anything is.
         are_native: Whether its shards have keys of the server's own filters beside them.
         header: The header that the shards should have; 0 if that is not known.
+        replaced: The shards of a filter in whose place it was being put.
     """
 
     further: Sequence[tuple[FilterKeys, int]]
     are_there: bool
     are_native: bool
     header: int = 0
+    replaced: Sequence[tuple[FilterKeys, int]] = ()
 
 
 def look_for_remains(keys: FilterKeys) -> Core[Remains]:
@@ -162,7 +167,9 @@ def look_for_remains(keys: FilterKeys) -> Core[Remains]:
     if descriptor is not None:
         placed = descriptor.place(keys)
         further = [(placed, shard) for shard in range(1, descriptor.size.shards)]
-        return Remains(further, True, descriptor.is_native, descriptor.header)
+        old = descriptor.replaces
+        replaced = [(old.place(keys), n) for n in range(1, old.shards)] if old else ()
+        return Remains(further, True, descriptor.is_native, descriptor.header, replaced)
     return Remains((), header != 0, are_native)
 
 
@@ -312,7 +319,7 @@ def write(keys: FilterKeys, planned: Descriptor, found: Found) -> Core[Descripto
         encode_command("DEL", keys.meta),
         store_command(keys, planned),
         *_empty_shard(keys.bits(0), planned, found.headers),
-        *_idle_commands(keys, planned),
+        *idle_commands(keys, planned),
         EXEC,
     ]
     replies = yield Request(keys.meta, commands)
@@ -324,7 +331,7 @@ def write(keys: FilterKeys, planned: Descriptor, found: Found) -> Core[Descripto
         raise
 
 
-def _idle_commands(keys: FilterKeys, planned: Descriptor) -> list[bytes]:
+def idle_commands(keys: FilterKeys, planned: Descriptor) -> list[bytes]:
     """Return what lets a filter go that nothing uses after its creation.
 
     Who creates it says the same of its further shards, when it has attached.
@@ -391,6 +398,12 @@ def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
         )
         yield from mark_ready(keys, descriptor)
         return replace(descriptor, state=READY)
+    if descriptor.state == PLACING:
+        yield from in_parallel([place_shard(keys, shard, descriptor) for shard in shards])
+        if descriptor.replaces is not None:
+            yield from _remove_replaced(keys, descriptor, descriptor.replaces)
+        yield from mark_ready(keys, descriptor)
+        return replace(descriptor, state=READY, replaces=None)
     contents = contents_of(descriptor)
     there = yield from in_parallel(
         [contents.is_there(keys.bits(n), descriptor.header, hold=False) for n in shards]
@@ -413,12 +426,85 @@ def mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
 
 def _mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
     ready = encode_command("HSET", keys.meta, "state", READY)
+    done = encode_command("HDEL", keys.meta, REPLACES)
+    commands = [MULTI, ready, *([done] if descriptor.replaces else ()), EXEC]
     for _ in range(WATCHED_TRIES):
         # A slot that has moved away and back has touched the key, and changed nothing.
         refuse_change((yield from look_and_watch(keys)), descriptor)
-        if executed((yield Request(keys.meta, [MULTI, ready, EXEC]))):
+        if executed((yield Request(keys.meta, commands))):
             return
     raise Changed
+
+
+def place_commands(key: str, descriptor: Descriptor) -> list[bytes]:
+    """Return the commands that put a prepared shard in its place, for a transaction.
+
+    The prepared key is known to be there. What belongs to the generation before goes.
+    """
+    _, *claims = ClaimKeys.of(key).of_generation
+    return [
+        encode_command("UNLINK", *claims),
+        encode_command("RENAME", prepared_key(key, descriptor.generation), key),
+        encode_command("PERSIST", key),
+    ]
+
+
+def place_shard(keys: FilterKeys, shard: int, descriptor: Descriptor) -> Core[None]:
+    """Put a further shard in its place, unless that was done.
+
+    A prepared key is there until it is renamed, and its header is that of its generation alone. So
+    a helper that sleeps in between changes nothing of a later generation.
+
+    Raises:
+        Changed: If it is neither prepared nor in its place.
+    """
+    key = keys.bits(shard)
+    yield from through_moves(key, partial(_place_shard, key, descriptor))
+
+
+def _place_shard(key: str, descriptor: Descriptor) -> Core[None]:
+    prepared = prepared_key(key, descriptor.generation)
+    commands = [
+        encode_command("WATCH", prepared),
+        header_command(prepared),
+        header_command(key),
+    ]
+    for _ in range(WATCHED_TRIES):
+        request = Request(key, commands, hold=True)
+        _, *starts = check((yield from deliver(request, repeatable=True)))
+        waiting, there = map(header_from_bytes, starts)
+        if there == descriptor.header or waiting != descriptor.header:
+            yield Request(key, [UNWATCH])
+            if there == descriptor.header:
+                return
+            raise Changed(broken={descriptor.generation})
+        if executed((yield Request(key, [MULTI, *place_commands(key, descriptor), EXEC]))):
+            return
+    raise Changed
+
+
+def _remove_replaced(keys: FilterKeys, descriptor: Descriptor, old: Replaced) -> Core[None]:
+    """Delete the shards of the filter that was there, as far as they lie elsewhere."""
+    places = old.place(keys)
+    mine = {keys.bits(shard) for shard in range(descriptor.size.shards)}
+    gone = [key for key in map(places.bits, range(old.shards)) if key not in mine]
+    steps = [partial(_remove_shard, key, old.header) for key in gone]
+    yield from in_parallel([through_moves(*one) for one in zip(gone, steps, strict=True)])
+
+
+def _remove_shard(key: str, header: int) -> Core[None]:
+    """Delete a shard if it still has that header."""
+    while True:
+        commands = [encode_command("WATCH", key), header_command(key)]
+        request = Request(key, commands, hold=True)
+        _, start = check((yield from deliver(request, repeatable=True)))
+        if header_from_bytes(start) != header:
+            yield Request(key, [UNWATCH])
+            return
+        own = SERVERS_OWN.keys(key, header)
+        gone = encode_command("UNLINK", *ClaimKeys.of(key), stripe_fence(key), *own)
+        if executed((yield Request(key, [MULTI, gone, EXEC]))):
+            return
 
 
 def refuse_change(found: Found, descriptor: Descriptor) -> None:

@@ -1,22 +1,17 @@
-"""Whole bitmaps: between a filter in Redis and one in the process, and to another name in Redis.
+"""Whole bitmaps: between a filter in Redis and one in the process, to a file, to another name.
 
-The descriptor of a copy says "copying", and its shards are prepared at keys of their own and
-renamed when all bits are there. So no client takes half a copy for a filter, and what an object
-adds that is attached to an earlier filter of that name does not become part of the copy. Bits only
-ever go from 0 to 1, so a copy made while other clients add holds at least what was added before it
-began.
+Bits only ever go from 0 to 1, so a copy made while other clients add holds at least what was added
+before it began.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, Descriptor
+from bloomlock.descriptor import HEADER_BYTES, READY, Descriptor
 from bloomlock.effects import (
     EXEC,
     MULTI,
@@ -27,18 +22,18 @@ from bloomlock.effects import (
     ask,
     check,
     encode_command,
-    through_moves,
 )
-from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import copy_key
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import image_bytes, merge_image
 
 from .contents import set_header
+from .file_format import Part
 from .generation import new_generation
-from .lifecycle import check_room, delete, repeated
 from .memory import MemoryBloomFilter
+from .prepared import Prepared
 from .state import in_one_generation
 from .storage import (
     WATCHED_TRIES,
@@ -158,25 +153,13 @@ def make(
         fill: Fills the prepared shards, whose keys it gets by their numbers, and whose headers
             are there. They take their places when it is done.
     """
-    target = view.descriptor.with_generation(new_generation(), COPYING)
-    keys = target.place(keys)
-    yield from check_room(keys, target, replaces=False)
-    yield from repeated(partial(through_moves, keys.meta, partial(reserve, keys, target)))
+    prepared = Prepared(keys, view.descriptor, new_generation(), may_replace=False, what="a copy")
     try:
-        shards = range(target.size.shards)
-        yield from in_parallel([_begin(keys, number, target) for number in shards])
-        yield from fill(lambda number: copy_key(keys.bits(number)), target)
-        yield from in_parallel(
-            [repeated(partial(put_in_place, keys, number, target)) for number in shards]
-        )
-        yield from repeated(lambda: open_copy(keys, target))
-    except Changed:
-        raise FilterLostError(
-            f"filter {keys.name!r} was deleted or replaced while it was filled by a copy"
-        ) from None
-    except (FilterLostError, RedisError):
-        with suppress(RedisError):
-            yield from _give_up(keys, target)
+        yield from prepared.begin()
+        yield from fill(prepared.key, prepared.target)
+        yield from prepared.switch()
+    except (BloomlockError, RedisError):
+        yield from prepared.give_up()
         raise
 
 
@@ -220,12 +203,6 @@ def open_copy(keys: FilterKeys, target: Descriptor) -> Core[None]:
     yield from mark_ready(keys, target)
 
 
-def _give_up(keys: FilterKeys, target: Descriptor) -> Core[None]:
-    found = yield from look(keys)
-    if found.descriptor == target:
-        yield from delete(keys)
-
-
 def _begin(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
     prepared = copy_key(keys.bits(shard))
     yield from ask(prepared, encode_command("UNLINK", prepared), set_header(prepared, target))
@@ -236,3 +213,58 @@ def copy_shard(view: View, shard: int, keys: FilterKeys, target: Descriptor) -> 
     yield from _begin(keys, shard, target)
     key = keys.bits(shard)
     return (yield from view.contents.copy(view.shards[shard], copy_key(key), key, target))
+
+
+class Reading:
+    """Reads the bits of one generation of a filter, part by part.
+
+    Args:
+        state: The filter.
+        what: What reads it, for messages.
+    """
+
+    def __init__(self, state: FilterState, what: str) -> None:
+        self._state = state
+        self._what = what
+        self._shard = self._start = 0
+
+    def begin(self) -> Core[View]:
+        """Find the generation that is read, and return what is known of it."""
+
+        def find(view: View) -> Core[View | None]:
+            view.contents.check_has_bits(self._what)
+            header, _ = yield from look_at_shard(self._state.keys, 0)
+            return view if header == view.header else None
+
+        self._view = yield from in_one_generation(self._state, find)
+        return self._view
+
+    def next_part(self) -> Core[Part | None]:
+        """Return the next part, zeros in place of the header; None if there is no more.
+
+        Raises:
+            FilterLostError: If the filter was cleared, replaced or lost since it began.
+        """
+        if self._shard == len(self._view.shards):
+            return None
+        shard = self._view.shards[self._shard]
+        start, size = self._start, image_bytes(shard)
+        stop = min(start + BYTES_PER_TRIP, size)
+        bits, header = yield from ask(
+            shard.key,
+            encode_command("GETRANGE", shard.key, start, stop - 1),
+            header_command(shard.key),
+        )
+        if header_from_bytes(header) != shard.header:
+            self._state.forget()
+            raise FilterLostError(
+                f"filter {self._state.keys.name!r} was cleared, replaced or lost during "
+                f"{self._what}"
+            )
+        part = Part(
+            self._shard, start, bits if start else bytes(HEADER_BYTES) + bits[HEADER_BYTES:]
+        )
+        self._start = stop
+        if stop == size:
+            self._shard, self._start = self._shard + 1, 0
+        return part

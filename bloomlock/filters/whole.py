@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Run(Protocol):
+class Run(Protocol):
+    """Carries out cores."""
+
     def __call__(self, core: Core[T]) -> T:
         """Carry out a core and return its result."""
 
@@ -38,7 +40,7 @@ class WholeFilter(FilterBase):
     """What a BloomFilter has beside its methods for items."""
 
     _client: Any
-    _run: _Run
+    _run: Run
 
     def _start(self, state: FilterState, client: Any) -> None:
         raise NotImplementedError

@@ -119,7 +119,7 @@ def signed(fields: object) -> bytes:
 
 
 def written(text: bytes) -> bytes:
-    lines = b"bloomlock bitmap 1\n%s\n" % text
+    lines = b"bloomlock bitmap 2\n%s\n" % text
     header = lines + hashlib.sha256(lines).hexdigest().encode() + b"\n"
     return header.ljust(4096, b"\0")
 
@@ -133,7 +133,7 @@ DAMAGES = {
     "foreign": (lambda data: b"PK\x03\x04" + data, "no file of a MemoryBloomFilter"),
     "short header": (lambda data: data[:100], "checksum"),
     "flipped": (lambda data: data.replace(b'"1000"', b'"1001"'), "checksum"),
-    "newer": (lambda data: data.replace(b"bitmap 1", b"bitmap 2"), "upgrade bloomlock"),
+    "newer": (lambda data: data.replace(b"bitmap 2", b"bitmap 3"), "upgrade bloomlock"),
     "cut": (lambda data: data[:-1], "must have"),
     "longer": (lambda data: data + b"\0", "must have"),
     "only a header": (lambda data: data[:4096], "must have"),
@@ -146,7 +146,7 @@ DAMAGES = {
     "larger": (lambda data: changed(data, shard_bits="99999"), "no use.*shard_bits 99999"),
     "more hashes": (lambda data: changed(data, num_hashes="65"), "no use.*num_hashes must"),
     "nested": (lambda data: written(b"[" * 3000) + data[4096:], "no use"),
-    "a long version": (lambda data: data.replace(b"p 1", b"p " + b"9" * 4000), "no file of"),
+    "a long version": (lambda data: data.replace(b"p 2", b"p " + b"9" * 4000), "no file of"),
     "huge": (lambda data: changed(data, shards="999999999999"), "no use"),
 }
 
@@ -226,7 +226,7 @@ def test_a_file_that_was_cut_is_an_error_and_not_the_end_of_the_process(path, mo
     os.truncate(path, 4096)
     changes = {"add", "add_many", "update", "merge into it", "intersect it", "clear"}
     for name in TOUCHES.keys() - (changes if mode == "r" else set()):
-        with pytest.raises(FilterLostError, match=f"{path.name}' was cut to 4096 of 12288 bytes"):
+        with pytest.raises(FilterLostError, match=f"{path.name}' was cut to 4096 of 12352 bytes"):
             TOUCHES[name](made)
     assert "bits" in repr(made)
     assert made.memory_bytes > 0

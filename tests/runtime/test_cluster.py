@@ -55,7 +55,7 @@ def routes(strategy):
 
 @pytest.mark.parametrize("shards", [1, 5])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards):
+def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards, tmp_path):
     made = BloomFilter("pages", 5000, 1e-9, client=cluster, strategy=strategy, shards=shards)
     items = [str(number) for number in range(1500)]
     assert made.add_many(items) == [True] * 1500
@@ -72,6 +72,18 @@ def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards):
     assert opened.count() == pytest.approx(1501 + 500 * len(routes(strategy)), abs=20)
     if shards > 1:
         assert sum(bool(node.dbsize()) for node in nodes) > 1
+    if strategy == "atomic":
+        with BloomFilter("other", 5000, 1e-9, client=cluster, shards=4) as other:
+            other.export_file(tmp_path / "other")
+            made.export_file(tmp_path / "file")
+            options = {"client": cluster, "replace": True}
+            again = BloomFilter.import_file("other", tmp_path / "file", **options)
+            assert again.exists_many(["no", *items]) == [False] + [True] * 1500
+            assert BloomFilter.import_file("other", tmp_path / "other", **options).count() == 0
+            with made.copy_to(cluster, "other", replace=True) as third:
+                assert all(third.exists_many(items))
+                assert third.delete()
+            assert not [key for node in nodes for key in node.keys("*other*")]
     copied = made.copy("elsewhere")
     assert all(copied.exists_many(items))
     made.clear()

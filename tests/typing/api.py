@@ -107,6 +107,14 @@ def wholes(pages: BloomFilter) -> None:
     pages &= pages
 
 
+def to_files(pages: BloomFilter, client: redis.Redis) -> None:
+    assert_type(pages.export_file("file", progress=print), None)
+    assert_type(BloomFilter.import_file("pages", "file", client=client, replace=True), BloomFilter)
+    assert_type(pages.copy_to(client, "other"), BloomFilter)
+    pages.export_file(5)  # type: ignore[arg-type]
+    BloomFilter.import_file("pages", "file", capacity=5)  # type: ignore[call-arg]
+
+
 def decorated(done: BloomFilter, async_done: AsyncBloomFilter) -> None:
     def charge(order: str, amount: int = 1) -> int:
         return amount
@@ -144,6 +152,7 @@ def in_process() -> None:
     assert_type(MemoryBloomFilter.like(pages), MemoryBloomFilter)
     assert_type(BloomFilter("pages", 1000).cleared, bool)
     pages.save("seen")
+    MemoryBloomFilter.load("seen", verify=True)
     assert_type(MemoryBloomFilter.load("seen", mode="r+"), MemoryBloomFilter)
     assert_type(pages.info(), FilterInfo)
     assert_type(len(pages), int)

@@ -48,6 +48,7 @@ WHY: dict[str, tuple[str, ...]] = {
     "a filter of asyncio attaches at its first use, as a constructor cannot wait": (
         "AsyncBloomFilter.__aenter__",
         "AsyncBloomFilter._keeper",
+        "AsyncBloomFilter._connect",
         "AsyncBloomFilter._start",
     ),
     "concurrent calls of asyncio are sent together": (
@@ -56,6 +57,7 @@ WHY: dict[str, tuple[str, ...]] = {
         "AsyncBloomFilter.exists",
     ),
     "an asynchronous generator has no `yield from`": ("AsyncBloomFilter._each",),
+    "files are read and written by a thread, not by the loop": ("AsyncPortableFilter._wait",),
     "keys of asyncio come one by one": ("async_list_filters",),
     "a runtime of threads keeps an idle connection, which a function gives back": (
         "async_delete_filter",
