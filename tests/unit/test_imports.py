@@ -54,7 +54,7 @@ PURE = {
     "strategies",
 }
 IMPURE_MODULES = {"socket", "time", "asyncio", "threading", "subprocess", "os", "redis.client"}
-SINGLE = 11
+SINGLE = 12
 """Modules that one other imports, at most."""
 PUBLIC = {"bloomlock", "bloomlock.server", "bloomlock.errors"}
 
