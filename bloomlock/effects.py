@@ -51,6 +51,7 @@ class Request(NamedTuple):
             request may be carried out twice.
         room: Where the runtime may receive the replies; strings among them may be views of it.
         waits: Whether to wait while a cluster moves the slot (TRYAGAIN); else that is the answer.
+        replica: Whether a replica of a cluster answers, if there is one; the commands only read.
     """
 
     key: str
@@ -58,6 +59,7 @@ class Request(NamedTuple):
     hold: bool = False
     room: memoryview | None = None
     waits: bool = True
+    replica: bool = False
 
     @property
     def num_replies(self) -> int:
@@ -83,10 +85,12 @@ class Pipeline(NamedTuple):
     Attributes:
         key: Any key of the commands; it names the server of a cluster.
         writes: The commands, made while the server works on those before.
+        replica: As of Request.
     """
 
     key: str
     writes: Writes
+    replica: bool = False
 
     @property
     def num_replies(self) -> int:
@@ -420,6 +424,8 @@ def encode_arguments(*arguments: str | bytes | int) -> bytes:
 MULTI = encode_command("MULTI")
 EXEC = encode_command("EXEC")
 UNWATCH = encode_command("UNWATCH")
+READONLY = Request("", [encode_command("READONLY")])
+"""Goes before what a replica is to answer, on the same connection."""
 
 
 def ends_transaction(commands: Sequence[Command], replies: Replies) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
+from bloomlock.strategies import ReplicaReads
 
 from .batches import Chunks, answer_chunk, choose, fail_after, fail_after_adding, take_known
 from .operation import Operation
@@ -61,7 +62,10 @@ def _answer_one(
     """Do what Operation does for one item, without its costs where all is as expected."""
     asked = state.ask_near(view) if state.caching is not None else None
     number, offsets = view.hasher.locate(data)
-    segment = yield from state.strategy.one(view.shards[number], offsets, write=write)
+    strategy = state.strategy
+    if state.replicas and not write:
+        strategy = ReplicaReads(strategy)
+    segment = yield from strategy.one(view.shards[number], offsets, write=write)
     _, header, missing, error = segment
     if error is None and missing is not None and header == view.header:
         if asked is not None:
@@ -142,7 +146,7 @@ def _in_chunks(
     # What is added and never answered is lost to all, so adds end where the iterable fails.
     chunks = Chunks(state, items, route, finish=not write)
     results: list[bool] = []
-    step = _add_chunk if write else _exists_chunk
+    step = _add_chunk if write else partial(_exists_chunk, replicas=state.replicas)
     yield from state.current()
     # What the iterable raises is the caller's: it passes through as it is.
     while chunks.take():
@@ -274,13 +278,16 @@ def _ask_once(
     *,
     write: bool,
     answers: bool = True,
+    replicas: bool = False,
 ) -> Core[list[bool]]:
     """Ask about each item once where some are repeated.
 
     A page links to itself a hundred times, and each time would cost as much as the first.
     """
     try:
-        found = yield from _ask(state, view, different, way, write=write, answers=answers)
+        found = yield from _ask(
+            state, view, different, way, write=write, answers=answers, replicas=replicas
+        )
     except PartialResultError as error:
         answered = dict(zip(different, error.results, strict=False))
         unknown = {item for item, answer in answered.items() if answer is None}
@@ -302,9 +309,12 @@ def _ask(
     *,
     write: bool,
     answers: bool,
+    replicas: bool = False,
 ) -> Core[list[bool]]:
     began = state.clock()
     strategy, answered, found = way.strategy, None, None
+    if replicas:
+        strategy = ReplicaReads(strategy)
     if len(items) <= strategy.few_items(view.hasher):
         # What Operation does, without its costs where all is as expected.
         answered = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
@@ -364,10 +374,16 @@ def take_unreported(state: FilterState, item: bytes) -> bool:
 
 
 def _exists_chunk(
-    state: FilterState, items: Sequence[bytes], route: Route = "items"
+    state: FilterState,
+    items: Sequence[bytes],
+    route: Route = "items",
+    *,
+    replicas: bool = False,
 ) -> Core[list[bool]]:
     view = yield from state.current()
     way, different = _prepare(state, view, items, route, write=False)
     if len(different) == len(items):
-        return (yield from _ask(state, view, different, way, write=False, answers=True))
-    return (yield from _ask_once(state, view, items, different, way, write=False))
+        core = _ask(state, view, different, way, write=False, answers=True, replicas=replicas)
+    else:
+        core = _ask_once(state, view, items, different, way, write=False, replicas=replicas)
+    return (yield from core)

@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.descriptor import Descriptor, Wanted, header_of
+from bloomlock.effects import IsCluster
 from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies import BatchStrategies
@@ -108,6 +109,7 @@ class FilterState(LockOwner):
         keys: The filter's keys.
         key: What the offsets depend on, as the caller gave it.
         strategy: How updates reach Redis.
+        replicas: Whether replicas of a cluster answer `exists` and `exists_many`.
         for_batches: The strategies that a batch may take in its place.
         clock: Returns seconds.
         routes: How long batches take by their routes.
@@ -128,6 +130,7 @@ class FilterState(LockOwner):
         self.wanted = wanted
         self.key = options.hash_key
         self.strategy = options.updates if wanted is None else options.strategy_for(wanted.window)
+        self.replicas = options.read_from_replicas
         self.for_batches = BatchStrategies(self.strategy)
         self.items_per_chunk = ITEMS_PER_CHUNK
         self.on_lost = options.on_lost
@@ -167,6 +170,11 @@ class FilterState(LockOwner):
         recreate = self.on_lost == "recreate"
         generation = self.own_generation()
         since = self.unreported.moment()
+        if self.replicas and not (yield IsCluster()):
+            raise ConfigurationError(
+                "read_from_replicas must be False for the client of a single server: it knows no "
+                "replicas; give a redis.RedisCluster"
+            )
         try:
             yield from self.strategy.check_server(self.keys.meta)
             descriptor = yield from attach(

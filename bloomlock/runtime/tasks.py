@@ -16,6 +16,7 @@ from redis.exceptions import MovedError, ReadOnlyError, RedisClusterException, R
 from bloomlock.effects import (
     EXEC,
     NO_LIMIT,
+    READONLY,
     Behind,
     Clock,
     ConnectionLost,
@@ -349,7 +350,7 @@ class Tasks:
         groups: dict[int, tuple[Any, list[int]]] = {}
         for index, request in enumerate(requests):
             try:
-                source = await self._source_of(request.key)
+                source = await self._source_of(request.key, replica=request.replica)
             except ConnectionLost as lost:
                 outcomes[index] = lost
             else:
@@ -367,6 +368,9 @@ class Tasks:
     ) -> None:
         """Carry out requests to one server; note those that were answered, in a cluster."""
         mine = [requests[index] for index in indices]
+        if mine[0].replica:
+            # Its answer is none of those asked for.
+            mine.insert(0, READONLY)
         sent: list[Command] | None = None if self._cluster is None else []
         replies: Replies = []
         lost: ConnectionLost | None = None
@@ -381,10 +385,12 @@ class Tasks:
         elif lost is None:
             await lease.give_back()
         answered += starmap(Sent, answered_of(mine, each, sent or ()))
-        for index, outcome in zip(indices, each, strict=True):
+        for index, outcome in zip(indices, each[len(mine) - len(indices) :], strict=True):
             outcomes[index] = outcome
 
     async def _request(self, request: Request, until: float | None = None) -> Replies:
+        if request.replica:
+            return await self._ask_replica(request, until)
         lease = await self._take(await self._source_of(request.key))
         replies = await self._exchange_once(lease, request.commands)
         await lease.end(request.commands, replies)
@@ -392,6 +398,12 @@ class Tasks:
             sent = Sent(request.key, request.commands, replies)
             await self._follow([sent], until, waits=request.waits)
         return replies
+
+    async def _ask_replica(self, request: Request, until: float | None) -> Replies:
+        (outcome,) = await self.ask_all((request,), until)
+        if isinstance(outcome, ConnectionLost):
+            raise outcome
+        return outcome
 
     async def _request_on(
         self, lease: _Lease | None, request: Request, until: float | None
@@ -476,11 +488,13 @@ class Tasks:
             await self._move_to_running_loop()
         return await redispy.source_of_key(self.client, key)
 
-    async def _source_of(self, key: str) -> Any:
+    async def _source_of(self, key: str, *, replica: bool = False) -> Any:
         """Return what connections for a key come from; ConnectionLost where no server has it."""
         if self._cluster is None:
             return await self._source(key)
         try:
+            if replica:
+                return await redispy.source_of_replica(self._cluster, key)
             return await self._source(key)
         except (RedisError, RedisClusterException, OSError) as error:
             await self._look_for_nodes()

@@ -24,6 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from bloomlock.effects import (
     EXEC,
     NO_LIMIT,
+    READONLY,
     Behind,
     Clock,
     ConnectionLost,
@@ -267,6 +268,8 @@ class Threads:
             listener.close()
 
     def _request(self, request: Request, until: float | None = None) -> Replies:
+        if request.replica:
+            return self._ask_replica(request, until)
         lease = self._take(self._source_of(request.key))
         replies = self._exchange(lease, request.commands, request.room)
         self._end(lease, request.commands, replies)
@@ -274,6 +277,12 @@ class Threads:
             sent = Sent(request.key, request.commands, replies)
             self._follow([sent], until, waits=request.waits)
         return replies
+
+    def _ask_replica(self, request: Request, until: float | None) -> Replies:
+        (outcome,) = self.ask_all((request,), until)
+        if isinstance(outcome, ConnectionLost):
+            raise outcome
+        return outcome
 
     def _request_on(
         self, lease: Lease | None, request: Request, until: float | None
@@ -342,7 +351,7 @@ class Threads:
         groups: dict[int, tuple[Any, list[int]]] = {}
         for index, request in enumerate(requests):
             try:
-                source = self._source_of(request.key)
+                source = self._source_of(request.key, replica=request.replica)
             except ConnectionLost as lost:
                 outcomes[index] = lost
             else:
@@ -363,6 +372,9 @@ class Threads:
         In a cluster those that were answered are noted in `answered`.
         """
         mine = [requests[index] for index in indices]
+        if mine[0].replica:
+            # Its answer is none of those asked for.
+            mine.insert(0, READONLY)
         sent: list[Command] | None = None if self._cluster is None else []
         replies: Replies = []
         lost: ConnectionLost | None = None
@@ -377,7 +389,7 @@ class Threads:
         elif lost is None:
             self._give_back(lease)
         answered += starmap(Sent, answered_of(mine, each, sent or ()))
-        for index, outcome in zip(indices, each, strict=True):
+        for index, outcome in zip(indices, each[len(mine) - len(indices) :], strict=True):
             outcomes[index] = outcome
 
     def _follow(self, requests: Sequence[Sent], until: float | None, *, waits: bool) -> None:
@@ -426,11 +438,13 @@ class Threads:
             return self.client.connection_pool
         return redispy.pool_of_key(self._cluster, key)
 
-    def _source_of(self, key: str) -> Any:
+    def _source_of(self, key: str, *, replica: bool = False) -> Any:
         """Return what connections for a key come from; ConnectionLost where no server has it."""
         if self._cluster is None:
             return self._source(key)
         try:
+            if replica:
+                return redispy.pool_of_replica(self._cluster, key)
             return self._source(key)
         except (RedisError, RedisClusterException, OSError) as error:
             self._look_for_nodes()

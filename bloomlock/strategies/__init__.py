@@ -10,6 +10,7 @@ from .bitmap import BitmapStrategy, MergeStrategy
 from .lock import LockStrategy
 from .lua import LuaStrategy
 from .native import NativeStrategy
+from .replicas import ReplicaReads
 from .setbit import PipelineStrategy, TransactionStrategy
 from .sliced import SlicedStrategy
 
@@ -62,6 +63,7 @@ __all__ = [
     "STRATEGIES",
     "AtomicStrategy",
     "BatchStrategies",
+    "ReplicaReads",
     "Segment",
     "Shard",
     "SlicedStrategy",

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -180,6 +181,44 @@ def cluster(
             )
         )
         yield clients
+
+
+@contextlib.contextmanager
+def replicated_cluster(node_timeout_ms: int) -> Iterator[tuple[list[redis.Redis], ...]]:
+    """Run three masters and a replica of each; yields clients of both, in the same order."""
+    more = {"repl-diskless-sync-delay": "0"}
+    config = {"cluster-enabled": "yes", "cluster-node-timeout": str(node_timeout_ms), **more}
+    with contextlib.ExitStack() as stack, cluster(node_timeout_ms, more) as masters:
+        binary = require_server("valkey")
+        replicas = []
+        for master in masters:
+            server = PrivateServer(binary=binary, port=low_port(), config=config)
+            replica = redis.Redis(port=stack.enter_context(server).port, decode_responses=True)
+            replicas.append(replica)
+            replica.cluster("meet", "127.0.0.1", master.connection_pool.connection_kwargs["port"])
+            followed = master.execute_command("CLUSTER", "MYID")
+            wait_until(partial(_knows, replica, followed))
+            replica.cluster("replicate", followed)
+        for replica in replicas:
+            wait_until(partial(is_up, replica))
+        # Each server names the replica of each slot, which it does when it has heard of its data.
+        wait_until(lambda: all(map(_names_replicas, masters + replicas)))
+        yield masters, replicas
+
+
+def _names_replicas(node: redis.Redis) -> bool:
+    parts = node.execute_command("CLUSTER SLOTS")
+    return len(parts) == 3 and all(len(servers) == 2 for _first, _last, *servers in parts)
+
+
+def _knows(node: redis.Redis, other: str) -> bool:
+    known = node.cluster("nodes").values()
+    return any(n["node_id"] == other and "handshake" not in n["flags"] for n in known)
+
+
+def is_up(replica: redis.Redis) -> bool:
+    """Return whether a replica follows its master."""
+    return replica.info("replication").get("master_link_status") == "up"
 
 
 class Move:

@@ -29,6 +29,7 @@ RENAMED = {
     "aclosing": "closing",
     "watchdog_of_loop": "WATCHDOG",
     "source_of_address": "pool_of_address",
+    "source_of_replica": "pool_of_replica",
     "__aiter__": "__iter__",
     "__anext__": "__next__",
 }
