@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import redis
 
@@ -64,6 +66,8 @@ def test_expiry(run, pair):
     assert run("filter", "expire", pair[0], "2h").returncode == 0
     done = run("filter", "ttl", pair[0])
     assert 3600 < float(done.stdout) <= 7200
+    assert re.search(rb"^expires in +[3-7]\d{3} s$", run("info", pair[0]).stdout, re.MULTILINE)
+    assert b"expires" not in run("info", pair[1]).stdout
     assert run("filter", "persist", pair[0]).returncode == 0
     assert run("filter", "ttl", pair[0]).stdout == b""
     for wrong in ("soon", "-1", "5y", "0"):
