@@ -169,7 +169,10 @@ def is_not_possible(error: ResponseError) -> bool:
     """Return whether a script is refused for good: its keys lie in several slots, or it may not."""
     # redis-py takes the first word off some errors.
     text = str(error).lower()
-    return is_missing(error) or "same slot" in text or text.startswith("crossslot")
+    # A script may be allowed, and a command in it not.
+    words = ("acl failure", "no permissions", "can't run this command")
+    refused = any(one in text for one in words)
+    return is_missing(error) or refused or "same slot" in text or text.startswith("crossslot")
 
 
 def _bytes(header: int) -> bytes:
