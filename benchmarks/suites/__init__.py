@@ -1,8 +1,8 @@
 """All suites by name: one module each.
 
 A module has a docstring that explains it, `ABOUT`, a line for the command's help, and `ENTRIES`
-where it has contenders. It has `stages`, which the engine measures, or `run` and `tables` of its
-own.
+where it has contenders. It has `stages`, which the engine measures, and `PARTS` if some of it has
+servers and processes of its own; or `run` and `tables` of its own.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from benchmarks.options import Options
+    from benchmarks.scale_parts import Part
 
 SUITES: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
@@ -73,10 +74,19 @@ SUITES: dict[str, ModuleType] = {
 def run(name: str, options: Options, url: str, prefix: str) -> dict[str, Any]:
     """Measure a suite; return what was measured as plain data."""
     suite: Any = SUITES[name]
-    if hasattr(suite, "stages"):
-        return engine.run(suite.stages(options), options, url, prefix)
-    made: dict[str, Any] = suite.run(options, url, prefix)
-    return made
+    if not hasattr(suite, "stages"):
+        made: dict[str, Any] = suite.run(options, url, prefix)
+        return made
+    measured = engine.run(suite.stages(options), options, url, prefix)
+    for part in _parts(suite):
+        if not options.contenders or part.name in options.contenders:
+            measured[part.name] = part.run(options, url, prefix)
+    return measured
+
+
+def _parts(suite: Any) -> tuple[Part, ...]:
+    parts: tuple[Part, ...] = getattr(suite, "PARTS", ())
+    return parts
 
 
 def tables(result: dict[str, Any], *, short: bool = False) -> Iterator[Table]:
@@ -84,6 +94,9 @@ def tables(result: dict[str, Any], *, short: bool = False) -> Iterator[Table]:
     suite: Any = SUITES[result["suite"]]
     if hasattr(suite, "stages"):
         yield from (engine_tables.overview if short else engine_tables.tables)(result)
+        for part in _parts(suite):
+            if rows := result.get(part.name):
+                yield from part.tables(rows)
     else:
         yield from suite.tables(result)
 
@@ -91,4 +104,5 @@ def tables(result: dict[str, Any], *, short: bool = False) -> Iterator[Table]:
 def contender_names() -> list[str]:
     """Return the names of all contenders."""
     modules = SUITES.values()
-    return sorted({entry.name for module in modules for entry in getattr(module, "ENTRIES", ())})
+    entries = {entry.name for module in modules for entry in getattr(module, "ENTRIES", ())}
+    return sorted(entries | {part.name for module in modules for part in _parts(module)})

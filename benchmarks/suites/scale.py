@@ -3,6 +3,16 @@
 Items go by the route `items`: a batch is one command for each shard that it meets, all in one round
 trip. An item that comes alone meets one shard, however many there are. The more shards, the fewer
 items share a command: of 4,096 shards 1,000 items meet 885, and 10,000 items 3,740.
+
+Further parts, which `--contender stream`, `masters` or `moving` runs alone:
+
+- *stream*: links of a crawl shaped as IRLbot's (10.4 % new, repeats by Zipf over all that came
+  before), added in batches through the near-cache. IRLbot checked 111,200 links a second (2008).
+- *masters*: new items over 24 shards on clusters of 1, 2 and 3 masters of this machine, which share
+  its processors, so what an item takes of them is the figure and not the rate.
+- *moving*: processes offer the same items, each in an order of its own, to a filter on 3 masters
+  whose slots move from one to another all the time. Each item has to have one winner, and none may
+  be denied after it was added.
 """
 
 from __future__ import annotations
@@ -11,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import contenders as c
 from benchmarks.engine import Case, Stage
+from benchmarks.scale_parts import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +39,8 @@ ENTRIES = (
     c.PING.only(*c.SINGLE),
 )
 BATCHES = (1000, 10_000)
+
+__all__ = ["ABOUT", "ENTRIES", "PARTS", "stages"]
 
 
 def stages(options: Options) -> Iterator[Stage]:

@@ -38,6 +38,19 @@ def test_losses(benchmark):
     assert retried["lost"] == retried["lost_after"] > 0
 
 
-@pytest.mark.parametrize("name", ["figures", "locks_figures", "workloads"])
+@pytest.mark.processes
+def test_scale_parts(benchmark):
+    parts = ("stream", "masters", "moving")
+    out, result = benchmark("scale", parts, "--items", "2000", "--repetitions", "1")
+    assert result["rows"] == []
+    assert [len(result[part]) for part in parts] == [4, 6, 1]
+    assert all(row["wrong"] == 0 for part in parts[:2] for row in result[part])
+    (moving,) = result["moving"]
+    assert moving["one_winner"] == moving["items"] == 2000
+    assert moving["denied"] == 0
+    assert "over 111,200" in out
+
+
+@pytest.mark.parametrize("name", ["figures", "locks_figures", "scale_jobs", "workloads"])
 def test_examples(name):
     assert doctest.testmod(import_module(f"benchmarks.{name}")).failed == 0

@@ -14,7 +14,7 @@ import redis.asyncio
 import servers
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import TryAgainError
-from slot_moves import SlotMover, moving
+from slot_moves import mover_of, moving
 from strategies import EXACT
 
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, ClaimState, Lock, LockStrategy
@@ -257,7 +257,7 @@ def test_a_move_that_does_not_end_is_one_clear_error(nodes, cluster, short):
     locking = LockStrategy(timeout=SHORT)
     locked = BloomFilter.open("stuck", client=cluster, strategy=locking, on_lost="recreate")
     lock = Lock("stuck", client=cluster)
-    mover = SlotMover(nodes, [slots_of("stuck")[0], slots_of("none")[0]], seeded())
+    mover = mover_of(nodes, [slots_of("stuck")[0], slots_of("none")[0]], seeded())
     ends = [(slot, mover.begin(slot)) for slot in mover.slots]
     mover.move_keys(*ends[0], most=1)
     before = stored(nodes)
