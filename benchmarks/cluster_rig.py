@@ -73,13 +73,14 @@ def _low_port() -> int:
 
 
 class SlotMover:
-    """Moves slots from one master to another, key by key.
+    """Moves slots from one master to another.
 
     Args:
         ports: Of the masters, on this machine.
         slots: What is moved.
         seed: Of the order and the pauses.
         rest_s: How long no slot moves between two moves, in the mean.
+        at_once: Whether each moves as a whole, and not key by key.
 
     Attributes:
         slots: What is moved.
@@ -87,7 +88,13 @@ class SlotMover:
     """
 
     def __init__(
-        self, ports: Sequence[int], slots: Sequence[int], seed: int, rest_s: float = 0.03
+        self,
+        ports: Sequence[int],
+        slots: Sequence[int],
+        seed: int,
+        *,
+        rest_s: float = 0.03,
+        at_once: bool = False,
     ) -> None:
         self.slots = list(slots)
         self.moves = 0
@@ -96,16 +103,31 @@ class SlotMover:
         self._ids = [node.execute_command("CLUSTER", "MYID") for node in self._nodes]
         self._random = random.Random(seed)
         self._rest_s = rest_s
+        self._move = self.move_at_once if at_once else self.move
         self._owners = {slot: self._find_owner(slot) for slot in self.slots}
 
     def run(self, stop: threading.Event) -> None:
         """Move one slot after the other until it is stopped; no slot is left half moved."""
         while not stop.is_set():
-            self.move(self._random.choice(self.slots))
+            self._move(self._random.choice(self.slots))
             time.sleep(self._random.uniform(0, 2 * self._rest_s))
 
+    def move_at_once(self, slot: int) -> None:
+        """Move a slot as a whole, as Valkey does it from 9.0 on."""
+        old = self._owners[slot]
+        new = self._random.choice([i for i in range(len(self._nodes)) if i != old])
+        part = ("SLOTSRANGE", slot, slot)
+        self._nodes[old].execute_command("CLUSTER", "MIGRATESLOTS", *part, "NODE", self._ids[new])
+        deadline = time.monotonic() + START_SECONDS
+        while self._find_owner(slot) != new:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"slot {slot} was not moved in {START_SECONDS:.0f} s")
+            time.sleep(0.005)
+        self._owners[slot] = new
+        self.moves += 1
+
     def move(self, slot: int) -> None:
-        """Move a slot with all its keys."""
+        """Move a slot with all its keys, one by one."""
         new = self.begin(slot)
         while self.move_keys(slot, new):
             pass
@@ -152,10 +174,10 @@ class SlotMover:
 
 @contextlib.contextmanager
 def moving(
-    ports: Sequence[int], slots: Sequence[int], seed: int, rest_s: float = 0.03
+    ports: Sequence[int], slots: Sequence[int], seed: int, *, at_once: bool = False
 ) -> Iterator[SlotMover]:
     """Move slots in a thread all the time."""
-    mover, stop = SlotMover(ports, slots, seed, rest_s), threading.Event()
+    mover, stop = SlotMover(ports, slots, seed, at_once=at_once), threading.Event()
     failed: list[Exception] = []
 
     def run() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import redis
 
 from bloomlock import BloomFilter
-from bloomlock.keys import FilterKeys, slot_of
 
 from . import scale_jobs as jobs
 from . import show
@@ -135,8 +134,6 @@ def _measure(
 def run_moving(options: Options, url: str, prefix: str) -> list[Row]:  # noqa: ARG001 - its own
     """Offer the same items to a filter whose slots move."""
     count = options.items or (20_000 if options.quick else 1_000_000)
-    keys = FilterKeys("moving").spread(MOVING_SHARDS)
-    tags = [keys.bits(n).partition("{")[2].partition("}")[0] for n in range(MOVING_SHARDS)]
     orders = [
         {"items": ("moving", count), "seed": SEED + process, "batch": 1000}
         for process in range(MOVING_PROCESSES)
@@ -146,7 +143,9 @@ def run_moving(options: Options, url: str, prefix: str) -> list[Row]:  # noqa: A
         made = BloomFilter("moving", 2 * count, MOVING_RATE, client=client, shards=MOVING_SHARDS)
         with jobs.working(MOVING_PROCESSES, jobs.offer_all, ports[0], "moving") as workers:
             some = workers.prepare(orders)
-            with moving(ports, [slot_of(tag) for tag in tags], SEED) as mover:
+            nodes = [redis.Redis(port=port) for port in ports]
+            slots = {client.keyslot(key) for node in nodes for key in node.scan_iter("*:bits")}
+            with moving(ports, sorted(slots), SEED) as mover:
                 answers = workers.go(some)
             moves = mover.moves
         won = np.zeros(count, np.int64)

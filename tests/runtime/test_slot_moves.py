@@ -68,8 +68,18 @@ def seeded():
 
 @pytest.mark.parametrize("strategy", EXACT)
 def test_everything_goes_on_while_slots_move(nodes, cluster, strategy):
+    go_on(nodes, cluster, strategy, at_once=False)
+
+
+def test_everything_goes_on_while_slots_move_at_once():
+    """Valkey 9 does so, where no module is loaded that does not allow it."""
+    with servers.cluster(60_000) as nodes, client_of(port_of(nodes[0])) as cluster:
+        go_on(nodes, cluster, "atomic", at_once=True)
+
+
+def go_on(nodes, cluster, strategy, *, at_once):
     items = [f"item {number}" for number in range(300)]
-    with moving(nodes, slots_of("m", "copied"), seeded()) as mover:
+    with moving(nodes, slots_of("m", "copied"), seeded(), at_once=at_once) as mover:
         for _ in range(100):
             made = BloomFilter(
                 "m", CAPACITY, RATE, client=cluster, shards=SHARDS, strategy=strategy

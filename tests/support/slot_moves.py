@@ -23,10 +23,10 @@ def mover_of(nodes: list[redis.Redis], slots: list[int], seed: int) -> cluster_r
 
 
 def moving(
-    nodes: list[redis.Redis], slots: list[int], seed: int
+    nodes: list[redis.Redis], slots: list[int], seed: int, *, at_once: bool = False
 ) -> AbstractContextManager[cluster_rig.SlotMover]:
     """Move slots in a thread all the time."""
-    return cluster_rig.moving(list(map(_port_of, nodes)), slots, seed)
+    return cluster_rig.moving(list(map(_port_of, nodes)), slots, seed, at_once=at_once)
 
 
 def _port_of(node: redis.Redis) -> int:
