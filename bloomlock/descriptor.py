@@ -1,13 +1,13 @@
 """The stored parameters of a filter and the header of its shards: encode, decode, compare. Pure.
 
-The header is the first 64 bits of every shard, big-endian: the letter B, eight flag bits (none is
-defined yet), and the 48-bit generation. Zero means: this is no filter (any more).
+The header is the first 64 bits of every shard, big-endian: the letter B, eight flag bits, and the
+48-bit generation. Zero means: this is no filter (any more).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -75,6 +75,8 @@ GENERATION_BITS = 48
 HEADER_BYTES = 8
 _MAGIC = ord("B") << 56
 _FLAGS = 0xFF << GENERATION_BITS
+FORGETTING = 0x02 << GENERATION_BITS
+"""Flag of a header: items may have been forgotten, and tables beside the shards say which."""
 _WHOLE = re.compile("[0-9]{1,18}")
 _HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 
@@ -138,8 +140,17 @@ def is_header(value: int) -> bool:
 
 
 def has_unknown_flags(value: int) -> bool:
-    """Return whether a header carries flags, which this version cannot know."""
-    return value & _FLAGS != 0
+    """Return whether a header carries flags that this version does not know."""
+    return value & _FLAGS & ~FORGETTING != 0
+
+
+def unflagged(value: int) -> int:
+    """Return a header without the flags that this version knows.
+
+    >>> hex(unflagged(header_of(0xABC) | FORGETTING))
+    '0x4200000000000abc'
+    """
+    return value & ~FORGETTING
 
 
 class Replaced(NamedTuple):
@@ -188,6 +199,8 @@ class Descriptor:
         idle_ms: After how many milliseconds without use it is forgotten; None: never.
         window: How long items are remembered; None: for ever. The bits of `size` are cells then.
         replaces: What is deleted when the filter is in its place.
+        forgets: Whether items may have been forgotten, as the header of the first shard says; no
+            part of what is stored.
     """
 
     capacity: int
@@ -203,6 +216,7 @@ class Descriptor:
     idle_ms: int | None = None
     window: Window | None = None
     replaces: Replaced | None = None
+    forgets: bool = field(default=False, compare=False)
 
     @property
     def header(self) -> int:
@@ -275,7 +289,14 @@ class Descriptor:
 
     def with_generation(self, generation: int, state: str, *, cleared: bool = False) -> Descriptor:
         """Return the same parameters for another generation."""
-        return replace(self, generation=generation, state=state, cleared=cleared, replaces=None)
+        return replace(
+            self,
+            generation=generation,
+            state=state,
+            cleared=cleared,
+            replaces=None,
+            forgets=False,
+        )
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""
@@ -539,7 +560,7 @@ def refuse_newer_format(name: str, values: Sequence[bytes | None]) -> None:
 
 
 def refuse_unknown_flags(name: str, header: int) -> None:
-    """Raise FilterMismatchError if a header carries flags, which this version cannot know."""
+    """Raise FilterMismatchError if a header carries flags that this version does not know."""
     if is_header(header) and has_unknown_flags(header):
         raise FilterMismatchError(
             f"filter {name!r} is in a state that only a newer version of bloomlock knows; "

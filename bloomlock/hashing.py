@@ -377,6 +377,20 @@ class Hasher:
         """Return 128 bits that stand for an encoded item, whatever the seeds."""
         return self._digest(data)
 
+    def identities(self, items: Sequence[bytes], digests: Words) -> list[bytes]:
+        """Return what `identify` gives for many encoded items, whose digests are known."""
+        if self.seeds is not None:
+            return list(map(self._digest, items))
+        data = np.ascontiguousarray(digests).astype("<u8", copy=False).tobytes()
+        return [data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES)]
+
+    def relocate(self, identity: bytes, version: bytes) -> list[int]:
+        """Return the k bit offsets, in the shard of an item, of one of its versions.
+
+        They are those of an item that consists of the identity and the version.
+        """
+        return self.locate(identity + version)[1]
+
     def digests(self, items: Sequence[bytes]) -> Words:
         """Return the digests of many encoded items, which `place` turns into offsets.
 

@@ -226,7 +226,7 @@ def stripe_keys(bits_key: str, stripe: int) -> LockKeys:
 
 
 class ClaimKeys(NamedTuple):
-    """The keys of the claims on items of one shard, in the shard's slot.
+    """The keys of the claims on items of one shard, and of what was forgotten, in its slot.
 
     >>> ClaimKeys.of(FilterKeys("pages").bits(3))[:3]
     ('bloomlock:{pages/3}:bits', 'bloomlock:{pages/3}:claims', 'bloomlock:{pages/3}:claims:open')
@@ -239,6 +239,7 @@ class ClaimKeys(NamedTuple):
         lost: Tokens of claims that others took over.
         waiting: Who waits for the end of a claim.
         counts: The header of the generation that the others belong to, the last fence, counters.
+        forgotten: The versions of forgotten items.
     """
 
     bits: str
@@ -248,17 +249,28 @@ class ClaimKeys(NamedTuple):
     lost: str
     waiting: str
     counts: str
+    forgotten: str
 
     @classmethod
     def of(cls, bits_key: str) -> ClaimKeys:
         """Return the keys of the claims on items of the shard at `bits_key`."""
         claims = f"{bits_key.removesuffix('bits')}claims"
-        return cls(bits_key, claims, *(f"{claims}:{part}" for part in cls._fields[2:]))
+        made = cls(bits_key, claims, *(f"{claims}:{part}" for part in cls._fields[2:]))
+        return made._replace(forgotten=forgotten_key(bits_key))
 
     @property
     def of_generation(self) -> tuple[str, ...]:
         """The keys that go with the generation: all but that of the last fence."""
-        return self[:-1]
+        return tuple(key for key in self if key != self.counts)
+
+
+def forgotten_key(bits_key: str) -> str:
+    """Return the key of the versions of forgotten items of the shard at `bits_key`.
+
+    >>> forgotten_key(FilterKeys("pages").bits(3))
+    'bloomlock:{pages/3}:bits:forgotten'
+    """
+    return f"{bits_key}:forgotten"
 
 
 def copy_key(bits_key: str) -> str:

@@ -36,13 +36,18 @@ _FAILURE = struct.Struct(">IIIB")
 
 
 class Outcome(IntEnum):
-    """What a claim is answered by; GONE only where nothing but an expired claim was wanted."""
+    """What a claim is answered by.
+
+    GONE only where nothing but an expired claim was wanted; OTHER only by a server, for an item
+    that was forgotten since its places were computed.
+    """
 
     GONE = 0
     NEW = 1
     SEEN = 2
     BUSY = 3
     FAILED = 4
+    OTHER = 5
 
 
 class Offered(IntEnum):
@@ -72,6 +77,8 @@ class ClaimRequest(NamedTuple):
         carried: What the client that takes the item over is given.
         channel: Where the end of another's claim is to be announced; empty: nowhere.
         only_expired: Whether only an item whose claim is over is wanted; `carried` stays.
+        by_versions: Whether the places are those of the version that the item has if it was
+            forgotten, as far as its worker knows.
     """
 
     id: bytes
@@ -82,6 +89,7 @@ class ClaimRequest(NamedTuple):
     carried: bytes = b""
     channel: bytes = b""
     only_expired: bool = False
+    by_versions: bool = False
 
 
 class Held(NamedTuple):
@@ -102,6 +110,7 @@ class Answer(NamedTuple):
             as the attempts did not end without an error.
         remaining_ms: BUSY: what is left of the other's lease.
         carried: BUSY: what the other claim carries.
+        version: OTHER: the version that the item has.
     """
 
     outcome: Outcome
@@ -109,6 +118,7 @@ class Answer(NamedTuple):
     attempts: int = 0
     remaining_ms: int = 0
     carried: bytes = b""
+    version: bytes = b""
 
 
 class Record(NamedTuple):

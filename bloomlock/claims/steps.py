@@ -63,6 +63,7 @@ def take(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Ans
             first.max_attempts,
             first.channel,
             int(first.only_expired),
+            int(first.by_versions),
         ]
         for request in requests:
             common += (request.id, request.token, request.places, request.carried)
@@ -71,12 +72,15 @@ def take(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Ans
     return (yield from _run(TAKE, calls, arguments, _read_answer))
 
 
-def commit(calls: Sequence[tuple[Place, Sequence[Held]]]) -> Core[list[bool | None]]:
+def commit(calls: Sequence[tuple[Place, Sequence[Held]]]) -> Core[list[bool | bytes | None]]:
     """Set the bits of items and end their claims; answers as `take`.
 
-    False: another worker claimed the item since.
+    False: another worker claimed the item since. A version: the item has that one, and its places
+    are of another; nothing was done for it.
     """
-    return (yield from _run(COMMIT, calls, lambda held: [w for one in held for w in one], bool))
+    return (
+        yield from _run(COMMIT, calls, lambda held: [w for one in held for w in one], _read_commit)
+    )
 
 
 def abandon(
@@ -176,10 +180,16 @@ def _call(
     return replies
 
 
+def _read_commit(reply: Any) -> bool | bytes:
+    return reply if isinstance(reply, bytes) else bool(reply)
+
+
 def _read_answer(reply: list[Any]) -> Answer:
     outcome = Outcome(reply[0])
     if outcome is Outcome.NEW:
         return Answer(outcome, int(reply[1]), reply[2])
     if outcome is Outcome.BUSY:
         return Answer(outcome, remaining_ms=reply[1], carried=reply[2])
+    if outcome is Outcome.OTHER:
+        return Answer(outcome, version=reply[1])
     return Answer(outcome, attempts=reply[1] if len(reply) > 1 else 0)

@@ -25,6 +25,7 @@ COMMANDS = {
     "load": ("load:load_command", "Add the lines of files, in bulk."),
     "add": ("items:add_command", "Add items and write how many were new."),
     "exists": ("items:exists_command", "Say whether items were added."),
+    "discard": ("items:discard_command", "Forget items and write how many were there."),
     "info": ("filters:info_command", "Show a filter's parameters and how full it is."),
     "ls": ("filters:ls_command", "List all filters."),
     "clear": ("filters:clear_command", "Empty filters, keeping their parameters."),

@@ -1,13 +1,15 @@
-"""`bloomlock add` and `bloomlock exists`: single items for scripts, lists from standard input."""
+"""`bloomlock add`, `exists` and `discard`: items for scripts, lists from standard input."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .errors import NO
+from .fingerprints import FINGERPRINTERS, SCRAPY, url_fingerprint
 from .options import (
     FilterOptions,
     examples,
@@ -18,7 +20,7 @@ from .options import (
     open_as_it_is,
     url_option,
 )
-from .pipeline import LineFilter, add_lines, sizer_on_server, test_lines
+from .pipeline import LineFilter, add_lines, discard_lines, sizer_on_server, test_lines
 from .streams import STDIN, check_files, most_lines
 
 if TYPE_CHECKING:
@@ -87,6 +89,58 @@ def exists_command(
     with open_as_it_is(name, url, key) as bloom:
         _do(work, bloom, items)
     return NO if work.new else 0
+
+
+@click.command(
+    "discard",
+    epilog=examples(
+        'bloomlock discard urls "$url"',
+        "bloomlock discard urls < list-of-urls.txt",
+        "bloomlock discard shop:dupefilter --urls https://shop.example/news",
+    ),
+)
+@name_argument
+@_items_argument
+@url_option
+@key_option
+@click.option(
+    "--urls",
+    is_flag=True,
+    help="The items are URLs: forget the requests of a spider that GET them.",
+)
+@click.option(
+    "--fingerprinter",
+    type=click.Choice(FINGERPRINTERS),
+    default=SCRAPY,
+    show_default=True,
+    help="What --urls takes: Scrapy's own, that of scrapy-redis, or that of Scrapy before 2.7.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status is the answer.")
+def discard_command(
+    name: str,
+    items: tuple[str, ...],
+    *,
+    url: str | None,
+    key: bytes | None,
+    urls: bool,
+    fingerprinter: str,
+    quiet: bool,
+) -> int:
+    """Forget ITEMs of the filter NAME, and write how many were there; no other item is touched.
+
+    Without ITEMs each line of standard input is one. What is forgotten is new to the next that adds
+    it. After an interruption run the same command again: what was forgotten stays so.
+
+    Exit status, as that of grep -c: 0 if any item was there, 1 if none was, 2 after an error.
+    """
+    check_files(() if items else (STDIN,))
+    take = url_fingerprint(fingerprinter) if urls else None
+    work = LineFilter(partial(discard_lines, take=take), write=None)
+    with open_as_it_is(name, url, key) as bloom:
+        _do(work, bloom, items)
+    if not quiet:
+        click.echo(work.new)
+    return 0 if work.new else NO
 
 
 def _do(work: LineFilter[BloomFilter], bloom: BloomFilter, items: Sequence[str]) -> None:

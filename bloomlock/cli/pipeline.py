@@ -147,6 +147,17 @@ def test_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
     return Answers([not each for each in seen])
 
 
+def discard_lines(
+    bloom: BloomFilter, lines: Sequence[bytes], *, take: Callable[[bytes], bytes] | None
+) -> Answers:
+    """Forget lines, or what is taken of each; those that were there count as new.
+
+    Nothing is written for a line, and to forget it again is harmless, so errors are raised.
+    """
+    items = lines if take is None else list(map(take, lines))
+    return Answers([bloom.discard(items[0])] if len(items) == 1 else bloom.discard_many(items))
+
+
 class LineFilter(Generic[Filter]):
     """Lines on their way through a filter; the new ones (`write`), the others, or none are written.
 

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from bloomlock.arrays import np
 from bloomlock.bitmaps import count_either
-from bloomlock.descriptor import REPLACING, Descriptor
+from bloomlock.descriptor import FORGETTING, REPLACING, Descriptor
 from bloomlock.effects import ConnectionLost, ask, deliver, elsewhere, encode_command
 from bloomlock.effects import Request as Asked
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
@@ -129,6 +129,7 @@ def join(
     progress: Progress | None = None,
 ) -> Core[None]:
     """Make a new filter of two, under a name that is free; one that is not whole is deleted."""
+    name = "union()" if operation == OR else "intersection()"
 
     def work(pair: Pair) -> Core[int]:
         def fill(prepared: Callable[[int], str], target: Descriptor) -> Core[None]:
@@ -138,12 +139,14 @@ def join(
             core = partial(_combine_group, pair, operation, shard)
             changed = yield from _each_group(pair, core, progress)
             if changed != DONE:
+                yield from _refuse_forgotten(state, pair.view, name)
+                looked = _refuse_forgotten(other.state, pair.theirs, name)
+                yield from elsewhere(other.run, looked)
                 raise _changed(changed, state, other, keys.name)
 
         yield from transfer.make(pair.view, keys, fill)
         return DONE
 
-    name = "union()" if operation == OR else "intersection()"
     yield from _in_generations(state, other, name, work)
 
 
@@ -218,8 +221,10 @@ def _in_generations(
     view = yield from state.current()
     theirs = yield from elsewhere(other.run, other.state.current())
     for _ in range(TRIES):
-        for one in (view, theirs):
+        for one, of in ((view, state), (theirs, other.state)):
             one.contents.check_has_bits(method)
+            if one.forgotten is not None:
+                raise _forgets(of, method)
         if found := differences(view.descriptor, theirs.descriptor):
             raise ConfigurationError(
                 f"filters {state.keys.name!r} and {other.state.keys.name!r} cannot be combined: "
@@ -230,10 +235,31 @@ def _in_generations(
         if changed == DONE:
             return
         if changed == SECOND:
-            theirs = yield from elsewhere(other.run, follow(other.state, theirs))
+            theirs = yield from elsewhere(other.run, _follow(other.state, theirs, method))
         else:
-            view = yield from follow(state, view)
+            view = yield from _follow(state, view, method)
     raise _changed(changed, state, other, state.keys.name)
+
+
+def _follow(state: FilterState, view: View, method: str) -> Core[View]:
+    yield from _refuse_forgotten(state, view, method)
+    return (yield from follow(state, view))
+
+
+def _refuse_forgotten(state: FilterState, view: View, method: str) -> Core[None]:
+    """Raise ConfigurationError if items of a generation were forgotten, as a shard says."""
+    asked = [ask(shard.key, header_command(shard.key)) for shard in view.shards]
+    for (start,) in (yield from in_parallel(asked)):
+        if header_from_bytes(start) == view.header | FORGETTING:
+            raise _forgets(state, method)
+
+
+def _forgets(state: FilterState, method: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{method} is not possible with filter {state.keys.name!r}, of which items were forgotten "
+        "(discard): the bits of such items are others than in another filter; clear it, or make "
+        "another one of the items"
+    )
 
 
 def _changed(changed: int, state: FilterState, other: Other, made: str) -> FilterLostError:

@@ -11,6 +11,7 @@ from bloomlock.errors import CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
 from bloomlock.strategies import ReplicaReads
 
+from . import forgotten
 from .batches import Chunks, answer_chunk, choose, fail_after, fail_after_adding, take_known
 from .operation import Operation
 
@@ -61,11 +62,15 @@ def _answer_one(
 ) -> Core[bool]:
     """Do what Operation does for one item, without its costs where all is as expected."""
     asked = state.ask_near(view) if state.caching is not None else None
-    number, offsets = view.hasher.locate(data)
     strategy = state.strategy
-    if state.replicas and not write:
+    # A table of versions and bits that replicas have may be of different moments.
+    if state.replicas and not write and view.forgotten is None:
         strategy = ReplicaReads(strategy)
-    segment = yield from strategy.one(view.shards[number], offsets, write=write)
+    if view.forgotten is None:
+        number, offsets = view.hasher.locate(data)
+        segment = yield from strategy.one(view.shards[number], offsets, write=write)
+    else:
+        segment = yield from forgotten.ask_one(view, strategy, data, write=write)
     _, header, missing, error = segment
     if error is None and missing is not None and header == view.header:
         if asked is not None:
@@ -74,7 +79,10 @@ def _answer_one(
                 asked.near.keep(item)
         if not write:
             return not missing[0]
-        answer = bool(missing[0]) or state.unreported.take(view.unreported, data)
+        answer = bool(missing[0])
+        if not answer or view.forgotten is not None:
+            # What was forgotten before it was reported is reported once all the same.
+            answer |= state.unreported.take(view.unreported, data)
     else:
         if asked is not None:
             asked.near.doubt()
@@ -313,9 +321,9 @@ def _ask(
 ) -> Core[list[bool]]:
     began = state.clock()
     strategy, answered, found = way.strategy, None, None
-    if replicas:
+    if replicas and view.forgotten is None:
         strategy = ReplicaReads(strategy)
-    if len(items) <= strategy.few_items(view.hasher):
+    if view.forgotten is None and len(items) <= strategy.few_items(view.hasher):
         # What Operation does, without its costs where all is as expected.
         answered = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
         if not (write and view.unreported):

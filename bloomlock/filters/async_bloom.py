@@ -14,6 +14,7 @@ from . import (
     algebra,
     answers,
     claims,
+    discards,
     failed,
     inspection,
     lifecycle,
@@ -205,6 +206,18 @@ class AsyncBloomFilter(AsyncWholeFilter, AsyncPortableFilter):
             await self._run(algebra.update(self._state, self._other(items)))
         else:
             await self._run(answers.update(self._state, items, route))
+
+    async def discard(self, item: str | bytes) -> bool:
+        """Forget an item; True if it was there. See BloomFilter.discard."""
+        return await self._run(discards.discard(self._state, item))
+
+    async def remove(self, item: str | bytes) -> None:
+        """Forget an item, or raise KeyError. See BloomFilter.remove."""
+        await self._run(discards.remove(self._state, item))
+
+    async def discard_many(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Forget many items; for each whether it was there. See BloomFilter.discard_many."""
+        return await self._run(discards.discard_many(self._state, items))
 
     async def run_script(
         self,

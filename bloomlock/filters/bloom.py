@@ -13,6 +13,7 @@ from . import (
     algebra,
     answers,
     claims,
+    discards,
     failed,
     inspection,
     lifecycle,
@@ -340,6 +341,63 @@ class BloomFilter(WholeFilter, PortableFilter):
             self._run(algebra.update(self._state, self._other(items)))
         else:
             self._run(answers.update(self._state, items, route))
+
+    def discard(self, item: str | bytes) -> bool:
+        """Forget an item; no other item is touched.
+
+        Its bits stay, as others may have them too. It gets a version, and other bits from then on.
+
+        Args:
+            item: A `str` (its UTF-8 form) or `bytes`.
+
+        Returns:
+            True if it was there, or with probability `error_rate` if it only looked like it. Of any
+            number of concurrent discards of an item exactly one gets True, and of concurrent
+            adds after it exactly one is new.
+
+        Raises:
+            TypeError: If the item is neither.
+            ConfigurationError: With strategy "native", or if scripts are forbidden.
+            OutcomeUnknownError: If the server could not be asked again after a reply was lost.
+            CapacityError: If nearly all bits of the filter are set.
+            redis.exceptions.RedisError: If the server refused it or could not be reached; then the
+                item was not forgotten.
+            FilterLostError: If the filter is gone and `on_lost="raise"`.
+
+        Cost: one round trip, repeated if its reply is lost; O(k) on the server. Two more for the
+        first item of a filter of several shards. 50 to 100 bytes of the server's memory for each
+        item that was forgotten, until `clear`; added again an item takes room as a new one does.
+        From the first on an `add` or `exists` takes the server about half as long again, and still
+        one round trip; one more at an object's first call for an item that others forgot.
+
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     pages.add("a"), pages.discard("a"), pages.exists("a"), pages.add("a")
+        (True, True, False, True)
+        """
+        return self._run(discards.discard(self._state, item))
+
+    def remove(self, item: str | bytes) -> None:
+        """Forget an item as `discard` does; raise KeyError if it was not there."""
+        self._run(discards.remove(self._state, item))
+
+    def discard_many(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Forget many items; an item repeated among them is there once.
+
+        Args:
+            items: Any iterable; read in chunks of 10,000.
+
+        Returns:
+            One answer for each item, in order, as `discard` gives it.
+
+        Raises:
+            As `discard`. Where answers are known already, the error is a PartialResultError that
+            has them as `results`. What `items` raises passes through as it is.
+
+        Cost: one round trip for each chunk.
+        """
+        return self._run(discards.discard_many(self._state, items))
 
     def run_script(
         self,

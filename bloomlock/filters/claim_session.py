@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bloomlock.claims.model import Held
     from bloomlock.claims.steps import Place
     from bloomlock.effects import AnyRuntime, Core
+    from bloomlock.hashing import Hasher
     from bloomlock.locks.hold import Hold
     from bloomlock.locks.watchdog import AsyncWatchdog, Watchdog
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     Item = str | bytes
     Renewal = tuple[Place, tuple[Held, int]]
     EndCall = tuple[Place, Sequence[Held]]
+
+E = TypeVar("E")
 
 logger = logging.getLogger("bloomlock.claims")
 
@@ -228,6 +231,13 @@ class ClaimSession:
         """What names it there."""
         return self._owner.held
 
+    def relocate(self, version: bytes) -> None:
+        """Take note of the version that the item has."""
+        hasher, held = self._owner.view.hasher, self._owner.held
+        usual = hasher.locate(self.offer.data)[1]
+        places = packed_places(hasher, held.id, usual, version)
+        self._owner = self._owner._replace(held=held._replace(places=places))
+
     @property
     def offered(self) -> Offered:
         """When the item is offered again if it is given back."""
@@ -407,7 +417,7 @@ def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
     for session in pending:
         session.unwatch()
     try:
-        answers = yield from _end(pending, steps.commit)
+        answers = yield from _commit(pending)
     except Exception:
         for session in pending:
             session.watch()
@@ -443,10 +453,35 @@ def abandon_many(
         session.ended = "given back"
 
 
+def _commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
+    """Commit claims, by the versions that their items have."""
+    answers: dict[ClaimSession, bool | None] = {}
+    left = list(sessions)
+    while left:
+        found = yield from _end(left, steps.commit)
+        again = []
+        for session, answer in zip(left, found, strict=True):
+            if isinstance(answer, bytes):
+                session.relocate(answer)
+                again.append(session)
+            else:
+                answers[session] = answer
+        left = again
+    return [answers[session] for session in sessions]
+
+
+def packed_places(
+    hasher: Hasher, identity: bytes, usual: Sequence[int], version: bytes = b""
+) -> bytes:
+    """Return the places of an item, four bytes each, and behind them its version if it has one."""
+    places = hasher.relocate(identity, version) if version else usual
+    return struct.pack(f">{len(places)}I", *places) + version
+
+
 def _end(
     sessions: Sequence[ClaimSession],
-    step: Callable[[Sequence[EndCall]], Core[list[bool | None]]],
-) -> Core[list[bool | None]]:
+    step: Callable[[Sequence[EndCall]], Core[list[E]]],
+) -> Core[list[E]]:
     """Carry out a step for claims; an answer for each, in their order."""
     if not sessions:
         return []

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.claims import steps
-from bloomlock.claims.model import COUNTERS, ClaimRequest, Held, Offered, Outcome, Record
+from bloomlock.claims.model import (
+    COUNTERS,
+    Answer,
+    ClaimRequest,
+    Held,
+    Offered,
+    Outcome,
+    Record,
+)
 from bloomlock.claims.steps import Place
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import NextMessage, Pause, Subscribe, ask, encode_command
@@ -24,7 +31,7 @@ from bloomlock.parallel import in_parallel
 from bloomlock.runtime.clock import boot_clock
 
 from .answers import exists_many
-from .claim_session import ClaimSession, ClaimState, Offer, Owner, check_payload
+from .claim_session import ClaimSession, ClaimState, Offer, Owner, check_payload, packed_places
 from .state import in_one_generation
 
 if TYPE_CHECKING:
@@ -153,25 +160,37 @@ def _take(state: FilterState, wanted: Sequence[Try], how: How) -> Core[list[Clai
 def _take_in(
     state: FilterState, view: View, wanted: Sequence[Try], how: How
 ) -> Core[list[ClaimSession] | None]:
-    """Ask in one generation; None: a shard is of another one."""
+    """Ask in one generation, by the versions of items; None: a shard is of another one."""
+    while True:
+        made = yield from _take_once(state, view, wanted, how)
+        if made is None or isinstance(made, list):
+            return made
+        if view.forgotten is None:
+            view = state.note_forgetting(view)
+        if view.forgotten is None:
+            return None
+        for identity, version in made.items():
+            view.forgotten.learn(identity, version)
+
+
+def _take_once(
+    state: FilterState, view: View, wanted: Sequence[Try], how: How
+) -> Core[list[ClaimSession] | dict[bytes, bytes] | None]:
+    """Ask once, which may be repeated; or return versions that items have, by their ids."""
     asked = state.ask_near(view)
-    header = view.header.to_bytes(HEADER_BYTES, "big")
-    places: dict[Place, list[int]] = {}
-    requests = []
-    for index, one in enumerate(wanted):
-        number, request = _request(view, one, how)
-        requests.append(request)
-        places.setdefault(Place(view.shards[number].key, header), []).append(index)
-    made: dict[int, ClaimSession] = {}
+    requests, places = _requests(view, wanted, how)
     sent = boot_clock()
     answers = yield from steps.take(
         [(place, [requests[index] for index in indices]) for place, indices in places.items()]
     )
     order = [(place, index) for place, indices in places.items() for index in indices]
+    if None in answers:
+        return None
+    if others := _other_versions([requests[index].id for _, index in order], answers):
+        return others
+    made: dict[int, ClaimSession] = {}
     for (place, index), answer in zip(order, answers, strict=True):
-        if answer is None:
-            return None
-        if answer.outcome is Outcome.GONE:
+        if answer is None or answer.outcome is Outcome.GONE:
             continue
         offer = wanted[index].offer
         if answer.carried:
@@ -192,18 +211,44 @@ def _take_in(
     return [made[index] for index in sorted(made)]
 
 
+def _requests(
+    view: View, wanted: Sequence[Try], how: How
+) -> tuple[list[ClaimRequest], dict[Place, list[int]]]:
+    """Return what is asked, and the indices of what is asked in each place."""
+    header = view.header.to_bytes(HEADER_BYTES, "big")
+    places: dict[Place, list[int]] = {}
+    requests = []
+    for index, one in enumerate(wanted):
+        number, request = _request(view, one, how)
+        requests.append(request)
+        places.setdefault(Place(view.shards[number].key, header), []).append(index)
+    return requests, places
+
+
+def _other_versions(ids: Sequence[bytes], answers: Sequence[Answer | None]) -> dict[bytes, bytes]:
+    """Return the versions of items that were not asked for by them."""
+    return {
+        item_id: answer.version
+        for item_id, answer in zip(ids, answers, strict=True)
+        if answer is not None and answer.outcome is Outcome.OTHER
+    }
+
+
 def _request(view: View, one: Try, how: How) -> tuple[int, ClaimRequest]:
     """Return the shard of an item and what is asked there."""
     number, offsets = view.hasher.locate(one.offer.data)
+    identity = view.hasher.identify(one.offer.data)
+    version = view.forgotten.version_of(identity) if view.forgotten is not None else b""
     return number, ClaimRequest(
-        view.hasher.identify(one.offer.data),
+        identity,
         one.token,
-        struct.pack(f">{len(offsets)}I", *offsets),
+        packed_places(view.hasher, identity, offsets, version),
         how.options.lease_ms,
         how.options.max_attempts,
         b"" if how.only_expired else one.offer.carried(),
         how.channel,
         how.only_expired,
+        view.forgotten is not None,
     )
 
 

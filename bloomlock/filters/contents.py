@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from redis.exceptions import ResponseError
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import HEADER_BYTES, generation_of
+from bloomlock.descriptor import (
+    FORGETTING,
+    GENERATION_BITS,
+    HEADER_BYTES,
+    generation_of,
+)
 from bloomlock.effects import Core, Request, ask, check, encode_command, is_missing
 from bloomlock.errors import ConfigurationError
-from bloomlock.keys import native_key
+from bloomlock.keys import forgotten_key, native_key
 from bloomlock.native import EXPANSION
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import shard_capacity
-from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 from bloomlock.strategies.native import is_no_key
 from bloomlock.windows import STATE_BYTES, State
 
@@ -39,6 +44,9 @@ COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
 COMMANDS_PER_TRIP = 8
 SAMPLED_BYTES = 64 * 1024
 COPIED_BYTES_PER_TRIP = 1024 * 1024
+VERSIONS_PER_TRIP = 1000
+COPIED_SECONDS = 24 * 3600
+"""How long versions that are copied outlive a client that dies before they are in their place."""
 
 
 class Counted(NamedTuple):
@@ -49,12 +57,14 @@ class Counted(NamedTuple):
         bits_set: Bits that are 1, counted or expected.
         error_rate: The false-positive rate, where it does not follow from the bits that are 1.
         fullest: With a window, items of a filter whose slices are all as full as the fullest.
+        forgotten: How often any item was forgotten.
     """
 
     items: int
     bits_set: int
     error_rate: float | None = None
     fullest: int = 0
+    forgotten: int = 0
 
 
 class Contents(ABC):
@@ -151,20 +161,38 @@ class Bitmap(Contents):
         length = (size.shard_bits + 7) // 8
         most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // length)
         counts = yield from in_parallel([_count_bits(shard, length) for shard in shards], most)
-        if None in counts:
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts):
             return None
-        total = sum(count or 0 for count in counts)
+        total, forgotten = (sum(column) for column in zip(*known, strict=True))
         items = descriptor.formulas.estimate_count(total, size.num_bits, size.num_hashes)
-        return Counted(round(items), total)
+        # Each time that an item is forgotten it leaves the bits of one.
+        return Counted(max(0, round(items) - forgotten), total, forgotten=forgotten)
 
     def copy(
         self,
         source: Shard,
         prepared: str,
-        key: str,  # noqa: ARG002 - all is in the string
+        key: str,  # noqa: ARG002 - all is prepared beside the string
         target: Descriptor,
     ) -> Core[bool]:
-        """See Contents.copy."""
+        """See Contents.copy; what was forgotten before is forgotten in the copy."""
+        if (yield from self._copy_bits(source, prepared, target)):
+            return True
+        flagged = source._replace(header=source.header | FORGETTING)
+        (start,) = yield from ask(source.key, header_command(source.key))
+        if header_from_bytes(start) != flagged.header:
+            return False
+        # Bits that are read after the versions have all that these stand for.
+        yield from _copy_versions(source, prepared)
+        if not (yield from self._copy_bits(flagged, prepared, target)):
+            return False
+        flags = (FORGETTING >> GENERATION_BITS).to_bytes(1, "big")
+        yield from ask(prepared, encode_command("SETRANGE", prepared, 1, flags))
+        return True
+
+    def _copy_bits(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
+        """Copy the bits of a shard that has exactly this header; False if it has another."""
         size = self.string_bytes(target)
         copied = combining.Target(prepared, target.header)
         for piece in chain.from_iterable(combining.pieces(1, size, travels=False)):
@@ -284,7 +312,7 @@ class ServersOwn(Contents):
             there, start = check((yield Request(key, commands, hold=True)))
         else:
             there, start = yield from ask(key, *commands)
-        return bool(there) if header_from_bytes(start) == header else None
+        return bool(there) if plain_header(start) == header else None
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Contents.count. Cost: one round trip."""
@@ -319,7 +347,7 @@ class ServersOwn(Contents):
                 if not is_no_key(error):
                     raise
                 return False
-            if header_from_bytes(header) != source.header:
+            if plain_header(header) != source.header:
                 return False
             if not cursor:
                 return True
@@ -347,21 +375,42 @@ class ServersOwn(Contents):
         )
 
 
-def _count_bits(shard: Shard, length: int) -> Core[int | None]:
-    total, key = 0, shard.key
+def _copy_versions(source: Shard, prepared: str) -> Core[None]:
+    """Copy the versions of forgotten items beside the shard that is prepared at a key."""
+    table, copied, cursor = forgotten_key(source.key), forgotten_key(prepared), 0
+    yield from ask(copied, encode_command("UNLINK", copied))
+    while True:
+        ((cursor, found),) = yield from ask(
+            table, encode_command("HSCAN", table, cursor, "COUNT", VERSIONS_PER_TRIP)
+        )
+        if found:
+            expiry = encode_command("EXPIRE", copied, COPIED_SECONDS)
+            yield from ask(copied, encode_command("HSET", copied, *found), expiry)
+        if not int(cursor):
+            return
+
+
+def _count_bits(shard: Shard, length: int) -> Core[tuple[int, int] | None]:
+    """Return how many bits are set, and how often any item was forgotten."""
+    total, key, table = 0, shard.key, forgotten_key(shard.key)
+    forgotten = 0
     starts = range(HEADER_BYTES, HEADER_BYTES + length, COUNTED_BYTES_PER_COMMAND)
     commands = [
         encode_command("BITCOUNT", key, start, start + COUNTED_BYTES_PER_COMMAND - 1)
         for start in starts
     ]
     for trip in range(0, len(commands), COMMANDS_PER_TRIP):
-        *counts, start = yield from ask(
-            key, *commands[trip : trip + COMMANDS_PER_TRIP], header_command(key)
+        *counts, often, start = yield from ask(
+            key,
+            *commands[trip : trip + COMMANDS_PER_TRIP],
+            encode_command("HGET", table, "count"),
+            header_command(key),
         )
-        if header_from_bytes(start) != shard.header:
+        if plain_header(start) != shard.header:
             return None
         total += sum(counts)
-    return total
+        forgotten = int(often or 0)
+    return total, forgotten
 
 
 def _count_own(shard: Shard) -> Core[int | None]:
@@ -372,7 +421,7 @@ def _count_own(shard: Shard) -> Core[int | None]:
         encode_command("EXISTS", own),
         header_command(shard.key),
     )
-    return int(number) if there and header_from_bytes(start) == shard.header else None
+    return int(number) if there and plain_header(start) == shard.header else None
 
 
 def set_header(key: str, descriptor: Descriptor) -> bytes:

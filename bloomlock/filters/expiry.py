@@ -21,7 +21,7 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
-from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.base import header_command, plain_header
 from bloomlock.strategies.bitmap import image_bytes
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def time_left(keys: FilterKeys, view: View) -> Core[int | None]:
     """Return the milliseconds until a filter expires, -1: it does not; None as `set_expiry`."""
     key = view.shards[0].key
     left_ms, start = yield from ask(key, encode_command("PTTL", keys.meta), header_command(key))
-    return None if left_ms < -1 or header_from_bytes(start) != view.header else int(left_ms)
+    return None if left_ms < -1 or plain_header(start) != view.header else int(left_ms)
 
 
 def moment_of(view: View) -> Core[float]:

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import Core, ask, encode_command
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.base import header_command, plain_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -150,7 +150,7 @@ class FillWatch(LockOwner):
                     header_command(key),
                 )
                 self._note(self._timer() - asked)
-                if header_from_bytes(start) != view.header:
+                if plain_header(start) != view.header:
                     self._until_look = 1
                     return
                 part = counting.send(bits)

@@ -7,16 +7,17 @@ another thread.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bloomlock.blocked import BLOCK_BITS
-from bloomlock.descriptor import GENERATION_BITS
+from bloomlock.descriptor import FORGETTING, GENERATION_BITS
 from bloomlock.sizing import BLOCKED, HEADER_BITS
 from bloomlock.strategies import Shard
 from bloomlock.strategies.bitmap import image_bytes
 
 from .contents import contents_of
+from .versions import KnownVersions
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
@@ -39,6 +40,8 @@ class View:
         image_bytes: Length of all shards' strings together.
         unreported: Encoded items added as new to this generation without a report; all views of it
             share them. Only `Unreported` changes them.
+        forgotten: What is known of items that were forgotten; None: the headers say of none that
+            it was, as far as this object has heard.
     """
 
     descriptor: Descriptor
@@ -48,6 +51,7 @@ class View:
     contents: Contents
     image_bytes: int
     unreported: set[bytes]
+    forgotten: KnownVersions | None = None
 
     @classmethod
     def of(cls, keys: FilterKeys, descriptor: Descriptor, unreported: set[bytes]) -> View:
@@ -65,7 +69,19 @@ class View:
         whole = sum(map(image_bytes, shards))
         contents = contents_of(descriptor)
         hasher = descriptor.hasher()
-        return cls(descriptor, header, hasher, shards, contents, whole, unreported)
+        made = cls(descriptor, header, hasher, shards, contents, whole, unreported)
+        return made.with_forgotten() if descriptor.forgets else made
+
+    def with_forgotten(self) -> View:
+        """Return the same for an object that has heard of items that were forgotten."""
+        also = self.header | FORGETTING
+        shards = tuple(shard._replace(also=also) for shard in self.shards)
+        return replace(self, shards=shards, forgotten=KnownVersions())
+
+    @property
+    def answers_header(self) -> int:
+        """What names the answers that may be kept while this is the view."""
+        return self.header if self.forgotten is None else self.header | FORGETTING
 
 
 def new_generation() -> int:

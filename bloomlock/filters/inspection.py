@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from bloomlock.effects import Core, ask, encode_command
+from bloomlock.keys import forgotten_key
 from bloomlock.parallel import in_parallel
 
 from .claims import ClaimCounts, count_claims
@@ -49,6 +50,8 @@ class FilterInfo:
             there was none yet.
         claims: The claims of this generation, by what became of them.
         window: How long an item is remembered at least; None: for ever.
+        forgotten: How often any item was forgotten (`discard`); each time takes room of the
+            capacity, and does not count in estimated_count.
     """
 
     name: str
@@ -70,6 +73,7 @@ class FilterInfo:
     route: str = ""
     claims: ClaimCounts = field(default_factory=ClaimCounts)
     window: timedelta | None = None
+    forgotten: int = 0
 
     @classmethod
     def of(
@@ -102,6 +106,7 @@ class FilterInfo:
             current_error_rate=descriptor.error_rate_at_fill(fill_ratio) if rate is None else rate,
             memory_bytes=memory_bytes,
             window=None if window is None else timedelta(microseconds=window.length_us),
+            forgotten=counted.forgotten,
         )
 
 
@@ -112,7 +117,7 @@ def info(state: FilterState) -> Core[FilterInfo]:
     trips, and one more for each 128 MiB.
     """
     view, counted = yield from _counted(state)
-    memory = yield from _memory(state, view)
+    memory = yield from _memory(state, view, tables=counted.forgotten > 0)
     known = FilterInfo.of(view.descriptor, counted, state.keys.name, state.strategy.name, memory)
     claims = yield from count_claims(view)
     return replace(known, route=state.routes.chosen, claims=claims)
@@ -138,10 +143,11 @@ def _counted(state: FilterState) -> Core[tuple[View, Counted]]:
     return (yield from in_one_generation(state, count_now))
 
 
-def _memory(state: FilterState, view: View) -> Core[int]:
+def _memory(state: FilterState, view: View, *, tables: bool) -> Core[int]:
     keys = [state.keys.meta]
     for shard in view.shards:
         keys += [shard.key, *view.contents.keys(shard.key, view.header)]
+        keys += [forgotten_key(shard.key)] if tables else []
     asked = [ask(key, encode_command("MEMORY", "USAGE", key)) for key in keys]
     try:
         sizes = yield from in_parallel(asked)

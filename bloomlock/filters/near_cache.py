@@ -5,12 +5,17 @@ the server brings the header that names the generation. So once an item was answ
 added, in a generation, every later answer about it in that generation is "seen" too: keeping it
 keeps the truth. Only a negative answer can become wrong, and none is kept.
 
-What can end is the generation. Two things bound for how long that goes unnoticed:
+What can end is the generation. These bound for how long that goes unnoticed:
 
     by construction  What is kept belongs to one `NearCache`, and that to one header. An operation
                      takes the cache of its view before it asks and keeps its answers there and
                      nowhere else. A view that is replaced gets another cache, so a late answer
                      about an old generation goes to a cache that is not read any more.
+    by age           Within a generation an item may be forgotten by another client. The first time
+                     the headers say so, and that is as good as another generation. From then on a
+                     cache answers for max_staleness from when it was made, and another takes its
+                     place. Whatever it keeps was asked for after it was made, so it gives no answer
+                     from before a `discard` for longer than max_staleness after that returned.
     by time          A cache answers only until max_staleness after the moment at which a request
                      was sent whose reply brought its header. Then the next item goes to the
                      server, kept or not, and finds the header, or the clear. A clear that has
@@ -79,9 +84,15 @@ class NearCaching:
             )
         return cls(near_cache, float(max_staleness), clock) if near_cache else None
 
-    def start(self, header: int) -> NearCache:
-        """Return an empty cache for the generation of a header."""
-        return NearCache(header, self)
+    def start(self, header: int, *, lasts: bool = True) -> NearCache:
+        """Return an empty cache for the generation of a header.
+
+        Args:
+            header: What the replies must have brought.
+            lasts: Whether what is kept stays true as long as replies bring that header. False: each
+                item may be forgotten by another client, without any sign.
+        """
+        return NearCache(header, self, math.inf if lasts else self.clock() + self.max_staleness)
 
 
 class PythonKept:
@@ -126,10 +137,11 @@ class NearCache(LockOwner, Kept):
         header: The generation's.
     """
 
-    def __init__(self, header: int, caching: NearCaching) -> None:
-        """Start with nothing, and unconfirmed."""
+    def __init__(self, header: int, caching: NearCaching, until: float = math.inf) -> None:
+        """Start with nothing, and unconfirmed; answer nothing from a time on."""
         super().__init__()
         self.header = header
+        self._until = until
         self._caching = caching
         self._size = caching.size
         self._now = caching.clock
@@ -195,7 +207,7 @@ class NearCache(LockOwner, Kept):
 
     def confirm(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
-        self._answers_until = sent + self._caching.max_staleness
+        self._answers_until = min(sent + self._caching.max_staleness, self._until)
 
     def doubt(self) -> None:
         """Answer nothing until the next `confirm`; the items stay."""
@@ -206,9 +218,11 @@ class NearCache(LockOwner, Kept):
         self._now = _end_of_time
 
     @property
-    def ended(self) -> bool:
-        """Whether it was ended."""
-        return self._now is _end_of_time
+    def is_over(self) -> bool:
+        """Whether it was ended, or answers nothing any more because of its age."""
+        if self._now is _end_of_time:
+            return True
+        return self._until < math.inf and self._until <= self._now()
 
 
 class Asked(NamedTuple):

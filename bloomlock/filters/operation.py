@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import has_unknown_flags, is_header
+from bloomlock.descriptor import has_unknown_flags, is_header, unflagged
 from bloomlock.effects import RETRY_PAUSES, ConnectionLost, Core, Pause
 from bloomlock.errors import (
     BloomlockError,
@@ -30,6 +30,7 @@ from bloomlock.errors import (
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies import Segment
 
+from . import forgotten
 from .expiry import sweep
 
 if TYPE_CHECKING:
@@ -161,6 +162,10 @@ class Operation:
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""
         strategy, write = self._strategy, self._write
+        if view.forgotten is not None:
+            some = [self._items[index] for index in todo.tolist()]
+            each = yield from forgotten.ask(view, strategy, some, write=write)
+            return [(todo[indices], segments) for indices, segments in _with_arrays(each)]
         if todo.size <= strategy.few_items(view.hasher):
             some = [self._items[index] for index in todo.tolist()]
             each = yield from strategy.few_each(view.shards, view.hasher, some, write=write)
@@ -215,6 +220,10 @@ class Operation:
             self._results[indices] |= added[indices]
             added[indices] = False
         if view.unreported and self._write and not self._update:
+            if view.forgotten is not None:
+                # What was forgotten before it was reported is reported once all the same.
+                for index in indices[self._results[indices] == 1].tolist():
+                    self._state.unreported.take(view.unreported, self._items[index])
             for index in indices[self._results[indices] == 0].tolist():
                 item = self._items[index]
                 self._results[index] = self._state.unreported.take(view.unreported, item)
@@ -281,7 +290,9 @@ class Operation:
                 "knows; upgrade bloomlock"
             )
         now = state.view or view
-        if header != now.header:
+        if unflagged(header) == now.header != header and now.forgotten is None:
+            now = state.note_forgetting(now)
+        if unflagged(header) != now.header:
             if state.on_lost == "raise" and not state.is_own(header):
                 if self._write and not is_header(header):
                     yield from sweep(view)
@@ -291,14 +302,28 @@ class Operation:
                 if attached is None:
                     return view, []
                 now = attached
+        return now, self._sort(view, now, stale)
+
+    def _sort(self, view: View, now: View, stale: Stale) -> list[Indices]:
+        """Take the answers that are good in the view to go on with; return what to ask again."""
         again = []
         for indices, segment in stale:
-            same = segment.header == now.header and now.descriptor.same_bits(view.descriptor)
-            if same and self._strategy.is_atomic and segment.missing is not None:
+            found = unflagged(segment.header)
+            same = found == now.header and now.descriptor.same_bits(view.descriptor)
+            # All bits may be spread over two generations, but not where this one was expected.
+            is_whole = self._strategy.is_atomic or found == view.header
+            if not (same and is_whole and segment.missing is not None):
+                again.append(indices)
+            elif found == segment.header:
                 self._take(now, indices, segment)
-                continue
-            again.append(indices)
-        return now, again
+            else:
+                # What has all bits set may have been forgotten.
+                missing = _missing(segment)
+                if missing.any():
+                    flags = missing[missing]
+                    self._take(now, indices[missing], Segment(flags.size, found, flags))
+                again.append(indices[~missing])
+        return again
 
     def _attach_anew(self, header: int) -> Core[View | None]:
         state = self._state
@@ -332,7 +357,8 @@ class Operation:
         for indices, segment in stale:
             if self._write and not self._update and is_header(segment.header):
                 nothing = np.zeros(len(self._items), np.bool_)
-                self._added.setdefault(segment.header, nothing)[indices] |= _missing(segment)
+                added = self._added.setdefault(unflagged(segment.header), nothing)
+                added[indices] |= _missing(segment)
 
     def _remember(self) -> None:
         """Keep what was added as new and is not reported to the caller."""

@@ -33,9 +33,9 @@ from bloomlock.effects import (
     through_moves,
 )
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
-from bloomlock.keys import prepared_key
+from bloomlock.keys import forgotten_key, prepared_key
 from bloomlock.parallel import in_parallel
-from bloomlock.strategies.base import header_command, header_from_bytes
+from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 
 from .contents import SERVERS_OWN, contents_of, set_header
 from .lifecycle import ATTEMPTS, check_room, repeated
@@ -212,16 +212,20 @@ class Prepared:
     def _keep(self, shard: int) -> Core[None]:
         """Compare a shard's header, which a key that was lost meanwhile has not, and keep it."""
         key, place = self.key(shard), self.keys.bits(shard)
-        start, length, _, there = yield from ask(
+        start, length, _, has_table, there = yield from ask(
             key,
             header_command(key),
             encode_command("STRLEN", key),
             encode_command("EXPIRE", key, PLACED_SECONDS),
+            # 0 if there is none.
+            encode_command("EXPIRE", forgotten_key(key), PLACED_SECONDS),
             header_command(place),
         )
         whole = length == self._contents.string_bytes(self.target)
-        if header_from_bytes(there) != self.target.header and not (
-            whole and header_from_bytes(start) == self.target.header
+        if header_from_bytes(start) != plain_header(start):
+            whole = whole and bool(has_table)
+        if plain_header(there) != self.target.header and not (
+            whole and plain_header(start) == self.target.header
         ):
             raise self._lost()
 
@@ -263,7 +267,7 @@ class Prepared:
                 f"filter {self.keys.name!r} was deleted or replaced while it was filled by "
                 f"{self._what}"
             )
-        elif header_from_bytes(start) != self.target.header:
+        elif plain_header(start) != self.target.header:
             why = self._lost()
         if why is not None:
             yield Request(self.keys.meta, [UNWATCH])
@@ -273,7 +277,7 @@ class Prepared:
             encode_command("DEL", self.keys.meta),
             store_command(self.keys, self._placed(stored)),
             *self._unlink_own(first, found),
-            *place_commands(first, self.target),
+            *place_commands(first, self.target, header_from_bytes(start)),
             *idle_commands(self.keys, self.target),
             EXEC,
         ]
@@ -314,7 +318,8 @@ class Prepared:
 
 def _unlink(key: str, descriptor: Descriptor) -> Core[None]:
     """Delete what was prepared for a shard."""
-    gone = [prepared_key(key, descriptor.generation)]
+    prepared = prepared_key(key, descriptor.generation)
+    gone = [prepared, forgotten_key(prepared)]
     if descriptor.is_native:
         gone += SERVERS_OWN.keys(key, descriptor.header)
     yield from ask(key, encode_command("UNLINK", *gone))

@@ -10,10 +10,12 @@ from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, is_missing
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
+from bloomlock.keys import forgotten_key
 from bloomlock.scripts import Script
 
 from .claims import refuse_full, refuse_strategy
 from .state import in_one_generation
+from .versions import NO_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from .state import FilterState
 
 SCRIPTS_KEPT = 64
+_DONE, _FORGETS, _OTHER_VERSIONS = 1, 2, 3
+"""What a script answers first; anything else: the filter is another one."""
 
 
 def run_script(
@@ -43,10 +47,19 @@ def run_script(
 
     def work(view: View) -> Core[list[Any] | None]:
         yield from refuse_full(state, view, given)
-        shards, head = _head(view, encoded)
-        call = ([*shards, *words], (*head, *arguments))
-        (reply,) = yield from made.call([call], repeatable=True)
-        return _read(reply)
+        while True:
+            keys, head = _head(view, encoded)
+            call = ([*keys, *words], (*head, *arguments))
+            (reply,) = yield from made.call([call], repeatable=True)
+            how, *returned = _checked(reply)
+            if how == _DONE:
+                return returned
+            if how == _FORGETS:
+                state.note_forgetting(view)
+            if how != _OTHER_VERSIONS or view.forgotten is None:
+                return None
+            for data, version in zip(encoded, returned, strict=True):
+                view.forgotten.learn(view.hasher.identify(data), version)
 
     reply = yield from in_one_generation(state, work)
     if given and state.view is not None and state.fill.due(len(given)):
@@ -60,26 +73,35 @@ def _made(text: str) -> Script:
 
 
 def _head(view: View, encoded: Sequence[bytes]) -> tuple[list[str], list[bytes | int]]:
-    """Return the shards of items, and the arguments that say where their bits are."""
+    """Return the shards and tables of items, and the arguments that say where their bits are."""
     # Without items the first shard says which generation it is, and which server.
     numbers: dict[int, int] = {} if encoded else {0: 1}
-    which, places = [], []
+    hasher, forgotten = view.hasher, view.forgotten
+    which, places, items = [], [], []
     for data in encoded:
-        shard, offsets = view.hasher.locate(data)
+        shard, offsets = hasher.locate(data)
         which.append(numbers.setdefault(shard, len(numbers) + 1))
+        if forgotten is not None:
+            identity = hasher.identify(data)
+            version = forgotten.version_of(identity)
+            items.append(identity + (version or NO_VERSION))
+            offsets = hasher.relocate(identity, version) if version else offsets
         places.append(struct.pack(f">{len(offsets)}I", *offsets))
     shards = [view.shards[number].key for number in numbers]
-    return shards, [
+    tables = [] if forgotten is None else list(map(forgotten_key, shards))
+    return [*shards, *tables], [
         len(shards),
         view.header.to_bytes(HEADER_BYTES, "big"),
-        4 * view.hasher.num_hashes,
+        4 * hasher.num_hashes,
         struct.pack(f">{len(which)}H", *which),
         b"".join(places),
+        len(tables),
+        b"".join(items),
     ]
 
 
-def _read(reply: list[Any] | Exception) -> list[Any] | None:
-    """Return what the script returned, in a list; None where the filter is another one."""
+def _checked(reply: list[Any] | Exception) -> list[Any]:
+    """Return the reply if it is no error."""
     if isinstance(reply, ConnectionLost):
         raise reply.cause from None
     if isinstance(reply, Exception) and is_missing(reply):
@@ -88,13 +110,10 @@ def _read(reply: list[Any] | Exception) -> list[Any] | None:
         ) from reply
     if isinstance(reply, Exception):
         raise reply
-    done, *returned = reply
-    if not done:
-        return None
-    for one in returned:
+    for one in reply:
         if isinstance(one, Exception):
             raise one
-    return returned
+    return reply
 
 
 def _check_text(what: str, value: object) -> str:

@@ -240,6 +240,21 @@ class FilterState(LockOwner):
             self.forget()
         yield from self.adopt(descriptor, since)
 
+    def note_forgetting(self, view: View) -> View:
+        """Go by what was forgotten, as a shard of a view's generation says that something was.
+
+        Returns:
+            The object's view, which is of another generation if another thread attached to one.
+        """
+        made = view if view.forgotten is not None else view.with_forgotten()
+        with self._lock:
+            if self.view is None or self.view is view:
+                self.view = made
+            now = self.view
+        # What is kept from before could not end by what other clients forget.
+        self.forget()
+        return now
+
     def own_generation(self) -> int:
         """Return a new generation, for this object to write."""
         generation = new_generation()
@@ -278,9 +293,9 @@ class FilterState(LockOwner):
 
     def _near_of(self, view: View, caching: NearCaching) -> NearCache:
         near = self.near
-        if near is not None and near.header == view.header and not near.ended:
+        if near is not None and near.header == view.answers_header and not near.is_over:
             return near
-        near = caching.start(view.header)
+        near = caching.start(view.answers_header, lasts=view.forgotten is None)
         if view is self.view and self.lost is None:
             self.near = near
             # Looked at again: a thread that replaces the view or finds it lost ends the cache that
@@ -313,7 +328,8 @@ def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]
 
     Args:
         state: The filter.
-        work: Makes the core of the work; its result is None if it met another generation.
+        work: Makes the core of the work; its result is None if it met another generation, or noted
+            that items were forgotten (`note_forgetting`).
 
     Raises:
         FilterLostError: If the filter was cleared or lost and `on_lost="raise"`, or repeatedly.
@@ -328,6 +344,11 @@ def in_one_generation(state: FilterState, work: Callable[[View], Core[T | None]]
             raise
         if done is not None:
             return done
+        now = state.view
+        if now is not None and now is not view and now.header == view.header and not state.lost:
+            # It has heard of items that were forgotten.
+            view = now
+            continue
         view = yield from follow(state, view)
     raise _lost(state, view)
 

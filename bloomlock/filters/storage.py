@@ -28,6 +28,7 @@ from bloomlock.descriptor import (
     is_header,
     refuse_newer_format,
     refuse_unknown_flags,
+    unflagged,
 )
 from bloomlock.effects import (
     EXEC,
@@ -44,7 +45,14 @@ from bloomlock.effects import (
     through_moves,
 )
 from bloomlock.errors import FilterMismatchError
-from bloomlock.keys import NUMBERED_SHARDS, PLACES, ClaimKeys, prepared_key, stripe_fence
+from bloomlock.keys import (
+    NUMBERED_SHARDS,
+    PLACES,
+    ClaimKeys,
+    forgotten_key,
+    prepared_key,
+    stripe_fence,
+)
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
 from bloomlock.strategies.base import header_command, header_from_bytes
@@ -74,7 +82,7 @@ class Found:
 
     Attributes:
         descriptor: The stored parameters; None if there are none.
-        header: The header of the first shard.
+        header: The header of the first shard, without flags.
         length: Bytes of the first shard's string.
     """
 
@@ -96,8 +104,7 @@ def look(keys: FilterKeys) -> Core[Found]:
         FilterMismatchError: If the keys hold something that is no filter of this version.
     """
     while True:
-        values, header, length = yield from _read(keys)
-        found = Found(decode(keys.name, values), header, length)
+        found = _found(keys, *(yield from _read(keys)))
         if (looked := (yield from _with_contents(keys, found, hold=False))) is not None:
             return looked
 
@@ -112,10 +119,16 @@ def look_and_watch(keys: FilterKeys) -> Core[Found]:
         ConnectionLost: If the server cannot be reached; the WATCH is gone then.
     """
     while True:
-        values, header, length = yield from _read(keys, watch=True)
-        found = Found(decode(keys.name, values), header, length)
+        found = _found(keys, *(yield from _read(keys, watch=True)))
         if (looked := (yield from _with_contents(keys, found, hold=True))) is not None:
             return looked
+
+
+def _found(keys: FilterKeys, values: Fields, header: int, length: int) -> Found:
+    descriptor = decode(keys.name, values)
+    if descriptor is not None and unflagged(header) == descriptor.header != header:
+        descriptor = replace(descriptor, forgets=True)
+    return Found(descriptor, unflagged(header), length)
 
 
 def _with_contents(keys: FilterKeys, found: Found, *, hold: bool) -> Core[Found | None]:
@@ -174,13 +187,14 @@ def look_for_remains(keys: FilterKeys) -> Core[Remains]:
 
 
 def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
-    """Return header and length in bytes of a shard; one round trip.
+    """Return header, without flags, and length in bytes of a shard; one round trip.
 
     Raises:
         FilterMismatchError: If the key holds something that is no shard of this version.
     """
     key = keys.bits(shard)
-    return _read_shard(keys, shard, (yield from _ask(key, _shard_commands(key))))
+    header, length = _read_shard(keys, shard, (yield from _ask(key, _shard_commands(key))))
+    return unflagged(header), length
 
 
 def look_at_shard_and_watch(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
@@ -189,7 +203,8 @@ def look_at_shard_and_watch(keys: FilterKeys, shard: int) -> Core[tuple[int, int
     commands = [encode_command("WATCH", key), *_shard_commands(key)]
     watched, *replies = yield from deliver(Request(key, commands, hold=True), repeatable=True)
     check([watched])
-    return _read_shard(keys, shard, replies)
+    header, length = _read_shard(keys, shard, replies)
+    return unflagged(header), length
 
 
 def unlink_with_contents(keys: FilterKeys, shard: int, gone: Sequence[str]) -> Core[None]:
@@ -350,7 +365,8 @@ def _withdraw(keys: FilterKeys, planned: Descriptor) -> Core[None]:
         yield Request(keys.meta, [UNWATCH])
         return
     own = SERVERS_OWN.keys(keys.bits(0), planned.header)
-    unlink = encode_command("UNLINK", keys.meta, keys.bits(0), *own)
+    bits = keys.bits(0)
+    unlink = encode_command("UNLINK", keys.meta, bits, forgotten_key(bits), *own)
     yield Request(keys.meta, [MULTI, unlink, EXEC])
 
 
@@ -436,17 +452,26 @@ def _mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
     raise Changed
 
 
-def place_commands(key: str, descriptor: Descriptor) -> list[bytes]:
+def place_commands(key: str, descriptor: Descriptor, header: int) -> list[bytes]:
     """Return the commands that put a prepared shard in its place, for a transaction.
 
-    The prepared key is known to be there. What belongs to the generation before goes.
+    The prepared key is known to be there, with a header that says whether items were forgotten.
+    What belongs to the generation before goes.
     """
     _, *claims = ClaimKeys.of(key).of_generation
-    return [
+    prepared = prepared_key(key, descriptor.generation)
+    commands = [
         encode_command("UNLINK", *claims),
-        encode_command("RENAME", prepared_key(key, descriptor.generation), key),
+        encode_command("RENAME", prepared, key),
         encode_command("PERSIST", key),
     ]
+    if header != descriptor.header:
+        table = forgotten_key(key)
+        commands += [
+            encode_command("RENAME", forgotten_key(prepared), table),
+            encode_command("PERSIST", table),
+        ]
+    return commands
 
 
 def place_shard(keys: FilterKeys, shard: int, descriptor: Descriptor) -> Core[None]:
@@ -473,12 +498,14 @@ def _place_shard(key: str, descriptor: Descriptor) -> Core[None]:
         request = Request(key, commands, hold=True)
         _, *starts = check((yield from deliver(request, repeatable=True)))
         waiting, there = map(header_from_bytes, starts)
-        if there == descriptor.header or waiting != descriptor.header:
+        is_there = unflagged(there) == descriptor.header
+        if is_there or unflagged(waiting) != descriptor.header:
             yield Request(key, [UNWATCH])
-            if there == descriptor.header:
+            if is_there:
                 return
             raise Changed(broken={descriptor.generation})
-        if executed((yield Request(key, [MULTI, *place_commands(key, descriptor), EXEC]))):
+        placing = [MULTI, *place_commands(key, descriptor, waiting), EXEC]
+        if executed((yield Request(key, placing))):
             return
     raise Changed
 
@@ -498,7 +525,7 @@ def _remove_shard(key: str, header: int) -> Core[None]:
         commands = [encode_command("WATCH", key), header_command(key)]
         request = Request(key, commands, hold=True)
         _, start = check((yield from deliver(request, repeatable=True)))
-        if header_from_bytes(start) != header:
+        if unflagged(header_from_bytes(start)) != header:
             yield Request(key, [UNWATCH])
             return
         own = SERVERS_OWN.keys(key, header)

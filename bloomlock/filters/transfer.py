@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import HEADER_BYTES, READY, Descriptor
+from bloomlock.descriptor import HEADER_BYTES, READY, Descriptor, unflagged
 from bloomlock.effects import (
     EXEC,
     MULTI,
@@ -24,7 +24,7 @@ from bloomlock.effects import (
     encode_command,
 )
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
-from bloomlock.keys import copy_key
+from bloomlock.keys import copy_key, forgotten_key
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import image_bytes, merge_image
@@ -69,6 +69,9 @@ def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
 
     def send(view: View) -> Core[bool | None]:
         view.contents.check_has_bits("update() from a MemoryBloomFilter")
+        if view.forgotten is not None:
+            # Its bits would stand for versions that items have no more.
+            _refuse_forgotten(state, view, view.shards[0].also, "update() from a MemoryBloomFilter")
         memory._core.check_same_bits(view.descriptor)  # noqa: SLF001 - our own class
         for shard, image in zip(view.shards, memory.images(), strict=True):
             # A copy: other threads may be adding, and what is sent again must be what was sent.
@@ -78,6 +81,7 @@ def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
             if segment.error is not None:
                 raise segment.error
             if segment.header != view.header:
+                _refuse_forgotten(state, view, segment.header, "update() from a MemoryBloomFilter")
                 return None
         yield from state.fill.look_after_add(view)
         return True
@@ -94,7 +98,8 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
     def read(view: View) -> Core[MemoryBloomFilter | None]:
         view.contents.check_has_bits("to_memory()")
         most = max(1, FETCHED_BYTES // image_bytes(view.shards[0]))
-        fetched = yield from in_parallel([_fetch_shard(shard) for shard in view.shards], most)
+        asked = [_fetch_shard(state, view, shard) for shard in view.shards]
+        fetched = yield from in_parallel(asked, most)
         images = [image for image in fetched if image is not None]
         if len(images) < len(fetched):
             return None
@@ -103,7 +108,17 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
     return (yield from in_one_generation(state, read))
 
 
-def _fetch_shard(shard: Shard) -> Core[Bytes | None]:
+def _refuse_forgotten(state: FilterState, view: View, header: int, method: str) -> None:
+    """Raise ConfigurationError if a header of the view's generation has the flag of forgetting."""
+    if unflagged(header) == view.header != header:
+        raise ConfigurationError(
+            f"{method} is not possible with filter {state.keys.name!r}, of which items were "
+            "forgotten (discard), as a file and a MemoryBloomFilter have no place for that; clear "
+            "the filter, or make another one of the items"
+        )
+
+
+def _fetch_shard(state: FilterState, view: View, shard: Shard) -> Core[Bytes | None]:
     size = image_bytes(shard)
     image = np.zeros(size, np.uint8)
     for start in range(HEADER_BYTES, size, BYTES_PER_TRIP):
@@ -113,7 +128,8 @@ def _fetch_shard(shard: Shard) -> Core[Bytes | None]:
             encode_command("GETRANGE", shard.key, start, stop - 1),
             header_command(shard.key),
         )
-        if header_from_bytes(header) != shard.header:
+        if (found := header_from_bytes(header)) != shard.header:
+            _refuse_forgotten(state, view, found, "to_memory()")
             return None
         image[start:stop] = np.frombuffer(bits, np.uint8)
     return image
@@ -165,7 +181,8 @@ def make(
 
 def reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
     """Store the descriptor under a name that is free, or is ours by a try that was cut off."""
-    unlink = encode_command("UNLINK", keys.bits(0))
+    bits = keys.bits(0)
+    unlink = encode_command("UNLINK", bits, forgotten_key(bits))
     for _ in range(WATCHED_TRIES):
         found = yield from look_and_watch(keys)
         if found.descriptor is not None or found.header:
@@ -205,14 +222,20 @@ def open_copy(keys: FilterKeys, target: Descriptor) -> Core[None]:
 
 def _begin(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
     prepared = copy_key(keys.bits(shard))
-    yield from ask(prepared, encode_command("UNLINK", prepared), set_header(prepared, target))
+    unlink = encode_command("UNLINK", prepared, forgotten_key(prepared))
+    yield from ask(prepared, unlink, set_header(prepared, target))
 
 
 def copy_shard(view: View, shard: int, keys: FilterKeys, target: Descriptor) -> Core[bool]:
-    """Copy one shard to where it is prepared; False if it has another header than the view's."""
+    """Copy one shard to where it is prepared; False if it has another header than the view's.
+
+    The versions of forgotten items are copied with the claims.
+    """
     yield from _begin(keys, shard, target)
     key = keys.bits(shard)
-    return (yield from view.contents.copy(view.shards[shard], copy_key(key), key, target))
+    done = yield from view.contents.copy(view.shards[shard], copy_key(key), key, target)
+    yield from ask(key, encode_command("UNLINK", forgotten_key(copy_key(key))))
+    return done
 
 
 class Reading:
@@ -233,6 +256,8 @@ class Reading:
 
         def find(view: View) -> Core[View | None]:
             view.contents.check_has_bits(self._what)
+            if view.forgotten is not None:
+                _refuse_forgotten(self._state, view, view.shards[0].also, self._what)
             header, _ = yield from look_at_shard(self._state.keys, 0)
             return view if header == view.header else None
 
@@ -255,7 +280,8 @@ class Reading:
             encode_command("GETRANGE", shard.key, start, stop - 1),
             header_command(shard.key),
         )
-        if header_from_bytes(header) != shard.header:
+        if (found := header_from_bytes(header)) != shard.header:
+            _refuse_forgotten(self._state, self._view, found, self._what)
             self._state.forget()
             raise FilterLostError(
                 f"filter {self._state.keys.name!r} was cleared, replaced or lost during "

@@ -4,10 +4,11 @@
 -- ARGV[2]  "1" to set the bits as well, "0" to test them only
 -- ARGV[3]  bytes of one item, four for each of its bits
 -- ARGV[4]  the offsets of the items' bits, four bytes each, the highest first
+-- ARGV[5]  another header that is as good, 8 bytes; may be left out
 -- Reply    {header found, for each item "1" if any of its bits was 0, else "0"};
 --          {header found} alone, and nothing written, if it is not the expected one
 local header = redis.call('GETRANGE', KEYS[1], 0, 7)
-if header ~= ARGV[1] then
+if header ~= ARGV[1] and header ~= ARGV[5] then
   return {header}
 end
 local write, k, data = ARGV[2] == '1', ARGV[3] / 4, ARGV[4]

@@ -5,10 +5,11 @@
 -- ARGV[3]  bytes of one item: four, and two for each of its bits
 -- ARGV[4]  for each item the number of its block, four bytes, and its bits, an even number of them:
 --          the word (from 1) and the bit in it (from 1, the lowest first), one byte each
+-- ARGV[5]  another header that is as good, 8 bytes; may be left out
 -- Reply    {header found, for each item "1" if any of its bits was 0, else "0"};
 --          {header found} alone, and nothing written, if it is not the expected one
 local header = redis.call('GETRANGE', KEYS[1], 0, 7)
-if header ~= ARGV[1] then
+if header ~= ARGV[1] and header ~= ARGV[5] then
   return {header}
 end
 local write, size, data = ARGV[2] == '1', tonumber(ARGV[3]), ARGV[4]

@@ -1,14 +1,18 @@
 -- Set the bits of items and end their claims, in one step.
 -- KEYS: see claim_common.lua
 -- ARGV: from 2 on for each item its id, token and places
--- Reply: {header, for each item 1, or 0 if another worker claimed it since}
+-- Reply: {header, for each item 1, or 0 if another worker claimed it since, or a string, and nothing
+--       done for it: the version that it has, if its places are of another}
 use(every(2, 3))
 local tokens, places = every(3, 3), every(4, 3)
+local others = other_versions(places)
 local lost = read('ZMSCORE', KEYS[5], tokens)
 local reply, committed = {header}, {}
 for i, id in ipairs(ids) do
     local found = read_record(id)
-    if lost[tokens[i]] or (found and found.token ~= tokens[i]) then
+    if others[i] then
+        reply[i + 1] = others[i]
+    elseif lost[tokens[i]] or (found and found.token ~= tokens[i]) then
         reply[i + 1] = 0
     else
         committed[#committed + 1] = places[i]

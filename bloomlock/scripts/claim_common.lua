@@ -1,7 +1,8 @@
 -- What the claim scripts share; put before each of them. The rules stand in
 -- bloomlock/claims/model.py, under the same names.
--- KEYS of every claim script: 1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 waiting, 7 counts
--- ARGV[1]  the header the caller expects, 8 bytes
+-- KEYS of every claim script: 1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 waiting, 7 counts,
+--          8 the versions of forgotten items
+-- ARGV[1]  the header the caller expects, 8 bytes, without the flag that items were forgotten
 -- Reply    {header found, ...}; {header found} alone, and nothing written, if it is another one
 local LOST_LIFE_MS = 86400000
 local LEASE_OVER = 'its lease ran out before the work was done'
@@ -9,6 +10,10 @@ local BITS_PER_CALL = 400
 local call = redis.call
 
 local header = call('GETRANGE', KEYS[1], 0, 7)
+local forgets = string.byte(header, 2) == 2
+if forgets then
+    header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
+end
 if header ~= ARGV[1] then
     return {header}
 end
@@ -60,6 +65,25 @@ local new_records, new_leases, over, cured, counted = {}, {}, {}, {}, {}
 -- Say which items the script is for.
 local function use(items)
     ids, open = items, read('HMGET', KEYS[3], items)
+end
+
+-- Cut off the versions behind the places of items, six bytes each; return the versions that items
+-- have where these are other ones.
+local function other_versions(places)
+    local others = {}
+    local versions = forgets and read('HMGET', KEYS[8], ids) or {}
+    for i, id in ipairs(ids) do
+        local believed = ''
+        if #places[i] % 4 ~= 0 then
+            believed = string.sub(places[i], -6)
+            places[i] = string.sub(places[i], 1, -7)
+        end
+        local version = versions[id] or ''
+        if version ~= believed then
+            others[i] = version
+        end
+    end
+    return others
 end
 
 -- Write everything, and return the reply.

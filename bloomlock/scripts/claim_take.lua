@@ -1,9 +1,12 @@
 -- Take items that are neither done nor claimed.
 -- KEYS: see claim_common.lua
 -- ARGV: 2 lease in ms, 3 max_attempts, 4 channel (empty: not willing to wait), 5 1 if only claims
---       that are over are wanted; then for each item its id, token, places and what it carries
+--       that are over are wanted, 6 1 if the caller goes by what was forgotten; then for each item
+--       its id, token, places and what it carries
 -- Reply: {header, for each item a list}: {0} gone, {1, fence, attempts} new, {2} seen,
---       {3, ms left of the other's lease, what it carries} busy, {4, attempts} failed too often
+--       {3, ms left of the other's lease, what it carries} busy, {4, attempts} failed too often,
+--       {5, version} not asked for, as it has another version than its places are of, or as the
+--       caller goes by none
 local lease_ms, default_max, channel = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local only_expired = ARGV[5] == '1'
 local granted = {}
@@ -88,12 +91,22 @@ local function claim(id, token, is_seen, carried)
     return {1, integer(last_fence), attempts + 1}
 end
 
-use(every(6, 4))
-local tokens, carried = every(7, 4), every(9, 4)
-local seen = bits_of(every(8, 4), 'BITFIELD_RO', 'GET')
+use(every(7, 4))
+local tokens, places, carried = every(8, 4), every(9, 4), every(10, 4)
+local others = other_versions(places)
+if forgets and ARGV[6] ~= '1' then
+    for i in ipairs(ids) do
+        others[i] = others[i] or ''
+    end
+end
+local seen = bits_of(places, 'BITFIELD_RO', 'GET')
 local reply = {header}
 for i, id in ipairs(ids) do
-    reply[i + 1] = claim(id, tokens[i], seen[i], carried[i])
+    if others[i] then
+        reply[i + 1] = {5, others[i]}
+    else
+        reply[i + 1] = claim(id, tokens[i], seen[i], carried[i])
+    end
 end
 write('ZREM', KEYS[5], granted)
 return done(reply)

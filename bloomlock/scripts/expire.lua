@@ -1,9 +1,13 @@
 -- Say when the keys of a shard expire. Safe to repeat.
 -- KEYS[1]   the shard; the others expire with it, as far as they are there
--- ARGV[1]   the header it is expected to have, 8 bytes
+-- ARGV[1]   the header it is expected to have, 8 bytes, without the flag that items were forgotten
 -- ARGV[2]   in how many ms they expire; 0: never
 -- Reply     1 if it is done; 0, and nothing is changed, if it has another header
-if redis.call('GETRANGE', KEYS[1], 0, 7) ~= ARGV[1] then
+local header = redis.call('GETRANGE', KEYS[1], 0, 7)
+if string.byte(header, 2) == 2 then
+  header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
+end
+if header ~= ARGV[1] then
   return 0
 end
 for _, key in ipairs(KEYS) do

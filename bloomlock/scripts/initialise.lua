@@ -2,14 +2,18 @@
 -- KEYS      1 the shard; the others go with its generation
 -- ARGV[1]   the header it shall have, 8 bytes
 -- ARGV[2]   the number of its last byte, counted from 0
--- ARGV[3]   the header it had when it was decided to replace it, 8 bytes; zeros if none
+-- ARGV[3]   the header it had when it was decided to replace it, 8 bytes, without the flag that
+--           items were forgotten; zeros if none
 -- Reply     1 if it was replaced, 0 if it had that header already; and if it was left alone: -1 if
 --           its header has flags, which a newer version has set, -2 if its header is another one
 local header = redis.call('GETRANGE', KEYS[1], 0, 7)
+local magic, flags = string.byte(header, 1, 2)
+if magic == 66 and flags == 2 then
+  header, flags = string.char(magic, 0) .. string.sub(header, 3), 0
+end
 if header == ARGV[1] then
   return 0
 end
-local magic, flags = string.byte(header, 1, 2)
 if magic == 66 and flags and flags ~= 0 then
   return -1
 end

@@ -4,9 +4,10 @@
 -- KEYS[3]   a key for a part of the shard while the script runs
 -- ARGV[1]   the header the caller expects, 8 bytes
 -- ARGV[2]   the byte of the shard at which the image begins; 0: it is one of the whole shard
+-- ARGV[3]   another header that is as good, 8 bytes; may be left out
 -- Reply     the header found; nothing is set if it is not the expected one
 local header = redis.call('GETRANGE', KEYS[1], 0, 7)
-if header == ARGV[1] then
+if header == ARGV[1] or header == ARGV[3] then
   local first = tonumber(ARGV[2])
   if first == 0 then
     -- BITOP writes a string without an expiry.

@@ -1,13 +1,16 @@
 -- Put a prepared shard in the place of another one. Safe to repeat.
 -- KEYS[1]   the shard; KEYS[2] the prepared one; the others go with the generation that ends
 -- ARGV[1]   the header of the prepared shard, 8 bytes
--- ARGV[2]   the header the shard had when it was decided to replace it
+-- ARGV[2]   the header the shard had when it was decided to replace it, without the flag that items
+--           were forgotten
 -- Reply     0 if it is in place, now or before; 1 if the shard has another header; 2 if the
 --           prepared one has
 local call = redis.call
 local header = call('GETRANGE', KEYS[1], 0, 7)
 if #header < 8 then
   header = string.rep('\0', 8)
+elseif string.byte(header, 2) == 2 then
+  header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
 end
 if header == ARGV[1] then
   return 0

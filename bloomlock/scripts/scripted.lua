@@ -1,19 +1,49 @@
 -- Run a script of the caller's in which items can be tested and added; what it is put before is
 -- the body of `script`.
--- KEYS     the shards of the items, then the keys of the caller's script
+-- KEYS     the shards of the items; if the caller goes by what was forgotten as many tables of it;
+--          then the keys of the caller's script
 -- ARGV[1]  how many shards
--- ARGV[2]  the header the caller expects of them, 8 bytes
+-- ARGV[2]  the header the caller expects of them, 8 bytes, without the flag that items were forgotten
 -- ARGV[3]  bytes of one item, four for each of its bits
 -- ARGV[4]  for each item the number of its shard among KEYS, two bytes
 -- ARGV[5]  the offsets of the items' bits, four bytes each, the highest first
--- ARGV     from 6 on the arguments of the caller's script
--- Reply    {1, what the caller's script returns}; {0}, and nothing done, if a shard has another
---          header
+-- ARGV[6]  how many tables
+-- ARGV[7]  if there are tables, for each item its identity, 16 bytes, and the version that its
+--          offsets are of, six bytes, zeros for none
+-- ARGV     from 8 on the arguments of the caller's script
+-- Reply    {1, what the caller's script returns}; and nothing done: {0}, if a shard has another
+--          header; {2}, if it has the flag and there are no tables; {3, for each item the version it
+--          has}, if the offsets of one are of another
 local shards, size = tonumber(ARGV[1]), tonumber(ARGV[3])
 local numbers, places = ARGV[4], ARGV[5]
+local tables, items = tonumber(ARGV[6]), ARGV[7]
 for number = 1, shards do
-    if redis.call('GETRANGE', KEYS[number], 0, 7) ~= ARGV[2] then
+    local header = redis.call('GETRANGE', KEYS[number], 0, 7)
+    if string.byte(header, 2) == 2 then
+        if tables == 0 then
+            return {2}
+        end
+        header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
+    end
+    if header ~= ARGV[2] then
         return {0}
+    end
+end
+if tables > 0 then
+    local versions, are_right = {3}, true
+    for start = 1, #items, 22 do
+        local item = (start + 21) / 22
+        local high, low = string.byte(numbers, 2 * item - 1, 2 * item)
+        local identity = string.sub(items, start, start + 15)
+        local version = redis.call('HGET', KEYS[shards + high * 256 + low], identity) or ''
+        versions[item + 1] = version
+        if version == '' then
+            version = '\0\0\0\0\0\0'
+        end
+        are_right = are_right and version == string.sub(items, start + 16, start + 21)
+    end
+    if not are_right then
+        return versions
     end
 end
 

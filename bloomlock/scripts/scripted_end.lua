@@ -1,3 +1,3 @@
 
 end
-return {1, script(rest(KEYS, shards + 1), rest(ARGV, 6))}
+return {1, script(rest(KEYS, shards + tables + 1), rest(ARGV, 8))}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from redis.exceptions import ResponseError
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.descriptor import HEADER_BYTES, unflagged
 from bloomlock.effects import encode_command, is_missing
 from bloomlock.parallel import in_parallel
 
@@ -48,6 +48,8 @@ class Shard(NamedTuple):
         digits: Decimal digits of its last offset.
         bits: Bits of its bitmap, header not counted.
         block_bits: Length of the block that holds all bits of an item; 0: they lie anywhere.
+        also: Another header that it may have: the same with the flag that items were forgotten. 0:
+            the caller does not go by what was forgotten.
     """
 
     key: str
@@ -55,6 +57,17 @@ class Shard(NamedTuple):
     digits: int
     bits: int = 0
     block_bits: int = 0
+    also: int = 0
+
+    @property
+    def headers(self) -> list[bytes]:
+        """What the first bytes of its string may be."""
+        allowed = [self.header, self.also] if self.also else [self.header]
+        return [header.to_bytes(HEADER_BYTES, "big") for header in allowed]
+
+    def has(self, header: int) -> bool:
+        """Return whether it may have a header."""
+        return header == self.header or (header == self.also and header != 0)
 
 
 class Segment(NamedTuple):
@@ -263,6 +276,11 @@ _MOST_DIGITS = 12
 def header_from_bytes(data: bytes) -> int:
     """Return the header from `GETRANGE key 0 7`; a string too short has none."""
     return int.from_bytes(data, "big") if len(data) == HEADER_BYTES else 0
+
+
+def plain_header(data: bytes) -> int:
+    """Return the same without the flags that this version knows."""
+    return unflagged(header_from_bytes(data))
 
 
 def header_command(key: str) -> bytes:

@@ -88,7 +88,7 @@ class BitmapStrategy(Strategy):
         for number in np.unique(numbers).tolist():
             indices = np.flatnonzero(numbers == number)
             segment = yield from _exchange_part(shard, rows[indices], parts[number], write)
-            if segment.header == shard.header and segment.missing is not None:
+            if shard.has(segment.header) and segment.missing is not None:
                 missing[indices] = segment.missing
             else:
                 others.update(dict.fromkeys(indices.tolist(), segment._replace(rows=1)))
@@ -135,7 +135,7 @@ def merge_image(shard: Shard, image: Bytes, *, waits: bool = False) -> Core[Segm
         if isinstance(reply, Exception):
             return Segment(1, error=reply)
         header, _ = reply
-        if header != shard.header:
+        if not shard.has(header):
             return Segment(1, header)
     return Segment(1, shard.header, [False])
 
@@ -157,7 +157,7 @@ def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[S
     if isinstance(reply, Exception):
         return Segment(len(rows), error=reply)
     header, before = reply
-    if header != shard.header:
+    if not shard.has(header):
         return Segment(len(rows), header)
     found = np.frombuffer(before, np.uint8)
     missing = rows_missing(found, local)
@@ -207,12 +207,13 @@ def _transact(
 ) -> Core[Replies | Exception]:
     """Store the image, read what is there if asked, and merge; return the replies to these."""
     merging = merge_keys(shard.key)
+    expected, *others = shard.headers
     # The image goes the short way, not through the script, which would copy it several times.
     commands: list[Command] = [
         MULTI,
         encode_large("SET", merging[0], image.data, "EX", LEFT_SECONDS),
         encode_command("GETRANGE", shard.key, first, first + len(image) - 1),
-        call([shard.key, *merging], [shard.header.to_bytes(HEADER_BYTES, "big"), first]),
+        call([shard.key, *merging], [expected, first, *others]),
         EXEC,
     ]
     room = _room_for(len(image)) if answers else None

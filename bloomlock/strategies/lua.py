@@ -19,7 +19,6 @@ from redis.exceptions import NoScriptError
 
 from bloomlock.arrays import np
 from bloomlock.blocked import BLOCK_BITS
-from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import Core, Pipeline, Replies, Request, collect
 from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS
@@ -60,8 +59,8 @@ class LuaStrategy(Strategy):
         """See Strategy.one."""
         blocked = shard.block_bits != 0
         size = row_bytes(len(offsets), blocked=blocked)
-        arguments = (*_opening(shard, write, size), pack_one(offsets, blocked=blocked))
-        call = ([shard.key], arguments)
+        places = pack_one(offsets, blocked=blocked)
+        call = ([shard.key], _arguments(shard, write, size, places))
         (reply,) = yield from _script_for(shard).call([call], repeatable=not write)
         return _segment(reply, 1)
 
@@ -95,7 +94,7 @@ class Calls:
         rows = self._rows[index * self._size : (index + 1) * self._size]
         blocked = self._shard.block_bits != 0
         size = row_bytes(self._num_hashes, blocked=blocked)
-        return (*_opening(self._shard, self._write, size), pack(rows, blocked=blocked))
+        return _arguments(self._shard, self._write, size, pack(rows, blocked=blocked))
 
     def repeat_unknown(self, replies: Replies) -> Core[None]:
         """Repeat, with the source, the calls that found no script: nothing of them was done."""
@@ -117,8 +116,9 @@ def _script_for(shard: Shard) -> Script:
     return _BLOCKS if shard.block_bits else _BITS
 
 
-def _opening(shard: Shard, write: bool, size: int) -> tuple[bytes, int, int]:
-    return shard.header.to_bytes(HEADER_BYTES, "big"), int(write), size
+def _arguments(shard: Shard, write: bool, size: int, places: bytes) -> tuple[bytes | int, ...]:
+    header, *others = shard.headers
+    return header, int(write), size, places, *others
 
 
 def _segment(reply: object, count: int) -> Segment:

@@ -6,8 +6,11 @@ import os
 
 import pytest
 from cli_process import PATIENCE, answer, send
+from scrapy import Request
+from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter
+from scrapy_ext import EarlierFingerprinter, ScrapyRedisFingerprinter
 
 
 def test_add_counts_the_new_ones_and_tells_whether_there_were_any(run, name):
@@ -113,3 +116,40 @@ def test_exists_without_the_filter_is_an_error_and_no_answer(run, name):
     done = run("exists", name, "a")
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == f"bloomlock: there is no filter named '{name}'\n".encode()
+
+
+def test_discard_counts_what_was_there_and_touches_nothing_else(run, name, valkey):
+    run("add", name, "a", "b", "c", "d")
+    done = run("discard", name, "a", "x", "a")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
+    done = run("discard", name, "a", "x")
+    assert (done.returncode, done.stdout) == (1, b"0\n")
+    assert run("discard", name, "-q", "b").returncode == 0
+    done = run("discard", name, given=b"c\nx\n")
+    assert (done.returncode, done.stdout) == (0, b"1\n")
+    with BloomFilter.open(name, client=valkey) as bloom:
+        assert bloom.exists_many(["a", "b", "c", "d"]) == [False, False, False, True]
+    assert run("add", name, "a", "d").stdout == b"1\n"
+    done = run("discard", f"no-{name}", "a")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == f"bloomlock: there is no filter named 'no-{name}'\n".encode()
+
+
+def test_discard_takes_urls_of_requests(run, name, valkey):
+    kinds = {
+        "scrapy": fingerprint,
+        "scrapy-redis": ScrapyRedisFingerprinter().fingerprint,
+        "earlier": EarlierFingerprinter().fingerprint,
+    }
+    with BloomFilter(name, 1000, client=valkey) as bloom:
+        for kind, take in kinds.items():
+            own = [take(Request(f"https://example.org/?b=2&a={n}")) for n in range(3)]
+            bloom.update(own)
+            done = run("discard", name, "--urls", "--fingerprinter", kind,
+                       "https://example.org/?a=1&b=2", "https://example.org/never")  # fmt: skip
+            assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
+            assert bloom.exists_many(own) == [True, False, True]
+    done = run("discard", name, "--urls", "no url")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"'no url' is no URL of a request" in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -117,6 +117,18 @@ def to_files(pages: BloomFilter, client: redis.Redis) -> None:
     BloomFilter.import_file("pages", "file", capacity=5)  # type: ignore[call-arg]
 
 
+def forgetting(pages: BloomFilter, async_pages: AsyncBloomFilter) -> None:
+    assert_type(pages.discard("a"), bool)
+    assert_type(pages.discard_many(["a", b"b"]), list[bool])
+    assert_type(pages.remove(b"a"), None)
+    pages.discard(5)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        assert_type(await async_pages.discard("a"), bool)
+        assert_type(await async_pages.discard_many(["a", b"b"]), list[bool])
+        assert_type(await async_pages.remove(b"a"), None)
+
+
 def decorated(done: BloomFilter, async_done: AsyncBloomFilter) -> None:
     def charge(order: str, amount: int = 1) -> int:
         return amount

@@ -125,7 +125,7 @@ def test_one_that_ended_answers_nothing_any_more(clock):
     near = start(clock)
     near.keep("a")
     near.end()
-    assert near.ended
+    assert near.is_over
     near.confirm(clock())
     near.keep("b")
     assert not near.knows("a")

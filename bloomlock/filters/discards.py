@@ -1,0 +1,341 @@
+"""How items are forgotten: one script for the items of each shard.
+
+An item is forgotten if it is there by the version that it has, and gets a new one of which not all
+bits are set. The client chooses the new version at random, so it knows by it whether a try whose
+reply was lost was carried out, and may repeat it.
+
+Before the first item of a filter is forgotten all its shards get the flag that says so. So when a
+`discard` has returned, every later reply of any shard has the flag.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from bloomlock.descriptor import HEADER_BYTES, unflagged
+from bloomlock.effects import ConnectionLost, Pause, is_missing
+from bloomlock.errors import (
+    CapacityError,
+    ConfigurationError,
+    OutcomeUnknownError,
+    PartialResultError,
+    batch_error,
+)
+from bloomlock.hashing import encode_item, encode_items
+from bloomlock.keys import forgotten_key
+from bloomlock.parallel import in_parallel
+from bloomlock.scripts import Script
+from bloomlock.strategies.base import header_from_bytes
+
+from .batches import fail_after
+from .operation import Operation, Repeats
+from .state import in_one_generation
+from .versions import new_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bloomlock.effects import Core
+    from bloomlock.scripts import Call
+    from bloomlock.strategies import Shard
+
+    from .generation import View
+    from .state import FilterState
+
+    Item = str | bytes
+
+ITEMS_PER_CHUNK = 10_000
+BITS_PER_CALL = 2048
+"""Bits of the versions that items have, and as many of those they are to have: about a millisecond
+of the server's time."""
+
+VERSIONS_TRIED = 64
+"""In a filter at its error rate one is enough; of one that has all bits set none is."""
+
+_SCRIPT = Script("discard")
+_FORGOTTEN, _ABSENT, _TAKEN = 1, 0, 2
+
+
+def discard(state: FilterState, item: Item) -> Core[bool]:
+    """Forget one item; True if it was there."""
+    refuse_strategy(state)
+    (answer,) = yield from _Discards(state, [encode_item(item)]).run()
+    return answer
+
+
+def remove(state: FilterState, item: Item) -> Core[None]:
+    """Forget one item, or raise KeyError."""
+    if not (yield from discard(state, item)):
+        raise KeyError(item)
+
+
+def discard_many(state: FilterState, items: Iterable[Item]) -> Core[list[bool]]:
+    """Forget many items; for each whether it was there."""
+    if isinstance(items, (str, bytes)):
+        raise TypeError(
+            f"items must be an iterable of str or bytes, not one {type(items).__name__}"
+        )
+    refuse_strategy(state)
+    results: list[bool] = []
+    stream = iter(items)
+    while taken := list(islice(stream, ITEMS_PER_CHUNK)):
+        try:
+            encoded = list(encode_items(taken, len(results)))
+            answers = yield from _Discards(state, encoded).run()
+        except Exception as error:  # noqa: BLE001 - raised again
+            fail_after(results, error)
+        results += answers
+    return results
+
+
+def refuse_strategy(state: FilterState) -> None:
+    """Raise ConfigurationError where the server has the filter itself."""
+    if state.strategy.is_native:
+        raise ConfigurationError(
+            "strategy must not be 'native' for discard(), remove() and discard_many(): the server "
+            "does not say where it puts the bits of an item"
+        )
+
+
+class _Discards:
+    """Some items on their way to be forgotten.
+
+    Args:
+        state: The filter.
+        items: Encoded; one that is repeated is forgotten once.
+    """
+
+    def __init__(self, state: FilterState, items: Sequence[bytes]) -> None:
+        self._state = state
+        self._items = items
+        self._left = dict.fromkeys(items)
+        self._answers: dict[bytes, bool] = {}
+        self._versions: dict[bytes, bytes] = {}
+        # Items of which a try was lost, which may have been carried out.
+        self._doubtful: set[bytes] = set()
+        self._tries = Counter[bytes]()
+
+    def run(self) -> Core[list[bool]]:
+        """Return for each item whether it was there."""
+        try:
+            yield from in_one_generation(self._state, self._forget)
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._fail(error)
+        finally:
+            # Whatever the outcome, this object gives no answer from before.
+            self._state.forget()
+        return self._results()
+
+    def _results(self) -> list[bool]:
+        """Return the answers to the items in order, as far as they are known."""
+        results: list[bool] = []
+        seen: set[bytes] = set()
+        for item in self._items:
+            if item not in self._answers:
+                break
+            results.append(self._answers[item] and item not in seen)
+            seen.add(item)
+        return results
+
+    def _fail(self, error: Exception) -> None:
+        known: list[bool | None] = [*self._results()]
+        if isinstance(error, PartialResultError):
+            error.results[:] = known
+            raise error
+        unknown = sum(item in self._doubtful for item in self._left)
+        if unknown:
+            known += [self._answers.get(item) for item in self._items[len(known) :]]
+            raise OutcomeUnknownError(
+                f"the reply was lost when {unknown} items were discarded from filter "
+                f"{self._state.keys.name!r}; each may or may not have been forgotten; repeating "
+                f"the discard is harmless ({error})",
+                known,
+            ) from error
+        if known:
+            raise batch_error(error, known) from error
+        raise error
+
+    def _forget(self, view: View) -> Core[bool | None]:
+        """Forget what is left; None: it met another generation, or heard of forgotten items."""
+        if view.descriptor.window is not None:
+            raise ConfigurationError(
+                "window must be None for discard(), remove() and discard_many(): the bits of an "
+                "item are forgotten with their slice, and a version would not be"
+            )
+        if len(view.shards) > 1 and (view.forgotten is None or not view.forgotten.is_everywhere):
+            view = yield from self._leave_out_absent(view)
+            if self._left and not (yield from self._flag_all(view)):
+                return None
+            view = self._state.view or view
+        repeats = Repeats()
+        while self._left:
+            lost = yield from self._forget_once(view)
+            if lost is None:
+                return None
+            if lost:
+                pause = repeats.pause(lost, answered=False)
+                if pause is None:
+                    raise lost[0].cause from None
+                yield Pause(pause)
+        return True
+
+    def _leave_out_absent(self, view: View) -> Core[View]:
+        """Answer items that are not there: where nothing is forgotten no client is to pay for it.
+
+        Returns:
+            The view to go on with.
+        """
+        left = list(self._left)
+        there = yield from Operation(self._state, left, write=False).run(view)
+        view = self._state.view or view
+        for item, found in zip(left, there, strict=True):
+            if not found and item not in self._doubtful:
+                self._answer(view, item, False)
+        return view
+
+    def _answer(self, view: View, item: bytes, answer: bool) -> None:
+        self._answers[item] = answer
+        del self._left[item]
+        if answer:
+            self._state.unreported.take(view.unreported, item)
+
+    def _flag_all(self, view: View) -> Core[bool]:
+        """Set the flag in all shards; False: the filter is of another generation."""
+        arguments: list[bytes | int] = [view.header.to_bytes(HEADER_BYTES, "big"), 0]
+        calls = [
+            _SCRIPT.call([([shard.key, forgotten_key(shard.key)], arguments)], repeatable=True)
+            for shard in view.shards
+        ]
+        for (reply,) in (yield from in_parallel(calls)):
+            if isinstance(reply, ConnectionLost):
+                raise reply.cause from None
+            if unflagged(header_from_bytes(_checked(reply)[0])) != view.header:
+                return False
+        now = self._state.note_forgetting(view)
+        if now.forgotten is not None and now.header == view.header:
+            now.forgotten.is_everywhere = True
+            return True
+        return False
+
+    def _forget_once(self, view: View) -> Core[list[ConnectionLost] | None]:
+        """Ask once for what is left; return what was lost, None for another generation."""
+        by_shard = self._calls(view)
+        answered = yield from in_parallel(
+            [
+                _call(view.shards[number], view.header, [words for _, words in asked])
+                for number, asked in by_shard.items()
+            ]
+        )
+        lost: list[ConnectionLost] = []
+        has_flag, is_over = False, False
+        pairs = zip(chain(*by_shard.values()), chain(*answered), strict=True)
+        for (item, (identity, *_)), (header, reply) in pairs:
+            if isinstance(reply, ConnectionLost):
+                lost.append(reply)
+                if reply.sent:
+                    self._doubtful.add(item)
+            elif isinstance(reply, Exception):
+                _checked(reply)
+            elif unflagged(header) != view.header:
+                is_over = True
+            else:
+                has_flag |= header != view.header
+                self._take(view, item, identity, reply)
+        if is_over:
+            return None
+        if has_flag and view.forgotten is None:
+            self._note_versions(view)
+            # What is left is asked for by versions.
+            return None if self._left else lost
+        return lost
+
+    def _calls(self, view: View) -> dict[int, list[tuple[bytes, list[bytes]]]]:
+        """Return by shard what is left, each item with its part of the arguments of the script."""
+        forgotten, hasher = view.forgotten, view.hasher
+        by_shard: dict[int, list[tuple[bytes, list[bytes]]]] = {}
+        for item in self._left:
+            identity = hasher.identify(item)
+            number, usual = hasher.locate(item)
+            believed = forgotten.version_of(identity) if forgotten is not None else b""
+            version = self._versions.setdefault(item, new_version())
+            now = hasher.relocate(identity, believed) if believed else usual
+            later = hasher.relocate(identity, version)
+            words = [identity, believed, version, _packed(now), _packed(later)]
+            by_shard.setdefault(number, []).append((item, words))
+        return by_shard
+
+    def _note_versions(self, view: View) -> None:
+        """Go by what was forgotten, first of all here."""
+        now = self._state.note_forgetting(view)
+        if now.forgotten is not None and now.header == view.header:
+            for item, answer in self._answers.items():
+                if answer:
+                    now.forgotten.learn(view.hasher.identify(item), self._versions[item])
+
+    def _take(self, view: View, item: bytes, identity: bytes, reply: Any) -> None:
+        """Take the reply about one item."""
+        version = self._versions[item]
+        self._tries[item] += 1
+        if reply in (_FORGOTTEN, _ABSENT):
+            if reply == _FORGOTTEN and view.forgotten is not None:
+                view.forgotten.learn(identity, version)
+            self._answer(view, item, reply == _FORGOTTEN)
+            return
+        if reply == _TAKEN:
+            if self._tries[item] > VERSIONS_TRIED:
+                raise CapacityError(
+                    f"filter {self._state.keys.name!r} is so full that no item can be forgotten: "
+                    "nearly all of its bits are set; clear it, or make a larger one"
+                )
+            del self._versions[item]
+            return
+        was_in_force, found = reply[:1] == b"1", reply[1:]
+        if was_in_force and item in self._doubtful:
+            # The try that was lost forgot it, and another client did since.
+            self._answer(view, item, True)
+            return
+        if was_in_force:
+            del self._versions[item]
+        if view.forgotten is not None:
+            view.forgotten.learn(identity, found)
+
+
+def _packed(places: Sequence[int]) -> bytes:
+    return struct.pack(f">{len(places)}I", *places)
+
+
+def _checked(reply: Any) -> list[Any]:
+    if isinstance(reply, Exception) and is_missing(reply):
+        raise ConfigurationError(
+            f"discard needs a server that runs scripts for this client; it answered {reply}"
+        ) from reply
+    if isinstance(reply, Exception):
+        raise reply
+    answered: list[Any] = reply
+    return answered
+
+
+def _call(
+    shard: Shard, header: int, asked: Sequence[Sequence[bytes]]
+) -> Core[list[tuple[int, Any]]]:
+    """Run the script for items of one shard; for each the header and the reply, or an error."""
+    bits = len(asked[0][3]) // 4
+    size = max(1, BITS_PER_CALL // bits)
+    keys = [shard.key, forgotten_key(shard.key)]
+    parts = [asked[start : start + size] for start in range(0, len(asked), size)]
+    calls: list[Call] = [
+        (keys, [header.to_bytes(HEADER_BYTES, "big"), len(part), *(w for one in part for w in one)])
+        for part in parts
+    ]
+    answers: list[tuple[int, Any]] = []
+    replies = yield from _SCRIPT.call(calls, repeatable=False)
+    for part, reply in zip(parts, replies, strict=True):
+        if isinstance(reply, Exception):
+            answers += [(0, reply)] * len(part)
+            continue
+        found, *each = reply
+        answers += [(header_from_bytes(found), one) for one in each or [None] * len(part)]
+    return answers

@@ -1,0 +1,98 @@
+-- Forget some items of one shard: from now on each has another version, and other bits.
+-- KEYS[1]  the shard
+-- KEYS[2]  the versions of forgotten items: identity -> version; `count` -> how often any was
+-- ARGV[1]  the header the caller expects, 8 bytes, without the flag that items were forgotten
+-- ARGV[2]  how many items; 0: only set that flag
+-- ARGV     from 3 on for each item its identity, the version it has as the caller believes (empty:
+--          none), the version it is to have, new with each call but for its repetitions, and the
+--          offsets of its bits by the one and by the other, four bytes each
+-- Reply    {header found, for each item 1 if it was forgotten, by this call or by an earlier try of
+--          it; 0 if it is not there; 2 if all bits of the version it is to have are set already, so
+--          that it needs another; or a string, if it has not the version the caller believes: "1"
+--          or "0", whether all bits of the version it is to have are set, and the version it has};
+--          {header found} alone, and nothing written, if it is not the expected one
+-- Safe to repeat: a version never returns, and an item that has the version it is to have was
+-- forgotten by this call. Of a version that was in force once all bits are set.
+local FORGETTING = 2
+local call = redis.call
+local header = call('GETRANGE', KEYS[1], 0, 7)
+local magic, flags = string.byte(header, 1, 2)
+local is_flagged = flags == FORGETTING
+local plain = header
+if is_flagged then
+    plain = string.char(magic, 0) .. string.sub(header, 3)
+end
+if plain ~= ARGV[1] then
+    return {header}
+end
+
+local allowed = true
+local function are_set(places)
+    local words = {}
+    for start = 1, #places, 4 do
+        local a, b, c, d = string.byte(places, start, start + 3)
+        local at = #words
+        words[at + 1] = 'GET'
+        words[at + 2] = 'u1'
+        words[at + 3] = ((a * 256 + b) * 256 + c) * 256 + d
+    end
+    local bits = allowed and redis.pcall('BITFIELD_RO', KEYS[1], unpack(words))
+    if not bits or bits.err then
+        -- Where BITFIELD is forbidden; any other error comes again.
+        allowed, bits = false, {}
+        for at = 3, #words, 3 do
+            bits[#bits + 1] = call('GETBIT', KEYS[1], words[at])
+        end
+    end
+    for _, bit in ipairs(bits) do
+        if bit == 0 then
+            return false
+        end
+    end
+    return true
+end
+
+local count = tonumber(ARGV[2])
+local identities = {}
+for item = 1, count do
+    identities[item] = ARGV[5 * item - 2]
+end
+local versions = {}
+if count > 0 then
+    versions = call('HMGET', KEYS[2], unpack(identities))
+end
+
+local reply, written, forgotten = {header}, {}, 0
+for item = 1, count do
+    local at = 5 * item - 2
+    local believed, version = ARGV[at + 1], ARGV[at + 2]
+    local found = versions[item] or ''
+    if found == version then
+        reply[item + 1] = 1
+    elseif found ~= believed then
+        reply[item + 1] = (are_set(ARGV[at + 4]) and '1' or '0') .. found
+    elseif not are_set(ARGV[at + 3]) then
+        reply[item + 1] = 0
+    elseif are_set(ARGV[at + 4]) then
+        reply[item + 1] = 2
+    else
+        written[#written + 1] = ARGV[at]
+        written[#written + 1] = version
+        forgotten = forgotten + 1
+        reply[item + 1] = 1
+    end
+end
+if not is_flagged and (forgotten > 0 or count == 0) then
+    -- First, so that no client goes by the table without the flag.
+    call('SETRANGE', KEYS[1], 1, string.char(FORGETTING))
+    reply[1] = call('GETRANGE', KEYS[1], 0, 7)
+end
+if forgotten > 0 then
+    call('HSET', KEYS[2], unpack(written))
+    call('HINCRBY', KEYS[2], 'count', forgotten)
+    local left_ms = call('PTTL', KEYS[1])
+    if left_ms > 0 then
+        call('PEXPIRE', KEYS[2], left_ms)
+    end
+end
+return reply

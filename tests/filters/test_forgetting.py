@@ -1,0 +1,576 @@
+"""Items that are forgotten: one at a time, exactly, and at no cost to filters that never forget."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+import redis
+import redis.asyncio
+from near_cache_tools import Clock
+from proxy import HANDSHAKE, Proxy
+from strategies import BITMAPS
+from turns import Turns
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    CapacityError,
+    ConfigurationError,
+    FilterLostError,
+    MemoryBloomFilter,
+    OutcomeUnknownError,
+)
+from bloomlock.filters import discards, forgotten
+from bloomlock.keys import FilterKeys, forgotten_key
+
+TABLE = forgotten_key(FilterKeys("x").bits(0))
+SHAPES = {
+    "one shard": {},
+    "shards": {"shards": 3},
+    "blocked": {"layout": "blocked", "shards": 2},
+    "seeds": {"seeds": range(30)},
+    "key": {"key": "a secret of many bytes"},
+}
+
+
+def routes_of(strategy):
+    return ("auto", "items") if strategy == "lock" else ("auto", "items", "script", "bitmap")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("strategy", BITMAPS)
+def test_a_forgotten_item_is_new_again_and_no_other(r, strategy, shape):
+    options = {"client": r, "strategy": strategy, "key": SHAPES[shape].get("key")}
+    made = BloomFilter("x", 5000, 1e-9, **(options | SHAPES[shape]))
+    other = BloomFilter.open("x", **options)
+    items = [f"item {number}" for number in range(240)]
+    gone = items[::3]
+    assert made.discard("item 0") is False
+    assert not made._state.view.forgotten, "what is not there marks nothing"
+    other.update(items)
+    assert made.discard(items[0]) is True
+    assert made.discard(items[0]) is False
+    assert made.discard_many([*gone, gone[1], "not there"]) == [
+        False, *[True] * (len(gone) - 1), False, False,
+    ]  # fmt: skip
+    there = [item not in gone for item in items]
+    late = BloomFilter.open("x", **options)
+    for one in (made, other, late):
+        for route in routes_of(strategy):
+            assert one.exists_many(items, route=route) == there
+        assert [one.exists(item) for item in items[:9]] == there[:9]
+    for one, route in zip((made, other, late, made), routes_of(strategy), strict=False):
+        some = [gone.pop() for _ in range(15)]
+        assert one.add_many([*some, *some], route=route) == [True] * 15 + [False] * 15
+        assert other.exists_many(some) == [True] * 15
+    assert other.add(gone[0]) is True
+    assert late.add(gone[0]) is False
+    late.update(gone)
+    assert all(made.exists_many(items))
+    assert made.remove(items[5]) is None
+    with pytest.raises(KeyError, match="item 5"):
+        other.remove(items[5])
+    assert made.count() == pytest.approx(239, abs=3)
+    info = made.info()
+    assert info.forgotten == len(items[::3]) + 1
+    assert info.memory_bytes > sum(len(r.get(key)) for key in r.keys("*:bits"))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_the_asyncio_twin(valkey, r, shards):
+    async def run():
+        client = redis.asyncio.Redis.from_url(valkey)
+        async with AsyncBloomFilter("x", 5000, 1e-9, client=client, shards=shards) as made:
+            items = [f"item {number}" for number in range(60)]
+            await made.update(items)
+            assert await made.discard("item 3") is True
+            gone = await asyncio.gather(*(made.discard("item 4") for _ in range(5)))
+            assert sorted(gone) == [False] * 4 + [True]
+            assert await made.discard_many(["item 5", "item 5"]) == [True, False]
+            calls = (made.exists(item) for item in items)
+            assert (await asyncio.gather(*calls)) == [not 3 <= n <= 5 for n in range(60)]
+            adds = (made.add(item) for item in [*items[:6], *items[:6]])
+            new = await asyncio.gather(*adds)
+            assert sum(new) == 3
+            assert [a or b for a, b in zip(new[:6], new[6:], strict=True)] == [
+                False, False, False, True, True, True,
+            ]  # fmt: skip
+            await made.remove("item 3")
+            with pytest.raises(KeyError):
+                await made.remove("item 3")
+        await client.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("strategy", BITMAPS)
+def test_a_filter_that_never_forgot_pays_nothing(valkey, r, strategy):
+    turns = Turns()
+    with turns.client(valkey) as client:
+        made = BloomFilter("x", 5000, client=client, strategy=strategy)
+        made.add("a"), made.exists("a"), made.add_many(["a", "b"]), made.exists_many(["a"])
+        r.config_resetstat()
+        assert turns.of(lambda: made.exists("a")) == 1
+        assert turns.of(lambda: made.add("c")) == (3 if strategy == "lock" else 1)
+        made.add_many(["a", "b", "c"]), made.exists_many(["a", "b"]), made.update(["d"])
+        calls = {name for name in r.info("commandstats") if name.startswith("cmdstat_h")}
+        assert not calls - {"cmdstat_hello"}, "no table is read"
+        assert r.keys("*forgotten*") == []
+
+
+@pytest.mark.parametrize("strategy", BITMAPS)
+def test_each_call_stays_one_round_trip(valkey, r, strategy):
+    turns = Turns()
+    adding = 3 if strategy == "lock" else 1
+    with turns.client(valkey) as client:
+        made = BloomFilter("x", 5000, client=client, strategy=strategy)
+        other = BloomFilter.open("x", client=r)
+        other.update(map(str, range(100)))
+        # With the sources of the scripts.
+        made.discard("1"), made.add("warm"), made.exists_many(map(str, range(50)))
+        assert turns.of(lambda: made.discard("2")) == 1
+        assert turns.of(lambda: made.discard("no such item")) == 1
+        assert turns.of(lambda: made.exists("2")) == 1
+        assert turns.of(lambda: made.exists("3")) == 1
+        assert turns.of(lambda: made.add("2")) == adding
+        assert turns.of(lambda: made.add("new")) == adding
+        assert turns.of(lambda: made.exists_many(map(str, range(50)))) == 1
+        other.discard("7")
+        assert turns.of(lambda: made.exists("7")) == 2, "forgotten by another client"
+        assert turns.of(lambda: made.exists("7")) == 1
+
+
+def test_all_shards_say_so_before_the_first_item_is_forgotten(r):
+    made = BloomFilter("x", 5000, client=r, shards=5)
+    keys = [FilterKeys("x").spread(5).bits(number) for number in range(5)]
+    made.add("a")
+    assert made.discard("b") is False
+    assert [r.getrange(key, 1, 1) for key in keys] == [b"\0"] * 5
+    assert made.discard("a") is True
+    assert [r.getrange(key, 1, 1) for key in keys] == [b"\2"] * 5
+    assert len(r.keys("*forgotten")) == 1
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("scripts", [True, False])
+def test_clear_delete_and_creation_leave_no_table(r, valkey, shards, scripts):
+    rights = [] if scripts else ["-@scripting"]
+    r.acl_setuser("mine", enabled=True, nopass=True, reset_keys=True, keys="*", channels="*",
+                  commands=["+@all", *rights])  # fmt: skip
+    user = redis.Redis.from_url(valkey, username="mine", password="any")  # noqa: S106
+    items = [str(number) for number in range(20)]
+    made = BloomFilter("x", 5000, client=r, shards=shards)
+    mine = BloomFilter.open("x", client=user, on_lost="recreate")
+    made.update(items)
+    made.discard_many(items)
+    assert len(r.keys("*forgotten")) == shards
+    mine.clear()
+    assert r.keys("*forgotten") == []
+    with pytest.raises(FilterLostError):
+        made.exists("1")
+    made.reattach()
+    assert made.add_many(items) == [True] * 20
+    assert all(mine.exists_many(items))
+    made.discard("1")
+    # The bits are lost, the tables are not.
+    for key in r.keys("*:bits"):
+        r.delete(key)
+    assert mine.add("2") is True
+    assert r.keys("*forgotten") == []
+    assert mine.add("1") is True
+    made.reattach()
+    made.discard("1")
+    assert mine.delete() is True
+    assert r.keys("*x*") == []
+    user.close()
+    r.acl_deluser("mine")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("has_heard", [True, False])
+def test_a_copy_has_forgotten_the_same(r, shards, has_heard):
+    made = BloomFilter("x", 5000, 1e-9, client=r, shards=shards)
+    other = BloomFilter.open("x", client=r)
+    items = [str(number) for number in range(3000)]
+    made.update(items)
+    made.discard_many(items[:2000])
+    made.update(items[:10])
+    r.hset(forgotten_key(FilterKeys("copied").bits(0)), b"left behind by others", b"1")
+    assert len(r.keys("*forgotten")) == shards + 1
+    copied = (made if has_heard else other).copy("copied")
+    assert copied.exists_many(items) == [True] * 10 + [False] * 1990 + [True] * 1000
+    assert copied.count() == pytest.approx(1010, abs=3)
+    assert copied.discard("5") is True
+    assert made.exists("5")
+    assert {r.ttl(key) for key in r.scan_iter()} == {-1}
+    assert r.keys("*prepared*") == []
+    copied.delete()
+    assert r.keys("*copied*") == []
+
+
+def test_what_an_item_that_was_forgotten_is_lost_to(r):
+    """Its claim, a script, a bitmap from the process."""
+    made = BloomFilter("x", 5000, client=r)
+    other = BloomFilter.open("x", client=r, near_cache=100)
+    claim = other.claim("late")
+    with made.claim("a"):
+        pass
+    made.add("late")
+    assert made.discard_many(["a", "late"]) == [True, True]
+    with other.claim("a") as again:
+        assert again.state.name == "NEW"
+        assert made.claim("a").state.name == "BUSY"
+    assert made.claim("a").state.name == "SEEN"
+    assert made.exists("a")
+    claim.commit()
+    assert made.exists("late"), "a commit goes by the version of its moment"
+    held = made.claim("b")
+    made.add("b"), made.discard("b"), made.add("b"), other.discard("b")
+    held.commit()
+    assert other.exists("b")
+    late = BloomFilter.open("x", client=r)
+    made.discard_many(["a", "b"])
+    script = (
+        "return {add(1) and 1 or 0, exists(2) and 1 or 0, exists(3) and 1 or 0, add(1) and 1 or 0}"
+    )
+    for one in (late, made):
+        assert one.run_script(script, ["a", "b", "late"]) == [1, 0, 1, 0]
+        assert other.discard("a") is True
+    for one in (late, made):
+        with pytest.raises(ConfigurationError, match="of which items were forgotten"):
+            one.to_memory()
+        with pytest.raises(ConfigurationError, match="of which items were forgotten"):
+            one.update(MemoryBloomFilter(5000))
+        assert one.exists("late")
+
+
+@pytest.mark.parametrize("has_heard", [True, False])
+def test_files_and_copies_elsewhere_refuse(r, tmp_path, has_heard):
+    made = BloomFilter("x", 5000, client=r)
+    mine = made if has_heard else BloomFilter.open("x", client=r)
+    made.update(["a", "b"])
+    made.discard("a")
+    for call in (
+        lambda: mine.export_file(tmp_path / "file"),
+        lambda: mine.copy_to(r, "y"),
+    ):
+        with pytest.raises(ConfigurationError, match="'x', of which items were forgotten"):
+            call()
+    assert not list(tmp_path.iterdir())
+    assert {key.decode().split("{")[1][0] for key in r.scan_iter()} == {"x"}
+    made.clear()
+    made.add("c")
+    made.export_file(tmp_path / "file")
+    made.discard("c")
+    again = BloomFilter.import_file("x", tmp_path / "file", client=r, replace=True)
+    assert again.exists_many(["a", "c"]) == [False, True]
+    assert r.keys("*forgotten") == []
+
+
+@pytest.mark.parametrize("has_heard", [True, False])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_set_algebra_refuses_and_changes_nothing(r, shards, has_heard):
+    made = BloomFilter("x", 5000, 1e-9, client=r, shards=shards)
+    mine = made if has_heard else BloomFilter.open("x", client=r)
+    plain = BloomFilter("y", 5000, 1e-9, client=r, shards=shards)
+    made.update(["a", "b"]), plain.update(["a", "b", "c"])
+    made.discard("a")
+    before = {key: r.dump(key) for key in r.scan_iter()}
+    for one, other in ((mine, plain), (plain, mine)):
+        for method in ("union_update", "intersection_update", "union", "intersection", "jaccard"):
+            into = ["z"] if method in ("union", "intersection") else []
+            with pytest.raises(ConfigurationError, match="'x', of which items were forgotten"):
+                getattr(one, method)(other, *into)
+            assert {key: r.dump(key) for key in r.scan_iter()} == before
+    made.clear()
+    mine.reattach()
+    mine |= plain
+    assert mine.exists_many(["a", "c"]) == [True, True]
+
+
+def test_a_filter_is_replaced_though_an_item_is_forgotten_meanwhile(r):
+    made = BloomFilter("x", 5000, 1e-9, client=r)
+    plain = BloomFilter("y", 5000, 1e-9, client=r)
+    other = BloomFilter.open("x", client=r)
+    made.update(["a", "b"]), plain.update(["a", "c"])
+
+    def forget(done, total):
+        if done == total:
+            assert other.discard("a") is True
+
+    made.intersection_update(plain, progress=forget)
+    # It was there when the bits were prepared.
+    assert made.exists_many(["a", "b", "c"]) == [True, False, False]
+    assert r.keys("*forgotten") == []
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("has_heard", [True, False])
+def test_another_name_and_a_time_out_are_of_the_table_too(r, shards, has_heard):
+    made = BloomFilter("x", 5000, 1e-9, client=r, shards=shards)
+    other = made if has_heard else BloomFilter.open("x", client=r)
+    items = [str(number) for number in range(60)]
+    made.update(items)
+    made.discard_many(items[:40])
+    made.update(items[:10])
+    there = [True] * 10 + [False] * 30 + [True] * 20
+    other.expire(1000)
+    assert 0 < other.ttl() <= 1000
+    assert all(0 < r.ttl(key) <= 1010 for key in r.scan_iter())
+    late = BloomFilter.open("x", client=r)
+    late.discard("50")
+    there[50] = False
+    assert all(0 < r.ttl(key) <= 1010 for key in r.scan_iter())
+    other.rename("y")
+    moved = BloomFilter.open("y", client=r)
+    assert moved.exists_many(items) == there
+    assert moved.discard("1") is True
+    assert {key.decode().split("{")[1][0] for key in r.scan_iter()} == {"y"}
+    moved.persist()
+    assert {r.ttl(key) for key in r.scan_iter()} == {-1}
+
+
+def test_a_filter_that_expires_has_a_table_that_expires(r):
+    made = BloomFilter("x", 5000, client=r, idle_ttl=1000)
+    made.add("a"), made.discard("a")
+    assert all(0 < r.ttl(key) <= 1100 for key in r.scan_iter())
+    assert r.exists(TABLE)
+
+
+def test_claims_of_before_stay_when_the_first_item_is_forgotten(r):
+    made = BloomFilter("x", 5000, client=r)
+    other = BloomFilter.open("x", client=r)
+    claim = made.claim("work")
+    made.add("a"), other.discard("a")
+    assert other.claim("work").state.name == "BUSY"
+    assert made.count_claims().open == other.count_claims().open == 1
+    assert [one.item for one in other.open_claims()] == ["work"]
+    claim.extend(30)
+    claim.abandon("it failed")
+    assert other.claim("work").state.name == "NEW"
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lua"])
+def test_a_kept_answer_ends_after_max_staleness(r, strategy):
+    """Whatever replies come in between, of the same shard or of another one."""
+    made = BloomFilter("x", 5000, client=r, near_cache=1000, strategy=strategy, shards=3)
+    other = BloomFilter.open("x", client=r)
+    clock = Clock(made)
+    items = [f"item {number}" for number in range(30)]
+    other.update([*items, "first"])
+    for round_ in range(3):
+        assert made.exists_many(items) == [True] * 30
+        for item in items:
+            assert made.is_kept(item)
+        assert other.discard_many(["first", *items]) == [round_ == 0] + [True] * 30
+        # It is asked about other items all the time, of which some stand in shards with no table.
+        since = clock.now
+        while clock.now - since <= 1.0:
+            made.exists(f"never {clock.now}")
+            clock.now += 0.05
+        assert not any(map(made.is_kept, items))
+        assert made.exists_many(items) == [False] * 30
+        assert other.add_many(items) == [True] * 30
+
+
+def test_no_answer_of_this_object_from_before_is_given_after_its_discard(r):
+    made = BloomFilter("x", 5000, client=r, near_cache=1000)
+    for _ in range(3):
+        assert made.add("a") is True
+        assert made.add("a") is False
+        assert made.is_kept("a")
+        assert made.discard("a") is True
+        assert not made.is_kept("a")
+        assert made.exists("a") is False
+
+
+def test_claims_alone_do_not_keep_an_answer_alive(r):
+    made = BloomFilter("x", 5000, client=r, near_cache=1000)
+    other = BloomFilter.open("x", client=r)
+    clock = Clock(made)
+    other.update(["a", "b"])
+    assert made.claim("a").state.name == "SEEN"
+    assert made.is_kept("a")
+    other.discard("a")
+    for _ in range(30):
+        made.claim("b")
+        made._state.near._young.discard("b")
+        clock.now += 0.05
+    assert not made.is_kept("a")
+    assert made.claim("a").state.name == "NEW"
+
+
+def test_a_filter_with_hardly_a_free_bit(r):
+    """A version is taken only if one of its bits is not set."""
+    made = BloomFilter("x", 10, 0.4, client=r, num_hashes=1)
+    bits = made.info().num_bits
+    r.setrange(FilterKeys("x").bits(0), 8, b"\xff" * (bits // 16))
+    items = [str(number) for number in range(200)]
+    made.update(items)
+    assert made.discard_many(items) == [True] * 200
+    assert made.exists_many(items) == [False] * 200
+    r.setrange(FilterKeys("x").bits(0), 8, b"\xff" * ((bits + 7) // 8))
+    with pytest.raises(CapacityError, match="so full that no item can be forgotten"):
+        made.discard("a")
+    with pytest.raises(CapacityError, match="so full"):
+        made.discard_many(items)
+
+
+def test_what_was_added_without_a_report_and_forgotten_is_reported_once(r):
+    made = BloomFilter("x", 5000, client=r)
+    view = made._state.view
+    made.update(["a", "b"])
+    made._state.unreported.remember(view.header, [b"a", b"b"])
+    assert made.discard("a") is True
+    assert [made.add("a"), made.add("a")] == [True, False]
+    BloomFilter.open("x", client=r).discard("b")
+    assert [made.add("b"), made.add("b")] == [True, False]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_reply_that_is_lost_leaves_no_doubt(r, valkey, shards):
+    """A discard is repeated, and knows by its version whether it was carried out."""
+    made = BloomFilter("x", 5000, 1e-9, client=r, shards=shards)
+    rng = random.Random(seed := random.randrange(2**32))
+    print("seed", seed)
+    present = dict.fromkeys((f"item {number}" for number in range(40)), False)
+    lost = 0
+    with Proxy(valkey) as proxy:
+        mine = BloomFilter.open("x", client=proxy.client())
+
+        def judge(name, _number):
+            if name in HANDSHAKE or rng.random() > 0.2:
+                return "pass"
+            return rng.choice(("before", "after"))
+
+        for _ in range(150):
+            item = rng.choice(list(present))
+            if rng.random() < 0.5:
+                assert made.add(item) is not present[item]
+                present[item] = True
+            else:
+                proxy.judge = judge
+                try:
+                    assert mine.discard(item) is present[item]
+                except (OutcomeUnknownError, redis.ConnectionError):
+                    proxy.judge = lambda *_: "pass"
+                    mine.discard(item)
+                    lost += 1
+                proxy.judge = lambda *_: "pass"
+                present[item] = False
+            assert made.exists_many(list(present)) == list(present.values())
+        print(proxy.lost, "lost,", lost, "without an answer")
+        assert proxy.lost > lost
+        mine.close()
+
+
+def test_a_server_that_is_gone_leaves_the_outcome_unknown(r, valkey):
+    made = BloomFilter("x", 5000, client=r)
+    made.add("a"), made.add("b")
+    with Proxy(valkey) as proxy:
+        mine = BloomFilter.open("x", client=proxy.client())
+        mine.discard("b")
+        proxy.judge = lambda name, _: "pass" if name in HANDSHAKE else "after"
+        with pytest.raises(OutcomeUnknownError, match="repeating the discard is harmless") as found:
+            mine.discard("a")
+        assert found.value.results == [None]
+        proxy.judge = lambda name, _: "pass" if name in HANDSHAKE else "before"
+        with pytest.raises(OutcomeUnknownError) as found:
+            mine.discard_many(["c", "d"])
+        assert found.value.results == [None, None]
+        proxy.judge = lambda *_: "pass"
+        assert mine.discard("a") is False, "the lost try did it"
+        mine.close()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_discard_that_meets_another_generation(r, shards):
+    made = BloomFilter("x", 5000, 1e-9, client=r, shards=shards)
+    follows = BloomFilter.open("x", client=r, on_lost="recreate")
+    other = BloomFilter.open("x", client=r, on_lost="recreate")
+    for _ in range(2):
+        other.update(["a", "b"])
+        assert other.discard("b") is True
+        other.clear()
+        other.update(["a", "c"])
+        with pytest.raises(FilterLostError):
+            made.discard("a")
+        with pytest.raises(FilterLostError):
+            made.discard_many(["a"])
+        made.reattach()
+        assert follows.discard_many(["a", "b"]) == [True, False]
+        assert other.exists_many(["a", "b", "c"]) == [False, False, True]
+        assert made.add("a") is True
+
+
+def test_bad_input(r, valkey):
+    made = BloomFilter("x", 5000, client=r)
+    made.add("a")
+    for bad in (5, None, ["a"]):
+        with pytest.raises(TypeError, match="item must be str or bytes"):
+            made.discard(bad)
+    with pytest.raises(TypeError, match="items\\[1\\]: item must be str or bytes, not int"):
+        made.discard_many(["a", 5])
+    assert made.exists("a"), "nothing was sent"
+    with pytest.raises(TypeError, match="items must be an iterable of str or bytes, not one str"):
+        made.discard_many("abc")
+    assert made.discard_many([]) == []
+    r.acl_setuser("careful", enabled=True, nopass=True, keys="*", channels="*",
+                  commands=["+@all", "-@scripting"])  # fmt: skip
+    with redis.Redis.from_url(valkey, username="careful", password="any") as careful:  # noqa: S106
+        mine = BloomFilter.open("x", client=careful)
+        with pytest.raises(ConfigurationError, match="discard needs a server that runs scripts"):
+            mine.discard("a")
+        assert made.discard("a") is True
+        # All else goes on without scripts.
+        assert mine.add("a") is True
+        assert mine.exists_many(["a", "b"]) == [True, False]
+    r.acl_deluser("careful")
+
+
+def test_a_table_that_cannot_be_read_says_so(r):
+    made = BloomFilter("x", 5000, client=r)
+    made.update(["a", "b", "c"])
+    made.discard("a")
+    r.set(TABLE, "what another program wrote")
+    for call in (made.exists, made.add, made.discard):
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            call("b")
+    # Where a bit is missing no version matters.
+    assert made.exists("never") is False
+    assert made.add("new") is True
+    r.delete(TABLE)
+    assert made.exists_many(["new", "b", "never"]) == [True, True, False]
+
+
+@pytest.mark.parametrize("strategy", ["native"])
+def test_native_refuses(client, strategy):
+    made = BloomFilter("x", 5000, client=client, strategy=strategy)
+    for call in (made.discard, made.remove, made.discard_many):
+        with pytest.raises(ConfigurationError, match="strategy must not be 'native' for discard"):
+            call(["a"] if call == made.discard_many else "a")
+
+
+def test_a_window_refuses(r):
+    made = BloomFilter("x", 5000, client=r, window=60)
+    made.add("a")
+    for call in (made.discard, made.remove, made.discard_many):
+        with pytest.raises(ConfigurationError, match="window must be None for discard"):
+            call(["a"] if call == made.discard_many else "a")
+    assert made.exists("a")
+
+
+def test_what_an_object_knows_of_versions_is_bounded(r, monkeypatch):
+    monkeypatch.setattr("bloomlock.filters.versions.VERSIONS_KEPT", 10)
+    monkeypatch.setattr(forgotten, "IDENTITIES_PER_COMMAND", 7)
+    monkeypatch.setattr(discards, "ITEMS_PER_CHUNK", 30)
+    made = BloomFilter("x", 5000, 1e-9, client=r)
+    items = [str(number) for number in range(100)]
+    made.update(items)
+    assert made.discard_many(iter(items)) == [True] * 100
+    assert made.exists_many(items) == [False] * 100
+    assert len(made._state.view.forgotten._versions) <= 10
+    assert made.add_many(items) == [True] * 100
+    assert made.exists_many(items) == [True] * 100
