@@ -268,14 +268,18 @@ class Threads:
             listener.close()
 
     def _request(self, request: Request, until: float | None = None) -> Replies:
+        if self._cluster is None:
+            lease = self._take(self.client.connection_pool)
+            replies = self._exchange(lease, request.commands, request.room)
+            self._end(lease, request.commands, replies)
+            return replies
         if request.replica:
             return self._ask_replica(request, until)
         lease = self._take(self._source_of(request.key))
         replies = self._exchange(lease, request.commands, request.room)
         self._end(lease, request.commands, replies)
-        if self._cluster is not None:
-            sent = Sent(request.key, request.commands, replies)
-            self._follow([sent], until, waits=request.waits)
+        sent = Sent(request.key, request.commands, replies)
+        self._follow([sent], until, waits=request.waits)
         return replies
 
     def _ask_replica(self, request: Request, until: float | None) -> Replies:

@@ -117,6 +117,31 @@ def go_on(nodes, cluster, strategy, *, at_once):
     assert sum(node.dbsize() for node in nodes) == 1, "the last fence of the lock"
 
 
+@pytest.mark.parametrize("strategy", ["atomic", "lock"])
+def test_filters_and_locks_go_on_without_scripts(nodes, cluster, strategy):
+    """There each step is a transaction under WATCH, which a slot that moves cuts off."""
+    for node in nodes:
+        rules = ("on", "nopass", "~*", "&*", "+@all", "-@scripting")
+        node.execute_command("ACL", "SETUSER", "plain", *rules)
+    items = [f"item {number}" for number in range(60)]
+    options = {"username": "plain", "password": "any"}
+    with (
+        RedisCluster(host="127.0.0.1", port=port_of(nodes[0]), **options) as client,
+        moving(nodes, slots_of("m"), seeded()) as mover,
+    ):
+        while mover.moves < 25:
+            made = BloomFilter("m", CAPACITY, RATE, client=client, shards=SHARDS, strategy=strategy)
+            assert made.add_many(items) == [True] * 60
+            assert made.add_many(items) == [False] * 60
+            with Lock("m", client=client) as lock:
+                lock.check()
+                lock.extend()
+            made.clear()
+            assert not any(made.exists_many(items))
+            assert made.delete()
+    assert sum(node.dbsize() for node in nodes) == 1, "the last fence of the lock"
+
+
 def test_everything_goes_on_in_asyncio(nodes, cluster):
     items = [f"item {number}" for number in range(300)]
 
