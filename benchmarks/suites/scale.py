@@ -4,7 +4,7 @@ Items go by the route `items`: a batch is one command for each shard that it mee
 trip. An item that comes alone meets one shard, however many there are. The more shards, the fewer
 items share a command: of 4,096 shards 1,000 items meet 885, and 10,000 items 3,740.
 
-Further parts, which `--contender stream`, `masters` or `moving` runs alone:
+Further parts, which `--contender stream`, `masters`, `moving` or `windows` runs alone:
 
 - *stream*: links of a crawl shaped as IRLbot's (10.4 % new, repeats by Zipf over all that came
   before), added in batches through the near-cache. IRLbot checked 111,200 links a second (2008).
@@ -13,6 +13,10 @@ Further parts, which `--contender stream`, `masters` or `moving` runs alone:
 - *moving*: processes offer the same items, each in an order of its own, to a filter on 3 masters
   whose slots move from one to another all the time. Each item has to have one winner, and none may
   be denied after it was added.
+- *windows*: memory of a filter with a time window, and what turning to the next slice takes.
+
+The contenders `no-window`, `window` and `window-refresh` are a filter with a window beside one
+without, in rows of their own: rates are over that of the first, all with `optimize="memory"`.
 """
 
 from __future__ import annotations
@@ -20,17 +24,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks import contenders as c
+from benchmarks import scale_parts, windows
 from benchmarks.engine import Case, Stage
-from benchmarks.scale_parts import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.options import Options
 
-ABOUT = "one filter over 1 to 4,096 shards"
+ABOUT = "one filter over 1 to 4,096 shards, on clusters, and with a time window"
 SHARDS = (1, 16, 256, 1024, 4096)
-ENTRIES = (
+SHARDED = (
     *(
         c.ours(f"items-shards-{n}", f"atomic, items, {n} shards", shards=n, route="items")
         for n in SHARDS
@@ -38,7 +42,9 @@ ENTRIES = (
     c.SADD_COUNT,
     c.PING.only(*c.SINGLE),
 )
+ENTRIES = (*SHARDED, *windows.ENTRIES)
 BATCHES = (1000, 10_000)
+PARTS = (*scale_parts.PARTS, windows.PART)
 
 __all__ = ["ABOUT", "ENTRIES", "PARTS", "stages"]
 
@@ -50,4 +56,5 @@ def stages(options: Options) -> Iterator[Stage]:
     )
     cases = (Case("add", options.offered(250)), *batches)
     fill = options.items or (50_000 if options.quick else 250_000)
-    yield Stage(ENTRIES, cases, options.slices(9, 3), error_rate=options.error_rates[0], fill=fill)
+    yield Stage(SHARDED, cases, options.slices(9, 3), error_rate=options.error_rates[0], fill=fill)
+    yield windows.stage(options)

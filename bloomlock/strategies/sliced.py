@@ -42,6 +42,10 @@ COMMANDS_PER_WRITE = 4
 ROUNDS = 20
 """How often an add may come too late for its slice before that is an error."""
 
+FEWEST_AT_ONCE, MOST_AT_ONCE = 250, 65_536
+ITEM_US = 200
+"""Microseconds of a slice for each item that is added at once, at most: ten times what it takes."""
+
 STALE_PART = 0.25
 """Part of the window after which a client reads the state of a shard before it adds to it.
 
@@ -174,7 +178,13 @@ class SlicedStrategy(Strategy):
         return segments
 
     def _add(self, shard: Shard, rows: SomeRows) -> Core[list[Segment]]:
-        return (yield from _Adding(self, shard, rows).run())
+        # What takes longer than a slice would always be too late for it.
+        most = max(FEWEST_AT_ONCE, min(MOST_AT_ONCE, self.window.slice_us // ITEM_US))
+        segments: list[Segment] = []
+        for start in range(0, len(rows), most):
+            some = rows if len(rows) <= most else rows[start : start + most]
+            segments += yield from _Adding(self, shard, some).run()
+        return segments
 
     def known_epoch(self, shard: Shard) -> int | None:
         """Return the epoch that a shard had turned to not long ago; None if that is not known."""
