@@ -12,7 +12,7 @@ import math
 from functools import lru_cache, reduce
 from itertools import chain, groupby
 from operator import and_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.arrays import np
 from bloomlock.compiled import core
@@ -127,25 +127,64 @@ class SlicedStrategy(Strategy):
 
     def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
-        if write:
-            (segment,) = yield from self._add(shard, [offsets])
-            return segment
+        places = self._places(offsets)
+        if write and self.refresh:
+            return (yield from self._add_one(shard, offsets, places, self.known_epoch(shard)))
         window = self.window
-        commands = [_bitfield(shard.key, self._places(offsets), window.cell_bits, None), _TIME]
+        commands = [_bitfield(shard.key, places, window.cell_bits, None), _TIME]
         request = Request(shard.key, commands)
+        asked_at = self._clock() if write else 0.0
         try:
             reply, time = yield request
         except ConnectionLost as lost:
             reply, time = yield from collect(request, repeatable=True, lost=lost)
         if not isinstance(reply, list) or not isinstance(time, list):
+            if write:
+                return (yield from self._add_one(shard, offsets, places, None))
             return Segment(1, error=error_of(time if isinstance(reply, list) else reply))
         header, word, *cells = reply
         if header != shard.header:
             return Segment(1, header, None)
-        mask = window.live_mask(word >> EPOCH_SHIFT, window.epoch_at(_microseconds(time)))
+        epoch, now = word >> EPOCH_SHIFT, window.epoch_at(_microseconds(time))
+        mask = window.live_mask(epoch, now)
         for cell in cells:
             mask &= cell
-        return Segment(1, header, [mask == 0])
+        if not write or mask:
+            return Segment(1, header, [mask == 0])
+        self._epochs[shard.key] = epoch, asked_at
+        return (yield from self._add_one(shard, offsets, places, epoch if now <= epoch else None))
+
+    def _add_one(
+        self, shard: Shard, offsets: list[int], places: list[int], epoch: int | None
+    ) -> Core[Segment]:
+        """Add an item in the slice of an epoch, without the costs of many where that is right."""
+        if epoch is None:
+            (segment,) = yield from self._add(shard, [offsets])
+            return segment
+        window = self.window
+        number = epoch % window.cell_bits
+        commands = [_bitfield(shard.key, places, window.cell_bits, number), _TIME]
+        request = Request(shard.key, commands)
+        asked_at = self._clock()
+        try:
+            reply, time = yield request
+        except ConnectionLost as lost:
+            reply, time = yield from collect(request, repeatable=False, lost=lost)
+        if isinstance(reply, list) and isinstance(time, list):
+            took_us = round((self._clock() - asked_at) * 10**6)
+            now_us = _microseconds(time)
+            header, word = reply[:2]
+            in_time = window.epoch_at(now_us + took_us) <= epoch
+            if header == shard.header and word >> EPOCH_SHIFT == epoch and in_time:
+                self._epochs[shard.key] = epoch, asked_at
+                mask = window.live_mask(epoch, window.epoch_at(now_us))
+                for cell in reply[2 : 2 + len(places)]:
+                    mask &= cell
+                return Segment(1, header, [mask == 0])
+        readings = _Commands(window, shard.key, [offsets], epoch).decode([reply])
+        first = yield from self._with_time(shard, readings, time, epoch, asked_at)
+        (segment,) = yield from _Adding(self, shard, [offsets]).run((epoch, *first))
+        return segment
 
     def few(
         self, shard: Shard, rows: Sequence[Sequence[int]], *, write: bool
@@ -214,6 +253,12 @@ class SlicedStrategy(Strategy):
             request = Pipeline(shard.key, commands)
         *replies, time = yield from collect(request, repeatable=epoch is None)
         readings = commands.decode(replies)
+        return (yield from self._with_time(shard, readings, time, epoch, asked_at))
+
+    def _with_time(
+        self, shard: Shard, readings: list[Reading], time: Any, epoch: int | None, asked_at: float
+    ) -> Core[tuple[list[Reading], int]]:
+        """Return what commands said, with the epoch of the server's clock; see `exchange`."""
         if not isinstance(time, list):
             error = error_of(time)
             if not isinstance(error, ConnectionLost) and epoch is not None:
@@ -289,13 +334,20 @@ class _Adding:
         # By row: the epoch in whose slice it was added as new by an earlier try.
         self._added: dict[int, int] = {}
 
-    def run(self) -> Core[list[Segment]]:
-        """Return the answers to all rows in order."""
+    def run(self, first: tuple[int, list[Reading], int] | None = None) -> Core[list[Segment]]:
+        """Return the answers to all rows in order.
+
+        Args:
+            first: What came of a first try: the epoch in whose slice that was, what the commands
+                said, and the epoch of the server's clock.
+        """
         strategy, shard = self._strategy, self._shard
         todo = list(range(len(self._rows)))
         epoch = strategy.known_epoch(shard)
         has_turned = False
-        if epoch is None or not strategy.refresh:
+        if first is not None:
+            todo, epoch = self._take(todo, *first)
+        elif epoch is None or not strategy.refresh:
             todo, epoch = yield from self._ask(todo)
         for _ in range(ROUNDS):
             if not todo:
@@ -352,8 +404,14 @@ class _Adding:
 
     def _try(self, todo: list[int], epoch: int) -> Core[tuple[list[int], int | None]]:
         """Add rows in the slice of an epoch; return those to be added again, and in which."""
-        window, expected = self._window, self._shard.header
         readings, now = yield from self._strategy.exchange(self._shard, self._pick(todo), epoch)
+        return self._take(todo, epoch, readings, now)
+
+    def _take(
+        self, todo: list[int], epoch: int, readings: list[Reading], now: int
+    ) -> tuple[list[int], int | None]:
+        """Take down what the commands said; return what `_try` does."""
+        window, expected = self._window, self._shard.header
         left, found, start = [], None, 0
         for reading in readings:
             mine, start = todo[start : start + reading.rows], start + reading.rows

@@ -28,7 +28,7 @@ WORLDS = [
     (Setting((0, 0), refresh=True), Budget(jumps=1)),
     (Setting((0,)), Budget(jumps=1, ticks=1, losses=1)),
 ]
-COUNTS = (1993, 1993, 7811, 690, 1379, 8874, 484, 690, 11591, 6080, 7123, 6209, 2397, 666, 1116)
+COUNTS = (2465, 2465, 9247, 690, 1379, 8874, 868, 690, 16057, 6080, 11852, 6209, 3617, 666, 1404)
 
 
 @pytest.mark.parametrize("number", range(len(WORLDS)))
