@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -163,10 +164,7 @@ class Window:
         >>> bin(Window(7_000_000, 6).live_mask(8, 8)), bin(Window(7_000_000, 6).live_mask(8, 13))
         ('0b11111101', '0b10000001')
         """
-        mask = 0
-        for epoch in range(max(turned_to, now) - self.slices, turned_to + 1):
-            mask |= 1 << epoch % self.cell_bits
-        return mask
+        return _live_mask(self.slices, self.cell_bits, turned_to, now)
 
     def turn(self, state: State, now: int, parts: int) -> Turned:
         """Return what one call of window_turn.lua does, on a shard that was in use before.
@@ -244,6 +242,14 @@ class Window:
         if size.shard_bits * self.cell_bits > MAX_SHARD_BITS - STATE_BITS:
             raise too_large(capacity, error_rate, bits, shards)
         return size
+
+
+@lru_cache(maxsize=64)
+def _live_mask(slices: int, cell_bits: int, turned_to: int, now: int) -> int:
+    mask = 0
+    for epoch in range(max(turned_to, now) - slices, turned_to + 1):
+        mask |= 1 << epoch % cell_bits
+    return mask
 
 
 def check_window(window: object, slices: object) -> Window | None:

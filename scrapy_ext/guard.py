@@ -151,7 +151,8 @@ class GuardedFilter:
                 f"({type(error).__name__}: {error}), and the crawl does not start without it"
             ) from None
         self._generation = shared.generation
-        if shared.num_bits // 8 <= self._config.mirror_bytes:
+        # A mirror does not forget what a window does.
+        if shared.window is None and shared.num_bits // 8 <= self._config.mirror_bytes:
             # A part of the shared filter's bits: what looks known here by chance looks known there.
             # A request costs 2 to 5 µs, and all together as many bytes as the shared filter.
             self._known = MemoryBloomFilter.like(shared)
@@ -221,7 +222,7 @@ class GuardedFilter:
         asked = [key for key in dict.fromkeys(looked) if not self._is_at_hand(key)]
         # First: after the other one what is recorded there would count as seen.
         if asked and self._breaker.may_try():
-            yield Look(asked, [key in self._known for key in asked], self._clears)
+            yield Look(asked, self._were_known(asked), self._clears)
         recorded = [key for number, key in enumerate(keys) if number not in unrecorded]
         trip = self._begin(recorded if looked else keys)
         if trip is not None:
@@ -236,7 +237,7 @@ class GuardedFilter:
         asked = [key for key in dict.fromkeys(keys) if not self._is_at_hand(key)]
         if not asked or not self._breaker.may_try():
             return None
-        return RoundTrip(asked, [key in self._known for key in asked], self._clears)
+        return RoundTrip(asked, self._were_known(asked), self._clears)
 
     def _make(self, trip: RoundTrip) -> None:
         trip.hits = sum(map(self.shared.is_kept, trip.keys))
@@ -272,6 +273,12 @@ class GuardedFilter:
             if new or not cleared:
                 self._known.add(key)
         return found
+
+    def _were_known(self, keys: Sequence[Key]) -> list[bool]:
+        """Return for each item whether it has to be there; of a time window that is not known."""
+        if self.shared.window is not None:
+            return [False] * len(keys)
+        return [key in self._known for key in keys]
 
     def _read_look(self, look: Look) -> dict[Key, Verdict]:
         """Return the verdicts that a look allows, and know what it has found."""

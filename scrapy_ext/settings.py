@@ -32,6 +32,8 @@ _NAMES = (
     "LAYOUT",
     "OPTIMIZE",
     "NUM_HASHES",
+    "WINDOW",
+    "SLICES",
     "KEY",
     "NEAR_CACHE",
     "MAX_STALENESS",
@@ -83,6 +85,8 @@ class FilterSettings:
     layout: Literal["classic", "blocked"]
     optimize: Literal["memory", "balanced", "speed"] | None
     num_hashes: int | None
+    window: float | None
+    slices: int | None
     key: str | bytes | Literal[True] | None = field(repr=False)
     on_full: Literal["warn", "raise"]
     on_outage: str
@@ -107,6 +111,8 @@ class FilterSettings:
             layout=self.layout,
             optimize=self.optimize,
             num_hashes=self.num_hashes,
+            window=self.window,
+            slices=self.slices,
             key=self.key,
             on_full=self.on_full,
             on_lost="recreate",
@@ -116,12 +122,23 @@ class FilterSettings:
     @classmethod
     def read(cls, settings: BaseSettings, spider_name: str) -> FilterSettings:
         """Read the settings of a crawl."""
+        window = settings.get("BLOOMLOCK_WINDOW")
+        if window is not None:
+            window = _number(settings, "BLOOMLOCK_WINDOW", 0.0)
+            mark = _choice(settings, "BLOOMLOCK_MARK", MARKS)
+            if mark != MARKS[0]:
+                raise ConfigurationError(
+                    f"BLOOMLOCK_MARK is {mark!r}; allowed is {MARKS[0]!r} with BLOOMLOCK_WINDOW, "
+                    "as claims have no time window."
+                )
+        # What a near-cache keeps would be seen beyond the window.
+        kept = 0 if window is not None else 100_000
         return cls(
             name=_name(settings.get("BLOOMLOCK_NAME", "%(spider)s:dupefilter"), spider_name),
             capacity=int(_number(settings, "BLOOMLOCK_CAPACITY", 1_000_000, whole=True)),
             error_rate=_number(settings, "BLOOMLOCK_ERROR_RATE", 1e-6, below=1.0),
             near_cache=int(
-                _number(settings, "BLOOMLOCK_NEAR_CACHE", 100_000, whole=True, or_zero=True)
+                _number(settings, "BLOOMLOCK_NEAR_CACHE", kept, whole=True, or_zero=True)
             ),
             max_staleness=_number(settings, "BLOOMLOCK_MAX_STALENESS", 1.0),
             mirror_bytes=int(
@@ -134,6 +151,10 @@ class FilterSettings:
             num_hashes=None
             if settings.get("BLOOMLOCK_NUM_HASHES") is None
             else int(_number(settings, "BLOOMLOCK_NUM_HASHES", 1, whole=True)),
+            window=window,
+            slices=None
+            if settings.get("BLOOMLOCK_SLICES") is None
+            else int(_number(settings, "BLOOMLOCK_SLICES", 14, whole=True)),
             key=_key(settings.get("BLOOMLOCK_KEY")),
             on_full=cast("Any", settings.get("BLOOMLOCK_ON_FULL", "warn")),
             on_outage=_choice(settings, "BLOOMLOCK_ON_OUTAGE", POLICIES),

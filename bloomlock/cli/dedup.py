@@ -122,6 +122,8 @@ def _refuse_options_of_servers(context: click.Context) -> None:
 
 @contextmanager
 def _in_process(asked: FilterOptions) -> Iterator[MemoryBloomFilter]:
+    if asked.window is not None or asked.slices is not None:
+        raise Failure("--window and --slices need --name: only a filter on a server forgets")
     capacity = asked.new_capacity()
     if asked.capacity is None:
         capacity = CAPACITY_FOR_A_PIPE if asked.lines is None else _that_fits(asked)

@@ -15,6 +15,7 @@ from .errors import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -137,6 +138,19 @@ _FILTER_OPTIONS = (
         help="Give a new filter a random key, stored with it, in place of a --key-file.",
     ),
     click.option(
+        "--window",
+        type=number(float),
+        metavar="SECONDS",
+        help="Forget each item so long after it was added, by the server's clock, and at most a "
+        "slice later.  [default: as the existing one, or never]",
+    ),
+    click.option(
+        "--slices",
+        type=number(int),
+        metavar="[6|14|30]",
+        help="Slices of the window: more are more exact.  [default: 14]",
+    ),
+    click.option(
         "--strategy",
         default="atomic",
         show_default=True,
@@ -191,6 +205,8 @@ class FilterOptions:
     lines: int | None = None
     key: bytes | None = field(default=None, repr=False)
     random_key: bool = False
+    window: Any = None
+    slices: Any = None
 
     def new_key(self) -> bytes | Literal[True] | None:
         """Return the key of a filter that is created."""
@@ -218,6 +234,10 @@ class FilterOptions:
             "num_hashes": self.num_hashes,
         }
 
+    def new_window(self) -> dict[str, Any]:
+        """Return the time window of a filter that is created, as arguments."""
+        return {"window": self.window, "slices": self.slices}
+
     def create_or_open(self, name: str) -> bloomlock.BloomFilter:
         """Create the filter, or attach to one that has the parameters the user gave."""
         try:
@@ -241,6 +261,7 @@ class FilterOptions:
             client=self.url,
             key=self.new_key(),
             **self.new_shape(),
+            **self.new_window(),
             **self._policies(),
         )
 
@@ -253,6 +274,8 @@ class FilterOptions:
             ("error_rate", found.error_rate, self.error_rate),
             ("layout", found.layout, self.layout),
             ("num_hashes", found.num_hashes, self.num_hashes),
+            ("window", _seconds(found.window), self.window),
+            ("slices", found.slices, self.slices),
         )
         differences = [
             f"{what}: stored {stored}, asked {asked}"
@@ -271,6 +294,8 @@ class FilterOptions:
                     capacity=found.capacity,
                     error_rate=found.error_rate,
                     layout=found.layout,
+                    window=_seconds(found.window),
+                    slices=found.slices,
                 )
             return same.create(name)
         return found
@@ -281,6 +306,10 @@ class FilterOptions:
             "on_lost": self.on_lost,
             "on_full": self.on_full,
         }
+
+
+def _seconds(window: timedelta | None) -> float | None:
+    return None if window is None else window.total_seconds()
 
 
 def examples(*lines: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 
 import pytest
 from cli_process import PATIENCE, answer, send
@@ -53,6 +54,22 @@ def test_add_creates_with_the_given_parameters(run, name, valkey):
     run("add", name, "a", "--capacity", "777", "--error-rate", "0.01", "--strategy", "lua")
     with BloomFilter.open(name, client=valkey) as bloom:
         assert (bloom.capacity, bloom.error_rate) == (777, 0.01)
+
+
+def test_a_filter_with_a_window(run, name, valkey):
+    assert run("add", name, "a", "--window", "3600", "--slices", "6").returncode == 0
+    with BloomFilter.open(name, client=valkey) as bloom:
+        assert (bloom.window, bloom.slices) == (timedelta(hours=1), 6)
+    assert run("add", "-q", name, "a").returncode == 1
+    assert run("add", "-q", name, "b", "--window", "3600").returncode == 0
+    for options in (["--window", "60"], ["--slices", "14"]):
+        refused = run("add", name, "c", *options)
+        assert refused.returncode == 2
+        assert b"window" in refused.stderr or b"slices" in refused.stderr
+    refused = run("add", f"{name}2", "a", "--window", "0")
+    assert refused.returncode == 2
+    assert b"window must be a timedelta or seconds" in refused.stderr
+    assert b"need --name" in run("dedup", "--window", "60", given=b"a\n").stderr
 
 
 def test_the_hash_functions_are_those_of_the_filter_that_exists(run, name, valkey):

@@ -162,6 +162,12 @@ def test_debug_logs_every_duplicate_and_its_referer(crawl: Callable[..., Any], s
         ({"BLOOMLOCK_LAYOUT": "spiral"}, "layout must be 'classic' or 'blocked', not 'spiral'"),
         ({"BLOOMLOCK_OPTIMIZE": "size"}, "optimize must be 'memory', 'balanced', 'speed' or None"),
         ({"BLOOMLOCK_NUM_HASHES": "65"}, "num_hashes must be a whole number from 1 to 64"),
+        ({"BLOOMLOCK_WINDOW": 0}, "BLOOMLOCK_WINDOW is 0; allowed is a number above 0."),
+        (
+            {"BLOOMLOCK_WINDOW": 60, "BLOOMLOCK_MARK": "downloaded"},
+            "BLOOMLOCK_MARK is 'downloaded'",
+        ),
+        ({"BLOOMLOCK_WINDOW": 60, "BLOOMLOCK_SLICES": 5}, "slices must be one of 6, 14, 30"),
     ],
 )
 def test_a_bad_setting_stops_the_crawl_before_it_starts(
@@ -173,6 +179,12 @@ def test_a_bad_setting_stops_the_crawl_before_it_starts(
     assert result.fetched == []
     assert "CRITICAL" in next(line for line in result.log.splitlines() if sentence in line)
     assert sentence in result.log.splitlines()[-1]
+
+
+def test_a_crawl_with_a_window(crawl, r, site):
+    assert sorted(set(crawl(BLOOMLOCK_WINDOW=86_400).fetched)) == site.paths
+    assert r.hget("bloomlock:{spider:dupefilter}:meta", "window") == b"86400000000/14"
+    assert len(crawl(BLOOMLOCK_WINDOW=86_400).fetched) <= 1
 
 
 @pytest.mark.parametrize("key", ["sixteen bytes or more", "True"])
