@@ -87,7 +87,8 @@ REPLACING = "replacing"
 RENAMING = "renaming"
 PREPARING = "preparing"
 PLACING = "placing"
-STATES = (READY, CREATING, COPYING, REPLACING, RENAMING, PREPARING, PLACING)
+CLOSED = "closed"
+STATES = (READY, CREATING, COPYING, REPLACING, RENAMING, PREPARING, PLACING, CLOSED)
 CLEARED = "cleared"
 REPLACES = "replaces"
 KEY = "key"
@@ -191,7 +192,8 @@ class Descriptor:
         state: "ready"; "creating" while shards are initialised; "copying" while a copy fills;
             "replacing" while prepared shards take the places of those of the last generation;
             "renaming" while all is copied to another name; "preparing" while a filter that is to
-            come is prepared at other keys, "placing" while those are renamed.
+            come is prepared at other keys, "placing" while those are renamed; "closed" while
+            it takes no updates because another one comes.
         cleared: Whether the generation began with a clear. False: no filter was there, or it had
             lost something.
         key: What the offsets depend on; None: on the item alone.

@@ -28,6 +28,7 @@ from .coalescing import Coalescer
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
 from .portable import AsyncPortableFilter
+from .rebuilding import AsyncRebuildableFilter
 from .state import FilterState
 from .whole import AsyncWholeFilter
 
@@ -56,7 +57,7 @@ ITEMS_PER_CHUNK = 2**14
 """Items of a batch are hashed and placed on the loop; this number takes some milliseconds."""
 
 
-class AsyncBloomFilter(AsyncWholeFilter, AsyncPortableFilter):
+class AsyncBloomFilter(AsyncWholeFilter, AsyncPortableFilter, AsyncRebuildableFilter):
     """BloomFilter for asyncio: the same parameters, the same methods, awaited.
 
     The filter is created or attached to at the first use, or by `await`ing the object itself.

@@ -26,6 +26,7 @@ from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, comm
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
 from .portable import PortableFilter
+from .rebuilding import RebuildableFilter
 from .state import FilterState
 from .whole import WholeFilter
 
@@ -51,7 +52,7 @@ Item = TypeVar("Item", bound=str | bytes)
 T = TypeVar("T")
 
 
-class BloomFilter(WholeFilter, PortableFilter):
+class BloomFilter(WholeFilter, PortableFilter, RebuildableFilter):
     """A Bloom filter in Redis, shared by every process that uses its name.
 
     Creates the filter, or attaches to it and checks that it has the same parameters; two

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import (
+    CLOSED,
     COPYING,
     PLACING,
     PREPARING,
@@ -63,7 +64,7 @@ from bloomlock.keys import (
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
 
-from . import replacement
+from . import closing, replacement
 from .contents import SERVERS_OWN
 from .storage import (
     Changed,
@@ -166,8 +167,7 @@ def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) ->
         try:
             found = yield from look(keys)
             current = found.descriptor
-            if _is_placing(found, broken) and current is not None:
-                yield from complete(keys, current)
+            if (yield from _settle(keys, found, broken)):
                 continue
             planned = decide(found, broken)
             if planned is not None:
@@ -224,10 +224,18 @@ def _what_is_gone(found: Found, broken: set[int]) -> str | None:
     return "its bitmap"
 
 
-def _is_placing(found: Found, broken: set[int]) -> bool:
-    """Return whether a client was putting a filter in its place, which any other one may finish."""
+def _settle(keys: FilterKeys, found: Found, broken: set[int]) -> Core[bool]:
+    """Finish, or wait for, what another client does to put a filter in place; False: nothing."""
     stored = found.descriptor
-    return stored is not None and stored.state == PLACING and stored.generation not in broken
+    if stored is None or stored.generation in broken:
+        return False
+    if stored.state == PLACING:
+        yield from complete(keys, stored)
+    elif stored.state == CLOSED:
+        yield from closing.wait(keys, stored)
+    else:
+        return False
+    return True
 
 
 def _refuse_other(

@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from bloomlock.descriptor import HEADER_BYTES, PLACING, PREPARING, READY, Descriptor, Replaced
+from bloomlock.descriptor import (
+    CLOSED,
+    HEADER_BYTES,
+    PLACING,
+    PREPARING,
+    READY,
+    Descriptor,
+    Replaced,
+)
 from bloomlock.effects import (
     EXEC,
     MULTI,
@@ -75,7 +83,10 @@ class Prepared:
     Attributes:
         target: Its descriptor.
         keys: The filter's keys, with the shards where they lie.
+        expected: The header of the closed filter that is replaced; 0: whatever is there.
     """
+
+    expected = 0
 
     def __init__(
         self,
@@ -262,7 +273,7 @@ class Prepared:
         watch = [encode_command("WATCH", prepared), header_command(prepared)]
         _, start = check((yield Request(self.keys.meta, watch, hold=True)))
         why = None
-        if stored != self.target and not (self._may_replace and not self._is_reserved):
+        if not self._may_take_place_of(stored):
             why = FilterLostError(
                 f"filter {self.keys.name!r} was deleted or replaced while it was filled by "
                 f"{self._what}"
@@ -283,6 +294,12 @@ class Prepared:
         ]
         if not executed((yield Request(self.keys.meta, commands))):
             raise Changed
+
+    def _may_take_place_of(self, stored: Descriptor | None) -> bool:
+        if self.expected:
+            found = None if stored is None else (stored.header, stored.state)
+            return found == (self.expected, CLOSED)
+        return stored == self.target or (self._may_replace and not self._is_reserved)
 
     def _placed(self, stored: Descriptor | None) -> Descriptor:
         """Return the descriptor from the switch on."""

@@ -113,6 +113,7 @@ def to_files(pages: BloomFilter, client: redis.Redis) -> None:
     assert_type(pages.export_file("file", progress=print), None)
     assert_type(BloomFilter.import_file("pages", "file", client=client, replace=True), BloomFilter)
     assert_type(pages.copy_to(client, "other"), BloomFilter)
+    assert_type(pages.rebuild(["a"], 5000, late=lambda: iter(["b"]), layout="blocked"), None)
     pages.export_file(5)  # type: ignore[arg-type]
     BloomFilter.import_file("pages", "file", capacity=5)  # type: ignore[call-arg]
 

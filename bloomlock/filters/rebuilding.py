@@ -1,0 +1,283 @@
+"""A filter that is made anew from its items, with other parameters, while it is in use.
+
+The new generation is prepared and filled beside the filter. Then the filter is closed, what came
+meanwhile is added, and the switch puts the new generation in its place.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from redis.exceptions import RedisError
+
+from bloomlock.descriptor import READY, Wanted
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
+from bloomlock.keys import FilterKeys, prepared_key
+
+from . import answers, closing
+from .base import FilterBase
+from .generation import View, new_generation
+from .lifecycle import repeated
+from .options import OpenOptions
+from .prepared import Prepared
+from .state import FilterState, in_one_generation
+from .storage import Changed, look, look_at_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Unpack
+
+    from bloomlock.descriptor import Descriptor
+    from bloomlock.effects import Core
+
+    from .options import ShapeParameters
+    from .whole import Run
+
+    Items = Iterable[str | bytes]
+
+T = TypeVar("T")
+
+CLOSINGS = 3
+"""How often the filter is closed before it is said that what is added late takes too long."""
+
+
+class _PreparedKeys(FilterKeys):
+    """The keys of a filter whose shards are where they are prepared."""
+
+    def __init__(self, placed: FilterKeys, generation: int) -> None:
+        super().__init__(placed.name, placed.prefix)
+        self._placed = placed
+        self._generation = generation
+
+    def spread(self, shards: int | None) -> FilterKeys:  # noqa: ARG002 - they lie where they are
+        return self
+
+    def bits(self, shard: int) -> str:
+        return prepared_key(self._placed.bits(shard), self._generation)
+
+
+class Rebuild:
+    """One filter that is made anew.
+
+    Args:
+        state: The filter.
+        capacity, error_rate, shape: As for BloomFilter; None: as it has it.
+    """
+
+    def __init__(
+        self,
+        state: FilterState,
+        capacity: int | None,
+        error_rate: float | None,
+        shape: ShapeParameters,
+    ) -> None:
+        self._state = state
+        self._asked = (capacity, error_rate, shape)
+        self._closed: Descriptor | None = None
+        self._prepared: Prepared | None = None
+        self._closings = 0
+
+    def begin(self) -> Core[None]:
+        """Find the filter, and take the memory for the new one."""
+
+        def find(view: View) -> Core[View | None]:
+            view.contents.check_has_bits("rebuild()")
+            header, _ = yield from look_at_shard(self._state.keys, 0)
+            return view if header == view.header else None
+
+        view = yield from in_one_generation(self._state, find)
+        self._header = view.header
+        wanted = self._wanted(view.descriptor)
+        model = replace(wanted.describe(), idle_ms=view.descriptor.idle_ms)
+        self._prepared = prepared = Prepared(
+            self._state.keys, model, new_generation(), may_replace=True, what="the rebuild"
+        )
+        yield from prepared.begin(reserve=False)
+        options = OpenOptions(
+            strategy=self._state.options.strategy, prefix=self._state.keys.prefix, on_full="warn"
+        )
+        target = prepared.target.with_generation(prepared.target.generation, READY)
+        keys = _PreparedKeys(prepared.keys, target.generation)
+        self._loader = FilterState(keys, options, None)
+        self._loader.key, self._loader.items_per_chunk = model.key, self._state.items_per_chunk
+        loading = View.of(keys, target, set())
+        self._loader.view = loading
+        yield from self._loader.fill.start(loading)
+
+    def _wanted(self, old: Descriptor) -> Wanted:
+        capacity, error_rate, shape = self._asked
+        asked = Wanted.check(
+            old.capacity if capacity is None else capacity,
+            old.error_rate if error_rate is None else error_rate,
+            shape.get("seeds"),
+            shape.get("shards"),
+            shape.get("layout", old.layout),
+            num_hashes=shape.get("num_hashes"),
+            optimize=shape.get("optimize"),
+        )
+        if asked.seeds and old.key:
+            raise ConfigurationError("seeds must be None, as the filter has a key")
+        return replace(asked, key=old.key)
+
+    def add(self, items: Items) -> Core[None]:
+        """Add items to what is prepared."""
+        return answers.update(self._loader, items)
+
+    def close(self) -> Core[None]:
+        """Close the filter: from now on no add to it is answered."""
+        keys = self._state.keys
+        stored = (yield from look(keys)).descriptor
+        known = {self._header, 0 if self._closed is None else self._closed.header}
+        if stored is None or stored.state != READY or stored.header not in known:
+            raise self._lost()
+        generation = self._state.own_generation()
+        try:
+            self._closed = yield from closing.close(keys, stored, generation)
+        except Changed:
+            raise self._lost() from None
+
+    def finish(self) -> Core[bool]:
+        """Put the new generation in the place of the closed filter; False: it was opened again."""
+        assert self._closed is not None  # noqa: S101 - for the type checker
+        assert self._prepared is not None  # noqa: S101
+        stored = (yield from look(self._state.keys)).descriptor
+        if stored is not None and (stored.header, stored.state) == (self._closed.header, READY):
+            self._closings += 1
+            if self._closings < CLOSINGS:
+                return False
+            seconds = round(closing.LOOKS * closing.LOOK_SECONDS)
+            raise BloomlockError(
+                f"filter {self._state.keys.name!r}: what `late` returns takes longer than "
+                f"{seconds} s to add, and other clients opened the filter again; it is as it was"
+            )
+        self._prepared.expected = self._closed.header
+        yield from self._prepared.switch()
+        return True
+
+    def attach(self) -> Core[View]:
+        """Go on with the filter as it is now."""
+        assert self._prepared is not None  # noqa: S101 - for the type checker
+        self._state.wanted = Wanted.of(self._prepared.target)
+        return self._state.attach()
+
+    def give_up(self) -> Core[None]:
+        """Delete what was prepared, and open the filter again if it is closed."""
+        if self._prepared is not None:
+            yield from self._prepared.give_up()
+        if self._closed is not None:
+            with suppress(RedisError, BloomlockError, Changed):
+                yield from repeated(partial(closing.reopen, self._state.keys, self._closed))
+
+    def _lost(self) -> FilterLostError:
+        self._state.forget()
+        return FilterLostError(
+            f"filter {self._state.keys.name!r} was cleared, replaced or lost during the rebuild"
+        )
+
+
+class RebuildableFilter(FilterBase):
+    """What makes a BloomFilter anew."""
+
+    _run: Run
+
+    def rebuild(
+        self,
+        items: Items,
+        capacity: int | None = None,
+        error_rate: float | None = None,
+        *,
+        late: Callable[[], Items] | None = None,
+        **shape: Unpack[ShapeParameters],
+    ) -> None:
+        """Make the filter anew from its items, with other parameters, while it is in use.
+
+        A Bloom filter cannot say what was added, so the items come from where they are kept. While
+        `items` are read the filter is in use. Then it is closed: adds and tests of other objects
+        find it lost, and a client that attaches waits. `late` is called, what it returns is added,
+        and the new filter takes the place of the old one, all at once.
+
+        No item that was acknowledged before the switch is absent after it, if it is written to
+        the source before it is added, and `late` returns what came to the source since `items`
+        was read, or all of it.
+
+        Args:
+            items: All items, as for `update`.
+            capacity: Of the new filter; None: as it is.
+            error_rate: Of the new filter; None: as it is.
+            late: Returns the items that came meanwhile; None: there are none.
+            **shape: `layout`, `seeds`, `num_hashes`, `optimize`, `shards`, as for BloomFilter.
+                The key and the idle time stay.
+
+        Raises:
+            FilterLostError: If the filter is cleared, replaced or lost meanwhile.
+            BloomlockError: If `late` takes so long that other clients opened the filter again;
+                they do so after 30 s, also if this process dies. It holds what it held.
+            ConfigurationError: If a parameter is not usable, the server has not the memory for
+                both filters or runs no scripts, or the strategy is "native".
+            And as `update`, and what `items` raises. Whatever is raised, the filter is as it was.
+
+        Objects that were attached before, or ask for the old parameters, get FilterMismatchError
+        when they attach: make them anew.
+
+        Cost: that of `update` with all items, and some ten round trips.
+
+        >>> from bloomlock import BloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     pages.update(["a", "b"])
+        ...     pages.rebuild(["a", "b"], capacity=50_000)
+        ...     pages.capacity, "a" in pages
+        (50000, True)
+        """
+        rebuild = Rebuild(self._state, capacity, error_rate, shape)
+        try:
+            self._run(rebuild.begin())
+            self._run(rebuild.add(items))
+            is_there = False
+            while not is_there:
+                self._run(rebuild.close())
+                if late is not None:
+                    self._run(rebuild.add(late()))
+                is_there = self._run(rebuild.finish())
+        except BaseException:
+            with suppress(RedisError, OSError):
+                self._run(rebuild.give_up())
+            raise
+        self._run(rebuild.attach())
+
+
+class AsyncRebuildableFilter(FilterBase):
+    """The same for asyncio."""
+
+    async def _run(self, core: Core[T]) -> T:
+        raise NotImplementedError
+
+    async def rebuild(
+        self,
+        items: Items,
+        capacity: int | None = None,
+        error_rate: float | None = None,
+        *,
+        late: Callable[[], Items] | None = None,
+        **shape: Unpack[ShapeParameters],
+    ) -> None:
+        """Make the filter anew from its items. See BloomFilter.rebuild."""
+        rebuild = Rebuild(self._state, capacity, error_rate, shape)
+        try:
+            await self._run(rebuild.begin())
+            await self._run(rebuild.add(items))
+            is_there = False
+            while not is_there:
+                await self._run(rebuild.close())
+                if late is not None:
+                    await self._run(rebuild.add(late()))
+                is_there = await self._run(rebuild.finish())
+        except BaseException:
+            with suppress(RedisError, OSError):
+                await self._run(rebuild.give_up())
+            raise
+        await self._run(rebuild.attach())

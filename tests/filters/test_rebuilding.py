@@ -1,0 +1,255 @@
+"""A filter is made anew from its items while it is in use: nothing acknowledged is ever absent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from stepped import Crash, Stepped, crash
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    BloomlockError,
+    ConfigurationError,
+    FilterLostError,
+    FilterMismatchError,
+)
+from bloomlock.filters import closing
+
+OLD = [f"old {number}" for number in range(300)]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Clients that wait for a closed filter open it soon."""
+    monkeypatch.setattr(closing, "LOOKS", 2)
+    monkeypatch.setattr(closing, "LOOK_SECONDS", 0.001)
+
+
+def filled(client, **shape):
+    made = BloomFilter("x", 2_000, 1e-9, client=client, **shape)
+    made.update(OLD)
+    return made
+
+
+def opened(client):
+    return BloomFilter.open("x", client=client)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({}, {"capacity": 9_000}),
+        ({"shards": 4}, {"error_rate": 0.01, "shards": 2}),
+        ({"shards": 2}, {"layout": "blocked", "shards": 5}),
+        ({"key": True}, {"num_hashes": 24}),
+        ({"idle_ttl": 600.0}, {"capacity": 3_000}),
+    ],
+    ids=str,
+)
+def test_a_filter_gets_other_parameters_and_keeps_its_items(r, old, new):
+    made = filled(r, **old)
+    attached = opened(r)
+    made.rebuild(OLD, late=lambda: ["late"], **new)
+    for name, value in new.items():
+        assert getattr(made, name) == value
+    assert made.exists_many([*OLD, "late", "never"]) == [True] * 301 + [False]
+    assert opened(r).exists_many([*OLD, "late"]) == [True] * 301
+    assert made.key_kind == ("random" if "key" in old else None)
+    assert made.idle_ttl == old.get("idle_ttl")
+    with pytest.raises(FilterLostError):
+        attached.add("a")
+    assert len(r.keys()) == made.shards + 1
+    lasting = [key for key in r.scan_iter() if r.ttl(key) == -1]
+    assert len(lasting) == (0 if "idle_ttl" in old else made.shards + 1)
+
+
+def test_asyncio_does_the_same(r, valkey):
+    filled(r)
+
+    async def run():
+        async with await AsyncBloomFilter.open("x", client=valkey) as made:
+            await made.rebuild(OLD, 9_000, late=lambda: ["late"])
+            return made.capacity, await made.exists_many([*OLD, "late", "never"])
+
+    assert asyncio.run(run()) == (9_000, [True] * 301 + [False])
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.usefixtures("impatient")
+def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shards):
+    """An object that is attached adds between any two requests of a rebuild."""
+    number, lost, done = 0, 0, 0
+    while True:
+        r.flushall()
+        filled(r, shards=shards)
+        attached = opened(r)
+        journal, acknowledged, acted = [], [], []
+
+        def act(journal=journal, attached=attached, acknowledged=acknowledged, acted=acted):
+            acted.append(None)
+            items = [f"meanwhile {one}" for one in range(20)]
+            for item in items:
+                journal.append(item)
+                with contextlib.suppress(FilterLostError):
+                    attached.add(item)
+                    acknowledged.append(item)
+
+        kind = Stepped.before(number, act)
+        made = kind.open("x", client=r)
+        made.rebuild(OLD, 5_000, late=lambda journal=journal: journal)
+        if not acted:
+            break
+        lost += not acknowledged
+        done += len(acknowledged) == 20
+        there = opened(r).exists_many([*OLD, *acknowledged])
+        assert all(there), number
+        number += 1
+    assert done > 5
+    assert lost > 2
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.usefixtures("impatient")
+def test_a_crash_at_any_moment_loses_nothing(r, shards):
+    number, states = 0, set()
+    while True:
+        r.flushall()
+        filled(r, shards=shards)
+        kind = Stepped.before(number, crash)
+
+        def die(kind=kind):
+            kind.at = kind.done
+            raise Crash
+
+        kind.act = staticmethod(die)
+        try:
+            kind.open("x", client=r).rebuild(OLD, 5_000, late=lambda: ["late"])
+        except Crash:
+            states.add(r.hget("bloomlock:{x}:meta", "state"))
+        else:
+            break
+        again = opened(r)
+        assert all(again.exists_many(OLD)), number
+        assert again.capacity in (2_000, 5_000)
+        if again.capacity == 5_000:
+            assert "late" in again
+        assert again.add("goes on")
+        again.rebuild([*OLD, "goes on"], 7_000)
+        assert all(opened(r).exists_many([*OLD, "goes on"]))
+        left = [key for key in r.scan_iter() if r.ttl(key) == -1]
+        assert len(left) == again.shards + 1
+        number += 1
+    assert states >= {b"ready", b"closed"}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_filter_that_was_opened_again_is_closed_again(r):
+    made = filled(r)
+    opener, calls = opened(r), []
+
+    def late():
+        calls.append(None)
+        if len(calls) < 3:
+            opener.reattach()  # it waits, and opens it
+            assert opener.add(f"while open {len(calls)}")
+        return [f"while open {one + 1}" for one in range(len(calls))]
+
+    made.rebuild(OLD, 5_000, late=late)
+    assert len(calls) == 3
+    assert made.exists_many(["while open 1", "while open 2"]) == [True, True]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_goes_wrong_leaves_the_filter_as_it_was(r):
+    made = filled(r, shards=2)
+
+    def raising():
+        yield "a"
+        raise ValueError("the source")
+
+    def clearing():
+        opened(r).clear()
+        return []
+
+    with pytest.raises(ValueError, match="the source"):
+        made.rebuild(raising(), 5_000)
+    made.reattach()
+    with pytest.raises(ValueError, match="the source"):
+        made.rebuild(OLD, 5_000, late=raising)
+    assert r.hget("bloomlock:{x}:meta", "state") == b"ready"
+    made.reattach()
+    assert made.capacity == 2_000
+    assert all(made.exists_many(OLD))
+    with pytest.raises(ConfigurationError, match="capacity must be"):
+        made.rebuild(OLD, 0)
+    with pytest.raises(ConfigurationError, match="seeds must be None"):
+        made.rebuild(OLD, layout="blocked", seeds=(1, 2))
+    with pytest.raises(TypeError):
+        made.rebuild([1])
+    assert all(made.exists_many(OLD))
+    with pytest.raises(BloomlockError, match="cleared, replaced or lost|deleted or replaced"):
+        made.rebuild(OLD, 5_000, late=clearing)
+    assert opened(r).count() == 0
+    assert len([key for key in r.scan_iter() if r.ttl(key) == -1]) == 3
+
+
+def work(url, number, folder, stop, added):
+    made = BloomFilter.open("x", client=url)
+    count = 0
+    with Path(folder, f"journal {number}").open("w", buffering=1) as journal:
+        while not stop.is_set():
+            item = f"{number}:{count}"
+            journal.write(f"{item}\n")
+            while True:
+                try:
+                    made.add(item)
+                    break
+                except (FilterLostError, FilterMismatchError):
+                    made.close()
+                    made = BloomFilter.open("x", client=url)
+            count += 1
+            added[number] = count
+            for old in {0, count // 2, count - 1}:
+                while True:
+                    try:
+                        assert f"{number}:{old}" in made, f"{number}:{old} was denied"
+                        break
+                    except (FilterLostError, FilterMismatchError):
+                        made.close()
+                        made = BloomFilter.open("x", client=url)
+
+
+@pytest.mark.processes
+def test_processes_add_while_a_filter_is_made_anew(r, valkey, tmp_path):
+    made = BloomFilter("x", 50_000, 1e-9, client=r, shards=2)
+    context = multiprocessing.get_context("spawn")
+    added, stop = context.Array("q", 3), context.Event()
+    workers = [
+        context.Process(target=work, args=(valkey, number, str(tmp_path), stop, added))
+        for number in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+
+    def journal():
+        for file in sorted(tmp_path.iterdir()):
+            yield from file.read_text().splitlines()
+
+    try:
+        for turn in range(4):
+            while not all(now > 40 * (turn + 1) for now in list(added)):
+                pass
+            made.rebuild(journal(), 60_000 + turn, late=journal, shards=1 + turn)
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join(300)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    for number, count in enumerate(list(added)):
+        assert all(made.exists_many(f"{number}:{one}" for one in range(count)))
+    print(f"{sum(added)} items were added meanwhile")
