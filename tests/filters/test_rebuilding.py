@@ -165,6 +165,16 @@ def test_a_filter_that_was_opened_again_is_closed_again(r):
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_filter_of_which_items_were_forgotten_is_made_anew(r):
+    made = filled(r, shards=2)
+    assert made.discard(OLD[0])
+    made.rebuild(OLD[1:], 5_000, late=list)
+    there = opened(r).exists_many(OLD)
+    assert there == [False] + [True] * 299
+    assert len(r.keys()) == made.shards + 1
+
+
+@pytest.mark.usefixtures("impatient")
 def test_what_goes_wrong_leaves_the_filter_as_it_was(r):
     made = filled(r, shards=2)
 
