@@ -422,6 +422,10 @@ class MemoryBloomFilter(Parameters):
                 the filter (the header is cleared); None: all bits 0.
             on_full: As the class.
         """
+        if descriptor.window is not None:
+            raise ConfigurationError(
+                "a filter in the process is not possible with the window= of the other one"
+            )
         for image in images or ():
             image[:HEADER_BYTES] = 0
         bits = MemoryBits(descriptor, images)

@@ -22,6 +22,7 @@ from bloomlock import (
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
+    MemoryBloomFilter,
     OutcomeUnknownError,
 )
 from bloomlock.scripts import Script
@@ -411,6 +412,7 @@ def test_what_a_filter_with_a_window_cannot_do(r, tmp_path):
         lambda: made.add_many(["a"], route="bitmap"),
         lambda: made.add_many(["a"], route="script"),
         made.to_memory,
+        lambda: MemoryBloomFilter.like(made),
         lambda: made.copy("y"),
         lambda: made.update(plain.to_memory()),
         lambda: made.claim("a"),
