@@ -1,10 +1,10 @@
-"""`bloomlock filter export`, `import`, `copy`: whole filters to files and other servers."""
+"""`bloomlock filter export`, `import`, `copy`, `rebuild`: filters and files."""
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,26 @@ from bloomlock import BloomFilter, FilterNotFoundError, MemoryBloomFilter
 
 from .errors import Failure, Stopped, warn
 from .filters import size_text
-from .options import examples, key_option, name_argument, open_as_it_is, url_option
+from .options import (
+    bytes_for,
+    examples,
+    key_option,
+    name_argument,
+    number,
+    open_as_it_is,
+    url_option,
+)
 from .progress import show_progress
-from .streams import STDIN, SignalGuard
+from .streams import STDIN, SignalGuard, check_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import BinaryIO
 
     from bloomlock import FilterInfo
+
+_SHOWN_BYTES = 64 * 1024
+"""Read between two looks at signals and the bar."""
 
 _dry_run_option = click.option(
     "-n", "--dry-run", is_flag=True, help="Say what would be done, after all that can be checked."
@@ -155,6 +167,82 @@ def copy_command(
             made = bloom.copy_to(target, new_name, replace=replace, progress=moved)
     with made:
         _say("copied", made.info(), new_name)
+
+
+@click.command(
+    "rebuild",
+    epilog=examples(
+        "bloomlock filter rebuild urls all-urls.log --capacity 50000000",
+        "bloomlock filter rebuild urls all-urls.log --error-rate 1e-4 --dry-run",
+    ),
+)
+@name_argument
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--capacity", type=number(int), metavar="N", help="Of the new filter.")
+@click.option("--error-rate", type=number(float), metavar="P", help="Of the new filter.")
+@url_option
+@key_option
+@_dry_run_option
+def rebuild_command(
+    name: str,
+    files: tuple[str, ...],
+    *,
+    capacity: int | None,
+    error_rate: float | None,
+    url: str | None,
+    key: bytes | None,
+    dry_run: bool,
+) -> None:
+    """Make the filter NAME anew from the lines of FILEs, with another capacity or error rate.
+
+    FILEs are where its items are kept, and may grow meanwhile. NAME is in use while they are read.
+    Then it takes no items until the lines that came since are added too. What was acknowledged is
+    never absent, if it is written to a FILE before it is added. The key and the layout stay.
+    """
+    total = check_files(files)
+    with open_as_it_is(name, url, key) as bloom:
+        capacity = bloom.capacity if capacity is None else capacity
+        error_rate = bloom.error_rate if error_rate is None else error_rate
+        if dry_run:
+            size = size_text(bytes_for(capacity, error_rate, layout=bloom.layout))
+            warn(f"would rebuild {name}: {capacity} items at {error_rate:g}, about {size}")
+            return
+        with ExitStack() as stack, _moving(total) as moved:
+            opened = [stack.enter_context(Path(file).open("rb")) for file in files]
+            journal = Journal(opened, lambda count: moved(count, 0))
+            bloom.rebuild(journal.lines(), capacity, error_rate, late=journal.rest)
+        _say("rebuilt", bloom.info(), name)
+
+
+class Journal:
+    """The lines of files that grow."""
+
+    def __init__(self, files: Sequence[BinaryIO], read: Callable[[int], None]) -> None:
+        self._files = files
+        self._read = read
+        self._bytes = self._shown = 0
+        # What stands at the ends of the files without the end of a line.
+        self._begun = [b""] * len(files)
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines that are whole and were not yielded yet."""
+        for index, file in enumerate(self._files):
+            for found in file:
+                self._bytes += len(found)
+                if self._bytes - self._shown >= _SHOWN_BYTES:
+                    self._shown = self._bytes
+                    self._read(self._bytes)
+                line = self._begun[index] + found
+                if line.endswith(b"\n"):
+                    self._begun[index] = b""
+                    yield line[:-1]
+                else:
+                    self._begun[index] = line
+
+    def rest(self) -> Iterator[bytes]:
+        """Yield the lines that came since, and what may be a line without its end."""
+        yield from self.lines()
+        yield from filter(None, self._begun)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import click
 import bloomlock
 
 from .errors import NO, Failure
-from .files import copy_command, export_command, import_command
+from .files import copy_command, export_command, import_command, rebuild_command
 from .filters import confirm, size_text
 from .options import examples, key_option, name_argument, open_as_it_is, url_option
 from .progress import show_progress
@@ -59,7 +59,7 @@ def filter_group() -> None:
     """Bring filters to files and other servers, combine them, let them expire, rename them."""
 
 
-for each in (export_command, import_command, copy_command):
+for each in (export_command, import_command, copy_command, rebuild_command):
     filter_group.add_command(each)
 
 

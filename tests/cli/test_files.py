@@ -13,6 +13,7 @@ from cli_process import PATIENCE
 from servers import wait_until
 
 from bloomlock import BloomFilter, MemoryBloomFilter, list_filters
+from bloomlock.cli.files import Journal
 from bloomlock.server import PrivateServer
 
 LINES = [f"{number}".encode() for number in range(1000)]
@@ -136,3 +137,36 @@ def test_an_import_that_is_interrupted_leaves_nothing(start, run, name, bloom, n
         assert b"run the same command again" in process.stderr.read()
         assert not client.keys(f"*{name} 2*")
     assert bloom.exists_many(LINES) == [True] * 1000
+
+
+def test_a_filter_is_rebuilt_from_lines(run, name, bloom, tmp_path, valkey):
+    file = tmp_path / "lines"
+    file.write_bytes(b"\n".join(LINES))  # the last one has no end
+    asked = run("filter", "rebuild", name, str(file), "--capacity", "50000", "--dry-run")
+    assert asked.returncode == 0
+    assert asked.stderr.startswith(b"bloomlock: would rebuild ")
+    assert bloom.exists(LINES[0])
+    done = run("filter", "rebuild", name, str(file), "--capacity", "50000")
+    assert (done.returncode, done.stdout) == (0, b"")
+    with BloomFilter.open(name, client=valkey) as made:
+        assert made.capacity == 50_000
+        assert made.exists_many(LINES) == [True] * 1000
+    for wrong in ("0", "many"):
+        refused = run("filter", "rebuild", name, str(file), "--capacity", wrong)
+        assert refused.returncode == 2
+        assert re.fullmatch(rb"bloomlock: [^\n]+\n", refused.stderr), refused.stderr
+    assert run("filter", "rebuild", name, str(tmp_path / "none")).returncode == 2
+
+
+def test_lines_of_a_file_that_grows_are_read_once(tmp_path):
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\nb\nc")
+    with file.open("rb") as opened, file.open("ab") as writer:
+        journal = Journal([opened], lambda _count: None)
+        assert list(journal.lines()) == [b"a", b"b"]
+        writer.write(b"c\nd")
+        writer.flush()
+        assert list(journal.rest()) == [b"cc", b"d"]
+        writer.write(b"e\nf\n")
+        writer.flush()
+        assert list(journal.rest()) == [b"de", b"f"]
