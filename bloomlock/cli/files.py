@@ -210,7 +210,7 @@ def rebuild_command(
         with ExitStack() as stack, _moving(total) as moved:
             opened = [stack.enter_context(Path(file).open("rb")) for file in files]
             journal = Journal(opened, lambda count: moved(count, 0))
-            bloom.rebuild(journal.lines(), capacity, error_rate, late=journal.rest)
+            bloom.rebuild(journal.lines(), capacity, error_rate, late=journal.rest_of_lines)
         _say("rebuilt", bloom.info(), name)
 
 
@@ -239,7 +239,7 @@ class Journal:
                 else:
                     self._begun[index] = line
 
-    def rest(self) -> Iterator[bytes]:
+    def rest_of_lines(self) -> Iterator[bytes]:
         """Yield the lines that came since, and what may be a line without its end."""
         yield from self.lines()
         yield from filter(None, self._begun)

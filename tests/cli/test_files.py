@@ -166,7 +166,7 @@ def test_lines_of_a_file_that_grows_are_read_once(tmp_path):
         assert list(journal.lines()) == [b"a", b"b"]
         writer.write(b"c\nd")
         writer.flush()
-        assert list(journal.rest()) == [b"cc", b"d"]
+        assert list(journal.rest_of_lines()) == [b"cc", b"d"]
         writer.write(b"e\nf\n")
         writer.flush()
-        assert list(journal.rest()) == [b"de", b"f"]
+        assert list(journal.rest_of_lines()) == [b"de", b"f"]
