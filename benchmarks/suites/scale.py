@@ -4,7 +4,8 @@ Items go by the route `items`: a batch is one command for each shard that it mee
 trip. An item that comes alone meets one shard, however many there are. The more shards, the fewer
 items share a command: of 4,096 shards 1,000 items meet 885, and 10,000 items 3,740.
 
-Further parts, which `--contender stream`, `masters`, `moving` or `windows` runs alone:
+Further parts, which `--contender stream`, `masters`, `moving`, `windows` or `forgotten` runs
+alone:
 
 - *stream*: links of a crawl shaped as IRLbot's (10.4 % new, repeats by Zipf over all that came
   before), added in batches through the near-cache. IRLbot checked 111,200 links a second (2008).
@@ -14,6 +15,8 @@ Further parts, which `--contender stream`, `masters`, `moving` or `windows` runs
   whose slots move from one to another all the time. Each item has to have one winner, and none may
   be denied after it was added.
 - *windows*: memory of a filter with a time window, and what turning to the next slice takes.
+- *forgotten*: 10^6 items are discarded; what they take of memory, whether any other item is lost,
+  and what `exists` and `add` take of the server beside a filter that never forgot.
 
 The contenders `no-window`, `window` and `window-refresh` are a filter with a window beside one
 without, in rows of their own: rates are over that of the first, all with `optimize="memory"`.
@@ -26,6 +29,7 @@ from typing import TYPE_CHECKING
 from benchmarks import contenders as c
 from benchmarks import scale_parts, windows
 from benchmarks.engine import Case, Stage
+from benchmarks.scale_forgotten import FORGOTTEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +48,7 @@ SHARDED = (
 )
 ENTRIES = (*SHARDED, *windows.ENTRIES)
 BATCHES = (1000, 10_000)
-PARTS = (*scale_parts.PARTS, windows.PART)
+PARTS = (*scale_parts.PARTS, windows.PART, FORGOTTEN)
 
 __all__ = ["ABOUT", "ENTRIES", "PARTS", "stages"]
 

@@ -51,6 +51,15 @@ def test_scale_parts(benchmark):
     assert "over 111,200" in out
 
 
+def test_scale_of_forgotten_items(benchmark):
+    out, result = benchmark("scale", ("forgotten",), "--items", "2000", "--repetitions", "1")
+    first, *others = result["forgotten"]
+    assert (first["discarded"], first["left"], first["lost"]) == (2000, 0, 0)
+    assert 0 < first["bytes"] < 200
+    assert len(others) == 4
+    assert "others lost" in out
+
+
 @pytest.mark.parametrize("name", ["figures", "locks_figures", "scale_jobs", "workloads"])
 def test_examples(name):
     assert doctest.testmod(import_module(f"benchmarks.{name}")).failed == 0
