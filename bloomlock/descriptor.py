@@ -1,7 +1,8 @@
 """The stored parameters of a filter and the header of its shards: encode, decode, compare. Pure.
 
 The header is the first 64 bits of every shard, big-endian: the letter B, eight flag bits, and the
-48-bit generation. Zero means: this is no filter (any more).
+48-bit generation. Zero means: this is no filter (any more). A shard that has grown has the flag 1,
+and the lowest four bits, which are 0 in every generation, are how many slices it has got.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from . import blocked, native, sizing
+from . import blocked, growth, native, sizing
 from .errors import ConfigurationError, FilterMismatchError
+from .growth import Growth, check_growth, slice_error_rate
 from .hashing import (
     DIGEST_BYTES,
     MAX_KEY_BYTES,
     MIN_KEY_BYTES,
+    Chained,
     Hasher,
     HashKey,
     Unplaced,
@@ -48,6 +51,7 @@ from .windows import STATE_BYTES, check_window, read_window
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .growth import Slice
     from .keys import FilterKeys
     from .windows import Window
 
@@ -61,6 +65,8 @@ KEYED_FORMAT = 2
 
 WINDOW_FORMAT = 4
 """Of filters with a time window."""
+GROWING_FORMAT = 4
+"""Of filters that grow."""
 LATEST_FORMAT = 4
 
 MAX_NATIVE_BITS = 2**37
@@ -77,6 +83,10 @@ _MAGIC = ord("B") << 56
 _FLAGS = 0xFF << GENERATION_BITS
 FORGETTING = 0x02 << GENERATION_BITS
 """Flag of a header: items may have been forgotten, and tables beside the shards say which."""
+SEALED = 0x01 << GENERATION_BITS
+"""The flag of a shard in which slices are full."""
+SLICE_BITS = 4
+_SLICES = (1 << SLICE_BITS) - 1
 _WHOLE = re.compile("[0-9]{1,18}")
 _HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 
@@ -94,6 +104,10 @@ REPLACES = "replaces"
 KEY = "key"
 IDLE = "idle_ms"
 WINDOW = "window"
+GROWTH = "growth"
+UP_TO = "up_to"
+SLICES = "slices"
+OF_GROWTH = (GROWTH, UP_TO, SLICES)
 
 FIELDS = (
     "format",
@@ -111,10 +125,12 @@ FIELDS = (
     IDLE,
     WINDOW,
     REPLACES,
+    *OF_GROWTH,
 )
 """Of a filter with a key `key`: "random:" and the key, or "secret:" and its check; of one that is
 forgotten when it is not used `idle_ms`; of one with a time window its microseconds, a slash, its
-slices; of one that is put in the place of another `replaces`."""
+slices; of one that is put in the place of another `replaces`. The last three of a filter that
+grows; its slices are "m/k" each, and written to be compared."""
 
 
 def header_of(generation: int) -> int:
@@ -142,7 +158,7 @@ def is_header(value: int) -> bool:
 
 def has_unknown_flags(value: int) -> bool:
     """Return whether a header carries flags that this version does not know."""
-    return value & _FLAGS & ~FORGETTING != 0
+    return value & _FLAGS & ~(SEALED | FORGETTING) != 0
 
 
 def unflagged(value: int) -> int:
@@ -152,6 +168,33 @@ def unflagged(value: int) -> int:
     '0x4200000000000abc'
     """
     return value & ~FORGETTING
+
+
+def with_slices(header: int, slices: int) -> int:
+    """Return the header of a shard with n slices, from that of its generation.
+
+    >>> hex(with_slices(header_of(0xAB0), 3)), with_slices(header_of(0xAB0), 1) == header_of(0xAB0)
+    ('0x4201000000000ab2', True)
+    """
+    return header | SEALED | (slices - 1) if slices > 1 else header
+
+
+def slices_of(header: int) -> int:
+    """Return how many slices a shard with this header has.
+
+    >>> slices_of(with_slices(header_of(0xAB0), 3)), slices_of(header_of(0xAB0))
+    (3, 1)
+    """
+    return 1 + (header & _SLICES) if header & SEALED else 1
+
+
+def without_slices(header: int) -> int:
+    """Return the header of the generation, whatever a shard has grown to.
+
+    >>> without_slices(with_slices(header_of(0xAB0), 3)) == header_of(0xAB0)
+    True
+    """
+    return header & ~(SEALED | _SLICES) if header & SEALED else header
 
 
 class Replaced(NamedTuple):
@@ -201,6 +244,8 @@ class Descriptor:
         idle_ms: After how many milliseconds without use it is forgotten; None: never.
         window: How long items are remembered; None: for ever. The bits of `size` are cells then.
         replaces: What is deleted when the filter is in its place.
+        growth: How it grows; None: not at all.
+        slices: All that it can have if it grows; `size` is the first one's.
         forgets: Whether items may have been forgotten, as the header of the first shard says; no
             part of what is stored.
     """
@@ -218,12 +263,25 @@ class Descriptor:
     idle_ms: int | None = None
     window: Window | None = None
     replaces: Replaced | None = None
+    growth: Growth | None = None
+    slices: tuple[Slice, ...] = ()
     forgets: bool = field(default=False, compare=False)
 
     @property
     def header(self) -> int:
         """The header every shard of this generation starts with."""
         return header_of(self.generation)
+
+    def has_header(self, header: int) -> bool:
+        """Return whether a shard of this generation may have a header: it may have grown."""
+        if not self.slices:
+            return header == self.header
+        return without_slices(header) == self.header and slices_of(header) <= len(self.slices)
+
+    @property
+    def most_items(self) -> int:
+        """Items that it can hold at its rate, with all slices if it grows."""
+        return sum(part.capacity for part in self.slices) or self.capacity
 
     def place(self, keys: FilterKeys) -> FilterKeys:
         """Return the filter's keys with its shards where they lie in this format."""
@@ -250,6 +308,10 @@ class Descriptor:
         state_bytes = STATE_BYTES if self.window is not None else 0
         return HEADER_BYTES + state_bytes + (self.size.shard_bits * self.cell_bits + 7) // 8
 
+    def string_bytes_with(self, header: int) -> int:
+        """Return the length of the string of a shard that has a header of this generation."""
+        return self.slices[slices_of(header) - 1].end_byte if self.slices else self.string_bytes
+
     @property
     def formulas(self) -> Formulas:
         """Rates and estimates as they hold for its layout."""
@@ -274,6 +336,9 @@ class Descriptor:
             return Unplaced(size.shard_bits, size.num_hashes, size.shards)
         if key is not None and key.secret is None:
             raise ConfigurationError("the filter has a key, which was not given")
+        if self.slices:
+            shapes = [(part.first, part.bits, part.num_hashes) for part in self.slices]
+            return Chained(shapes, size.shards, key=key.secret if key is not None else None)
         return Hasher(
             size.shard_bits,
             size.num_hashes,
@@ -302,8 +367,9 @@ class Descriptor:
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""
-        mine = (self.size, self.seeds, self.layout, self.key, self.window)
-        return mine == (other.size, other.seeds, other.layout, other.key, other.window)
+        mine = (self.size, self.seeds, self.layout, self.key, self.window, self.slices)
+        theirs = (other.size, other.seeds, other.layout, other.key, other.window, other.slices)
+        return mine == theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +386,7 @@ class Wanted:
     optimize: Optimize | None = None
     idle_ms: int | None = None
     window: Window | None = None
+    growth: Growth | None = None
 
     @classmethod
     def check(
@@ -336,11 +403,16 @@ class Wanted:
         native: bool = False,
         window: object = None,
         slices: object = None,
+        grows: bool = False,
+        growth: object = None,
+        up_to: object = None,
     ) -> Wanted:
         """Check every parameter; raises ConfigurationError on the first that is not usable.
 
         A `native` filter is one that the server has itself.
         """
+        refused = {"seeds": seeds, "window": window, "slices": slices}
+        _check_grows(grows, {"growth": growth, "up_to": up_to}, refused, layout, native)
         if native:
             check_layout(layout)
             given = {"seeds": seeds, "num_hashes": num_hashes, "optimize": optimize}
@@ -383,6 +455,7 @@ class Wanted:
             check_num_hashes(num_hashes, float(error_rate)),  # type: ignore[arg-type]  # checked above
             check_optimize(optimize),
             window=checked_window,
+            growth=check_growth(growth, up_to, check_capacity(capacity)) if grows else None,
         )
         wanted.describe()
         return wanted
@@ -400,10 +473,13 @@ class Wanted:
             None if descriptor.seeds else descriptor.size.num_hashes,
             idle_ms=descriptor.idle_ms,
             window=descriptor.window,
+            growth=descriptor.growth,
         )
 
     def describe(self) -> Descriptor:
         """Return the descriptor of a new filter with these parameters, its generation still 0."""
+        if self.growth is not None:
+            return self._describe_growing(self.growth)
         try:
             size = self._size(self.optimize or BALANCED)
         except ConfigurationError:
@@ -421,6 +497,25 @@ class Wanted:
             idle_ms=self.idle_ms,
             format=FORMAT if self.window is None else WINDOW_FORMAT,
             window=self.window,
+        )
+
+    def _describe_growing(self, grows: Growth) -> Descriptor:
+        hashes = self._hashes(self.optimize or BALANCED)
+        shards = self.shards
+        if shards is None:
+            rate = slice_error_rate(self.error_rate, 0)
+            shards = usual_shards(sizing.size_for(self.capacity, rate, num_hashes=hashes))
+            shards = growth.shards_for(self.capacity, self.error_rate, hashes, shards, grows)
+        slices = growth.slices_for(self.capacity, self.error_rate, hashes, shards, grows)
+        return Descriptor(
+            self.capacity,
+            self.error_rate,
+            Size(slices[0].bits, hashes, shards),
+            key=self.key,
+            format=GROWING_FORMAT,
+            idle_ms=self.idle_ms,
+            growth=grows,
+            slices=slices,
         )
 
     def _size(self, optimize: Optimize) -> Size:
@@ -451,7 +546,8 @@ class Wanted:
             return len(self.seeds)
         if self.window is not None and not self.num_hashes:
             return self.window.num_hashes(self.error_rate, optimize)
-        return self.num_hashes or LAYOUTS[self.layout].best_num_hashes(self.error_rate, optimize)
+        rate = self.error_rate if self.growth is None else slice_error_rate(self.error_rate, 0)
+        return self.num_hashes or LAYOUTS[self.layout].best_num_hashes(rate, optimize)
 
     def differences(self, stored: Descriptor) -> list[str]:
         """Return "parameter: stored X, asked Y" for each parameter that differs.
@@ -474,6 +570,11 @@ class Wanted:
         if self.idle_ms is not None:
             stored_s = None if stored.idle_ms is None else stored.idle_ms / 1000
             pairs.append(("idle_ttl", stored_s, self.idle_ms / 1000))
+        mine, other = self.growth or Growth(0), stored.growth or Growth(0)
+        pairs += [
+            ("growth", other.factor or None, mine.factor or None),
+            ("up_to", other.up_to, mine.up_to),
+        ]
         found = [f"{what}: stored {old}, asked {new}" for what, old, new in pairs if old != new]
         if self.optimize and (asked := self._hashes(self.optimize)) != stored.size.num_hashes:
             found.append(
@@ -482,6 +583,34 @@ class Wanted:
             )
         other_key = key_difference(stored.key, self.key, opens=False)
         return found if other_key is None else [*found, other_key]
+
+
+def _check_grows(
+    grows: bool, given: dict[str, object], refused: dict[str, object], layout: object, native: bool
+) -> None:
+    """Raise ConfigurationError for what does not go with growth, or makes no sense without it."""
+    if not grows:
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigurationError(
+                    f"{name} must be None unless on_full='grow', not {value!r:.80}"
+                )
+        return
+    if native:
+        raise ConfigurationError(
+            "on_full must be 'warn' or 'raise' with strategy='native', where the server's filter "
+            "grows by itself, not 'grow'"
+        )
+    for name, value in refused.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{name} must be None with on_full='grow', where slices differ in size and number "
+                f"of hash functions, not {value!r:.80}"
+            )
+    if check_layout(layout) != CLASSIC:
+        raise ConfigurationError(
+            f"layout must be {CLASSIC!r} with on_full='grow', not {layout!r:.80}"
+        )
 
 
 def refuse_key(key: object) -> None:
@@ -523,7 +652,16 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         fields[WINDOW] = descriptor.window.written
     if descriptor.replaces is not None:
         fields[REPLACES] = ":".join(map(str, descriptor.replaces))
+    if descriptor.growth is not None:
+        fields[GROWTH] = str(descriptor.growth.factor)
+        if descriptor.growth.up_to is not None:
+            fields[UP_TO] = str(descriptor.growth.up_to)
+        fields[SLICES] = _shapes(descriptor)
     return fields
+
+
+def _shapes(descriptor: Descriptor) -> str:
+    return ",".join(f"{part.bits}/{part.num_hashes}" for part in descriptor.slices)
 
 
 def _written(key: HashKey) -> str:
@@ -561,9 +699,16 @@ def refuse_newer_format(name: str, values: Sequence[bytes | None]) -> None:
         )
 
 
-def refuse_unknown_flags(name: str, header: int) -> None:
-    """Raise FilterMismatchError if a header carries flags that this version does not know."""
-    if is_header(header) and has_unknown_flags(header):
+def refuse_unknown_flags(name: str, header: int, descriptor: Descriptor | None = None) -> None:
+    """Raise FilterMismatchError if a header carries flags that this version does not know.
+
+    Those that the descriptor, where it is known, has no use for are unknown as well.
+    """
+    if not is_header(header):
+        return
+    if has_unknown_flags(header) or (
+        descriptor is not None and header & SEALED and not descriptor.slices
+    ):
         raise FilterMismatchError(
             f"filter {name!r} is in a state that only a newer version of bloomlock knows; "
             "upgrade bloomlock"
@@ -578,10 +723,18 @@ def _texts(values: Sequence[bytes | None]) -> dict[str, str]:
     }
 
 
+def _check_latest(fields: Mapping[str, str], written_as: int) -> None:
+    """Raise ConfigurationError if what the latest format is for is missing, or stands elsewhere."""
+    found = [name for name in (WINDOW, GROWTH) if name in fields]
+    if len(found) != (written_as == LATEST_FORMAT):
+        raise ConfigurationError(
+            f"a window, or growth, belongs to format {LATEST_FORMAT}, and to no other"
+        )
+
+
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     written_as = _whole(fields, "format", LATEST_FORMAT)
-    if (WINDOW in fields) != (written_as == WINDOW_FORMAT):
-        raise ConfigurationError(f"a window belongs to format {WINDOW_FORMAT}, and to no other")
+    _check_latest(fields, written_as)
     if written_as < FORMAT and (written_as == KEYED_FORMAT) != (KEY in fields):
         raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT}, and none to format 1")
     is_native = fields["layout"] == NATIVE
@@ -617,11 +770,14 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         _whole(fields, IDLE, MOST_IDLE_MS) if IDLE in fields else None,
         read_window(fields[WINDOW]) if WINDOW in fields else None,
         _replaced(fields[REPLACES]) if REPLACES in fields else None,
+        _growth(fields),
     )
     if descriptor.window is not None and descriptor.layout != CLASSIC:
         raise ConfigurationError(f"a window belongs to layout {CLASSIC!r}")
     if descriptor.key is not None and seeds:
         raise ConfigurationError("a filter has seeds or a key, not both")
+    if descriptor.growth is not None:
+        return _with_slices(descriptor, fields)
     # Other numbers would send each item to other bits than the writer's, without any error.
     wanted = Wanted.of(descriptor)
     if descriptor.format < FORMAT:
@@ -633,6 +789,27 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
             f"capacity and error_rate, {expected.shard_bits} and {expected.num_hashes}"
         )
     return descriptor
+
+
+def _growth(fields: Mapping[str, str]) -> Growth | None:
+    if GROWTH not in fields:
+        return None
+    if fields["layout"] != CLASSIC or fields["seeds"]:
+        raise ConfigurationError(f"a filter that grows has layout {CLASSIC!r} and no seeds")
+    up_to = _whole(fields, UP_TO, MAX_CAPACITY) if UP_TO in fields else None
+    capacity = _whole(fields, "capacity", MAX_CAPACITY)
+    return check_growth(_whole(fields, GROWTH, growth.MAX_GROWTH), up_to, capacity)
+
+
+def _with_slices(descriptor: Descriptor, fields: Mapping[str, str]) -> Descriptor:
+    """Return the same with its slices, which must be those that are stored."""
+    expected = Wanted.of(descriptor).describe()
+    if expected.size != descriptor.size or _shapes(expected) != fields[SLICES]:
+        raise ConfigurationError(
+            f"slices {fields[SLICES]:.80} are not those of its capacity, error_rate and growth, "
+            f"{_shapes(expected):.80}"
+        )
+    return replace(descriptor, slices=expected.slices)
 
 
 def _key(text: str) -> HashKey:

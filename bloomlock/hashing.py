@@ -515,6 +515,73 @@ class Unplaced(Hasher):
         return self._shards_of(np.ascontiguousarray(halves[:, 0])), digests
 
 
+class Chained(Hasher):
+    """Places items in the slices of a filter that grows, each with bits and hash functions its own.
+
+    It decides on the shard, as any other. A row is the item, and many rows are the digests; where
+    their bits are follows from them and from how many slices the shard has.
+
+    Args:
+        slices: First bit in the string, bits of a shard and hash functions of each.
+        shards: Number of shards, S.
+        key: As for Hasher.
+    """
+
+    def __init__(
+        self, slices: Sequence[tuple[int, int, int]], shards: int = 1, *, key: bytes | None = None
+    ) -> None:
+        """Keep the shapes."""
+        _, bits, num_hashes = slices[0]
+        super().__init__(bits, num_hashes, shards, key=key)
+        self.compiled = None
+        self._parts = [
+            (Hasher(bits, num_hashes, shards, key=key), first - HEADER_BITS)
+            for first, bits, num_hashes in slices
+        ]
+        self.hashes = tuple(num_hashes for _, _, num_hashes in slices)
+        self.digits = tuple(len(str(first + bits - 1)) for first, bits, _ in slices)
+
+    def locate(self, data: bytes) -> tuple[int, list[int]]:
+        """Return the shard and the item.
+
+        >>> Chained([(64, 1000, 2), (1064, 4000, 3)]).locate(b"a")
+        (0, b'a')
+        """
+        if self.shards == 1:
+            return 0, cast("list[int]", data)
+        return self._parts[0][0].locate(data)[0], cast("list[int]", data)
+
+    def locate_each(self, items: Sequence[bytes]) -> Located:
+        """Return for each shard where its items stand, and the items."""
+        if self.shards == 1:
+            return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
+        return super().locate_each(items)
+
+    def place(self, digests: Words) -> tuple[Words, Words]:
+        """Return the shards of many items, and the digests."""
+        return self._shards_of(digests[:, 0]), digests
+
+    def offsets(self, data: bytes, count: int) -> list[int]:
+        """Return the bit offsets of one encoded item in the first slices, the oldest first.
+
+        >>> Chained([(64, 1000, 2), (1064, 4000, 3)]).offsets(b"a", 2)
+        [865, 363, 2865, 4363, 2866]
+        """
+        found: list[int] = []
+        for hasher, shift in self._parts[:count]:
+            _, offsets = hasher.locate(data)
+            found += [offset + shift for offset in offsets] if shift else offsets
+        return found
+
+    def rows(self, digests: Words, count: int) -> Words:
+        """Return the same offsets for the digests of many items, as rows of an array."""
+        parts = []
+        for hasher, shift in self._parts[:count]:
+            _, offsets = hasher.place(digests)
+            parts.append(offsets + np.uint64(shift))
+        return np.concatenate(parts, axis=1)
+
+
 @cache
 def _terms(num_hashes: int) -> tuple[Words, Words, Words]:
     """Return i, C(i, 2) and C(i + 1, 3) for each i below k."""

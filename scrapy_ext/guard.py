@@ -151,8 +151,9 @@ class GuardedFilter:
                 f"({type(error).__name__}: {error}), and the crawl does not start without it"
             ) from None
         self._generation = shared.generation
-        # A mirror does not forget what a window does.
-        if shared.window is None and shared.num_bits // 8 <= self._config.mirror_bytes:
+        # A mirror does not forget what a window does, and does not grow.
+        may_mirror = shared.window is None and shared.growth is None
+        if may_mirror and shared.num_bits // 8 <= self._config.mirror_bytes:
             # A part of the shared filter's bits: what looks known here by chance looks known there.
             # A request costs 2 to 5 µs, and all together as many bytes as the shared filter.
             self._known = MemoryBloomFilter.like(shared)

@@ -88,7 +88,7 @@ class FilterSettings:
     window: float | None
     slices: int | None
     key: str | bytes | Literal[True] | None = field(repr=False)
-    on_full: Literal["warn", "raise"]
+    on_full: Literal["warn", "raise", "grow"]
     on_outage: str
     timeout: float
     clear_on_close: bool

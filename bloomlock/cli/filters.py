@@ -162,6 +162,7 @@ def _describe(info: FilterInfo) -> list[tuple[str, str]]:
         ("name", _shown(info.name)),
         ("items, estimated", f"{info.estimated_count}"),
         ("capacity", f"{info.capacity}"),
+        *([("grows to", f"{info.up_to}"), ("slices", f"{info.slices}")] if info.growth else []),
         ("error rate now", f"{info.current_error_rate:.3g}"),
         ("error rate at capacity", f"{info.error_rate:g}"),
         ("bits", f"{info.num_bits}"),
@@ -186,7 +187,7 @@ def _long(name: str, url: str | None, key: bytes | None) -> tuple[str, ...]:
     return (
         f"{info.estimated_count}",
         f"{info.capacity}",
-        f"{info.estimated_count / info.capacity:.0%}",
+        f"{info.estimated_count / (info.up_to or info.capacity):.0%}",
         f"{info.current_error_rate:.2g}",
         size_text(info.memory_bytes),
     )

@@ -92,8 +92,9 @@ on_full_option = click.option(
     "--on-full",
     default="warn",
     show_default=True,
-    metavar="[warn|raise]",
-    help="At the capacity: warn and go on with more and more errors, or stop.",
+    metavar="[warn|raise|grow]",
+    help="At the capacity: warn and go on with more and more errors, stop, or grow and keep the "
+    "error rate; a filter that grows is made so.",
 )
 
 _FILTER_OPTIONS = (

@@ -368,11 +368,8 @@ def _refuse_new(state: FilterState, items: Sequence[bytes]) -> Core[list[bool]]:
     known = [take_unreported(state, item) for item in items[: [*seen, False].index(False)]]
     if all(seen):
         return known
-    capacity = state.descriptor.capacity
     raise CapacityError(
-        f"filter {state.keys.name!r} is full: it holds its capacity of {capacity} items, and "
-        'on_full="raise" refuses new ones',
-        known,
+        f"filter {state.keys.name!r} is full: {state.fill.why_refusing(state.descriptor)}", known
     )
 
 

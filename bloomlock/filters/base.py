@@ -54,6 +54,19 @@ class Parameters:
         return self._descriptor.layout
 
     @property
+    def growth(self) -> int | None:
+        """By which factor a slice is for more items than the one before; None: it does not grow.
+
+        Of a filter that grows `num_bits` and `num_hashes` are those of the first slice.
+        """
+        return None if self._descriptor.growth is None else self._descriptor.growth.factor
+
+    @property
+    def up_to(self) -> int:
+        """Items that it can hold at its rate: the capacity, or more if it grows."""
+        return self._descriptor.most_items
+
+    @property
     def key_kind(self) -> str | None:
         """Where its key comes from: "secret", from users; "random", stored; None: it has none."""
         return None if self._descriptor.key is None else self._descriptor.key.kind
@@ -78,10 +91,11 @@ class Parameters:
         layout = f", {self.layout}" if self.layout == "blocked" else ""
         windowed = "" if self._descriptor.window is None else f", {self._descriptor.window}"
         keyed = "" if self.key_kind is None else f", {self.key_kind} key"
+        grows = "" if self.growth is None else f", grows to {self.up_to} items"
         shards = "1 shard" if self.shards == 1 else f"{self.shards} shards"
         return (
             f"{self.capacity} items at {self.error_rate:g}, {self.num_bits} bits, "
-            f"{self.num_hashes} hashes{layout}{keyed}{windowed}, {shards}"
+            f"{self.num_hashes} hashes{layout}{keyed}{windowed}, {shards}{grows}"
         )
 
 

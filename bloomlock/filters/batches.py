@@ -105,7 +105,8 @@ def choose(
 ) -> Chosen:
     """Return how a chunk of `count` items reaches the server."""
     others, own = state.for_batches, state.strategy
-    if route == "items" or own.is_exclusive or own.is_native or own.is_sliced:
+    alone = own.is_exclusive or own.is_native or own.is_sliced or own.is_growing
+    if route == "items" or alone:
         return Chosen(own)
     # Where bits lie anywhere another route begins far beyond what goes without arrays.
     few = count * view.descriptor.size.num_hashes <= own.few_bits and not view.shards[0].block_bits

@@ -88,6 +88,12 @@ class BloomFilter(WholeFilter, PortableFilter, RebuildableFilter):
             new items then with CapacityError. Up to 64 clients that add at once pass the capacity
             by a few percent at most: each looks again when it has added a 64th of what was free, or
             after a second. Of many more clients each may add a 64th of the capacity beyond it.
+            "grow" adds slices and keeps the error rate, up to `up_to` items; it needs strategy
+            "atomic" or "lua", and takes neither seeds nor layout "blocked".
+        growth: By which factor a slice of a filter that grows is for more items than the one
+            before, 2 to 64; None: 4.
+        up_to: The most items that a filter that grows must be able to hold; None: as many as fit in
+            its strings.
         on_lost: What to do when the filter turns out to be missing, cleared or replaced:
             "raise" FilterLostError (the default), or "recreate" and go on.
         on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,

@@ -271,6 +271,11 @@ def refuse_strategy(state: FilterState, what: str = "claims") -> None:
     strategy = state.strategy
     if strategy.is_sliced:
         raise ConfigurationError(f"window must be None for {what}, which have no slices")
+    if strategy.is_growing:
+        raise ConfigurationError(
+            f"{what} are not possible with a filter that grows (on_full='grow'); filter "
+            f"{state.keys.name!r} does"
+        )
     if not strategy.is_atomic or strategy.is_exclusive or strategy.is_native:
         raise ConfigurationError(
             f'strategy must be "atomic", "lua" or "transaction" for {what}, not {strategy.name!r}'

@@ -19,13 +19,20 @@ from bloomlock.descriptor import (
     GENERATION_BITS,
     HEADER_BYTES,
     generation_of,
+    slices_of,
 )
 from bloomlock.effects import Core, Request, ask, check, encode_command, is_missing
 from bloomlock.errors import ConfigurationError
+from bloomlock.growth import compound_error_rate
 from bloomlock.keys import forgotten_key, native_key
 from bloomlock.native import EXPANSION
 from bloomlock.parallel import in_parallel
-from bloomlock.sizing import shard_capacity
+from bloomlock.sizing import (
+    error_rate_at_fill,
+    estimate_count,
+    shard_capacity,
+    whole_collisions,
+)
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 from bloomlock.strategies.native import is_no_key
 from bloomlock.windows import STATE_BYTES, State
@@ -58,6 +65,8 @@ class Counted(NamedTuple):
         error_rate: The false-positive rate, where it does not follow from the bits that are 1.
         fullest: With a window, items of a filter whose slices are all as full as the fullest.
         forgotten: How often any item was forgotten.
+        num_bits: Bits of all slices of a filter that grows; 0: as the descriptor says.
+        slices: The most that a shard of a filter that grows has.
     """
 
     items: int
@@ -65,6 +74,8 @@ class Counted(NamedTuple):
     error_rate: float | None = None
     fullest: int = 0
     forgotten: int = 0
+    num_bits: int = 0
+    slices: int = 1
 
 
 class Contents(ABC):
@@ -77,8 +88,8 @@ class Contents(ABC):
     is_counted = False
 
     @abstractmethod
-    def string_bytes(self, descriptor: Descriptor) -> int:
-        """Return the length of each shard's string."""
+    def string_bytes(self, descriptor: Descriptor, header: int = 0) -> int:
+        """Return the length of a shard's string with this header; 0: that has not grown."""
 
     @abstractmethod
     def empty_shard(self, key: str, descriptor: Descriptor) -> list[bytes]:
@@ -117,6 +128,9 @@ class Contents(ABC):
         """Raise ConfigurationError if the server cannot give out what a shard holds."""
         yield from ()
 
+    def check_may_rename(self) -> None:  # noqa: B027 - what is one string may
+        """Raise ConfigurationError if a filter cannot get another name."""
+
     def check_has_bits(self, method: str) -> None:  # noqa: B027 - a bitmap has bits
         """Raise ConfigurationError if a method that needs the bits cannot be had."""
 
@@ -124,9 +138,9 @@ class Contents(ABC):
 class Bitmap(Contents):
     """A bitmap behind the header, in the same string."""
 
-    def string_bytes(self, descriptor: Descriptor) -> int:
+    def string_bytes(self, descriptor: Descriptor, header: int = 0) -> int:
         """See Contents.string_bytes."""
-        return descriptor.string_bytes
+        return descriptor.string_bytes_with(header)
 
     def empty_shard(self, key: str, descriptor: Descriptor) -> list[bytes]:
         """See Contents.empty_shard.
@@ -282,12 +296,57 @@ def _sum_of_slices(descriptor: Descriptor, samples: Sequence[Sequence[float]]) -
     return Counted(round(items), round(bits_set), min(1.0, rate), most)
 
 
+class Slices(Bitmap):
+    """The slices of a filter that grows, one behind the other in the same string."""
+
+    def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
+        """See Contents.count. An item is in one slice, so those of all slices are added up."""
+        asked = [_count_slices(descriptor, shard) for shard in shards]
+        found = yield from in_parallel(asked)
+        items = rate = 0.0
+        bits_set = num_bits = most = 0
+        for counts in found:
+            if counts is None:
+                return None
+            rates = []
+            for part, bits in zip(descriptor.slices, counts, strict=False):
+                items += estimate_count(bits, part.bits, part.num_hashes)
+                fill = bits / part.bits
+                whole = whole_collisions(fill, part.bits, part.num_hashes)
+                rates.append(error_rate_at_fill(fill, part.num_hashes) + whole)
+                num_bits += part.bits
+            rate += compound_error_rate(rates) / len(shards)
+            bits_set += sum(counts)
+            most = max(most, len(counts))
+        return Counted(round(items), bits_set, rate, num_bits=num_bits, slices=most)
+
+    def check_may_copy(self, shard: Shard) -> Core[None]:  # noqa: ARG002 - no shard can be copied
+        """See Contents.check_may_copy."""
+        yield from ()
+        self.check_has_bits("copy()")
+
+    def check_may_rename(self) -> None:
+        """See Contents.check_may_rename."""
+        self.check_has_bits("rename()")
+
+    def check_has_bits(self, method: str) -> None:
+        """See Contents.check_has_bits."""
+        raise ConfigurationError(
+            f"{method} is not possible with a filter that grows (on_full='grow'), whose slices "
+            "another filter does not have"
+        )
+
+
 class ServersOwn(Contents):
     """A Bloom filter that the server has itself, at a key of its own for each generation."""
 
     is_counted = True
 
-    def string_bytes(self, descriptor: Descriptor) -> int:  # noqa: ARG002 - the header alone
+    def string_bytes(
+        self,
+        descriptor: Descriptor,  # noqa: ARG002 - the header alone
+        header: int = 0,  # noqa: ARG002
+    ) -> int:
         """See Contents.string_bytes."""
         return HEADER_BYTES
 
@@ -390,14 +449,30 @@ def _copy_versions(source: Shard, prepared: str) -> Core[None]:
             return
 
 
-def _count_bits(shard: Shard, length: int) -> Core[tuple[int, int] | None]:
+def _count_slices(descriptor: Descriptor, shard: Shard) -> Core[list[int] | None]:
+    """Return the bits set in each slice of a shard; None if it is of another generation."""
+    (start,) = yield from ask(shard.key, header_command(shard.key))
+    header = header_from_bytes(start)
+    if not descriptor.has_header(header):
+        return None
+    counts = []
+    for part in descriptor.slices[: slices_of(header)]:
+        found = yield from _count_bits(shard, part.end_byte - part.first_byte, part.first_byte)
+        if found is None:
+            return None
+        counts.append(found[0])
+    return counts
+
+
+def _count_bits(
+    shard: Shard, length: int, first: int = HEADER_BYTES
+) -> Core[tuple[int, int] | None]:
     """Return how many bits are set, and how often any item was forgotten."""
     total, key, table = 0, shard.key, forgotten_key(shard.key)
-    forgotten = 0
-    starts = range(HEADER_BYTES, HEADER_BYTES + length, COUNTED_BYTES_PER_COMMAND)
+    forgotten, end = 0, first + length
     commands = [
-        encode_command("BITCOUNT", key, start, start + COUNTED_BYTES_PER_COMMAND - 1)
-        for start in starts
+        encode_command("BITCOUNT", key, start, min(start + COUNTED_BYTES_PER_COMMAND, end) - 1)
+        for start in range(first, end, COUNTED_BYTES_PER_COMMAND)
     ]
     for trip in range(0, len(commands), COMMANDS_PER_TRIP):
         *counts, often, start = yield from ask(
@@ -406,7 +481,7 @@ def _count_bits(shard: Shard, length: int) -> Core[tuple[int, int] | None]:
             encode_command("HGET", table, "count"),
             header_command(key),
         )
-        if plain_header(start) != shard.header:
+        if not shard.has_header(plain_header(start)):
             return None
         total += sum(counts)
         forgotten = int(often or 0)
@@ -429,11 +504,13 @@ def set_header(key: str, descriptor: Descriptor) -> bytes:
     return encode_command("SETRANGE", key, 0, descriptor.header.to_bytes(HEADER_BYTES, "big"))
 
 
-BITMAP, CELLS, SERVERS_OWN = Bitmap(), Cells(), ServersOwn()
+BITMAP, CELLS, SLICES, SERVERS_OWN = Bitmap(), Cells(), Slices(), ServersOwn()
 
 
 def contents_of(descriptor: Descriptor) -> Contents:
     """Return what the shards of a filter are."""
     if descriptor.window is not None:
         return CELLS
+    if descriptor.slices:
+        return SLICES
     return SERVERS_OWN if descriptor.is_native else BITMAP

@@ -160,6 +160,8 @@ class _Discards:
 
     def _forget(self, view: View) -> Core[bool | None]:
         """Forget what is left; None: it met another generation, or heard of forgotten items."""
+        if view.descriptor.slices:
+            view.contents.check_has_bits("discard()")
         if view.descriptor.window is not None:
             raise ConfigurationError(
                 "window must be None for discard(), remove() and discard_many(): the bits of an "

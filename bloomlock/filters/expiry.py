@@ -92,9 +92,12 @@ def set_expiry(keys: FilterKeys, view: View, ttl_ms: int) -> Core[bool | None]:
 
 def time_left(keys: FilterKeys, view: View) -> Core[int | None]:
     """Return the milliseconds until a filter expires, -1: it does not; None as `set_expiry`."""
-    key = view.shards[0].key
-    left_ms, start = yield from ask(key, encode_command("PTTL", keys.meta), header_command(key))
-    return None if left_ms < -1 or plain_header(start) != view.header else int(left_ms)
+    first = view.shards[0]
+    left_ms, start = yield from ask(
+        first.key, encode_command("PTTL", keys.meta), header_command(first.key)
+    )
+    there = left_ms >= -1 and first.has_header(plain_header(start))
+    return int(left_ms) if there else None
 
 
 def moment_of(view: View) -> Core[float]:

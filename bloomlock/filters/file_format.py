@@ -358,6 +358,8 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
             raise ConfigurationError("layout 'native' has no bits to be kept in a file")
         if descriptor.window is not None:
             raise ConfigurationError("a filter with a window is not kept in a file")
+        if descriptor.slices:
+            raise ConfigurationError("a filter that grows is not kept in a file")
     except (
         BloomlockError,
         ValueError,

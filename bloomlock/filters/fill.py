@@ -82,6 +82,13 @@ class FillWatch(LockOwner):
         """New items after which this process looks again; 0: it should look now."""
         return 0 if self._is_stale() else max(0, self._until_look)
 
+    def why_refusing(self, descriptor: Descriptor) -> str:
+        """Return why a full filter refuses new items, as part of a sentence."""
+        return (
+            f"it holds its capacity of {descriptor.capacity} items, and "
+            'on_full="raise" refuses new ones'
+        )
+
     def start(self, view: View) -> Core[None]:
         """Forget what was known and look once."""
         self._said = 0.0

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bloomlock.blocked import BLOCK_BITS
-from bloomlock.descriptor import FORGETTING, GENERATION_BITS
+from bloomlock.descriptor import FORGETTING, GENERATION_BITS, SLICE_BITS
+from bloomlock.hashing import Chained
 from bloomlock.sizing import BLOCKED, HEADER_BITS
-from bloomlock.strategies import Shard
+from bloomlock.strategies import Chain, Shard
 from bloomlock.strategies.bitmap import image_bytes
 
 from .contents import contents_of
@@ -69,6 +70,8 @@ class View:
         whole = sum(map(image_bytes, shards))
         contents = contents_of(descriptor)
         hasher = descriptor.hasher()
+        if isinstance(hasher, Chained):
+            shards = tuple(shard._replace(chain=Chain(hasher)) for shard in shards)
         made = cls(descriptor, header, hasher, shards, contents, whole, unreported)
         return made.with_forgotten() if descriptor.forgets else made
 
@@ -85,5 +88,8 @@ class View:
 
 
 def new_generation() -> int:
-    """Return a generation that no other clear or creation will get; never 0."""
-    return secrets.randbelow(2**GENERATION_BITS - 1) + 1
+    """Return a generation that no other clear or creation will get; never 0.
+
+    Its lowest bits are 0: those of a shard's header are the number of its slices.
+    """
+    return secrets.randbelow(2 ** (GENERATION_BITS - SLICE_BITS) - 1) + 1 << SLICE_BITS

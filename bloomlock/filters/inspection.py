@@ -52,6 +52,10 @@ class FilterInfo:
         window: How long an item is remembered at least; None: for ever.
         forgotten: How often any item was forgotten (`discard`); each time takes room of the
             capacity, and does not count in estimated_count.
+        growth: By which factor a slice is for more items than the one before; None: it does not
+            grow.
+        up_to: Items that a filter that grows can hold; None if it does not grow.
+        slices: How many it has grown to; 1 if it does not grow. The bits are those of all slices.
     """
 
     name: str
@@ -74,6 +78,9 @@ class FilterInfo:
     claims: ClaimCounts = field(default_factory=ClaimCounts)
     window: timedelta | None = None
     forgotten: int = 0
+    growth: int | None = None
+    up_to: int | None = None
+    slices: int = 1
 
     @classmethod
     def of(
@@ -86,13 +93,14 @@ class FilterInfo:
     ) -> FilterInfo:
         """Return what follows from the parameters and how full the filter is."""
         size, bits_set = descriptor.size, counted.bits_set
-        fill_ratio = bits_set / descriptor.num_bits
+        num_bits = counted.num_bits or descriptor.num_bits
+        fill_ratio = bits_set / num_bits
         window, rate = descriptor.window, counted.error_rate
         return cls(
             name=name,
             capacity=descriptor.capacity,
             error_rate=descriptor.error_rate,
-            num_bits=descriptor.num_bits,
+            num_bits=num_bits,
             num_hashes=size.num_hashes,
             seeds=descriptor.seeds,
             layout=descriptor.layout,
@@ -107,6 +115,9 @@ class FilterInfo:
             memory_bytes=memory_bytes,
             window=None if window is None else timedelta(microseconds=window.length_us),
             forgotten=counted.forgotten,
+            growth=None if descriptor.growth is None else descriptor.growth.factor,
+            up_to=descriptor.most_items if descriptor.slices else None,
+            slices=counted.slices,
         )
 
 

@@ -29,6 +29,7 @@ from bloomlock.descriptor import (
     Descriptor,
     Wanted,
     generation_of,
+    with_slices,
 )
 from bloomlock.effects import (
     RETRY_PAUSES,
@@ -126,7 +127,7 @@ def attach(
         gone = _what_is_gone(found, broken)
         if gone is None and found.descriptor is not None:
             if found.descriptor.state != REPLACING:
-                refuse_wrong_length(keys, 0, found.length, found.descriptor)
+                refuse_wrong_length(keys, 0, (found.header, found.length), found.descriptor)
             return None
         if gone is not None and not (recreate and (wanted or found.descriptor)):
             raise FilterLostError(
@@ -219,7 +220,7 @@ def _what_is_gone(found: Found, broken: set[int]) -> str | None:
         return "one of its shards"
     if found.descriptor.state in (COPYING, REPLACING, RENAMING, PREPARING):
         return None
-    if found.header == found.descriptor.header:
+    if found.is_whole:
         return None
     return "its bitmap"
 
@@ -346,17 +347,20 @@ class _Server:
         return "cluster" in (self.fields.get("redis_mode"), self.fields.get("server_mode"))
 
 
-def check_room(keys: FilterKeys, planned: Descriptor, *, replaces: bool) -> Core[None]:
+def check_room(
+    keys: FilterKeys, planned: Descriptor, *, replaces: bool, slices: int = 1
+) -> Core[None]:
     """Refuse to create a filter on servers that have no room for it, or would lose bits of it.
 
-    `replaces`: there may be shards of an earlier filter, whose memory becomes free.
+    `replaces`: there may be shards of an earlier filter, whose memory becomes free. `slices`: how
+    many slices it is to have if it grows.
 
     Cost: one round trip; two in a cluster, or if something is replaced. A server that does not
     answer INFO is taken to have room, and to have one master for each key.
     """
     servers: dict[str, _Server] = {}
     keys = planned.place(keys)
-    size = planned.string_bytes
+    size = planned.string_bytes_with(with_slices(planned.header, slices))
     shards = range(planned.size.shards)
     replication, crdt, fields, length = yield from _ask_kind_and_room(keys.bits(0))
     if (several := masters_of_a_key(replication, crdt)) is not None:

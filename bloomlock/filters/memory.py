@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .file_format import FilePath
     from .memory_file import Mode
-    from .options import OnFull, ShapeParameters
+    from .options import OnFullHere, ShapeParameters
 
     Items = Iterable[str | bytes]
     Images = list[npt.NDArray[np.uint8]]
@@ -351,7 +351,7 @@ class MemoryBloomFilter(Parameters):
         error_rate: float = 1e-6,
         *,
         key: str | bytes | Literal[True] | None = None,
-        on_full: OnFull = "warn",
+        on_full: OnFullHere = "warn",
         **shape: Unpack[ShapeParameters],
     ) -> None:
         """Make an empty filter."""
@@ -366,7 +366,7 @@ class MemoryBloomFilter(Parameters):
         *,
         mode: Mode = "c",
         key: str | bytes | Literal[True] | None = None,
-        on_full: OnFull = "warn",
+        on_full: OnFullHere = "warn",
         verify: bool = False,
     ) -> Self:
         """Return the filter that `save` or `export_file` wrote, its file mapped into memory.
@@ -401,7 +401,7 @@ class MemoryBloomFilter(Parameters):
         return cls._with(MemoryCore(descriptor, bits, refuse=refuse))
 
     @classmethod
-    def like(cls, other: Parameters, *, on_full: OnFull = "warn") -> Self:
+    def like(cls, other: Parameters, *, on_full: OnFullHere = "warn") -> Self:
         """Return an empty filter in which every item has the same bits as in another one.
 
         Args:
@@ -412,7 +412,7 @@ class MemoryBloomFilter(Parameters):
 
     @classmethod
     def of(
-        cls, descriptor: Descriptor, images: Images | None = None, *, on_full: OnFull = "warn"
+        cls, descriptor: Descriptor, images: Images | None = None, *, on_full: OnFullHere = "warn"
     ) -> Self:
         """Return the filter of a descriptor; what `BloomFilter.to_memory` is made with.
 
@@ -425,6 +425,10 @@ class MemoryBloomFilter(Parameters):
         if descriptor.window is not None:
             raise ConfigurationError(
                 "a filter in the process is not possible with the window= of the other one"
+            )
+        if descriptor.slices:
+            raise ConfigurationError(
+                "a filter that grows (on_full='grow') has no like in the process, which does not"
             )
         for image in images or ():
             image[:HEADER_BYTES] = 0

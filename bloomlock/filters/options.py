@@ -10,7 +10,7 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import check_key
 from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.runtime.clock import boot_clock
-from bloomlock.strategies import AtomicStrategy, SlicedStrategy, make_strategy
+from bloomlock.strategies import AtomicStrategy, GrowingStrategy, SlicedStrategy, make_strategy
 
 from .expiry import check_ttl
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Strategy
     from bloomlock.windows import Window
 
-OnFull = Literal["warn", "raise"]
+OnFull = Literal["warn", "raise", "grow"]
+OnFullHere = Literal["warn", "raise"]
+"""Of a filter in the process, which does not grow."""
 OnLost = Literal["raise", "recreate"]
 OnUnknown = Literal["raise", "new"]
 
@@ -39,6 +41,13 @@ class ShapeParameters(TypedDict, total=False):
     shards: int | None
     window: timedelta | float | None
     slices: int | None
+
+
+class GrowthParameters(TypedDict, total=False):
+    """What decides, with `on_full="grow"`, how a filter grows."""
+
+    growth: int | None
+    up_to: int | None
 
 
 class OpenParameters(TypedDict, total=False):
@@ -56,7 +65,7 @@ class OpenParameters(TypedDict, total=False):
     refresh: bool
 
 
-class FilterParameters(ShapeParameters, OpenParameters, total=False):
+class FilterParameters(ShapeParameters, GrowthParameters, OpenParameters, total=False):
     """The options of a filter that is created or attached to."""
 
     idle_ttl: float | timedelta | None
@@ -113,7 +122,8 @@ class OpenOptions:
         object.__setattr__(self, "wanted", wanted)
         object.__setattr__(self, "hash_key", hash_key)
         object.__setattr__(self, "updates", updates)
-        object.__setattr__(self, "refuses", refuses(self.on_full))
+        choice("on_full", self.on_full, OnFull)
+        object.__setattr__(self, "refuses", self.on_full == "raise")
         object.__setattr__(self, "caching", caching)
         if wanted is not None:
             self.strategy_for(wanted.window)
@@ -155,9 +165,15 @@ class FilterOptions(OpenOptions):
     idle_ttl: float | timedelta | None = None
     window: timedelta | float | None = None
     slices: int | None = None
+    growth: int | None = None
+    up_to: int | None = None
 
     def _wanted(self, native: bool) -> Wanted:
         idle_ms = None if self.idle_ttl is None else check_ttl("idle_ttl", self.idle_ttl)
+        grows = choice("on_full", self.on_full, OnFull) == "grow"
+        if grows and not native:
+            # Refuses those that a filter that grows cannot have.
+            GrowingStrategy(make_strategy(self.strategy).name)
         wanted = Wanted.check(
             self.capacity,
             self.error_rate,
@@ -170,6 +186,9 @@ class FilterOptions(OpenOptions):
             native=native,
             window=self.window,
             slices=self.slices,
+            grows=grows,
+            growth=self.growth,
+            up_to=self.up_to,
         )
         return replace(wanted, idle_ms=idle_ms)
 
@@ -189,13 +208,13 @@ def choice(parameter: str, value: object, allowed: object) -> str:
 
 
 def refuses(on_full: object) -> bool:
-    """Return whether a full filter refuses new items; ConfigurationError if `on_full` is unknown.
+    """Return whether a full filter in the process refuses new items; that one does not grow.
 
     >>> refuses("warn"), refuses("raise")
     (False, True)
     """
     if on_full == "grow":
         raise ConfigurationError(
-            "on_full must be 'warn' or 'raise', not 'grow': filters that grow are not available yet"
+            "on_full must be 'warn' or 'raise', not 'grow': a filter in the process does not grow"
         )
-    return choice("on_full", on_full, OnFull) == "raise"
+    return choice("on_full", on_full, OnFullHere) == "raise"

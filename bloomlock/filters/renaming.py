@@ -54,6 +54,8 @@ from .storage import WATCHED_TRIES, Changed, executed, look, look_and_watch, loo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .storage import Found
+
     Progress = Callable[[int, int], None]
 
 _RENAME, _FENCE = Script("rename"), Script("fence")
@@ -110,10 +112,7 @@ def rename(
     if current is not None and current.state == RENAMING:
         yield from _resume(old, new, current, progress)
         return
-    if current is None or current.header != found.header:
-        raise FilterNotFoundError(f"there is no filter named {old.name!r}, or not all of it")
-    if current.state != READY:
-        raise ConfigurationError(f"filter {old.name!r} is {current.state}, and cannot be renamed")
+    current = _as_it_is(old, found)
     if header is not None and current.header != header:
         raise _lost(old)
     noted = yield from _noted(old)
@@ -267,6 +266,18 @@ def _move(plan: Plan, progress: Progress | None) -> Core[None]:
                 f"rename {plan.old.name!r} again"
             ) from None
     yield from delete(plan.old)
+
+
+def _as_it_is(keys: FilterKeys, found: Found) -> Descriptor:
+    """Return the parameters of a filter that may be renamed."""
+    current = found.descriptor
+    if current is not None:
+        contents_of(current).check_may_rename()
+    if current is None or current.header != found.header:
+        raise FilterNotFoundError(f"there is no filter named {keys.name!r}, or not all of it")
+    if current.state != READY:
+        raise ConfigurationError(f"filter {keys.name!r} is {current.state}, and cannot be renamed")
+    return current
 
 
 def _placing(descriptor: Descriptor) -> Descriptor:

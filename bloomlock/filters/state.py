@@ -7,15 +7,16 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
-from bloomlock.descriptor import Descriptor, Wanted, header_of
+from bloomlock.descriptor import Descriptor, Wanted, header_of, without_slices
 from bloomlock.effects import IsCluster
-from bloomlock.errors import ConfigurationError, FilterLostError
+from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
 from bloomlock.runtime.forks import LockOwner
-from bloomlock.strategies import BatchStrategies
+from bloomlock.strategies import BatchStrategies, GrowingStrategy
 
 from .expiry import IdleTime
 from .fill import FillWatch
 from .generation import View, new_generation
+from .growing import GrowthWatch
 from .lifecycle import attach, renew
 from .near_cache import Asked
 from .routes import RouteTimes
@@ -129,17 +130,13 @@ class FilterState(LockOwner):
         self.options = options
         self.wanted = wanted
         self.key = options.hash_key
-        self.strategy = options.updates if wanted is None else options.strategy_for(wanted.window)
         self.replicas = options.read_from_replicas
-        self.for_batches = BatchStrategies(self.strategy)
         self.items_per_chunk = ITEMS_PER_CHUNK
         self.on_lost = options.on_lost
         self.on_unknown = options.on_unknown
         self.clock = time.monotonic
         self.routes = RouteTimes()
-        self.fill = FillWatch(
-            keys.name, refuse=options.refuses, clock=self.clock, note=self.routes.note_round_trip
-        )
+        self._start(grows=wanted is not None and wanted.growth is not None)
         self.view: View | None = None
         self.lost: str | None = None
         self.unreported = Unreported()
@@ -149,6 +146,19 @@ class FilterState(LockOwner):
         self.caching = options.caching
         self.near: NearCache | None = None
         self.idle: IdleTime | None = None
+
+    def _start(self, *, grows: bool) -> None:
+        """Take the strategy and the watch of a filter that grows, or that does not."""
+        note, name = self.routes.note_round_trip, self.keys.name
+        window = self.wanted.window if self.wanted is not None else None
+        self.strategy = self.options.updates
+        if self.wanted is not None:
+            self.strategy = self.options.strategy_for(window)
+        self.fill = FillWatch(name, refuse=self.options.refuses, clock=self.clock, note=note)
+        if grows:
+            self.strategy = GrowingStrategy(self.options.updates.name)
+            self.fill = GrowthWatch(self.keys, self.clock, note)
+        self.for_batches = BatchStrategies(self.strategy)
 
     @property
     def descriptor(self) -> Descriptor:
@@ -198,6 +208,8 @@ class FilterState(LockOwner):
             # Once: a later attach refuses a filter with another window, or without one.
             self.strategy = self.options.strategy_for(descriptor.window)
             self.for_batches = BatchStrategies(self.strategy)
+        if self.wanted is None:
+            yield from self._check_growth(descriptor)
         view = View.of(self.keys, descriptor, self.unreported.of(descriptor.header))
         if self.wanted is None:
             self.wanted = Wanted.of(descriptor)
@@ -227,6 +239,18 @@ class FilterState(LockOwner):
         if view is not None and self.lost is None and idle.is_due():
             yield from idle.refresh(self.keys, view)
         return result
+
+    def _check_growth(self, descriptor: Descriptor) -> Core[None]:
+        """Take what a filter needs that was opened as it is, and grows."""
+        grows = descriptor.growth is not None
+        if self.options.on_full == "grow" and not grows:
+            raise FilterMismatchError(
+                f"filter {self.keys.name!r} does not grow, so on_full must be 'warn' or 'raise', "
+                "not 'grow'"
+            )
+        if grows and not self.strategy.is_growing:
+            self._start(grows=True)
+            yield from self.strategy.check_server(self.keys.meta)
 
     def clear(self) -> Core[None]:
         """Empty the filter for all clients, keep its parameters, and attach anew."""
@@ -267,7 +291,7 @@ class FilterState(LockOwner):
 
         What one thread clears is no loss to the others.
         """
-        return header in self._own_headers
+        return without_slices(header) in self._own_headers
 
     def lose(self, view: View, why: str) -> bool:
         """Note why a view is no longer true; False: it is not the object's view any more."""
@@ -377,4 +401,4 @@ def _may_follow(state: FilterState, view: View) -> Core[bool]:
     if state.on_lost == "recreate" or state.view is not view:
         return True
     header, _ = yield from look_at_shard(state.keys, 0)
-    return header != view.header and state.is_own(header)
+    return not view.descriptor.has_header(header) and state.is_own(header)

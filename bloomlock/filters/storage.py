@@ -29,6 +29,7 @@ from bloomlock.descriptor import (
     refuse_newer_format,
     refuse_unknown_flags,
     unflagged,
+    without_slices,
 )
 from bloomlock.effects import (
     EXEC,
@@ -91,6 +92,11 @@ class Found:
     length: int
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the first shard has the header that the stored parameters say."""
+        return self.descriptor is not None and self.descriptor.has_header(self.header)
+
+    @property
     def headers(self) -> set[int]:
         """Those that the first shard has or should have."""
         stored = self.descriptor.header if self.descriptor is not None else 0
@@ -134,7 +140,8 @@ def _found(keys: FilterKeys, values: Fields, header: int, length: int) -> Found:
 def _with_contents(keys: FilterKeys, found: Found, *, hold: bool) -> Core[Found | None]:
     """Return what was found, with header 0 if the contents are gone; None: it has changed."""
     descriptor = found.descriptor
-    if descriptor is None or found.header != descriptor.header:
+    refuse_unknown_flags(keys.name, found.header, descriptor)
+    if descriptor is None or not found.is_whole:
         return found
     contents = contents_of(descriptor)
     there = yield from contents.is_there(keys.bits(0), found.header, hold=hold)
@@ -221,12 +228,16 @@ def unlink_with_contents(keys: FilterKeys, shard: int, gone: Sequence[str]) -> C
             return
 
 
-def refuse_wrong_length(keys: FilterKeys, shard: int, length: int, descriptor: Descriptor) -> None:
+def refuse_wrong_length(
+    keys: FilterKeys, shard: int, found: tuple[int, int], descriptor: Descriptor
+) -> None:
     """Raise FilterMismatchError if a shard of that generation is not as long as its parameters say.
 
-    A string of the right generation has its full length from the start.
+    A string of the right generation has its full length from the start. `found` is its header and
+    its length.
     """
-    expected = contents_of(descriptor).string_bytes(descriptor)
+    header, length = found
+    expected = contents_of(descriptor).string_bytes(descriptor, header)
     if length != expected:
         raise FilterMismatchError(
             f"filter {keys.name!r} is damaged: its string {keys.bits(shard)!r} has {length} bytes, "
@@ -407,11 +418,10 @@ def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
         started = [
             _initialise(keys, shard, descriptor, before)
             for shard, (before, _) in zip(shards, found, strict=True)
-            if before != descriptor.header
+            if not descriptor.has_header(before)
         ]
-        yield from in_parallel(
-            started, max(1, EMPTIED_BYTES // contents_of(descriptor).string_bytes(descriptor))
-        )
+        size = contents_of(descriptor).string_bytes(descriptor)
+        yield from in_parallel(started, max(1, EMPTIED_BYTES // size))
         yield from mark_ready(keys, descriptor)
         return replace(descriptor, state=READY)
     if descriptor.state == PLACING:
@@ -425,9 +435,10 @@ def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
         [contents.is_there(keys.bits(n), descriptor.header, hold=False) for n in shards]
     )
     for shard, (header, length), is_there in zip(shards, found, there, strict=True):
-        if header != descriptor.header or not is_there:
+        refuse_unknown_flags(keys.name, header, descriptor)
+        if not descriptor.has_header(header) or not is_there:
             raise Changed(broken={descriptor.generation})
-        refuse_wrong_length(keys, shard, length, descriptor)
+        refuse_wrong_length(keys, shard, (header, length), descriptor)
     return descriptor
 
 
@@ -525,7 +536,7 @@ def _remove_shard(key: str, header: int) -> Core[None]:
         commands = [encode_command("WATCH", key), header_command(key)]
         request = Request(key, commands, hold=True)
         _, start = check((yield from deliver(request, repeatable=True)))
-        if unflagged(header_from_bytes(start)) != header:
+        if without_slices(unflagged(header_from_bytes(start))) != header:
             yield Request(key, [UNWATCH])
             return
         own = SERVERS_OWN.keys(key, header)
@@ -576,7 +587,7 @@ def _initialise_watched(
     key = keys.bits(shard)
     for _ in range(WATCHED_TRIES):
         header, _length = yield from look_at_shard_and_watch(keys, shard)
-        if header == descriptor.header:
+        if descriptor.has_header(header):
             yield Request(key, [UNWATCH])
             return
         if header != before:

@@ -6,6 +6,11 @@
 local header = redis.call('GETRANGE', KEYS[1], 0, 7)
 if string.byte(header, 2) == 2 then
   header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
+elseif #header == 8 and string.byte(header, 2) == 1 then
+  -- The shard has grown: that of its generation has no flag, and 0 slices.
+  local last = string.byte(header, 8)
+  header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3, 7)
+    .. string.char(last - last % 16)
 end
 if header ~= ARGV[1] then
   return 0

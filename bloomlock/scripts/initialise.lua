@@ -5,7 +5,7 @@
 -- ARGV[3]   the header it had when it was decided to replace it, 8 bytes, without the flag that
 --           items were forgotten; zeros if none
 -- Reply     1 if it was replaced, 0 if it had that header already; and if it was left alone: -1 if
---           its header has flags, which a newer version has set, -2 if its header is another one
+--           its header has flags that a newer version has set, -2 if its header is another one
 local header = redis.call('GETRANGE', KEYS[1], 0, 7)
 local magic, flags = string.byte(header, 1, 2)
 if magic == 66 and flags == 2 then
@@ -14,7 +14,7 @@ end
 if header == ARGV[1] then
   return 0
 end
-if magic == 66 and flags and flags ~= 0 then
+if magic == 66 and flags and flags > 1 then
   return -1
 end
 if #header < 8 then

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from redis.exceptions import ResponseError
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import HEADER_BYTES, unflagged
+from bloomlock.descriptor import HEADER_BYTES, unflagged, without_slices
 from bloomlock.effects import encode_command, is_missing
 from bloomlock.parallel import in_parallel
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bloomlock.effects import Core
-    from bloomlock.hashing import Hasher
+    from bloomlock.hashing import Chained, Hasher
 
     Rows = npt.NDArray[np.uint64]
     Flags = npt.NDArray[np.bool_]
@@ -50,6 +50,7 @@ class Shard(NamedTuple):
         block_bits: Length of the block that holds all bits of an item; 0: they lie anywhere.
         also: Another header that it may have: the same with the flag that items were forgotten. 0:
             the caller does not go by what was forgotten.
+        chain: What is known of its slices; None: the filter does not grow.
     """
 
     key: str
@@ -58,6 +59,7 @@ class Shard(NamedTuple):
     bits: int = 0
     block_bits: int = 0
     also: int = 0
+    chain: Chain | None = None
 
     @property
     def headers(self) -> list[bytes]:
@@ -68,6 +70,29 @@ class Shard(NamedTuple):
     def has(self, header: int) -> bool:
         """Return whether it may have a header."""
         return header == self.header or (header == self.also and header != 0)
+
+    def has_header(self, header: int) -> bool:
+        """Return whether a header is the one it should have, or that after a growth."""
+        return header == self.header or (
+            self.chain is not None and without_slices(header) == self.header
+        )
+
+
+class Chain:
+    """What a client knows of the slices of one shard.
+
+    Attributes:
+        hasher: Places items in all slices that there can be.
+        count: How many slices the shard has, as the last reply said; a number that is wrong costs
+            a round trip and nothing else.
+    """
+
+    __slots__ = ("count", "hasher")
+
+    def __init__(self, hasher: Chained) -> None:
+        """Believe that the shard has not grown."""
+        self.hasher = hasher
+        self.count = 1
 
 
 class Segment(NamedTuple):
@@ -106,6 +131,8 @@ class Strategy(ABC):
             their bits: a row is an item. No other strategy can take a batch over, or read it.
         is_sliced: Whether the filter has cells of slices, for a time window. No other strategy can
             take a batch over, or read it.
+        is_growing: Whether it is for filters that grow, of which it takes whole items and knows
+            how many slices they have: a row is an item, and no other strategy can take a batch.
         is_forbidden: Whether the server refuses it for good.
         may_share_calls: Whether concurrent single calls gain by going out as one batch.
         has_answers: Whether an update returns which items are new.
@@ -116,11 +143,12 @@ class Strategy(ABC):
         few_bits: Bits of the largest batch that goes through `few`.
     """
 
-    name: ClassVar[str]
+    name: str
     is_atomic: bool = True
     is_exclusive: ClassVar[bool] = False
     is_native: ClassVar[bool] = False
     is_sliced: ClassVar[bool] = False
+    is_growing: ClassVar[bool] = False
     is_forbidden: bool = False
     may_share_calls: bool = True
     has_answers: bool = True

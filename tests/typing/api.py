@@ -37,6 +37,14 @@ from bloomlock import (
 )
 
 
+def growth() -> None:
+    pages = BloomFilter("pages", 1000, on_full="grow", growth=2, up_to=64_000)
+    BloomFilter("pages", 1000, on_full="shrink")  # type: ignore[arg-type]
+    BloomFilter.open("pages", up_to=64_000)  # type: ignore[call-arg]
+    MemoryBloomFilter(1000, on_full="grow")  # type: ignore[arg-type]
+    assert_type((pages.growth, pages.up_to), tuple[int | None, int])
+
+
 def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     pages = BloomFilter("pages", capacity=1000)
     BloomFilter("pages", 1000, 0.01, client=client, strategy="lua", seeds=[1, 2], on_full="raise")

@@ -17,7 +17,7 @@ LAYERS = [
     {"errors", "arrays", "_speed"},
     {"compiled"},
     {"sizing", "keys"},
-    {"blocked", "native", "windows"},
+    {"blocked", "native", "windows", "growth"},
     {"hashing", "bitmaps"},
     {"descriptor"},
     {"planning"},
@@ -43,6 +43,7 @@ PURE = {
     "blocked",
     "native",
     "windows",
+    "growth",
     "hashing",
     "bitmaps",
     "descriptor",
@@ -54,7 +55,7 @@ PURE = {
     "strategies",
 }
 IMPURE_MODULES = {"socket", "time", "asyncio", "threading", "subprocess", "os", "redis.client"}
-SINGLE = 12
+SINGLE = 13
 """Modules that one other imports, at most."""
 PUBLIC = {"bloomlock", "bloomlock.server", "bloomlock.errors"}
 

@@ -1,0 +1,207 @@
+"""When a filter grows: a client that finds the newest slice of a shard full adds the next one.
+
+Shards grow one by one. What a shard has is in its string and its header alone, so no step is
+between two shards, and a client that dies leaves nothing to be completed. Of several clients that
+find a slice full one adds the next: the script compares the header, and a slice that was full as
+the newest is full for ever in its generation.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from bloomlock.descriptor import HEADER_BYTES, slices_of, with_slices
+from bloomlock.effects import ConnectionLost, ask, encode_command
+from bloomlock.errors import ConfigurationError
+from bloomlock.parallel import in_parallel
+from bloomlock.scripts import Script
+from bloomlock.sizing import estimate_count
+from bloomlock.strategies.base import header_command, header_from_bytes
+
+from .fill import FRESH_SECONDS, SHARES, FillWatch
+from .lifecycle import check_room
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bloomlock.descriptor import Descriptor
+    from bloomlock.effects import Core
+    from bloomlock.keys import FilterKeys
+    from bloomlock.strategies import Shard
+
+    from .generation import View
+
+logger = logging.getLogger("bloomlock")
+
+SAMPLE_BYTES = 256 * 1024
+"""Counted in about 25 microseconds; the number of items is exact within 0.2 %."""
+
+FINEST = 1024
+"""A client looks again after this part of a slice at the earliest."""
+
+SHARDS_AT_A_LOOK = 64
+NEARLY_FULL = 0.9
+"""From there on all shards are looked at."""
+
+_GROW = Script("grow")
+
+
+class _Looked(NamedTuple):
+    """One shard as it was found.
+
+    Attributes:
+        shard: Which.
+        header: Its header.
+        items: Items in its newest slice, estimated.
+        left: Items that this slice still takes before it is full.
+    """
+
+    shard: Shard
+    header: int
+    items: float
+    left: float
+
+
+class GrowthWatch(FillWatch):
+    """Looks at the fill of the newest slices, and adds a slice where one is full.
+
+    Each client may add a 64th of what was free when it looked last, and looks again then, or after
+    a second. A slice has room for a sixteenth more than it is full at, so up to 64 clients that add
+    at once do not pass the rate of any slice.
+
+    Args:
+        keys: The filter's keys.
+        clock: Seconds.
+        note: Called with the seconds of each look.
+    """
+
+    def __init__(
+        self, keys: FilterKeys, clock: Callable[[], float], note: Callable[[float], None]
+    ) -> None:
+        super().__init__(keys.name, refuse=True, clock=clock, note=note)
+        self._keys = keys
+        self._no_room: str | None = None
+
+    def why_refusing(self, descriptor: Descriptor) -> str:
+        """See FillWatch.why_refusing."""
+        if self._no_room is not None:
+            return f"it cannot grow now ({self._no_room})"
+        return (
+            f"it has all its slices and holds {descriptor.most_items} items at its error rate; "
+            "up_to= at its creation says how many are needed"
+        )
+
+    def look(self, view: View) -> Core[None]:
+        """Look at the newest slices, and grow. Cost: a round trip; three more for a new slice."""
+        slices = view.descriptor.slices
+        shards = self._some(view.shards)
+        self._no_room = None
+        while True:
+            began = self._timer()
+            found = yield from in_parallel([self._look_at(view, shard) for shard in shards])
+            self._note(self._timer() - began)
+            looked = [one for one in found if one is not None]
+            if len(looked) < len(found):
+                self._until_look = 1
+                return
+            full = [one for one in looked if one.left <= 0]
+            if len(shards) < len(view.shards) and any(
+                one.left < (1 - NEARLY_FULL) * one.items for one in looked
+            ):
+                shards = view.shards
+                continue
+            may_grow = [one for one in full if slices_of(one.header) < len(slices)]
+            if not may_grow or not (yield from self._grow(view, may_grow)):
+                break
+        self._draw(view, looked)
+        self._stale_at = began + FRESH_SECONDS
+
+    def _some(self, shards: Sequence[Shard]) -> Sequence[Shard]:
+        """Return some shards, others each time; all are about as full."""
+        if len(shards) <= SHARDS_AT_A_LOOK:
+            return shards
+        first = self._samples * SHARDS_AT_A_LOOK % len(shards)
+        return (*shards, *shards)[first : first + SHARDS_AT_A_LOOK]
+
+    def _look_at(self, view: View, shard: Shard) -> Core[_Looked | None]:
+        """Estimate the items in the newest slice; None if the shard is of another generation."""
+        if shard.chain is None:
+            raise TypeError(f"the shard {shard.key!r} has no slices")
+        while True:
+            count = shard.chain.count
+            part = view.descriptor.slices[count - 1]
+            self._samples += 1
+            length = part.end_byte - part.first_byte
+            pieces = max(1, length // SAMPLE_BYTES)
+            first = part.first_byte + self._samples * 7919 % pieces * SAMPLE_BYTES
+            size = min(SAMPLE_BYTES, length)
+            bits, start = yield from ask(
+                shard.key,
+                encode_command("BITCOUNT", shard.key, first, first + size - 1),
+                header_command(shard.key),
+            )
+            header = header_from_bytes(start)
+            if not view.descriptor.has_header(header):
+                return None
+            shard.chain.count = slices_of(header)
+            if shard.chain.count == count:
+                filled = bits / min(8 * size, part.bits) * part.bits
+                items = estimate_count(filled, part.bits, part.num_hashes)
+                return _Looked(shard, header, items, part.full_at - items)
+
+    def _grow(self, view: View, full: Sequence[_Looked]) -> Core[bool]:
+        """Add a slice to each of some shards; False if the server has not the memory."""
+        most = max(slices_of(one.header) for one in full)
+        try:
+            yield from check_room(
+                self._keys,
+                view.descriptor,
+                replaces=True,
+                slices=min(most + 1, len(view.descriptor.slices)),
+            )
+        except ConfigurationError as error:
+            self._no_room = str(error)
+            logger.warning("filter %r cannot grow: %s", self._name, error)
+            return False
+        replies = yield from in_parallel([_add_slice(view, one) for one in full])
+        for one, reply in zip(full, replies, strict=True):
+            if isinstance(reply, ConnectionLost):
+                raise reply.cause from None
+            if isinstance(reply, Exception):
+                self._no_room = str(reply)
+                logger.warning("filter %r cannot grow: %s", self._name, reply)
+                return False
+            if one.shard.chain is not None:
+                one.shard.chain.count = slices_of(header_from_bytes(reply))
+        logger.info(
+            "filter %r has grown: %d shards have %d slices", self._name, len(full), most + 1
+        )
+        return True
+
+    def _draw(self, view: View, looked: Sequence[_Looked]) -> None:
+        """Draw the conclusions from a look."""
+        slices, count = view.descriptor.slices, len(view.shards)
+        least = min(looked, key=lambda one: one.left)
+        number = slices_of(least.header)
+        free = count * max(0.0, least.left)
+        self._until_look = max(1, int(free) // SHARES, int(count * least.items) // FINEST)
+        self.full = self.refusing = least.left <= 0
+        if number == len(slices):
+            most = view.descriptor.most_items
+            before = most - slices[-1].capacity
+            ratio = least.items / (least.items + least.left)
+            self._say((before + ratio * slices[-1].capacity) / most, most, "no new items are added")
+
+
+def _add_slice(view: View, one: _Looked) -> Core[bytes | Exception]:
+    count = slices_of(one.header)
+    grown = with_slices(view.header, count + 1)
+    arguments: list[str | bytes | int] = [
+        one.header.to_bytes(HEADER_BYTES, "big"),
+        grown.to_bytes(HEADER_BYTES, "big"),
+        view.descriptor.string_bytes_with(grown) - 1,
+    ]
+    (reply,) = yield from _GROW.call([([one.shard.key], arguments)], repeatable=True)
+    answer: bytes | Exception = reply
+    return answer

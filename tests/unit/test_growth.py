@@ -1,0 +1,154 @@
+"""The mathematics of filters that grow."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bloomlock import ConfigurationError
+from bloomlock.descriptor import (
+    FIELDS,
+    READY,
+    Wanted,
+    decode,
+    encode,
+    header_of,
+    is_header,
+    slices_of,
+    with_slices,
+    without_slices,
+)
+from bloomlock.growth import (
+    GROWTH,
+    MAX_GROWTH,
+    MAX_SLICES,
+    MAX_STRING_BITS,
+    Growth,
+    compound_error_rate,
+    slice_error_rate,
+    slices_for,
+)
+from bloomlock.sizing import best_num_hashes, estimate_deviation, small_filter_rate
+
+CAPACITIES = st.integers(1, 10**7)
+RATES = st.floats(1e-9, 0.3)
+FACTORS = st.integers(2, MAX_GROWTH)
+
+
+def described(capacity, rate, **options):
+    return Wanted.check(capacity, rate, grows=True, **options).describe()
+
+
+@given(CAPACITIES, RATES, FACTORS, st.integers(1, 20))
+def test_the_rates_of_all_slices_at_their_room_keep_the_rate_of_the_filter(
+    capacity, rate, factor, shards
+):
+    found = described(capacity, rate, growth=factor, shards=shards)
+    rates = [
+        small_filter_rate(part.room, part.bits, part.num_hashes, seeded=False)
+        for part in found.slices
+    ]
+    assert sum(rates) <= rate
+    assert compound_error_rate(rates) <= rate
+    assert sum(part.error_rate for part in found.slices) < rate
+
+
+@given(CAPACITIES, RATES, st.integers(1, 20))
+def test_a_slice_holds_its_items_before_it_is_full(capacity, rate, shards):
+    """Five deviations: of the number of items in a shard, and of the estimate."""
+    for part in described(capacity, rate, shards=shards).slices:
+        mean = part.capacity / shards
+        spread = math.sqrt(mean * (1 - 1 / shards))
+        estimated = estimate_deviation(mean, part.bits, part.num_hashes, part.bits)
+        assert part.full_at >= mean + 4.5 * math.hypot(spread, min(estimated, math.sqrt(mean) / 2))
+        assert part.room >= 16 / 15 * part.full_at * 0.999
+
+
+@given(CAPACITIES, RATES, FACTORS)
+def test_slices_lie_behind_one_another_and_begin_at_bytes(capacity, rate, factor):
+    found = described(capacity, rate, growth=factor)
+    assert found.size.shard_bits == found.slices[0].bits
+    assert found.slices[0].first == 64
+    for one, following in zip(found.slices, found.slices[1:], strict=False):
+        assert following.first == 8 * one.end_byte
+        assert following.first % 8 == 0
+        assert 0 <= following.first - (one.first + one.bits) < 8
+        assert following.capacity == factor * one.capacity
+    assert found.slices[-1].first + found.slices[-1].bits <= MAX_STRING_BITS
+    assert len(found.slices) <= MAX_SLICES
+
+
+@given(st.integers(1, 10**6), RATES, FACTORS, st.integers(1, 1000))
+def test_it_holds_up_to_items_and_has_no_slice_too_many(capacity, rate, factor, times):
+    up_to = capacity * times
+    try:
+        found = described(capacity, rate, growth=factor, up_to=up_to)
+    except ConfigurationError as error:
+        assert "up_to must be at most" in str(error)
+        return
+    assert found.most_items == up_to
+    assert found.most_items - found.slices[-1].capacity < up_to
+
+
+@given(st.integers(1, 10**6), RATES, FACTORS, st.booleans())
+def test_a_descriptor_is_read_as_it_was_written(capacity, rate, factor, keyed):
+    made = described(capacity, rate, growth=factor, key=b"k" * 16 if keyed else None)
+    made = made.with_generation(0xABC0, READY)
+    fields = encode(made)
+    read = decode("x", [fields[name].encode() if name in fields else None for name in FIELDS])
+    assert read == made
+    assert fields["format"] == "4"
+    assert Wanted.of(made).differences(made) == []
+
+
+@given(st.integers(0, 2**44 - 1), st.integers(1, MAX_SLICES))
+def test_a_header_says_how_many_slices_there_are(number, slices):
+    base = header_of(number << 4)
+    header = with_slices(base, slices)
+    assert (slices_of(header), without_slices(header)) == (slices, base)
+    assert is_header(header)
+
+
+def test_few_slices_are_enough_for_a_guess_that_is_64_times_too_small():
+    """Bits that `exists` reads with the least memory, as the issue computed them."""
+    read = {}
+    for factor in (2, 4):
+        hashes = best_num_hashes(slice_error_rate(1e-6, 0), "memory")
+        slices = slices_for(10**6, 1e-6, hashes, 8, Growth(factor, 64 * 10**6))
+        read[factor] = sum(part.num_hashes for part in slices)
+    assert read == {2: 136, 4: 73}
+    assert GROWTH == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"growth": 1}, "growth must be a whole number from 2 to 64"),
+        ({"growth": 65}, "growth must be"),
+        ({"growth": 2.5}, "growth must be"),
+        ({"growth": True}, "growth must be"),
+        ({"up_to": 999}, "up_to must be a whole number of items from the capacity, 1000"),
+        ({"up_to": 1e6}, "up_to must be"),
+        ({"up_to": True}, "up_to must be"),
+        ({"up_to": 10**16}, "up_to must be"),
+        ({"up_to": 10**12}, "up_to must be at most"),
+        ({"up_to": 10**9, "shards": 1}, "up_to must be at most"),
+        ({"seeds": [1, 2]}, "seeds must be None with on_full='grow'"),
+        ({"layout": "blocked"}, "layout must be 'classic' with on_full='grow'"),
+        ({"native": True}, "strategy='native'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_grow_is_refused(options, says):
+    with pytest.raises(ConfigurationError, match=says) as found:
+        described(1000, 1e-6, **options)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("options", [{"growth": 4}, {"up_to": 10**6}])
+def test_what_is_for_growth_is_refused_without(options):
+    with pytest.raises(ConfigurationError, match="must be None unless on_full='grow'"):
+        Wanted.check(1000, 1e-6, **options)
