@@ -333,7 +333,7 @@ class Slices(Bitmap):
         """See Contents.check_has_bits."""
         raise ConfigurationError(
             f"{method} is not possible with a filter that grows (on_full='grow'), whose slices "
-            "another filter does not have"
+            "differ in size"
         )
 
 
