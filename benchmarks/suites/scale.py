@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks import contenders as c
-from benchmarks import scale_parts, windows
+from benchmarks import growth, scale_parts, windows
 from benchmarks.engine import Case, Stage
 from benchmarks.scale_forgotten import FORGOTTEN
 
@@ -48,7 +48,7 @@ SHARDED = (
 )
 ENTRIES = (*SHARDED, *windows.ENTRIES)
 BATCHES = (1000, 10_000)
-PARTS = (*scale_parts.PARTS, windows.PART, FORGOTTEN)
+PARTS = (*scale_parts.PARTS, windows.PART, growth.PART, FORGOTTEN)
 
 __all__ = ["ABOUT", "ENTRIES", "PARTS", "stages"]
 

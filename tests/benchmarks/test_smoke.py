@@ -51,6 +51,16 @@ def test_scale_parts(benchmark):
     assert "over 111,200" in out
 
 
+def test_scale_of_growth(benchmark):
+    out, result = benchmark("scale", ("growth",), "--quick", "--repetitions", "1")
+    *rows, errors = result["growth"]
+    assert len(rows) == 24
+    assert errors["false_negatives"] == 0
+    assert errors["slices"] == 4
+    assert errors["false_positives"] <= 1.2 * errors["error_rate"] * errors["asked"]
+    assert "rate measured" in out
+
+
 def test_scale_of_forgotten_items(benchmark):
     out, result = benchmark("scale", ("forgotten",), "--items", "2000", "--repetitions", "1")
     first, *others = result["forgotten"]
