@@ -46,7 +46,7 @@ def refuse(done, *parts: str) -> None:
         ("--optimize", "size", "optimize must be 'memory', 'balanced', 'speed' or None"),
         ("--num-hashes", "65", "num_hashes must be a whole number from 1 to 64 or None, not 65"),
         ("--strategy", "hope", "strategy must be one of 'atomic', 'lua', 'transaction'"),
-        ("--on-full", "burst", "on_full must be 'warn' or 'raise', not 'burst'"),
+        ("--on-full", "burst", "on_full must be 'warn' or 'raise' or 'grow', not 'burst'"),
         ("--on-lost", "weep", "on_lost must be 'raise' or 'recreate', not 'weep'"),
         ("--name", "", "name must be a text"),
         ("--name", "x" * 1025, "name must be a text"),

@@ -31,7 +31,7 @@ BAD = [
     ({"strategy": None}, "strategy must be"),
     ({"seeds": [1, 1]}, "seeds must be"),
     ({"shards": 0}, "shards must be"),
-    ({"on_full": "explode"}, "on_full must be 'warn' or 'raise', not 'explode'"),
+    ({"on_full": "explode"}, "on_full must be 'warn' or 'raise' or 'grow', not 'explode'"),
     ({"on_lost": True}, "on_lost must be 'raise' or 'recreate', not True"),
     ({"on_unknown": ""}, "on_unknown must be 'raise' or 'new', not ''"),
     ({"prefix": "{"}, "prefix must be"),

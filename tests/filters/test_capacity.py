@@ -164,9 +164,3 @@ def test_the_current_rate_rises_beyond_capacity(client):
     assert info.current_error_rate > 0.2
     measured = sum(made.exists_many(f"out {number}" for number in range(5000))) / 5000
     assert measured == pytest.approx(info.current_error_rate, rel=0.15)
-
-
-def test_grow_is_refused_clearly(client):
-    with pytest.raises(ConfigurationError, match="on_full must be 'warn' or 'raise', not 'grow'"):
-        BloomFilter("x", 1000, client=client, on_full="grow")
-    assert client.dbsize() == 0
