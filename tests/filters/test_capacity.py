@@ -9,7 +9,7 @@ import pytest
 import redis
 from proxy import Proxy
 
-from bloomlock import BloomFilter, CapacityError, ConfigurationError
+from bloomlock import BloomFilter, CapacityError
 
 
 def test_exactly_the_capacity_fits(client):
