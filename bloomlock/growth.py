@@ -174,7 +174,7 @@ def slices_for(
         ConfigurationError: If they do not hold `up_to` items, or not even the capacity.
 
     >>> [(s.bits, s.num_hashes, s.capacity) for s in slices_for(1000, 0.01, 6, 1, Growth(4, 9000))]
-    [(13393, 6, 1000), (51950, 7, 4000), (56939, 8, 4000)]
+    [(13275, 6, 1000), (57091, 7, 4000), (63421, 8, 4000)]
     """
     found: list[Slice] = []
     first, held = HEADER_BITS, 0
@@ -215,7 +215,7 @@ def shards_for(
         growth: How it grows.
 
     >>> shards_for(10**6, 1e-6, 7, 1, Growth(4, 64 * 10**6))
-    7
+    8
     """
     most = growth.up_to or USUAL_REACH * capacity
     bits = held = 0
