@@ -89,7 +89,7 @@ def test_the_server_is_killed_in_the_middle(
         )
     check_stats(result, policy)
     fetched = Counter(result.fetched)
-    assert set(fetched.values()) == {1}
+    assert set(fetched.values()) == {1}, (fetched, result.log)
     if policy == "allow":
         assert len(fetched) == 12
         assert result.own("allowed") + result.own("unknown") > 0
