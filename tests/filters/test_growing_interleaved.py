@@ -205,3 +205,22 @@ def test_one_of_two_that_find_a_slice_full_adds_the_next(r):
     count = explore(lambda: world.start(world.look, world.look), judge, world.contents, faults=1)
     print(count)
     assert count > 30
+
+
+def test_a_client_that_grows_too_late_changes_nothing(r):
+    """It found the first slice full, and sleeps while others add two slices and fill them."""
+    world = World(r)
+    (late,) = world.start(world.look)
+    grows = Script("grow").digest.encode()
+    while grows not in bytes(late._step.commands[0]):
+        late.carry_out(DONE)
+    made = world.made[1]
+    items = [f"later {number}" for number in range(40)]
+    made._state.fill._until_look = 1
+    assert sum(made.add_many(items)) >= 39
+    made._runtime.run(made._state.fill.look(made._state.view))
+    before = world.count(), r.get(BITS)
+    assert before[0] >= 3
+    late.carry_out(DONE)
+    assert (world.count(), r.get(BITS)) == before
+    assert all(world.sees([*world.old, *items]))
