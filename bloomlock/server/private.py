@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -23,6 +25,9 @@ ConfigValue: TypeAlias = str | int | bool | Sequence[str]
 _START_TIMEOUT = 15.0
 _STOP_TIMEOUT = 5.0
 _PORT_LIMIT = 65535
+# Below the ports that systems give to outgoing connections: one of those could take the port
+# of a server between its stop and its start.
+_FREE_PORTS = range(10_240, 32_768)
 # Set by other parameters, or needed to keep hold of the process.
 _OWNED = ("port", "unixsocket", "unixsocketperm", "dir", "daemonize", "logfile")
 
@@ -341,10 +346,11 @@ def _arguments(directives: Mapping[str, ConfigValue]) -> list[str]:
 
 def _free_port() -> int:
     """Return a TCP port of 127.0.0.1 that is free at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    while True:
+        port = random.choice(_FREE_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _words(value: ConfigValue) -> list[str]:
