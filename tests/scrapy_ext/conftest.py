@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -118,7 +119,9 @@ class Spider:
         """Kill it if it runs."""
         if self.returncode is None:
             if self.is_running:
-                os.kill(self.pid, signal.SIGKILL)
+                # It may have ended just now.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
             self.communicate(PATIENCE)
 
 
