@@ -77,6 +77,9 @@ SPREAD_FORMAT = 3
 
 MOST_IDLE_MS = 10**12
 
+MOST_FOLLOWED = 32
+"""How many generations of a filter that was made anew are known; each time takes two."""
+
 GENERATION_BITS = 48
 HEADER_BYTES = 8
 _MAGIC = ord("B") << 56
@@ -101,6 +104,7 @@ CLOSED = "closed"
 STATES = (READY, CREATING, COPYING, REPLACING, RENAMING, PREPARING, PLACING, CLOSED)
 CLEARED = "cleared"
 REPLACES = "replaces"
+FOLLOWS = "follows"
 KEY = "key"
 IDLE = "idle_ms"
 WINDOW = "window"
@@ -125,11 +129,13 @@ FIELDS = (
     IDLE,
     WINDOW,
     REPLACES,
+    FOLLOWS,
     *OF_GROWTH,
 )
 """Of a filter with a key `key`: "random:" and the key, or "secret:" and its check; of one that is
 forgotten when it is not used `idle_ms`; of one with a time window its microseconds, a slash, its
-slices; of one that is put in the place of another `replaces`. The last three of a filter that
+slices; of one that is put in the place of another `replaces`; of one that was made anew `follows`,
+the headers of the generations before with commas between. The last three of a filter that
 grows; its slices are "m/k" each, and written to be compared."""
 
 
@@ -246,6 +252,8 @@ class Descriptor:
         replaces: What is deleted when the filter is in its place.
         growth: How it grows; None: not at all.
         slices: All that it can have if it grows; `size` is the first one's.
+        follows: The headers of generations whose items are all in this one; what is attached to one
+            of those goes on with this one.
         forgets: Whether items may have been forgotten, as the header of the first shard says; no
             part of what is stored.
     """
@@ -265,6 +273,7 @@ class Descriptor:
     replaces: Replaced | None = None
     growth: Growth | None = None
     slices: tuple[Slice, ...] = ()
+    follows: tuple[int, ...] = field(default=(), compare=False)
     forgets: bool = field(default=False, compare=False)
 
     @property
@@ -362,8 +371,18 @@ class Descriptor:
             state=state,
             cleared=cleared,
             replaces=None,
+            follows=(),
             forgets=False,
         )
+
+    def has_all_of(self, header: int) -> bool:
+        """Return whether this is the generation with a header, or follows it."""
+        return header == self.header or header in self.follows
+
+    def successor_of(self, before: Descriptor) -> Descriptor:
+        """Return the same as what comes after a generation, with all its items."""
+        follows = (*before.follows, before.header)
+        return replace(self, follows=follows[-MOST_FOLLOWED:])
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""
@@ -652,6 +671,8 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         fields[WINDOW] = descriptor.window.written
     if descriptor.replaces is not None:
         fields[REPLACES] = ":".join(map(str, descriptor.replaces))
+    if descriptor.follows:
+        fields[FOLLOWS] = ",".join(map(str, descriptor.follows))
     if descriptor.growth is not None:
         fields[GROWTH] = str(descriptor.growth.factor)
         if descriptor.growth.up_to is not None:
@@ -771,6 +792,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         read_window(fields[WINDOW]) if WINDOW in fields else None,
         _replaced(fields[REPLACES]) if REPLACES in fields else None,
         _growth(fields),
+        follows=_followed(fields[FOLLOWS]) if FOLLOWS in fields else (),
     )
     if descriptor.window is not None and descriptor.layout != CLASSIC:
         raise ConfigurationError(f"a window belongs to layout {CLASSIC!r}")
@@ -831,6 +853,15 @@ def _replaced(text: str) -> Replaced:
     if not 1 <= found.shards <= MAX_SHARDS:
         raise ConfigurationError(f"replaces must name 1 to {MAX_SHARDS} shards, not {text!r:.80}")
     return found
+
+
+def _followed(text: str) -> tuple[int, ...]:
+    headers = text.split(",")
+    if len(headers) > MOST_FOLLOWED or not all(map(_is_long, headers)):
+        raise ConfigurationError(
+            f"follows must be at most {MOST_FOLLOWED} whole numbers, not {text!r:.80}"
+        )
+    return tuple(map(int, headers))
 
 
 def _size_by_formula(descriptor: Descriptor) -> Size | None:

@@ -1,8 +1,8 @@
 """A filter that is closed: it has its bits, and takes no updates, until another is in its place.
 
 Closing gives all shards the header of a new generation, so no update of the last one is answered
-any more. A client that attaches waits. If the client that closed the filter dies, the others open
-it again: it holds what it held.
+any more. A client that attaches waits, and so does one that is attached. If the client that closed
+the filter dies, the others open it again: it holds what it held.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ def close(keys: FilterKeys, stored: Descriptor, generation: int) -> Core[Descrip
     Raises:
         Changed: If it is another generation by now.
     """
-    closed = replace(
-        stored.with_generation(generation, CLOSED, cleared=stored.cleared),
-        replaces=Replaced.of(stored),
-    )
+    closed = stored.with_generation(generation, CLOSED, cleared=stored.cleared)
+    closed = replace(closed.successor_of(stored), replaces=Replaced.of(stored))
     yield from through_moves(keys.meta, partial(_store, keys, stored, closed))
     yield from _close_shards(keys, closed)
     return closed

@@ -110,20 +110,29 @@ def attach(
     recreate: bool,
     key: HashKey | None = None,
     native: bool = False,
+    before: int = 0,
+    must_follow: bool = False,
 ) -> Core[Descriptor]:
     """Return the descriptor of the filter, creating the filter where it is missing.
 
     Without `wanted` it only attaches, to a filter with this `key`. A filter of which a part is gone
     is a FilterLostError, or starts anew (`recreate`). A filter that the server has itself is for
-    `native` clients alone.
+    `native` clients alone. A filter that follows the generation with the header `before` may have
+    other parameters; with `must_follow` any other is a FilterLostError.
 
     Cost: one round trip if the filter is there, two if it has several shards.
     """
 
     def decide(found: Found, broken: set[int]) -> Descriptor | None:
+        follows = found.descriptor is not None and found.descriptor.has_all_of(before)
+        if must_follow and not follows:
+            raise FilterLostError(
+                f"filter {keys.name!r} was rebuilt, and then deleted or replaced, since this "
+                "object attached to it; call reattach() to go on with what is there now"
+            )
         if found.descriptor is not None:
             _refuse_other_contents(keys, native, found.descriptor)
-            _refuse_other(keys, wanted, key, found.descriptor)
+            _refuse_other(keys, None if follows else wanted, key, found.descriptor)
         gone = _what_is_gone(found, broken)
         if gone is None and found.descriptor is not None:
             if found.descriptor.state != REPLACING:

@@ -32,6 +32,7 @@ from bloomlock.strategies import Segment
 
 from . import forgotten
 from .expiry import sweep
+from .state import is_made_anew
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -293,15 +294,26 @@ class Operation:
         if unflagged(header) == now.header != header and now.forgotten is None:
             now = state.note_forgetting(now)
         if unflagged(header) != now.header:
-            if state.on_lost == "raise" and not state.is_own(header):
+            is_own = state.is_own(header)
+            is_known = is_own or (yield from is_made_anew(state, view))
+            if state.on_lost == "raise" and not is_known:
                 if self._write and not is_header(header):
                     yield from sweep(view)
                 now = self._lose(view, header)
             else:
-                attached = yield from self._attach_anew(header)
+                if not is_known:
+                    name = state.keys.name
+                    logger.warning("filter %r was cleared or lost; attaching to it anew", name)
+                if is_known and self._write and not is_header(header):
+                    yield from sweep(view)
+                must_follow = state.on_lost == "raise" and not is_own
+                attached = yield from self._attach_anew(must_follow=must_follow)
                 if attached is None:
                     return view, []
                 now = attached
+                if not now.descriptor.same_bits(view.descriptor):
+                    # What was added there has other bits.
+                    self._added.pop(now.header, None)
         return now, self._sort(view, now, stale)
 
     def _sort(self, view: View, now: View, stale: Stale) -> list[Indices]:
@@ -325,12 +337,9 @@ class Operation:
                 again.append(indices[~missing])
         return again
 
-    def _attach_anew(self, header: int) -> Core[View | None]:
-        state = self._state
-        if not state.is_own(header):
-            logger.warning("filter %r was cleared or lost; attaching to it anew", state.keys.name)
+    def _attach_anew(self, *, must_follow: bool) -> Core[View | None]:
         try:
-            return (yield from state.attach())
+            return (yield from self._state.attach(must_follow=must_follow))
         except FilterLostError as error:
             error.results[:] = self._known()
             raise

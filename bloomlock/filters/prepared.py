@@ -308,11 +308,13 @@ class Prepared:
             old = Replaced.of(stored)
             places = old.place(self.keys)
             mine = {self.keys.bits(shard) for shard in range(target.size.shards)}
+            if self.expected:
+                target = target.successor_of(stored)
             if any(places.bits(shard) not in mine for shard in range(old.shards)):
                 return replace(target, replaces=old)
         if target.size.shards > 1:
             return target
-        return target.with_generation(target.generation, READY)
+        return replace(target, state=READY)
 
     def _unlink_own(self, key: str, found: Found) -> list[bytes]:
         """Return the command that deletes what the server itself had for the shard before."""

@@ -143,24 +143,28 @@ class Rebuild:
         """Put the new generation in the place of the closed filter; False: it was opened again."""
         assert self._closed is not None  # noqa: S101 - for the type checker
         assert self._prepared is not None  # noqa: S101
-        stored = (yield from look(self._state.keys)).descriptor
-        if stored is not None and (stored.header, stored.state) == (self._closed.header, READY):
-            self._closings += 1
-            if self._closings < CLOSINGS:
-                return False
-            seconds = round(closing.LOOKS * closing.LOOK_SECONDS)
-            raise BloomlockError(
-                f"filter {self._state.keys.name!r}: what `late` returns takes longer than "
-                f"{seconds} s to add, and other clients opened the filter again; it is as it was"
-            )
         self._prepared.expected = self._closed.header
-        yield from self._prepared.switch()
-        return True
+        try:
+            yield from self._prepared.switch()
+        except FilterLostError:
+            stored = (yield from look(self._state.keys)).descriptor
+            opened = (self._closed.header, READY)
+            if stored is None or (stored.header, stored.state) != opened:
+                raise
+        else:
+            return True
+        self._closings += 1
+        if self._closings < CLOSINGS:
+            return False
+        seconds = round(closing.LOOKS * closing.LOOK_SECONDS)
+        raise BloomlockError(
+            f"filter {self._state.keys.name!r}: what `late` returns takes longer than "
+            f"{seconds} s to add, and other clients opened the filter again; it is as it was"
+        )
 
     def attach(self) -> Core[View]:
         """Go on with the filter as it is now."""
         assert self._prepared is not None  # noqa: S101 - for the type checker
-        self._state.wanted = Wanted.of(self._prepared.target)
         return self._state.attach()
 
     def give_up(self) -> Core[None]:
@@ -196,12 +200,13 @@ class RebuildableFilter(FilterBase):
 
         A Bloom filter cannot say what was added, so the items come from where they are kept. While
         `items` are read the filter is in use. Then it is closed: adds and tests of other objects
-        find it lost, and a client that attaches waits. `late` is called, what it returns is added,
-        and the new filter takes the place of the old one, all at once.
+        wait. `late` is called, what it returns is added, and the new filter takes the place of the
+        old one, all at once. The other objects go on with it by themselves.
 
         No item that was acknowledged before the switch is absent after it, if it is written to
         the source before it is added, and `late` returns what came to the source since `items`
-        was read, or all of it.
+        was read, or all of it. An add that waited is then answered "seen" for an item that its
+        caller had written to the source.
 
         Args:
             items: All items, as for `update`.
@@ -219,8 +224,8 @@ class RebuildableFilter(FilterBase):
                 both filters or runs no scripts, or the strategy is "native".
             And as `update`, and what `items` raises. Whatever is raised, the filter is as it was.
 
-        Objects that were attached before, or ask for the old parameters, get FilterMismatchError
-        when they attach: make them anew.
+        An object that is made later and asks for the old parameters gets FilterMismatchError.
+        Claims that are open then are lost.
 
         Cost: that of `update` with all items, and some ten round trips.
 

@@ -20,7 +20,7 @@ from .growing import GrowthWatch
 from .lifecycle import attach, renew
 from .near_cache import Asked
 from .routes import RouteTimes
-from .storage import look_at_shard
+from .storage import look, look_at_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -175,8 +175,12 @@ class FilterState(LockOwner):
         """Return a state with the same policies that will open the filter at `keys`."""
         return FilterState(keys, self.options, None)
 
-    def attach(self) -> Core[View]:
-        """Create the filter or attach to it as it is now, whatever was known before."""
+    def attach(self, *, must_follow: bool = False) -> Core[View]:
+        """Create the filter or attach to it as it is now, whatever was known before.
+
+        Args:
+            must_follow: Whether only what has all items of the view's generation will do.
+        """
         recreate = self.on_lost == "recreate"
         generation = self.own_generation()
         since = self.unreported.moment()
@@ -194,6 +198,8 @@ class FilterState(LockOwner):
                 recreate=recreate,
                 key=self.key,
                 native=self.strategy.is_native,
+                before=0 if self.view is None else self.view.header,
+                must_follow=must_follow,
             )
         except Exception:
             # The view stays what it was, and what it was may be gone.
@@ -211,7 +217,8 @@ class FilterState(LockOwner):
         if self.wanted is None:
             yield from self._check_growth(descriptor)
         view = View.of(self.keys, descriptor, self.unreported.of(descriptor.header))
-        if self.wanted is None:
+        follows = self.view is not None and self.view.header in descriptor.follows
+        if self.wanted is None or follows:
             self.wanted = Wanted.of(descriptor)
         elif descriptor.key is not None and descriptor.key.stored:
             # Made anew by this object it keeps its key, and bits placed with that stay of use.
@@ -383,9 +390,15 @@ def follow(state: FilterState, view: View) -> Core[View]:
     Raises:
         FilterLostError: If it may not, with `on_lost="raise"`.
     """
-    if not (yield from _may_follow(state, view)):
-        raise _lost(state, view)
-    return (yield from state.attach())
+    if state.on_lost == "recreate" or state.view is not view:
+        return (yield from state.attach())
+    header, _ = yield from look_at_shard(state.keys, 0)
+    if not view.descriptor.has_header(header):
+        if state.is_own(header):
+            return (yield from state.attach())
+        if (yield from is_made_anew(state, view)):
+            return (yield from state.attach(must_follow=True))
+    raise _lost(state, view)
 
 
 def _lost(state: FilterState, view: View) -> FilterLostError:
@@ -397,8 +410,10 @@ def _lost(state: FilterState, view: View) -> FilterLostError:
     return FilterLostError(why)
 
 
-def _may_follow(state: FilterState, view: View) -> Core[bool]:
-    if state.on_lost == "recreate" or state.view is not view:
-        return True
-    header, _ = yield from look_at_shard(state.keys, 0)
-    return not view.descriptor.has_header(header) and state.is_own(header)
+def is_made_anew(state: FilterState, view: View) -> Core[bool]:
+    """Return whether what is there has all items of the generation of a view (`rebuild`)."""
+    try:
+        stored = (yield from look(state.keys)).descriptor
+    except FilterMismatchError:
+        return False
+    return stored is not None and view.header in stored.follows

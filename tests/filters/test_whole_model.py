@@ -1,4 +1,4 @@
-"""A randomized model: clients add while filters are combined, cleared, renamed, and expire.
+"""A randomized model: clients add while filters are combined, rebuilt, renamed, cleared and expire.
 
 Workers add to filters by name and note, for each item, in which generation it was answered. A
 conductor changes the filters as wholes, one change after the other, and derives for each new
@@ -48,6 +48,7 @@ CHANGES = (
     "copy",
     "rename",
     "rename",
+    "rebuild",
     "clear",
     "expire",
 )
@@ -185,12 +186,20 @@ class Model:
             return None if two is None else getattr(one, change)(two, free)
         if change in ("copy", "rename"):
             return getattr(one, change)(free)
-        if change == "clear":
-            one.clear()
+        if change in ("clear", "rebuild"):
+            getattr(self, f"_{change}")(one)
             return one
         one.expire(0.001)
         servers.wait_until(lambda: self.open(one.name) is None)
         return BloomFilter(one.name, CAPACITY, 1e-9, client=self.url, **self.shape)
+
+    def _clear(self, one: BloomFilter) -> None:
+        one.clear()
+
+    def _rebuild(self, one: BloomFilter) -> None:
+        # What is tried is noted before it is added, so it may stand for the source.
+        items = self.known(one.generation, next(self.ticks))
+        one.rebuild(items, late=lambda: list(self.tried), shards=one.shards)
 
     def _derive(
         self, change: str, made: BloomFilter, before: int, theirs: int | None, start: int
@@ -212,10 +221,13 @@ class Model:
             new.must, new.may = mine & other, may_mine & may_other
         elif change == "copy":
             new.must, new.may = mine, may_mine
-        elif change == "rename":
+        elif change in ("rename", "rebuild"):
             # All that was answered in the generation before, whenever: no answer came after.
             self.renamed.append((before, made.generation))
             new.must, new.may = mine, may_mine
+        if change == "rebuild":
+            with self.lock:
+                new.may = may_mine | set(self.tried)
 
     def run(self) -> list[str]:
         for name in NAMES[:3]:
