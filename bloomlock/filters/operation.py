@@ -296,16 +296,14 @@ class Operation:
         if unflagged(header) != now.header:
             is_own = state.is_own(header)
             is_known = is_own or (yield from is_made_anew(state, view))
+            if self._write and not is_own:
+                yield from sweep(state.keys, view)
             if state.on_lost == "raise" and not is_known:
-                if self._write and not is_header(header):
-                    yield from sweep(view)
                 now = self._lose(view, header)
             else:
                 if not is_known:
                     name = state.keys.name
                     logger.warning("filter %r was cleared or lost; attaching to it anew", name)
-                if is_known and self._write and not is_header(header):
-                    yield from sweep(view)
                 must_follow = state.on_lost == "raise" and not is_own
                 attached = yield from self._attach_anew(must_follow=must_follow)
                 if attached is None:

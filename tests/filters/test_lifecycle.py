@@ -523,3 +523,35 @@ def interrupted(core, number, act):
     if not acted:
         act()
     return acted
+
+
+@pytest.mark.parametrize("on_lost", ["raise", "recreate"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_object_of_a_larger_filter_does_not_make_a_smaller_one_longer(r, on_lost, shards):
+    """Its update carries the old places, and is answered after they were written."""
+    old = BloomFilter("x", 100_000, client=r, on_lost=on_lost, shards=shards)
+    old.add("a")
+    old.delete()
+    made = BloomFilter("x", 1000, client=r, shards=shards)
+    made.add("b")
+    lengths = {key: r.strlen(key) for key in r.scan_iter("*:bits*")}
+    with pytest.raises((FilterLostError, FilterMismatchError)):
+        old.update(str(one) for one in range(100))
+    assert {key: r.strlen(key) for key in r.scan_iter("*:bits*")} == lengths
+    again = BloomFilter.open("x", client=r)
+    assert "b" in again
+    assert again.add("c")
+
+
+def test_nor_one_with_a_time_out_or_forgotten_items(r):
+    old = BloomFilter("x", 100_000, client=r)
+    old.delete()
+    made = BloomFilter("x", 1000, client=r, idle_ttl=500)
+    made.update(["b", "c"])
+    assert made.discard("b")
+    length = r.strlen("bloomlock:{x}:bits")
+    with pytest.raises(FilterLostError):
+        old.update(str(one) for one in range(100))
+    assert r.strlen("bloomlock:{x}:bits") == length
+    assert 0 < r.ttl("bloomlock:{x}:bits") <= 600
+    assert BloomFilter.open("x", client=r).exists_many(["b", "c"]) == [False, True]
