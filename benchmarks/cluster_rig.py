@@ -104,7 +104,10 @@ class SlotMover:
         self._random = random.Random(seed)
         self._rest_s = rest_s
         self._move = self.move_at_once if at_once else self.move
-        self._owners = {slot: self._find_owner(slot) for slot in self.slots}
+        masters = range(len(self._nodes))
+        self._owners = {
+            slot: next(index for index in masters if self._owns(index, slot)) for slot in self.slots
+        }
 
     def run(self, stop: threading.Event) -> None:
         """Move one slot after the other until it is stopped; no slot is left half moved."""
@@ -119,7 +122,7 @@ class SlotMover:
         part = ("SLOTSRANGE", slot, slot)
         self._nodes[old].execute_command("CLUSTER", "MIGRATESLOTS", *part, "NODE", self._ids[new])
         deadline = time.monotonic() + START_SECONDS
-        while self._find_owner(slot) != new:
+        while not self._owns(new, slot):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"slot {slot} was not moved in {START_SECONDS:.0f} s")
             time.sleep(0.005)
@@ -163,13 +166,10 @@ class SlotMover:
     def _set_slot(self, node: int, slot: int, what: str, other: int) -> None:
         self._nodes[node].execute_command("CLUSTER", "SETSLOT", slot, what, self._ids[other])
 
-    def _find_owner(self, slot: int) -> int:
-        for index, node in enumerate(self._nodes):
-            nodes: Any = node.cluster("nodes")
-            (mine,) = (each for each in nodes.values() if "myself" in each["flags"])
-            if any(int(part[0]) <= slot <= int(part[-1]) for part in mine["slots"]):
-                return index
-        raise ValueError(f"no master owns slot {slot}")
+    def _owns(self, index: int, slot: int) -> bool:
+        nodes: Any = self._nodes[index].cluster("nodes")
+        (mine,) = (each for each in nodes.values() if "myself" in each["flags"])
+        return any(int(part[0]) <= slot <= int(part[-1]) for part in mine["slots"])
 
 
 @contextlib.contextmanager
