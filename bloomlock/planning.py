@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Literal
 
 from .descriptor import Wanted
 from .errors import ConfigurationError
-from .sizing import BLOCKED, CLASSIC, HEADER_BITS
+from .sizing import BLOCKED, CLASSIC
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from .sizing import Optimize
 
 CALL_S = 6.5e-6
@@ -40,6 +42,9 @@ LARGE_BITS = 2**30
 LARGE = 1.25
 """How many times as long one bit of such a filter takes: it comes from memory."""
 
+WINDOW = 1.3
+"""How many times as long an item takes in a filter with a time window."""
+
 USED = 0.6
 """Share of a server's time that a plan uses; beyond it waiting grows faster than work."""
 
@@ -49,11 +54,13 @@ class Plan:
     """What a filter takes.
 
     Attributes:
-        capacity: Distinct items it holds at `error_rate`.
+        capacity: Distinct items it holds at `error_rate`; with a window those of one window.
         error_rate: False-positive rate when it is full.
+        window_s: Seconds for which an item is remembered at least; None: for ever.
+        slices: In how many slices these are divided; None without a window.
         layout: "classic" or "blocked".
         num_hashes: Bits of an item, k.
-        num_bits: Bits of all shards.
+        num_bits: Bits of all shards; with a window those of all slices.
         bits_per_item: Bits of memory for each item of the capacity.
         memory_bytes: Bytes of all shards' strings.
         shards: Redis strings.
@@ -66,6 +73,8 @@ class Plan:
 
     capacity: int
     error_rate: float
+    window_s: float | None
+    slices: int | None
     layout: str
     num_hashes: int
     num_bits: int
@@ -88,6 +97,8 @@ def plan(
     capacity: int,
     error_rate: float,
     *,
+    window: timedelta | float | None = None,
+    slices: int | None = None,
     layout: Literal["classic", "blocked"] = "classic",
     optimize: Optimize | None = None,
     num_hashes: int | None = None,
@@ -101,6 +112,8 @@ def plan(
     Args:
         capacity: Distinct items, n.
         error_rate: False-positive rate when it is full, p.
+        window: As of BloomFilter; `capacity` is that of one window.
+        slices: As of BloomFilter.
         layout: As of BloomFilter.
         optimize: As of BloomFilter.
         num_hashes: As of BloomFilter.
@@ -131,11 +144,21 @@ def plan(
             f"batch_size must be a whole number from 1 on, not {batch_size!r:.80}"
         )
     wanted = Wanted.check(
-        capacity, error_rate, None, shards, layout, num_hashes=num_hashes, optimize=optimize
+        capacity,
+        error_rate,
+        None,
+        shards,
+        layout,
+        num_hashes=num_hashes,
+        optimize=optimize,
+        window=window,
+        slices=slices,
     )
-    size = wanted.describe().size
-    shard_bytes = -(-(HEADER_BITS + size.shard_bits) // 8)
-    weighed = size.num_hashes * (LARGE if size.num_bits > LARGE_BITS else 1.0)
+    described = wanted.describe()
+    size, num_bits, shard_bytes = described.size, described.num_bits, described.string_bytes
+    weighed = size.num_hashes * (LARGE if num_bits > LARGE_BITS else 1.0)
+    if wanted.window is not None:
+        weighed *= WINDOW
     commands = _expected_shards(size.shards, batch_size)
     batch_server_s = weighed * BATCH_BIT_S[layout] + commands / batch_size * COMMAND_S
     for_memory = for_rate = None
@@ -157,10 +180,12 @@ def plan(
     return Plan(
         capacity=wanted.capacity,
         error_rate=wanted.error_rate,
+        window_s=wanted.window.length_us / 10**6 if wanted.window is not None else None,
+        slices=wanted.window.slices if wanted.window is not None else None,
         layout=layout,
         num_hashes=size.num_hashes,
-        num_bits=size.num_bits,
-        bits_per_item=size.num_bits / wanted.capacity,
+        num_bits=num_bits,
+        bits_per_item=num_bits / wanted.capacity,
         memory_bytes=shard_bytes * size.shards,
         shards=size.shards,
         shard_bytes=shard_bytes,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,13 +12,11 @@ import bloomlock
 from .errors import NO, Failure
 from .files import copy_command, export_command, import_command, rebuild_command
 from .filters import confirm, size_text
-from .options import examples, key_option, name_argument, open_as_it_is, url_option
+from .options import duration, examples, key_option, name_argument, open_as_it_is, url_option
 from .progress import show_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 _other_argument = click.argument("other")
 _into_option = click.option(
@@ -32,18 +29,6 @@ _dry_option = click.option(
     "-n", "--dry-run", is_flag=True, help="Check everything, say what would be done, and stop."
 )
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-
-
-def seconds_of(text: str) -> float:
-    """Return a duration in seconds.
-
-    >>> [seconds_of(text) for text in ("90", "1.5h", "7d")]
-    [90.0, 5400.0, 604800.0]
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
-    if match is None:
-        raise Failure(f"TTL must be a number of seconds, or one with s, m, h, d or w, not {text!r}")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 @click.group(
@@ -179,7 +164,9 @@ def jaccard_command(
 @key_option
 def expire_command(name: str, ttl: str, *, url: str | None, key: bytes | None) -> None:
     """Let a filter go after TTL: seconds, or a number with m, h, d or w; `persist` undoes it."""
-    seconds = seconds_of(ttl)
+    seconds = duration(ttl)
+    if not isinstance(seconds, float):
+        raise Failure(f"TTL must be a number of seconds, or one with s, m, h, d or w, not {ttl!r}")
     with open_as_it_is(name, url, key) as bloom:
         bloom.expire(seconds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -25,6 +26,7 @@ DEFAULT_LAYOUT: Final = "classic"
 
 
 _MANY = 1_000_000
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def bytes_for(capacity: int, error_rate: float, **shape: Any) -> float:
@@ -47,6 +49,16 @@ def number(kind: type[int | float]) -> Callable[[str], int | float | str]:
             return text
 
     return read
+
+
+def duration(text: str) -> float | str:
+    """Return a duration in seconds; it leaves other text for the library to refuse.
+
+    >>> [duration(text) for text in ("90", "1.5h", "7d", "soon")]
+    [90.0, 5400.0, 604800.0, 'soon']
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
+    return text if match is None else float(match[1]) * _UNITS[match[2]]
 
 
 url_option = click.option(
@@ -140,10 +152,11 @@ _FILTER_OPTIONS = (
     ),
     click.option(
         "--window",
-        type=number(float),
-        metavar="SECONDS",
+        type=duration,
+        metavar="TIME",
         help="Forget each item so long after it was added, by the server's clock, and at most a "
-        "slice later.  [default: as the existing one, or never]",
+        "slice later: seconds, or a number with m, h, d or w.  [default: as the existing one, or "
+        "never]",
     ),
     click.option(
         "--slices",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ import bloomlock
 
 from .errors import Failure
 from .filters import size_text
-from .options import DEFAULT_ERROR_RATE, examples, number
+from .options import DEFAULT_ERROR_RATE, duration, examples, number
 
 if TYPE_CHECKING:
     from bloomlock import Plan
@@ -46,6 +47,7 @@ def _positive(name: str, value: Any) -> float | None:
         "bloomlock plan --items 50e6",
         "bloomlock plan --items 41e9 --rate 111200 --server-memory 64",
         "bloomlock plan --like irlbot --server-memory 64 --json",
+        "bloomlock plan --items 200e6 --window 7d",
     ),
 )
 @click.option("--items", type=_whole, metavar="N", help="Different items, such as 41e9.")
@@ -69,6 +71,14 @@ def _positive(name: str, value: Any) -> float | None:
 @click.option(
     "--server-memory", type=number(float), metavar="GIB", help="GiB of one server for the filter."
 )
+@click.option(
+    "--window",
+    type=duration,
+    metavar="TIME",
+    help="Items are those of this time, and are forgotten then: seconds, or a number with m, h, d "
+    "or w.",
+)
+@click.option("--slices", type=number(int), metavar="[6|14|30]", help="As of a new filter.")
 @click.option("--layout", default="classic", show_default=True, metavar="[classic|blocked]")
 @click.option("--optimize", metavar="[memory|balanced|speed]", help="As of a new filter.")
 @click.option("--num-hashes", type=number(int), metavar="K", help="Hash functions of an item.")
@@ -105,6 +115,7 @@ def _describe(made: Plan, rate: float | None) -> list[tuple[str, str]]:
     rows = [
         ("items", f"{made.capacity}"),
         ("error rate", f"{made.error_rate:g}"),
+        *([("window", f"{_days(made.window_s)} in {made.slices} slices")] if made.window_s else []),
         ("hash functions", f"{made.num_hashes}"),
         ("bits", f"{made.num_bits} ({made.bits_per_item:.1f} an item)"),
         ("memory", size_text(made.memory_bytes)),
@@ -120,6 +131,10 @@ def _describe(made: Plan, rate: float | None) -> list[tuple[str, str]]:
         rows.append(("servers for the rate", f"{made.servers_for_rate}, in batches"))
         rows.append(("each of the servers busy", f"{busy:.0%}"))
     return [*rows, ("servers", f"{made.servers}")]
+
+
+def _days(seconds: float) -> str:
+    return str(timedelta(seconds=seconds))
 
 
 def _time(seconds: float) -> str:

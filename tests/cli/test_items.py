@@ -57,7 +57,7 @@ def test_add_creates_with_the_given_parameters(run, name, valkey):
 
 
 def test_a_filter_with_a_window(run, name, valkey):
-    assert run("add", name, "a", "--window", "3600", "--slices", "6").returncode == 0
+    assert run("add", name, "a", "--window", "1h", "--slices", "6").returncode == 0
     with BloomFilter.open(name, client=valkey) as bloom:
         assert (bloom.window, bloom.slices) == (timedelta(hours=1), 6)
     assert run("add", "-q", name, "a").returncode == 1

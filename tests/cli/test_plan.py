@@ -31,9 +31,21 @@ def test_the_plan_as_json(run):
     assert found["servers_for_rate"] is None
 
 
+def test_the_plan_of_a_time_window(run):
+    done = run("plan", "--items", "200e6", "--window", "7d", "--slices", "6")
+    table = dict(re.split(r"  +", line) for line in done.stdout.decode().splitlines())
+    assert table["window"] == "7 days, 0:00:00 in 6 slices"
+    made = plan(200 * 10**6, 1e-6, window=604_800, slices=6)
+    assert table["bits"].split()[0] == str(made.num_bits)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--items", "5", "--window", "soon"], "window must be a timedelta or seconds"),
+        (["--items", "5", "--window", "0"], "window must be a timedelta or seconds"),
+        (["--items", "5", "--slices", "6"], "slices must be None without window="),
+        (["--items", "5", "--window", "1d", "--layout", "blocked"], "layout must be 'classic'"),
         ([], "give --items, or --like a known crawl"),
         (["--items", "many"], "--items must be a whole number from 1 on, such as 41e9, not many"),
         (["--items", "1.5"], "--items must be a whole number"),

@@ -32,6 +32,20 @@ def test_a_filter_has_what_was_planned(r, layout, optimize, shards):
     assert {r.strlen(key) for key in keys} == {planned.shard_bytes}
 
 
+@pytest.mark.parametrize("slices", [6, 14])
+def test_a_filter_with_a_window_has_what_was_planned(r, slices):
+    shape = {"window": 3600, "slices": slices, "optimize": "memory"}
+    planned = plan(200_000, 1e-4, **shape)
+    info = BloomFilter("x", 200_000, 1e-4, client=r, **shape).info()
+    assert (planned.num_bits, planned.num_hashes, planned.shards) == (
+        info.num_bits,
+        info.num_hashes,
+        info.shards,
+    )
+    assert planned.memory_bytes == sum(map(r.strlen, r.scan_iter("*:bits")))
+    assert (planned.window_s, planned.slices) == (3600, slices)
+
+
 @given(COUNTS, RATES, st.floats(1e6, 1e12), st.floats(1, 1e6))
 def test_the_servers_are_enough_and_not_too_many(capacity, error_rate, server_bytes, items_per_s):
     try:
