@@ -117,6 +117,73 @@ def go_on(nodes, cluster, strategy, *, at_once):
     assert sum(node.dbsize() for node in nodes) == 1, "the last fence of the lock"
 
 
+ITEMS = [f"item {number}" for number in range(300)]
+
+
+def goes_by_a_window(client):
+    for refresh in (True, False):
+        made = BloomFilter(
+            "m", CAPACITY, RATE, client=client, shards=SHARDS, window=3600, refresh=refresh
+        )
+        assert made.add("alone")
+        assert made.add_many([*ITEMS, "alone"]) == [True] * 300 + [False]
+        assert not made.add("alone")
+        assert all(made.exists_many(["alone", *ITEMS]))
+        made.clear()
+        assert not any(made.exists_many(ITEMS))
+        assert made.delete()
+
+
+def grows(client):
+    made = BloomFilter("m", 90, RATE, client=client, shards=SHARDS, on_full="grow")
+    attached = BloomFilter.open("m", client=client)
+    answers = [answer for item in range(0, 300, 50) for answer in made.add_many(ITEMS[item:][:50])]
+    assert answers == [True] * 300
+    assert made.info().slices > 1
+    assert attached.add_many([*ITEMS, "alone"]) == [False] * 300 + [True]
+    assert all(made.exists_many([*ITEMS, "alone"]))
+    assert made.delete()
+
+
+def forgets(client):
+    made = BloomFilter("m", CAPACITY, RATE, client=client, shards=SHARDS)
+    attached = BloomFilter.open("m", client=client)
+    made.update(ITEMS)
+    assert made.discard(ITEMS[0])
+    assert made.discard_many(ITEMS[:20]) == [False] + [True] * 19
+    assert attached.exists_many(ITEMS) == [False] * 20 + [True] * 280
+    assert attached.add_many(ITEMS) == [True] * 20 + [False] * 280
+    made.clear()
+    assert made.delete()
+
+
+def is_made_anew(client):
+    made = BloomFilter("m", CAPACITY, RATE, client=client, shards=SHARDS)
+    attached = BloomFilter.open("m", client=client)
+    made.update(ITEMS)
+    made.rebuild(ITEMS, 2 * CAPACITY, shards=SHARDS + 1, late=lambda: ["late"])
+    assert attached.add_many([*ITEMS, "late", "b"]) == [False] * 301 + [True]
+    assert attached.capacity == 2 * CAPACITY
+    moved = made.copy_to(client, "copied")
+    assert all(moved.exists_many([*ITEMS, "late", "b"]))
+    moved.expire(600)
+    moved.rename("copied again")
+    assert all(BloomFilter.open("copied again", client=client).exists_many(ITEMS))
+    assert BloomFilter.open("copied again", client=client).delete()
+    assert made.delete()
+
+
+@pytest.mark.parametrize("use", [goes_by_a_window, grows, forgets, is_made_anew])
+def test_each_kind_of_filter_goes_on_while_slots_move(nodes, cluster, use):
+    with moving(nodes, slots_of("m", "copied"), seeded()) as mover:
+        for _ in range(100):
+            use(cluster)
+            if mover.moves > 40:
+                break
+    assert mover.moves
+    assert sum(node.dbsize() for node in nodes) == 0
+
+
 @pytest.mark.parametrize("strategy", ["atomic", "lock"])
 def test_filters_and_locks_go_on_without_scripts(nodes, cluster, strategy):
     """There each step is a transaction under WATCH, which a slot that moves cuts off."""
