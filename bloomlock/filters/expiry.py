@@ -18,7 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, ask, encode_command, is_missing
-from bloomlock.errors import ConfigurationError, FilterMismatchError
+from bloomlock.errors import BloomlockError, ConfigurationError
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
@@ -143,7 +143,7 @@ def sweep(keys: FilterKeys, view: View) -> Core[None]:
     is. What fails is left to who creates the filter anew.
     """
     header, length = b"", 0
-    with suppress(FilterMismatchError):
+    with suppress(RedisError, BloomlockError, OSError):
         stored = (yield from look(keys)).descriptor
         if stored is not None and not stored.slices:
             header = stored.header.to_bytes(HEADER_BYTES, "big")

@@ -7,9 +7,16 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
+from redis.exceptions import RedisError
+
 from bloomlock.descriptor import Descriptor, Wanted, header_of, without_slices
 from bloomlock.effects import IsCluster
-from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
+from bloomlock.errors import (
+    BloomlockError,
+    ConfigurationError,
+    FilterLostError,
+    FilterMismatchError,
+)
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies import BatchStrategies, GrowingStrategy
 
@@ -411,9 +418,12 @@ def _lost(state: FilterState, view: View) -> FilterLostError:
 
 
 def is_made_anew(state: FilterState, view: View) -> Core[bool]:
-    """Return whether what is there has all items of the generation of a view (`rebuild`)."""
+    """Return whether what is there has all items of the generation of a view (`rebuild`).
+
+    What cannot be looked at has not.
+    """
     try:
         stored = (yield from look(state.keys)).descriptor
-    except FilterMismatchError:
+    except (RedisError, BloomlockError, OSError):
         return False
     return stored is not None and view.header in stored.follows
