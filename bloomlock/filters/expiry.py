@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, ask, encode_command, is_missing
-from bloomlock.errors import BloomlockError, ConfigurationError
+from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
@@ -26,11 +25,11 @@ from bloomlock.strategies.base import header_command, plain_header
 from bloomlock.strategies.bitmap import image_bytes
 
 from .contents import contents_of
-from .storage import look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
     from bloomlock.strategies import Shard
@@ -136,18 +135,20 @@ def _set_shard(view: View, shard: Shard, more: tuple[str, ...], ttl_ms: int) -> 
     return bool(reply)
 
 
-def sweep(keys: FilterKeys, view: View) -> Core[None]:
+def sweep(view: View, stored: Descriptor | None) -> Core[None]:
     """Delete or cut strings that updates left, or made longer, where shards of a filter were.
 
     A string without a header is never part of a filter, and nothing behind the length of a shard
     is. What fails is left to who creates the filter anew.
+
+    Args:
+        view: Of the filter that was there.
+        stored: The one that is there now; None: none, or it is not known.
     """
     header, length = b"", 0
-    with suppress(RedisError, BloomlockError, OSError):
-        stored = (yield from look(keys)).descriptor
-        if stored is not None and not stored.slices:
-            header = stored.header.to_bytes(HEADER_BYTES, "big")
-            length = contents_of(stored).string_bytes(stored)
+    if stored is not None and not stored.slices:
+        header = stored.header.to_bytes(HEADER_BYTES, "big")
+        length = contents_of(stored).string_bytes(stored)
     calls = [((shard.key,), (image_bytes(shard), header, length)) for shard in view.shards]
     yield from in_parallel([_SWEEP.call([call], repeatable=True) for call in calls])
 

@@ -32,7 +32,7 @@ from bloomlock.strategies import Segment
 
 from . import forgotten
 from .expiry import sweep
-from .state import is_made_anew
+from .state import look_for_another
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -295,9 +295,10 @@ class Operation:
             now = state.note_forgetting(now)
         if unflagged(header) != now.header:
             is_own = state.is_own(header)
-            is_known = is_own or (yield from is_made_anew(state, view))
+            stored = None if is_own else (yield from look_for_another(state.keys))
+            is_known = is_own or (stored is not None and view.header in stored.follows)
             if self._write and not is_own:
-                yield from sweep(state.keys, view)
+                yield from sweep(view, stored)
             if state.on_lost == "raise" and not is_known:
                 now = self._lose(view, header)
             else:

@@ -164,7 +164,6 @@ class Rebuild:
 
     def attach(self) -> Core[View]:
         """Go on with the filter as it is now."""
-        assert self._prepared is not None  # noqa: S101 - for the type checker
         return self._state.attach()
 
     def give_up(self) -> Core[None]:

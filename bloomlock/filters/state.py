@@ -403,7 +403,8 @@ def follow(state: FilterState, view: View) -> Core[View]:
     if not view.descriptor.has_header(header):
         if state.is_own(header):
             return (yield from state.attach())
-        if (yield from is_made_anew(state, view)):
+        stored = yield from look_for_another(state.keys)
+        if stored is not None and view.header in stored.follows:
             return (yield from state.attach(must_follow=True))
     raise _lost(state, view)
 
@@ -417,13 +418,9 @@ def _lost(state: FilterState, view: View) -> FilterLostError:
     return FilterLostError(why)
 
 
-def is_made_anew(state: FilterState, view: View) -> Core[bool]:
-    """Return whether what is there has all items of the generation of a view (`rebuild`).
-
-    What cannot be looked at has not.
-    """
+def look_for_another(keys: FilterKeys) -> Core[Descriptor | None]:
+    """Return what is where a filter was; None if nothing is, or it cannot be looked at."""
     try:
-        stored = (yield from look(state.keys)).descriptor
+        return (yield from look(keys)).descriptor
     except (RedisError, BloomlockError, OSError):
-        return False
-    return stored is not None and view.header in stored.follows
+        return None
