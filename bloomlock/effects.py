@@ -568,21 +568,13 @@ def through_moves(key: str, step: Callable[[], Core[T]]) -> Core[T]:
         pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
-def without_waiting(core: Core[T]) -> Core[T]:
-    """Carry out a core whose requests do not wait for a slot that moves; see Request."""
+def with_each_step(core: Core[T], carry_out: Callable[[Step], Core[Any]]) -> Core[T]:
+    """Carry out a core, and each of its steps by another core, whose result is the answer."""
     try:
         step = next(core)
         while True:
-            if isinstance(step, Request):
-                step = step._replace(waits=False)
-            elif isinstance(step, Parallel):
-                requests = [
-                    one._replace(waits=False) if isinstance(one, Request) else one
-                    for one in step.requests
-                ]
-                step = Parallel(requests)
             try:
-                answer = yield step
+                answer = yield from carry_out(step)
             except ConnectionLost as lost:
                 step = core.throw(lost)
             else:
@@ -592,6 +584,22 @@ def without_waiting(core: Core[T]) -> Core[T]:
         return result
     finally:
         core.close()
+
+
+def without_waiting(core: Core[T]) -> Core[T]:
+    """Carry out a core whose requests do not wait for a slot that moves; see Request."""
+    return with_each_step(core, _without_waiting)
+
+
+def _without_waiting(step: Step) -> Core[Any]:
+    if isinstance(step, Request):
+        step = step._replace(waits=False)
+    elif isinstance(step, Parallel):
+        requests = [
+            one._replace(waits=False) if isinstance(one, Request) else one for one in step.requests
+        ]
+        step = Parallel(requests)
+    return (yield step)
 
 
 class Way(NamedTuple, Generic[Item, T]):

@@ -104,14 +104,27 @@ class Loading:
         return self._prepared.give_up()
 
 
-class PortableFilter(FilterBase):
-    """What a BloomFilter has to go to files and other servers."""
-
-    _run: Run
+class _OpenedLater(FilterBase):
+    """An object of a filter that is still to be made."""
 
     def _connect(self, state: FilterState, client: Any) -> None:
         """Take state and client; nothing is created."""
         raise NotImplementedError
+
+    @classmethod
+    def _opening(cls, name: str, client: Any, options: OpenParameters) -> Self:
+        """Return an object of a filter that is still to be made."""
+        checked = OpenOptions(**options)
+        made = cls.__new__(cls)
+        state = FilterState(FilterKeys(name, checked.prefix), checked, None)
+        made._connect(state, client)  # noqa: SLF001 - our own class
+        return made
+
+
+class PortableFilter(_OpenedLater):
+    """What a BloomFilter has to go to files and other servers."""
+
+    _run: Run
 
     def close(self) -> None:
         """Close."""
@@ -288,24 +301,11 @@ class PortableFilter(FilterBase):
             raise
         return made
 
-    @classmethod
-    def _opening(cls, name: str, client: Any, options: OpenParameters) -> Self:
-        """Return an object of a filter that is still to be made."""
-        checked = OpenOptions(**options)
-        made = cls.__new__(cls)
-        state = FilterState(FilterKeys(name, checked.prefix), checked, None)
-        made._connect(state, client)  # noqa: SLF001 - our own class
-        return made
 
-
-class AsyncPortableFilter(FilterBase):
+class AsyncPortableFilter(_OpenedLater):
     """The same for asyncio."""
 
     async def _run(self, core: Core[T]) -> T:
-        raise NotImplementedError
-
-    def _connect(self, state: FilterState, client: Any) -> None:
-        """Take state and client; nothing is created."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -408,15 +408,6 @@ class AsyncPortableFilter(FilterBase):
         except BaseException:
             await made.close()
             raise
-        return made
-
-    @classmethod
-    def _opening(cls, name: str, client: Any, options: OpenParameters) -> Self:
-        """Return an object of a filter that is still to be made."""
-        checked = OpenOptions(**options)
-        made = cls.__new__(cls)
-        state = FilterState(FilterKeys(name, checked.prefix), checked, None)
-        made._connect(state, client)  # noqa: SLF001 - our own class
         return made
 
 

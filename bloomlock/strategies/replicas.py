@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bloomlock.effects import ConnectionLost, Core, Parallel, Pipeline, Request
+from bloomlock.effects import ConnectionLost, Core, Parallel, Pipeline, Request, with_each_step
 
 from .base import Segment, Strategy
 
@@ -96,20 +96,7 @@ def _counts(segment: Segment, header: int) -> bool:
 
 def from_replicas(core: Core[T]) -> Core[T]:
     """Carry out a core that only reads; what a replica does not answer is asked of the master."""
-    try:
-        step = next(core)
-        while True:
-            try:
-                answer = yield from _ask(step)
-            except ConnectionLost as lost:
-                step = core.throw(lost)
-            else:
-                step = core.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        core.close()
+    return with_each_step(core, _ask)
 
 
 def _ask(step: Step) -> Core[Any]:
