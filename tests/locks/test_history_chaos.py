@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 import servers
@@ -38,20 +39,30 @@ def judge(chaos, crew, holds):
     assert len(chaos.hands) == len(crew)
 
 
-def cutter(seed, share):
-    """Cut so many of the commands and pushes, before or after the server has seen them."""
+def cutter(seed, every):
+    """Cut two of each `every` commands, and as many pushes: one before the server, one after.
+
+    Which two is random. That there are two is not, so no run is without a cut.
+    """
     pick = random.Random(seed)
+    decks = {True: [], False: []}
+    one_at_a_time = threading.Lock()
 
     def verdict(name, _number):
-        if name in HANDSHAKE or pick.random() >= share:
+        if name in HANDSHAKE:
             return "pass"
-        return "before" if name != PUSH and pick.random() < 0.5 else "after"
+        pushed = name == PUSH
+        with one_at_a_time:
+            if not (deck := decks[pushed]):
+                deck += ["after", "after" if pushed else "before", *["pass"] * (every - 2)]
+                pick.shuffle(deck)
+            return deck.pop()
 
     return verdict
 
 
 def test_lost_commands_and_replies(chaos, cutting, alike):
-    cutting.judge = cutter(chaos.seed, 0.05)
+    cutting.judge = cutter(chaos.seed, every=40)
     start(chaos, alike, 20, url=cutting.url, impatient=0.2)
     judge(chaos, alike, 20)
     assert cutting.cuts["before"] > 0
@@ -170,7 +181,7 @@ def test_together_with_redis_py(chaos):
 
 
 def test_all_at_once(chaos, cutting):
-    cutting.judge = cutter(chaos.seed, 0.02)
+    cutting.judge = cutter(chaos.seed, every=100)
     start(chaos, ONE_OF_EACH, 15, url=cutting.url, longest=0.05, impatient=0.2)
     stopped = 0
     for _ in chaos.every(0.02, 0.1):
