@@ -1,9 +1,10 @@
 """Cells of slices for time windows: header, state and all cells in one atomic BITFIELD.
 
 TIME follows it in the same request, so the answer is that of the server's clock at a moment that
-is not before the command. An add sets its bits in the slice that the client believes current, and
-the reply says which one is. If the slice was another one, or its epoch was over, the add is made
-again; see `_Adding`.
+is not before the command. A command for one item goes without TIME while the epoch follows from
+an answer to it that is `TRUST_S` old at most. An add sets its bits in the slice that the client
+believes current, and the reply says which one is. If the slice was another one, or its epoch was
+over, the add is made again; see `_Adding`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ STALE_PART = 0.25
 """Part of the window after which a client reads the state of a shard before it adds to it.
 
 What it believed by then might be the slice that is wiped for the next epoch."""
+
+TRUST_S = 0.1
+"""Seconds for which a client adds its own clock's to the server's time, and does not ask for it.
+
+So much later it takes notice of a server's clock that was set, or of another server's."""
+DRIFT_S = 0.001
+"""More than clocks that are slewed to be right drift apart meanwhile: 500 us in a second."""
 
 _TIME = encode_command("TIME")
 _SCRIPT = Script("window_turn")
@@ -124,6 +132,8 @@ class SlicedStrategy(Strategy):
         self._stale_s = STALE_PART * window.length_us / 10**6
         # By the key of a shard: the epoch it had turned to, and when that was asked for.
         self._epochs: dict[str, tuple[int, float]] = {}
+        # By the key of a shard: the epoch of the server's clock, and until when it is that one.
+        self._now: dict[str, tuple[int, float]] = {}
 
     def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
@@ -131,21 +141,17 @@ class SlicedStrategy(Strategy):
         if write and self.refresh:
             return (yield from self._add_one(shard, offsets, places, self.known_epoch(shard)))
         window = self.window
-        commands = [_bitfield(shard.key, places, window.cell_bits, None), _TIME]
-        request = Request(shard.key, commands)
-        asked_at = self._clock() if write else 0.0
-        try:
-            reply, time = yield request
-        except ConnectionLost as lost:
-            reply, time = yield from collect(request, repeatable=True, lost=lost)
-        if not isinstance(reply, list) or not isinstance(time, list):
+        asked_at = self._clock()
+        command = _bitfield(shard.key, places, window.cell_bits, None)
+        reply, now = yield from self._exchange_one(shard, command, asked_at, write=False)
+        if not isinstance(reply, list) or isinstance(now, Exception):
             if write:
                 return (yield from self._add_one(shard, offsets, places, None))
-            return Segment(1, error=error_of(time if isinstance(reply, list) else reply))
+            return Segment(1, error=now if isinstance(now, Exception) else error_of(reply))
         header, word, *cells = reply
         if header != shard.header:
             return Segment(1, header, None)
-        epoch, now = word >> EPOCH_SHIFT, window.epoch_at(_microseconds(time))
+        epoch = word >> EPOCH_SHIFT
         mask = window.live_mask(epoch, now)
         for cell in cells:
             mask &= cell
@@ -162,29 +168,44 @@ class SlicedStrategy(Strategy):
             (segment,) = yield from self._add(shard, [offsets])
             return segment
         window = self.window
-        number = epoch % window.cell_bits
-        commands = [_bitfield(shard.key, places, window.cell_bits, number), _TIME]
-        request = Request(shard.key, commands)
         asked_at = self._clock()
-        try:
-            reply, time = yield request
-        except ConnectionLost as lost:
-            reply, time = yield from collect(request, repeatable=False, lost=lost)
-        if isinstance(reply, list) and isinstance(time, list):
-            took_us = round((self._clock() - asked_at) * 10**6)
-            now_us = _microseconds(time)
+        command = _bitfield(shard.key, places, window.cell_bits, epoch % window.cell_bits)
+        reply, now = yield from self._exchange_one(shard, command, asked_at, write=True)
+        if isinstance(reply, list) and not isinstance(now, Exception):
             header, word = reply[:2]
-            in_time = window.epoch_at(now_us + took_us) <= epoch
-            if header == shard.header and word >> EPOCH_SHIFT == epoch and in_time:
+            if header == shard.header and word >> EPOCH_SHIFT == epoch and now <= epoch:
                 self._epochs[shard.key] = epoch, asked_at
-                mask = window.live_mask(epoch, window.epoch_at(now_us))
+                mask = window.live_mask(epoch, now)
                 for cell in reply[2 : 2 + len(places)]:
                     mask &= cell
                 return Segment(1, header, [mask == 0])
         readings = _Commands(window, shard.key, [offsets], epoch).decode([reply])
-        first = yield from self._with_time(shard, readings, time, epoch, asked_at)
+        first = self._at_time(shard, readings, now, asked_at)
         (segment,) = yield from _Adding(self, shard, [offsets]).run((epoch, *first))
         return segment
+
+    def _exchange_one(
+        self, shard: Shard, command: bytes, asked_at: float, *, write: bool
+    ) -> Core[tuple[Any, int | Exception]]:
+        """Send one command; return its reply, and the epoch of the server's clock after it.
+
+        Args:
+            shard: Where to.
+            command: In RESP.
+            asked_at: The client's clock.
+            write: Whether it sets bits.
+        """
+        now, until = self._now.get(shard.key, (0, -math.inf))
+        is_known = asked_at < until
+        request = Request(shard.key, [command] if is_known else [command, _TIME])
+        try:
+            reply, *times = yield request
+        except ConnectionLost as lost:
+            reply, *times = yield from collect(request, repeatable=not write, lost=lost)
+        if is_known and self._clock() < until:
+            return reply, now
+        time = times[0] if times else None
+        return reply, (yield from self._epoch_after(shard, time, asked_at, write=write))
 
     def few(
         self, shard: Shard, rows: Sequence[Sequence[int]], *, write: bool
@@ -253,33 +274,51 @@ class SlicedStrategy(Strategy):
             request = Pipeline(shard.key, commands)
         *replies, time = yield from collect(request, repeatable=epoch is None)
         readings = commands.decode(replies)
-        return (yield from self._with_time(shard, readings, time, epoch, asked_at))
+        now = yield from self._epoch_after(shard, time, asked_at, write=epoch is not None)
+        return self._at_time(shard, readings, now, asked_at)
 
-    def _with_time(
-        self, shard: Shard, readings: list[Reading], time: Any, epoch: int | None, asked_at: float
-    ) -> Core[tuple[list[Reading], int]]:
+    def _epoch_after(
+        self, shard: Shard, time: Any, asked_at: float, *, write: bool
+    ) -> Core[int | Exception]:
+        """Return the epoch of the server's clock after a request, or why it is not known.
+
+        Args:
+            shard: Where it went.
+            time: The reply to TIME; None: there was none.
+            asked_at: The client's clock before the request.
+            write: Whether the request set bits.
+        """
+        window = self.window
+        error = None if time is None or isinstance(time, list) else error_of(time)
+        if error is not None:
+            return _unknown(error) if write and not isinstance(error, ConnectionLost) else error
+        if time is not None and write:
+            took_us = round((self._clock() - asked_at) * 10**6)
+            now_us = _microseconds(time)
+            # A node of a cluster may have sent the commands on, and answered TIME before they were
+            # carried out.
+            if window.epoch_at(now_us + took_us) != window.epoch_at(now_us):
+                time = None
+        if time is None:
+            asked_at = self._clock()
+            (time,) = yield from collect(Request(shard.key, [_TIME]), repeatable=True)
+            if not isinstance(time, list):
+                return _unknown(error_of(time)) if write else error_of(time)
+        now_us = _microseconds(time)
+        now = window.epoch_at(now_us)
+        left_s = ((now + 1) * window.slice_us - now_us) / 10**6
+        self._now[shard.key] = now, asked_at + min(TRUST_S, left_s) - DRIFT_S
+        return now
+
+    def _at_time(
+        self, shard: Shard, readings: list[Reading], now: int | Exception, asked_at: float
+    ) -> tuple[list[Reading], int]:
         """Return what commands said, with the epoch of the server's clock; see `exchange`."""
-        if not isinstance(time, list):
-            error = error_of(time)
-            if not isinstance(error, ConnectionLost) and epoch is not None:
-                error = _unknown(error)
-            return [
-                one if one.error is not None else Reading(one.rows, error=error) for one in readings
-            ], 0
+        if isinstance(now, Exception):
+            return [one if one.error else Reading(one.rows, error=now) for one in readings], 0
         for reading in readings:
             if reading.header == shard.header:
                 self._epochs[shard.key] = reading.epoch, asked_at
-        now_us = _microseconds(time)
-        now = self.window.epoch_at(now_us)
-        took_us = round((self._clock() - asked_at) * 10**6)
-        if epoch is not None and self.window.epoch_at(now_us + took_us) != now:
-            # A node of a cluster may have sent the commands on, and answered TIME before they were
-            # carried out.
-            (time,) = yield from collect(Request(shard.key, [_TIME]), repeatable=True)
-            if not isinstance(time, list):
-                error = _unknown(error_of(time))
-                return [Reading(one.rows, error=one.error or error) for one in readings], 0
-            now = self.window.epoch_at(_microseconds(time))
         return readings, now
 
     def turn(self, shard: Shard) -> Core[Turning]:

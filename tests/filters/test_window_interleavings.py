@@ -27,8 +27,18 @@ WORLDS = [
     (Setting((0, 0)), Budget(jumps=1)),
     (Setting((0, 0), refresh=True), Budget(jumps=1)),
     (Setting((0,)), Budget(jumps=1, ticks=1, losses=1)),
+    (Setting((0, 0), timed=True), Budget(ticks=1, losses=1)),
+    (Setting((0, 0), timed=True, refresh=True), Budget(ticks=1, losses=1, crashes=1)),
+    (Setting((0, 0), timed=True, there_since=-6), Budget(ticks=1)),
+    (Setting((0, 0), timed=True), Budget(jumps=1)),
+    (Setting((0, 0), timed=True, refresh=True), Budget(jumps=1)),
+    (Setting((0, 0), timed=True), Budget(sets=1)),
+    (Setting((0, 0), timed=True, refresh=True), Budget(sets=1, ticks=1)),
 ]
-COUNTS = (2465, 2465, 9247, 690, 1379, 8874, 868, 690, 16057, 6080, 11852, 6209, 3617, 666, 1404)
+COUNTS = (
+    *(1849, 1849, 6909, 810, 1638, 10392, 868, 810, 15137, 10338, 12034, 7283, 2401, 786, 1507),
+    *(8352, 3546, 253, 1278, 254, 53, 8990),
+)
 
 
 @pytest.mark.parametrize("number", range(len(WORLDS)))

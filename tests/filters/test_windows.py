@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import multiprocessing
 import random
@@ -15,6 +16,7 @@ import pytest
 import redis
 from moved_clock import moved_server
 from proxy import HANDSHAKE, Proxy
+from servers import wait_until
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -26,6 +28,7 @@ from bloomlock import (
     OutcomeUnknownError,
 )
 from bloomlock.scripts import Script
+from bloomlock.strategies.sliced import TRUST_S
 from bloomlock.windows import CELL_BITS, State, Window
 
 DAY = 86_400
@@ -33,11 +36,23 @@ WEEK = timedelta(days=7)
 SLICE = 7 * DAY // 14
 
 
+@contextlib.contextmanager
+def noticed_clock(kind, folder):
+    """Run a server whose clock the test moves; what moves it waits until all clients notice."""
+    with moved_server(kind, folder) as (client, move, _):
+
+        def move_and_wait(seconds):
+            move(seconds)
+            time.sleep(TRUST_S)
+
+        yield client, move_and_wait
+
+
 @pytest.fixture(params=["valkey", "redis62"])
 def clocked(request, tmp_path):
     """A server whose clock the test moves: a client, and what moves it."""
-    with moved_server(request.param, tmp_path) as (client, move, _):
-        yield client, move
+    with noticed_clock(request.param, tmp_path) as both:
+        yield both
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -162,6 +177,25 @@ def test_in_real_time(valkey):
         assert made.add("a")
 
 
+@pytest.mark.parametrize("refresh", [False, True])
+def test_the_time_is_asked_now_and_then(r, valkey, refresh):
+    with Proxy(valkey) as proxy:
+        made = BloomFilter("x", 1000, client=proxy.url, window=WEEK, refresh=refresh)
+        made.add("a")
+
+        def commands_of(call):
+            proxy.seen.clear()
+            call("a")
+            return proxy.seen
+
+        test = "BITFIELD_RO"
+        for call, command in ((made.exists, test), (made.add, "BITFIELD" if refresh else test)):
+            wait_until(lambda call=call, it=command: commands_of(call) == [it])
+            time.sleep(TRUST_S)
+            assert commands_of(call) == [command, "TIME"]
+        made.close()
+
+
 def _now_us(client):
     seconds, micros = client.time()
     return seconds * 10**6 + micros
@@ -212,7 +246,7 @@ def test_the_script_does_what_the_model_says(client, slices):
 
 
 def test_a_slice_is_wiped_by_the_client_that_turns(tmp_path):
-    with moved_server("valkey", tmp_path) as (client, move, _):
+    with noticed_clock("valkey", tmp_path) as (client, move):
         made = BloomFilter("x", 100_000, client=client, window=WEEK)
         key = made._state.view.shards[0].key
         assert client.strlen(key) > 2 * 256 * 1024, "several parts"

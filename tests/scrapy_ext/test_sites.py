@@ -1,7 +1,7 @@
 """Whole crawls of a real site by one, two and four processes, against one crawl in memory.
 
-The site is documentation rendered by pydoc, or the folder that BLOOMLOCK_TEST_SITE names, which
-needs an `index.html`.
+One site is documentation rendered by pydoc. Another is the folder that BLOOMLOCK_TEST_SITE names,
+with at least one `index.html`: unpacked documentation packages of Debian, for example.
 """
 
 from __future__ import annotations
@@ -44,9 +44,13 @@ class FolderSite:
     """A folder on a loopback port; its first requests are answered together."""
 
     def __init__(self, folder: Path) -> None:
-        pages = sorted(path.name for path in folder.glob("*.html") if path.name != "index.html")
+        indexes = sorted(
+            folder.rglob("index.html"), key=lambda path: (-len([*path.parent.iterdir()]), path)
+        )
+        pages = sorted(set(indexes[0].parent.glob("*.html")) - set(indexes))
         step = max(1, len(pages) // (MOST_STARTS - 1))
-        self.starts = ["index.html", *pages[::step]][:MOST_STARTS]
+        starts = [*indexes, *pages[::step]][:MOST_STARTS]
+        self.starts = [path.relative_to(folder).as_posix() for path in starts]
         self.together = threading.Barrier(1)
         handler = partial(_Handler, directory=str(folder))
         self._server = _Server(("127.0.0.1", 0), handler)
@@ -97,10 +101,17 @@ class _Handler(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[FolderSite]:
-    named = os.environ.get("BLOOMLOCK_TEST_SITE")
-    with FolderSite(Path(named) if named else pydoc_site(packages=PACKAGES)) as made:
+@pytest.fixture(scope="module", params=["pydoc", "named"])
+def site(request: pytest.FixtureRequest) -> Iterator[FolderSite]:
+    if request.param == "pydoc":
+        folder = pydoc_site(packages=PACKAGES)
+    elif named := os.environ.get("BLOOMLOCK_TEST_SITE"):
+        folder = Path(named)
+    elif os.environ.get("CI"):
+        pytest.fail("BLOOMLOCK_TEST_SITE names no site")
+    else:
+        pytest.skip("BLOOMLOCK_TEST_SITE names no site")
+    with FolderSite(folder) as made:
         yield made
 
 

@@ -17,7 +17,7 @@ import redis
 
 from bloomlock.effects import ConnectionLost, Pipeline
 from bloomlock.strategies import Shard
-from bloomlock.strategies.sliced import SlicedStrategy
+from bloomlock.strategies.sliced import TRUST_S, SlicedStrategy
 from bloomlock.windows import State, Window
 
 if TYPE_CHECKING:
@@ -33,13 +33,23 @@ SHARD = Shard("shard", HEADER, 2, CELLS)
 START = 1000
 """The epoch of the clock at first."""
 JUMP = SLICES + 2
+SPENT = {"tick": "ticks", "jump": "jumps", "set": "sets", "loss": "losses", "crash": "crashes"}
 
 
 class Budget(NamedTuple):
-    """What may happen, each as often."""
+    """What may happen, each as often.
+
+    Attributes:
+        ticks: An epoch is over.
+        jumps: All slices are over.
+        sets: The server's clock is set forward by an epoch.
+        losses: A reply is lost.
+        crashes: A client dies.
+    """
 
     ticks: int = 0
     jumps: int = 0
+    sets: int = 0
     losses: int = 0
     crashes: int = 0
 
@@ -54,6 +64,7 @@ class Setting(NamedTuple):
         there_since: The epoch in which the item was added before; None: it was not.
         dirty: Whether all cells have the bit of the slice that comes next.
         parts: Of the shard.
+        timed: Whether the clients know the time of the server at first.
     """
 
     beliefs: tuple[int | None, ...]
@@ -63,6 +74,7 @@ class Setting(NamedTuple):
     there_since: int | None = None
     dirty: bool = False
     parts: int = 1
+    timed: bool = False
 
 
 @dataclass
@@ -89,6 +101,7 @@ class World:
     def __init__(self, setting: Setting, budget: Budget) -> None:
         self.setting, self.budget = setting, budget
         self.now = START
+        self.elapsed = 0
         self.cells = [0] * CELLS
         self.state = State(0)
         if setting.turned_to is not None:
@@ -101,12 +114,18 @@ class World:
                 self.cells[offset - 64] |= 1 << (START + setting.there_since) % WINDOW.cell_bits
         self.clients = []
         for belief in setting.beliefs:
-            strategy = SlicedStrategy(WINDOW, refresh=setting.refresh, clock=lambda: 0.0)
+            strategy = SlicedStrategy(WINDOW, refresh=setting.refresh, clock=self._clock)
             if belief is not None:
-                strategy._epochs[SHARD.key] = START + belief, 0.0
+                strategy._epochs[SHARD.key] = START + belief, self._clock()
+            if setting.timed:
+                strategy._now[SHARD.key] = START, self._clock() + TRUST_S
             client = Client(strategy.one(SHARD, OFFSETS, write=True))
             self._go_on(client, None)
             self.clients.append(client)
+
+    def _clock(self) -> float:
+        """Return the seconds of the clients' clock."""
+        return self.elapsed * WINDOW.slice_us / 10**6
 
     def key(self) -> object:
         clients = tuple(
@@ -114,7 +133,7 @@ class World:
              tuple(one.written))
             for one in self.clients
         )  # fmt: skip
-        return self.now, tuple(self.cells), self.state, clients, self.budget
+        return self.now, self.elapsed, tuple(self.cells), self.state, clients, self.budget
 
     # -- moves -----------------------------------------------------------------------------------
 
@@ -132,14 +151,15 @@ class World:
         if any(not one.is_over for one in self.clients) or self.setting.refresh:
             found += [("tick", 1)] if budget.ticks else []
             found += [("jump", JUMP)] if budget.jumps else []
+            found += [("set", 1)] if budget.sets else []
         return found
 
     def move(self, what: str, which: int) -> None:
-        spent = {"tick": "ticks", "jump": "jumps", "loss": "losses", "crash": "crashes"}.get(what)
-        if spent:
+        if (spent := SPENT.get(what)) is not None:
             self.budget = self.budget._replace(**{spent: getattr(self.budget, spent) - 1})
-        if what in ("tick", "jump"):
+        if what in ("tick", "jump", "set"):
             self.now += which
+            self.elapsed += which if what != "set" else 0
             return
         client = self.clients[which]
         if what == "crash":
@@ -159,10 +179,10 @@ class World:
         try:
             while True:
                 if isinstance(replies, Exception):
-                    client.history.append("lost")
+                    client.history.append(("lost", self.elapsed))
                     client.step = client.core.throw(replies)
                 else:
-                    client.history.append(replies)
+                    client.history.append((replies, self.elapsed))
                     client.step = client.core.send(replies)
                 assert not isinstance(client.step, Pipeline)
                 if hasattr(client.step, "commands"):
