@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Literal
 
-from .descriptor import Wanted
 from .errors import ConfigurationError
+from .parameters import Wanted
 from .sizing import BLOCKED, CLASSIC
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from bloomlock.descriptor import CLEARED, FIELDS, READY, decode, encode
+from bloomlock.descriptor import READY
 from bloomlock.errors import BloomlockError, ConfigurationError
+from bloomlock.stored_descriptor import CLEARED, FIELDS, decode, encode
 
 from .memory_bits import image_bytes
 

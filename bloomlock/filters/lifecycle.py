@@ -27,7 +27,6 @@ from bloomlock.descriptor import (
     RENAMING,
     REPLACING,
     Descriptor,
-    Wanted,
     generation_of,
     with_slices,
 )
@@ -85,6 +84,7 @@ if TYPE_CHECKING:
 
     from bloomlock.hashing import HashKey
     from bloomlock.keys import FilterKeys
+    from bloomlock.parameters import Wanted
 
     Decide = Callable[[Found, set[int]], Descriptor | None]
 

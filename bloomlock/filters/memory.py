@@ -6,9 +6,10 @@ import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from bloomlock.descriptor import HEADER_BYTES, READY, Wanted
+from bloomlock.descriptor import HEADER_BYTES, READY
 from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.hashing import check_key, encode_item
+from bloomlock.parameters import Wanted
 
 from . import memory_file
 from .base import Parameters

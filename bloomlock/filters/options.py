@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
-from bloomlock.descriptor import Wanted, refuse_key
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import check_key
 from bloomlock.keys import DEFAULT_PREFIX
+from bloomlock.parameters import Wanted, refuse_key
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.strategies import AtomicStrategy, GrowingStrategy, SlicedStrategy, make_strategy
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.descriptor import READY, Wanted
+from bloomlock.descriptor import READY
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import FilterKeys, prepared_key
+from bloomlock.parameters import Wanted
 
 from . import answers, closing
 from .base import FilterBase

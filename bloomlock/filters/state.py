@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.descriptor import Descriptor, Wanted, header_of, without_slices
+from bloomlock.descriptor import Descriptor, header_of, without_slices
 from bloomlock.effects import IsCluster
 from bloomlock.errors import (
     BloomlockError,
@@ -17,6 +17,7 @@ from bloomlock.errors import (
     FilterLostError,
     FilterMismatchError,
 )
+from bloomlock.parameters import Wanted
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies import BatchStrategies, GrowingStrategy
 

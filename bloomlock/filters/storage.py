@@ -16,18 +16,12 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from bloomlock.descriptor import (
     CREATING,
-    FIELDS,
     HEADER_BYTES,
     PLACING,
     READY,
-    REPLACES,
     Descriptor,
     Replaced,
-    decode,
-    encode,
     is_header,
-    refuse_newer_format,
-    refuse_unknown_flags,
     unflagged,
     without_slices,
 )
@@ -56,6 +50,14 @@ from bloomlock.keys import (
 )
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
+from bloomlock.stored_descriptor import (
+    FIELDS,
+    REPLACES,
+    decode,
+    encode,
+    refuse_newer_format,
+    refuse_unknown_flags,
+)
 from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .contents import SERVERS_OWN, contents_of

@@ -24,9 +24,11 @@ from bloomlock import (
     delete_filter,
     list_filters,
 )
-from bloomlock.descriptor import FIELDS, READY, Wanted, encode
+from bloomlock.descriptor import READY
 from bloomlock.filters import transfer
 from bloomlock.keys import FilterKeys
+from bloomlock.parameters import Wanted
+from bloomlock.stored_descriptor import FIELDS, encode
 
 BITS = "bloomlock:{x}:bits"
 META = "bloomlock:{x}:meta"

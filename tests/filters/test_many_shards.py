@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bloomlock import BloomFilter, FilterLostError
-from bloomlock.descriptor import Wanted
 from bloomlock.hashing import encode_item
+from bloomlock.parameters import Wanted
 
 ITEMS = [f"https://example.org/{number}" for number in range(4000)]
 

@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError, FilterLostError, MemoryBloomFilter
-from bloomlock.descriptor import FIELDS, READY, Wanted, encode
+from bloomlock.descriptor import READY
 from bloomlock.filters import memory
+from bloomlock.parameters import Wanted
+from bloomlock.stored_descriptor import FIELDS, encode
 
 SAVED = encode(Wanted.check(1_000, 0.01, shards=2).describe().with_generation(1, READY))
 

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from bloomlock.descriptor import Wanted
 from bloomlock.filters.fill import FillWatch
 from bloomlock.filters.memory_bits import MemoryBits
 from bloomlock.filters.options import OpenOptions
 from bloomlock.filters.state import FilterState, Unreported
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
+from bloomlock.parameters import Wanted
 
 FORKS = 40
 SECONDS = 60

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import bloomlock
 from bloomlock.compiled import check_version, core
-from bloomlock.descriptor import Wanted
 from bloomlock.effects import encode_arguments
 from bloomlock.filters.memory_bits import MemoryBits
 from bloomlock.hashing import Hasher
+from bloomlock.parameters import Wanted
 from bloomlock.sizing import BLOCKED, CLASSIC, MAX_SHARD_BITS
 from bloomlock.strategies import Shard, atomic
 from bloomlock.strategies.atomic import Bitfields, encode_few

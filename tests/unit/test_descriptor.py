@@ -9,19 +9,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError, FilterMismatchError
-from bloomlock.descriptor import (
-    FIELDS,
-    READY,
-    Descriptor,
-    Wanted,
-    decode,
-    encode,
-    has_unknown_flags,
-    header_of,
-    is_header,
-)
+from bloomlock.descriptor import READY, Descriptor, has_unknown_flags, header_of, is_header
 from bloomlock.keys import FilterKeys, escape, meta_pattern, name_of, unescape
+from bloomlock.parameters import Wanted
 from bloomlock.sizing import MAX_SHARD_BITS, MAX_SHARDS, bits_needed
+from bloomlock.stored_descriptor import FIELDS, decode, encode
 from bloomlock.strategies.base import header_from_bytes
 
 seeds = st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9, unique=True)

@@ -9,18 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError
-from bloomlock.descriptor import (
-    FIELDS,
-    READY,
-    Wanted,
-    decode,
-    encode,
-    header_of,
-    is_header,
-    slices_of,
-    with_slices,
-    without_slices,
-)
+from bloomlock.descriptor import READY, header_of, is_header, slices_of, with_slices, without_slices
 from bloomlock.growth import (
     GROWTH,
     MAX_GROWTH,
@@ -31,7 +20,9 @@ from bloomlock.growth import (
     slice_error_rate,
     slices_for,
 )
+from bloomlock.parameters import Wanted
 from bloomlock.sizing import best_num_hashes, estimate_deviation, small_filter_rate
+from bloomlock.stored_descriptor import FIELDS, decode, encode
 
 CAPACITIES = st.integers(1, 10**7)
 RATES = st.floats(1e-9, 0.3)

@@ -6,10 +6,10 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from bloomlock import ConfigurationError
-from bloomlock.descriptor import Wanted
 from bloomlock.effects import Request
 from bloomlock.filters.lifecycle import check_room, masters_of_a_key
 from bloomlock.keys import FilterKeys
+from bloomlock.parameters import Wanted
 
 CRDT_CONFIG = [b"crdt.config", -2, [b"admin"], 0, 0, 0]
 """As COMMAND INFO describes a command that a server has."""

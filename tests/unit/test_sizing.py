@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError
-from bloomlock.descriptor import LAYOUTS, Wanted
+from bloomlock.descriptor import LAYOUTS
 from bloomlock.hashing import Hasher
+from bloomlock.parameters import Wanted
 from bloomlock.sizing import (
     HEADER_BITS,
     MAX_SHARD_BITS,

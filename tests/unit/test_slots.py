@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from bloomlock.descriptor import Wanted
 from bloomlock.keys import NUMBERED_SHARDS, PLACES, FilterKeys, slot_of, tag_in_slot
+from bloomlock.parameters import Wanted
 from bloomlock.sizing import MAX_SHARDS
 
 SLOTS = 16384

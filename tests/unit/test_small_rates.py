@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from bloomlock import FilterMismatchError, MemoryBloomFilter
 from bloomlock.bitmaps import rows_missing, set_rows
-from bloomlock.descriptor import FIELDS, READY, Wanted, decode, encode
+from bloomlock.descriptor import READY
 from bloomlock.hashing import Hasher
+from bloomlock.parameters import Wanted
 from bloomlock.sizing import (
     MIN_SHARD_BITS,
     RATE_TOLERANCE,
@@ -26,6 +27,7 @@ from bloomlock.sizing import (
     small_filter_rate,
     whole_collisions,
 )
+from bloomlock.stored_descriptor import FIELDS, decode, encode
 
 MOVES = range(-4, 5)
 TINY = [(1, 1e-15), (112, 1e-15), (3_000, 1e-15), (140, 1e-12), (168, 1e-10), (186, 1e-9)]

@@ -1,0 +1,344 @@
+"""A descriptor as it is stored: the fields of a hash, written and read. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from . import growth, sizing
+from .descriptor import (
+    FORMAT,
+    GENERATION_BITS,
+    MOST_FOLLOWED,
+    SEALED,
+    STATES,
+    Descriptor,
+    Replaced,
+    check_layout,
+    has_unknown_flags,
+    is_header,
+)
+from .errors import ConfigurationError, FilterMismatchError
+from .growth import Growth, check_growth
+from .hashing import DIGEST_BYTES, MAX_KEY_BYTES, MIN_KEY_BYTES, HashKey, check_seeds
+from .parameters import Wanted
+from .sizing import (
+    CLASSIC,
+    MAX_CAPACITY,
+    MAX_HASHES,
+    MAX_SHARD_BITS,
+    MAX_SHARDS,
+    MEMORY,
+    NATIVE,
+    Size,
+    check_error_rate,
+)
+from .windows import read_window
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+KEYED_FORMAT = 2
+"""Of a filter with a key, and format 1 of one without: k follows from capacity and error rate."""
+
+LATEST_FORMAT = 4
+
+MAX_NATIVE_BITS = 2**37
+"""More than 2^30 items take at any rate."""
+
+MOST_IDLE_MS = 10**12
+
+_WHOLE = re.compile("[0-9]{1,18}")
+_HEXADECIMAL = re.compile("([0-9a-f]{2})+")
+
+CLEARED = "cleared"
+REPLACES = "replaces"
+FOLLOWS = "follows"
+KEY = "key"
+IDLE = "idle_ms"
+WINDOW = "window"
+GROWTH = "growth"
+UP_TO = "up_to"
+SLICES = "slices"
+OF_GROWTH = (GROWTH, UP_TO, SLICES)
+
+FIELDS = (
+    "format",
+    "capacity",
+    "error_rate",
+    "shard_bits",
+    "num_hashes",
+    "shards",
+    "seeds",
+    "layout",
+    "generation",
+    "state",
+    CLEARED,
+    KEY,
+    IDLE,
+    WINDOW,
+    REPLACES,
+    FOLLOWS,
+    *OF_GROWTH,
+)
+"""Of a filter with a key `key`: "random:" and the key, or "secret:" and its check; of one that is
+forgotten when it is not used `idle_ms`; of one with a time window its microseconds, a slash, its
+slices; of one that is put in the place of another `replaces`; of one that was made anew `follows`,
+the headers of the generations before with commas between. The last three of a filter that
+grows; its slices are "m/k" each, and written to be compared."""
+
+
+def encode(descriptor: Descriptor) -> dict[str, str]:
+    """Return the fields of the descriptor's hash.
+
+    >>> encode(Wanted.check(1000, 0.01).describe().with_generation(7, "ready"))["capacity"]
+    '1000'
+    """
+    key = descriptor.key
+    values = [
+        descriptor.format,
+        descriptor.capacity,
+        repr(descriptor.error_rate),
+        descriptor.size.shard_bits,
+        descriptor.size.num_hashes,
+        descriptor.size.shards,
+        ",".join(map(str, descriptor.seeds or ())),
+        descriptor.layout,
+        descriptor.generation,
+        descriptor.state,
+    ]
+    fields = dict(zip(FIELDS, map(str, values), strict=False))
+    if descriptor.cleared:
+        fields[CLEARED] = "1"
+    if descriptor.idle_ms is not None:
+        fields[IDLE] = str(descriptor.idle_ms)
+    if key is not None:
+        fields[KEY] = f"{key.kind}:{_written(key)}"
+    if descriptor.window is not None:
+        fields[WINDOW] = descriptor.window.written
+    if descriptor.replaces is not None:
+        fields[REPLACES] = ":".join(map(str, descriptor.replaces))
+    if descriptor.follows:
+        fields[FOLLOWS] = ",".join(map(str, descriptor.follows))
+    if descriptor.growth is not None:
+        fields[GROWTH] = str(descriptor.growth.factor)
+        if descriptor.growth.up_to is not None:
+            fields[UP_TO] = str(descriptor.growth.up_to)
+        fields[SLICES] = _shapes(descriptor)
+    return fields
+
+
+def _shapes(descriptor: Descriptor) -> str:
+    return ",".join(f"{part.bits}/{part.num_hashes}" for part in descriptor.slices)
+
+
+def _written(key: HashKey) -> str:
+    """Return what is stored of a key: a secret that users bring never is."""
+    return key.secret.hex() if key.stored and key.secret is not None else key.check
+
+
+def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
+    """Return the descriptor from the values of FIELDS, None if there is none at all.
+
+    Raises:
+        FilterMismatchError: If it is of a newer format, cannot be read, or contradicts itself.
+
+    Cost: that of computing the size; in the blocked layout up to 0.1 s, once for each rate.
+    """
+    if all(value is None for value in values):
+        return None
+    refuse_newer_format(name, values)
+    try:
+        return _decode_fields(_texts(values))
+    except KeyError as error:
+        why = f"its field {error} is missing"
+    except (ValueError, ConfigurationError) as error:
+        why = f"{error!s:.300}"
+    raise FilterMismatchError(f"filter {name!r} has a damaged descriptor ({why})")
+
+
+def refuse_newer_format(name: str, values: Sequence[bytes | None]) -> None:
+    """Raise FilterMismatchError if the values of FIELDS are of a newer format."""
+    written = _texts(values).get("format", "")
+    if _is_whole(written) and int(written) > LATEST_FORMAT:
+        raise FilterMismatchError(
+            f"filter {name!r} is stored in format {written}, and this version of bloomlock "
+            f"reads formats up to {LATEST_FORMAT}; upgrade bloomlock"
+        )
+
+
+def refuse_unknown_flags(name: str, header: int, descriptor: Descriptor | None = None) -> None:
+    """Raise FilterMismatchError if a header carries flags that this version does not know.
+
+    Those that the descriptor, where it is known, has no use for are unknown as well.
+    """
+    if not is_header(header):
+        return
+    if has_unknown_flags(header) or (
+        descriptor is not None and header & SEALED and not descriptor.slices
+    ):
+        raise FilterMismatchError(
+            f"filter {name!r} is in a state that only a newer version of bloomlock knows; "
+            "upgrade bloomlock"
+        )
+
+
+def _texts(values: Sequence[bytes | None]) -> dict[str, str]:
+    return {
+        key: value.decode("utf-8", "replace")
+        for key, value in zip(FIELDS, values, strict=True)
+        if value is not None
+    }
+
+
+def _check_latest(fields: Mapping[str, str], written_as: int) -> None:
+    """Raise ConfigurationError if what the latest format is for is missing, or stands elsewhere."""
+    found = [name for name in (WINDOW, GROWTH) if name in fields]
+    if len(found) != (written_as == LATEST_FORMAT):
+        raise ConfigurationError(
+            f"a window, or growth, belongs to format {LATEST_FORMAT}, and to no other"
+        )
+
+
+def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
+    written_as = _whole(fields, "format", LATEST_FORMAT)
+    _check_latest(fields, written_as)
+    if written_as < FORMAT and (written_as == KEYED_FORMAT) != (KEY in fields):
+        raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT}, and none to format 1")
+    is_native = fields["layout"] == NATIVE
+    if is_native and (written_as < FORMAT or KEY in fields or fields["seeds"]):
+        raise ConfigurationError(
+            f"layout {NATIVE!r} has format {FORMAT}, and neither key nor seeds"
+        )
+    size = Size(
+        _whole(fields, "shard_bits", MAX_NATIVE_BITS if is_native else MAX_SHARD_BITS),
+        _whole(fields, "num_hashes", MAX_HASHES),
+        _whole(fields, "shards", MAX_SHARDS),
+    )
+    written = fields["seeds"].split(",") if fields["seeds"] else []
+    seeds = check_seeds([int(seed) for seed in written if _is_whole(seed)] if written else None)
+    if seeds and len(seeds) != len(written):
+        raise ConfigurationError(f"seeds must be whole numbers, not {fields['seeds']!r:.80}")
+    if fields["state"] not in STATES:
+        raise ConfigurationError(
+            f"state must be {', '.join(STATES[:-1])} or {STATES[-1]} in this version of bloomlock, "
+            f"not {fields['state']!r:.80}"
+        )
+    descriptor = Descriptor(
+        _whole(fields, "capacity", MAX_CAPACITY),
+        check_error_rate(float(fields["error_rate"])),
+        size,
+        seeds,
+        NATIVE if is_native else check_layout(fields["layout"], seeds),
+        _whole(fields, "generation", 2**GENERATION_BITS - 1),
+        fields["state"],
+        fields.get(CLEARED) == "1",
+        _key(fields[KEY]) if KEY in fields else None,
+        written_as,
+        _whole(fields, IDLE, MOST_IDLE_MS) if IDLE in fields else None,
+        read_window(fields[WINDOW]) if WINDOW in fields else None,
+        _replaced(fields[REPLACES]) if REPLACES in fields else None,
+        _growth(fields),
+        follows=_followed(fields[FOLLOWS]) if FOLLOWS in fields else (),
+    )
+    if descriptor.window is not None and descriptor.layout != CLASSIC:
+        raise ConfigurationError(f"a window belongs to layout {CLASSIC!r}")
+    if descriptor.key is not None and seeds:
+        raise ConfigurationError("a filter has seeds or a key, not both")
+    if descriptor.growth is not None:
+        return _with_slices(descriptor, fields)
+    # Other numbers would send each item to other bits than the writer's, without any error.
+    wanted = Wanted.of(descriptor)
+    if descriptor.format < FORMAT:
+        wanted = replace(wanted, num_hashes=None, optimize=MEMORY)
+    expected = wanted.describe().size
+    if size not in (expected, _size_by_formula(descriptor)):
+        raise ConfigurationError(
+            f"shard_bits {size.shard_bits} and num_hashes {size.num_hashes} are not those of its "
+            f"capacity and error_rate, {expected.shard_bits} and {expected.num_hashes}"
+        )
+    return descriptor
+
+
+def _growth(fields: Mapping[str, str]) -> Growth | None:
+    if GROWTH not in fields:
+        return None
+    if fields["layout"] != CLASSIC or fields["seeds"]:
+        raise ConfigurationError(f"a filter that grows has layout {CLASSIC!r} and no seeds")
+    up_to = _whole(fields, UP_TO, MAX_CAPACITY) if UP_TO in fields else None
+    capacity = _whole(fields, "capacity", MAX_CAPACITY)
+    return check_growth(_whole(fields, GROWTH, growth.MAX_GROWTH), up_to, capacity)
+
+
+def _with_slices(descriptor: Descriptor, fields: Mapping[str, str]) -> Descriptor:
+    """Return the same with its slices, which must be those that are stored."""
+    expected = Wanted.of(descriptor).describe()
+    if expected.size != descriptor.size or _shapes(expected) != fields[SLICES]:
+        raise ConfigurationError(
+            f"slices {fields[SLICES]:.80} are not those of its capacity, error_rate and growth, "
+            f"{_shapes(expected):.80}"
+        )
+    return replace(descriptor, slices=expected.slices)
+
+
+def _key(text: str) -> HashKey:
+    kind, _, written = text.partition(":")
+    if _HEXADECIMAL.fullmatch(written):
+        if kind == "secret" and len(written) == 2 * DIGEST_BYTES:
+            return HashKey(written, stored=False)
+        if kind == "random" and MIN_KEY_BYTES <= len(written) // 2 <= MAX_KEY_BYTES:
+            return HashKey.of(bytes.fromhex(written), stored=True)
+    raise ConfigurationError(f"key must be random or secret and in hexadecimal, not {kind!r:.20}")
+
+
+def _replaced(text: str) -> Replaced:
+    """Return a filter that is replaced, from its number of shards, format and header."""
+    numbers = text.split(":")
+    if len(numbers) != len(Replaced._fields) or not all(map(_is_long, numbers)):
+        raise ConfigurationError(f"replaces must be three whole numbers, not {text!r:.80}")
+    found = Replaced(*map(int, numbers))
+    if not 1 <= found.shards <= MAX_SHARDS:
+        raise ConfigurationError(f"replaces must name 1 to {MAX_SHARDS} shards, not {text!r:.80}")
+    return found
+
+
+def _followed(text: str) -> tuple[int, ...]:
+    headers = text.split(",")
+    if len(headers) > MOST_FOLLOWED or not all(map(_is_long, headers)):
+        raise ConfigurationError(
+            f"follows must be at most {MOST_FOLLOWED} whole numbers, not {text!r:.80}"
+        )
+    return tuple(map(int, headers))
+
+
+def _size_by_formula(descriptor: Descriptor) -> Size | None:
+    """Return the size that the first formats had for these parameters, if it may be another."""
+    if descriptor.layout != CLASSIC or descriptor.format >= FORMAT:
+        return None
+    return sizing.size_for(
+        descriptor.capacity,
+        descriptor.error_rate,
+        num_hashes=len(descriptor.seeds)
+        if descriptor.seeds
+        else sizing.best_num_hashes(descriptor.error_rate, MEMORY),
+        shards=descriptor.size.shards,
+        by_formula=True,
+    )
+
+
+def _whole(fields: Mapping[str, str], name: str, most: int) -> int:
+    text = fields[name]
+    if not _is_whole(text) or not 1 <= int(text) <= most:
+        raise ConfigurationError(
+            f"{name} must be a whole number from 1 to {most}, not {text!r:.80}"
+        )
+    return int(text)
+
+
+def _is_long(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,20}", text) is not None
+
+
+def _is_whole(text: str) -> bool:
+    return _WHOLE.fullmatch(text) is not None
