@@ -30,13 +30,14 @@ class Verdict(enum.Enum):
     DROPPED = "dropped"  # not known; the policy keeps it out
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RoundTrip:
     """Adds different items to the filter. It may be made in any thread: it changes nothing else.
 
     Attributes:
         keys: The items.
         were_known: For each whether this process knew it before.
+        let_through: Those that this process let through since, on the answers to other trips.
         clears: How often this process had seen the filter cleared before.
         hits: How many of the items the near-cache knew.
         answers: For the first items whether they are new; None without an answer.
@@ -47,6 +48,7 @@ class RoundTrip:
     keys: list[Key]
     were_known: list[bool]
     clears: int
+    let_through: set[Key] = field(default_factory=set)
     hits: int = 0
     answers: list[bool | None] = field(default_factory=list)
     error: Exception | None = None

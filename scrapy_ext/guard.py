@@ -107,6 +107,7 @@ class GuardedFilter:
         self._known: MemoryBloomFilter | LastRequests = LastRequests()
         self._unrecorded = LastRequests()
         self._clears = 0
+        self._under_way: list[RoundTrip] = []
         self._refill_due = False
         self._is_refilling = False
         self._refills = CircuitBreaker(time.monotonic)
@@ -207,12 +208,16 @@ class GuardedFilter:
         Cost: one round trip for all, in a thread; the reactor goes on meanwhile. A second one if
         the filter is full, and one for what is looked for only.
         """
-        trips = []
-        for trip in self._trips(keys, unrecorded):
-            await run_in_thread(partial(self._make, trip))
-            self._end(trip, is_awaited=True)
-            trips.append(trip)
-        verdicts = self._verdicts(keys, trips, undroppable, unrecorded)
+        trips: list[RoundTrip] = []
+        try:
+            for trip in self._trips(keys, unrecorded):
+                trips.append(trip)
+                self._under_way.append(trip)
+                await run_in_thread(partial(self._make, trip))
+                self._end(trip, is_awaited=True)
+            verdicts = self._verdicts(keys, trips, undroppable, unrecorded)
+        finally:
+            self._under_way = [one for one in self._under_way if one not in trips]
         if self._may_refill():
             self._refilled(*await run_in_thread(partial(self._refill, self._owed())))
         return verdicts
@@ -268,12 +273,21 @@ class GuardedFilter:
             known = trip.were_known[number] and not cleared
             if answer and known:
                 self._refill_due = True
-            # What may be recorded is let through: dropped, it would be lost for every process.
-            new = answer is not False and not known
+            # What may be recorded is let through: dropped, it would be lost for every process. What
+            # another trip let through meanwhile is on its way. What it found seen is not enough:
+            # that may be what this trip has recorded.
+            new = answer is not False and not known and key not in trip.let_through
             found[key] = Verdict.NEW if new else Verdict.SEEN
+            if new:
+                self._let_through(key)
             if new or not cleared:
                 self._known.add(key)
         return found
+
+    def _let_through(self, key: Key) -> None:
+        """Tell the round trips that are under way."""
+        for trip in self._under_way:
+            trip.let_through.add(key)
 
     def _were_known(self, keys: Sequence[Key]) -> list[bool]:
         """Return for each item whether it has to be there; of a time window that is not known."""
@@ -347,6 +361,7 @@ class GuardedFilter:
             return Verdict.SEEN
         if recorded:
             chosen.add(key)
+            self._let_through(key)
         return Verdict.ALLOWED
 
     def wipe(self) -> None:
@@ -385,6 +400,8 @@ class GuardedFilter:
         # A generation that returns is one of a server that was set back.
         if shared.cleared and shared.generation not in self._past:
             self._known.clear()
+            for trip in self._under_way:
+                trip.let_through.clear()
             self._clears += 1
             self._refill_due = False
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 
 import pytest
 import redis
@@ -207,3 +208,103 @@ def test_a_helper_that_sleeps_empties_no_shard_of_a_later_generation(r, proxy, s
             break
         assert all(BloomFilter.open("x", client=r).exists_many(items)), number
     r.acl_deluser("scriptless")
+
+
+# -- a transaction that is refused although nothing has changed ----------------------------------
+# A slot of a cluster that has moved away and back has done that to the keys that a client watches.
+
+
+def touch(r, names):
+    """Write each key as it is, and create and delete each name that is not there."""
+    for name in names:
+        if not r.exists(name):
+            r.set(name, "")
+            r.delete(name)
+    for key in r.scan_iter():
+        left_ms, dumped = r.pttl(key), r.dump(key)
+        if dumped is not None:
+            r.restore(key, max(0, left_ms), dumped, replace=True)
+
+
+def create(client, _tmp_path, shards):
+    return BloomFilter("y", 2000, client=client, shards=shards)
+
+
+def clear(client, _tmp_path, shards):
+    made = BloomFilter("y", 2000, client=client, shards=shards)
+    made.add("gone")
+    made.clear()
+    assert not made.exists("gone")
+    return made
+
+
+def delete(client, _tmp_path, shards):
+    made = BloomFilter("y", 2000, client=client, shards=shards)
+    assert made.delete()
+    return BloomFilter("y", 2000, client=client, shards=shards)
+
+
+def copy(client, _tmp_path, shards):
+    made = BloomFilter("x", 2000, client=client, shards=shards)
+    made.add("there")
+    copied = made.copy("y")
+    assert copied.exists("there")
+    return copied
+
+
+def copy_to(client, _tmp_path, shards):
+    made = BloomFilter("x", 2000, client=client, shards=shards)
+    made.add("there")
+    copied = made.copy_to(client, "y")
+    assert copied.exists("there")
+    return copied
+
+
+def bring(client, tmp_path, shards):
+    made = BloomFilter("x", 2000, client=client, shards=shards)
+    made.add("there")
+    made.export_file(tmp_path / "x.bloom")
+    brought = BloomFilter.import_file("y", tmp_path / "x.bloom", client=client)
+    assert brought.exists("there")
+    return brought
+
+
+def replace(client, _tmp_path, shards):
+    made = BloomFilter("y", 2000, client=client, shards=shards)
+    made.update(["there"])
+    made.rebuild(["there"], capacity=3000)
+    assert made.exists("there")
+    return made
+
+
+def add_under_locks(client, _tmp_path, shards):
+    made = BloomFilter("y", 2000, client=client, shards=shards, strategy="lock")
+    assert made.add("one")
+    assert made.add_many(["one", "two", "three"]) == [False, True, True]
+    return made
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    "operate", [create, clear, delete, copy, copy_to, bring, replace, add_under_locks]
+)
+def test_a_transaction_that_is_refused_is_tried_again(r, proxy, tmp_path, operate, shards):
+    refused = []
+    tries = Counter()
+
+    def judge(name, _number):
+        if name == "EXEC":
+            tries["now"] += 1
+            # Every second one, so each of an operation's is refused at some time.
+            if tries["now"] % 2:
+                refused.append(name)
+                touch(r, ["bloomlock:{y}:meta"])
+        return "pass"
+
+    proxy.judge = judge
+    made = operate(proxy.url, tmp_path, shards)
+    assert refused
+    assert made.add("later")
+    proxy.judge = lambda _name, _number: "pass"
+    assert BloomFilter.open("y", client=r).exists("later")
+    made.close()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from proxy import Proxy
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.settings import Settings
@@ -473,6 +474,36 @@ def test_of_two_round_trips_at_once_one_reports_an_item_as_new(
     assert asyncio.run(both()) == [[Verdict.NEW, Verdict.NEW], [Verdict.SEEN, Verdict.NEW]]
     assert guard.counted == []
     guard.finish(lambda _: None)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_round_trips_one_lets_an_item_through_though_a_reply_is_lost(
+    order: tuple[int, int], lost: int, server: PrivateServer
+) -> None:
+    """Also if what the other one has found seen is what the lost one has recorded."""
+    with Proxy(server.url) as proxy:
+        guard = Paused(connector(proxy.url), near_cache=0)
+        guard.start()
+
+        async def both() -> list[Verdict]:
+            tasks = []
+            for number in range(2):
+                verdict = "after" if number == lost else "pass"
+                proxy.judge = lambda name, _, it=verdict: it if name == "BITFIELD" else "pass"
+                tasks.append(asyncio.ensure_future(guard.check_many([b"a"])))
+                await asyncio.sleep(0)
+                await asyncio.to_thread(guard.made[number].wait, 300)
+            for number in order:
+                guard.gates[number].set()
+                await tasks[number]
+            return [task.result()[0] for task in tasks]
+
+        verdicts = asyncio.run(both())
+        assert proxy.cuts["after"] > 0
+        assert sorted(one.name for one in verdicts) == ["NEW", "SEEN"]
+        proxy.judge = lambda _name, _number: "pass"
+        guard.finish(lambda _: None)
 
 
 def test_what_was_added_after_a_clear_is_new_though_it_was_known_before(
