@@ -285,7 +285,7 @@ class GuardedFilter:
         return found
 
     def _let_through(self, key: Key) -> None:
-        """Tell the round trips that are under way."""
+        """Say so to the round trips that are under way."""
         for trip in self._under_way:
             trip.let_through.add(key)
 
