@@ -283,7 +283,7 @@ class ClaimingFilter(GuardedFilter):
         Returns:
             The requests, which are to be scheduled; None if the server cannot be asked.
 
-        Cost: one round trip for each; the caller waits.
+        Cost: two round trips, one for each shard more without such requests; the caller waits.
         """
         if not self._breaker.may_try():
             return None
@@ -298,10 +298,7 @@ class ClaimingFilter(GuardedFilter):
                     max_attempts=ATTEMPTS,
                 )
                 claims += [claim for claim in tried if claim]
-            for claim in self.shared.expired(self._lease(), max_attempts=ATTEMPTS):
-                claims.append(claim)
-                if len(claims) >= TAKEN_AT_ONCE:
-                    break
+            claims += self.shared.claim_expired(TAKEN_AT_ONCE, self._lease(), max_attempts=ATTEMPTS)
         # BLE001: what was claimed is worked on; the rest is asked for again.
         except Exception as error:  # noqa: BLE001
             self._failed(error, time.monotonic() - started)

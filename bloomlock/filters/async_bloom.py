@@ -24,6 +24,7 @@ from . import (
 )
 from .claim import AsyncClaim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
+from .claims import USUAL_EXPIRED
 from .coalescing import Coalescer
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
@@ -286,6 +287,21 @@ class AsyncBloomFilter(AsyncWholeFilter, AsyncPortableFilter, AsyncRebuildableFi
         search = claims.Expired(self._state, options, await self._keeper())
         while (session := await self._run(search.find_next())) is not None:
             yield AsyncClaim(session, self._run)
+
+    async def claim_expired(
+        self,
+        limit: int = USUAL_EXPIRED,
+        ttl: float = TTL_SECONDS,
+        *,
+        renew: bool = True,
+        max_attempts: int | None = None,
+    ) -> list[AsyncClaim]:
+        """Claim some of the items whose workers died. See BloomFilter.claim_expired."""
+        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        at_once = claims.check_limit(limit)
+        search = claims.Expired(self._state, options, await self._keeper(), at_once)
+        found = await self._run(search.find_some(at_once))
+        return [AsyncClaim(session, self._run) for session in found]
 
     async def open_claims(self) -> list[OpenClaim]:
         """Return the claims that are open, or over. See BloomFilter.open_claims."""

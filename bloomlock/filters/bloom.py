@@ -23,6 +23,7 @@ from . import (
 )
 from .claim import Claim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
+from .claims import USUAL_EXPIRED
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
 from .portable import PortableFilter
@@ -573,6 +574,38 @@ class BloomFilter(WholeFilter, PortableFilter, RebuildableFilter):
         search = claims.Expired(self._state, options, self._keeper())
         while (session := self._run(search.find_next())) is not None:
             yield Claim(session, self._run)
+
+    def claim_expired(
+        self,
+        limit: int = USUAL_EXPIRED,
+        ttl: float = TTL_SECONDS,
+        *,
+        renew: bool = True,
+        max_attempts: int | None = None,
+    ) -> list[Claim]:
+        """Claim some of the items whose workers died, as `expired` does one by one.
+
+        Args:
+            limit: How many at most, 1 to 1000.
+            ttl: As for `claim`, like the others.
+            renew: See there.
+            max_attempts: See there.
+
+        Returns:
+            Claims that are NEW; an empty list if there are no such items. Fewer than `limit` may
+            be returned although there are others.
+
+        Raises:
+            FilterLostError: If the filter is missing or was cleared, and `on_lost="raise"`.
+            ConfigurationError: As `claim`, or if `limit` is not usable.
+            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+
+        Cost: two round trips, one for each shard more without such items.
+        """
+        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        at_once = claims.check_limit(limit)
+        search = claims.Expired(self._state, options, self._keeper(), at_once)
+        return [Claim(session, self._run) for session in self._run(search.find_some(at_once))]
 
     def open_claims(self) -> list[OpenClaim]:
         """Return the claims that are open, or over and not taken over yet; claims none of them.

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 UNANSWERED = 10_000
 """Tokens that are kept for another try, at most."""
 EXPIRED_AT_ONCE = 16
+USUAL_EXPIRED, MOST_EXPIRED = 64, 1000
 MARGIN_SECONDS = 0.005
 SHORTEST_LOOK, LONGEST_LOOK = 0.01, 0.2
 
@@ -297,30 +298,56 @@ def refuse_full(state: FilterState, view: View, items: Sequence[Item]) -> Core[N
             )
 
 
+def check_limit(limit: object) -> int:
+    """Return `limit`, or raise ConfigurationError."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_EXPIRED:
+        raise ConfigurationError(
+            f"limit must be a whole number from 1 to {MOST_EXPIRED}, not {limit!r:.80}"
+        )
+    return limit
+
+
 class Expired:
-    """The items whose workers died, one claim after the other.
+    """The items whose workers died, one claim or some after the other.
 
     An item is claimed when it is wanted, so none is held that the caller has not got.
+
+    Args:
+        state: The filter.
+        options: Of the claims.
+        keeper: What renews them.
+        at_once: How many items are looked for at once.
     """
 
-    def __init__(self, state: FilterState, options: ClaimOptions, keeper: Keeper) -> None:
+    def __init__(
+        self,
+        state: FilterState,
+        options: ClaimOptions,
+        keeper: Keeper,
+        at_once: int = EXPIRED_AT_ONCE,
+    ) -> None:
         self._state = state
         self._how = How(options, keeper, only_expired=True)
+        self._at_once = at_once
         self._shard = 0
         self._found: deque[bytes] = deque()
         self._skipped: set[bytes] = set()
 
     def find_next(self) -> Core[ClaimSession | None]:
         """Return the next claim, None at the end."""
-        while True:
-            while self._found:
-                offer = Offer.of(self._found.popleft())
-                wanted = Try(offer, _token_for(self._state, offer.data))
-                for made in (yield from _take(self._state, [wanted], self._how)):
-                    if made.state is ClaimState.NEW:
-                        return made
-            if not (yield from in_one_generation(self._state, self._look)):
-                return None
+        made = yield from self.find_some(1)
+        return made[0] if made else None
+
+    def find_some(self, limit: int) -> Core[list[ClaimSession]]:
+        """Return up to `limit` claims, which one request has made; none at the end."""
+        while self._found or (yield from in_one_generation(self._state, self._look)):
+            some = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
+            offers = [Offer.of(carried) for carried in some]
+            wanted = [Try(offer, _token_for(self._state, offer.data)) for offer in offers]
+            taken = yield from _take(self._state, wanted, self._how)
+            if made := [one for one in taken if one.state is ClaimState.NEW]:
+                return made
+        return []
 
     def _look(self, view: View) -> Core[bool | None]:
         """Look for more from where the last were found; False: there are none."""
@@ -328,7 +355,7 @@ class Expired:
         header = view.header.to_bytes(HEADER_BYTES, "big")
         for number in range(self._shard, len(view.shards)):
             place = Place(view.shards[number].key, header)
-            found = yield from steps.find_expired(place, EXPIRED_AT_ONCE)
+            found = yield from steps.find_expired(place, self._at_once)
             if found is None:
                 return None
             # One that comes again could not be taken over, and would do so for ever.

@@ -332,6 +332,8 @@ def test_a_task_that_is_cancelled_gives_the_item_back(r, valkey):
             await asyncio.sleep(2 * SHORT)
             taken = [claim async for claim in mine.expired()]
             assert [claim.item for claim in taken] == ["e"]
+            await taken[0].abandon(offer=True)
+            assert [claim.item for claim in await mine.claim_expired()] == ["e"]
             with pytest.raises(ClaimLostError):
                 await held.extend()
 
@@ -387,7 +389,18 @@ def test_a_child_of_fork_ends_no_claim_of_its_parent(r, valkey):
         assert mine.claim("a").state is SEEN
 
 
-def test_each_that_expired_goes_to_one_caller(r, valkey):
+def one_by_one(mine):
+    yield from mine.expired()
+
+
+def some_at_once(mine):
+    while some := mine.claim_expired(7):
+        assert len(some) <= 7
+        yield from some
+
+
+@pytest.mark.parametrize("ask", [one_by_one, some_at_once])
+def test_each_that_expired_goes_to_one_caller(r, valkey, ask):
     with pages(valkey, shards=3) as dead:
         items = [f"item {number}" for number in range(100)]
         left = dead.claim_many(items, renew=False)
@@ -396,7 +409,7 @@ def test_each_that_expired_goes_to_one_caller(r, valkey):
 
         def take():
             with pages(valkey, shards=3) as mine:
-                for claim in mine.expired():
+                for claim in ask(mine):
                     with claim:
                         found.append(claim.item)
 
@@ -410,6 +423,29 @@ def test_each_that_expired_goes_to_one_caller(r, valkey):
         assert dead.commit_many(left) == [False] * 100
         counts = dead.info().claims
         assert (counts.claimed, counts.expired, counts.committed) == (200, 100, 100)
+
+
+def test_some_that_expired_are_claimed_with_all_that_is_kept(r, valkey):
+    with pages(valkey) as mine:
+        items = [f"item {number}" for number in range(100)]
+        mine.claim_many(items, renew=False, payloads=[f"more of {item}" for item in items])
+        done = mine.claim_many(["failed", "held"], max_attempts=1, renew=False)
+        assert not mine.claim_expired(), "nothing is over"
+        let_expire(r)
+        done[1].extend(LONG)
+        first = mine.claim_expired()
+        rest = mine.claim_expired(1000, LONG)
+        # One of the 64 that were looked for may be what failed too often.
+        assert 63 <= len(first) <= 64
+        assert sorted(claim.payload for claim in first + rest) == sorted(
+            f"more of {item}" for item in items
+        )
+        assert {(claim.state, claim.attempts) for claim in first + rest} == {(NEW, 2)}
+        assert mine.commit_many(first + rest) == [True] * 100
+        assert not mine.claim_expired()
+        for limit in (0, 1001, True, 2.0, "3"):
+            with pytest.raises(ConfigurationError, match="limit must be a whole number from 1 to"):
+                mine.claim_expired(limit)
 
 
 def test_an_item_that_expired_and_fails_is_offered_again(r, valkey):
@@ -495,11 +531,14 @@ def test_round_trips(r, valkey, proxy):
     with BloomFilter("pages", 100_000, client=proxy.url, shards=3) as mine:
         items = [f"item {number}" for number in range(100)]
         mine.commit_many(mine.claim_many(items))
+        held = mine.claim_many([f"held {number}" for number in range(30)])
         for work, trips in (
             (lambda: mine.claim("a").commit(), 2),
             (lambda: mine.claim("a"), 1),
             (lambda: mine.claim_many(items), 1),
             (lambda: mine.commit_many(mine.claim_many([f"new {item}" for item in items])), 2),
+            (lambda: mine.abandon_many(held, offer=True), 1),
+            (mine.claim_expired, 2),
         ):
             packets = proxy.packets
             work()
@@ -563,7 +602,12 @@ def test_bad_items(r, valkey):
 @pytest.mark.parametrize("strategy", ["pipeline", "lock"])
 def test_strategies_that_cannot(r, valkey, strategy):
     with pages(valkey, strategy=strategy) as mine:
-        for call in (mine.claim, lambda item: mine.claim_many([item]), lambda _: [*mine.expired()]):
+        for call in (
+            mine.claim,
+            lambda item: mine.claim_many([item]),
+            lambda _: [*mine.expired()],
+            lambda _: mine.claim_expired(),
+        ):
             with pytest.raises(ConfigurationError, match=f"for claims, not '{strategy}'"):
                 call("a")
 

@@ -80,7 +80,9 @@ def test_asyncio_over_slots(cluster, nodes):
             made = await mine.claim_many(ITEMS, renew=False)
             assert all(await mine.commit_many(made[:100]))
             let_all_expire(nodes)
-            found = [claim.item async for claim in mine.expired()]
+            found = []
+            while some := await mine.claim_expired():
+                found += [claim.item for claim in some]
             assert sorted(found) == sorted(ITEMS[100:])
 
     asyncio.run(main())

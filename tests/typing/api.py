@@ -14,12 +14,15 @@ import redis.asyncio
 import bloomlock
 from bloomlock import (
     AsyncBloomFilter,
+    AsyncClaim,
     AsyncFairLock,
     AsyncLock,
     AsyncReadWriteLock,
     AsyncRedlock,
     AsyncReentrantLock,
     BloomFilter,
+    Claim,
+    ClaimState,
     FairLock,
     FilterInfo,
     Lock,
@@ -136,6 +139,25 @@ def forgetting(pages: BloomFilter, async_pages: AsyncBloomFilter) -> None:
         assert_type(await async_pages.discard("a"), bool)
         assert_type(await async_pages.discard_many(["a", b"b"]), list[bool])
         assert_type(await async_pages.remove(b"a"), None)
+
+
+def claims(pages: BloomFilter, async_pages: AsyncBloomFilter) -> None:
+    claim = pages.claim("a", 60, wait=1.5, payload=b"more", max_attempts=3)
+    assert_type(claim, Claim)
+    assert_type((claim.state, claim.item, claim.fence), tuple[ClaimState, str | bytes, int | None])
+    assert_type(pages.claim_many(["a", b"b"], payloads=["x", None]), list[Claim])
+    assert_type(pages.commit_many([claim]), list[bool])
+    assert_type(pages.abandon_many([claim], "why", offer=True), None)
+    assert_type(pages.expired(), Iterator[Claim])
+    assert_type(pages.claim_expired(5, 60, max_attempts=3), list[Claim])
+    pages.claim_expired("all")  # type: ignore[arg-type]
+    with claim as entered:
+        assert_type(entered, Claim)
+
+    async def main() -> None:
+        assert_type(await async_pages.claim("a"), AsyncClaim)
+        assert_type(await async_pages.claim_expired(), list[AsyncClaim])
+        assert_type(async_pages.expired(), AsyncIterator[AsyncClaim])
 
 
 def decorated(done: BloomFilter, async_done: AsyncBloomFilter) -> None:
