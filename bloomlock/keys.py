@@ -273,15 +273,6 @@ def forgotten_key(bits_key: str) -> str:
     return f"{bits_key}:forgotten"
 
 
-def copy_key(bits_key: str) -> str:
-    """Return the key at which a copy of the shard at `bits_key` is prepared.
-
-    >>> copy_key(FilterKeys("pages").bits(3))
-    'bloomlock:{pages/3}:bits:copy'
-    """
-    return f"{bits_key}:copy"
-
-
 def prepared_key(bits_key: str, generation: int) -> str:
     """Return the key at which a generation of the shard at `bits_key` is prepared.
 

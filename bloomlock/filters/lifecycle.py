@@ -55,7 +55,6 @@ from bloomlock.errors import (
 from bloomlock.hashing import key_difference
 from bloomlock.keys import (
     ClaimKeys,
-    copy_key,
     prepared_key,
     replacement_key,
     stripe_fence,
@@ -310,7 +309,7 @@ def delete(keys: FilterKeys) -> Core[bool]:
 
 def _unlink_shard(keys: FilterKeys, shard: int, remains: Remains) -> Core[None]:
     key = keys.bits(shard)
-    gone = [*ClaimKeys.of(key), stripe_fence(key), copy_key(key), *window_keys(key)]
+    gone = [*ClaimKeys.of(key), stripe_fence(key), *window_keys(key)]
     gone += [] if shard else [keys.meta]
     if remains.header:
         generation = generation_of(remains.header)

@@ -34,22 +34,31 @@ from bloomlock.effects import (
     Core,
     Request,
     ask,
+    check,
     encode_command,
     is_missing,
     through_moves,
 )
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterNotFoundError
-from bloomlock.keys import ClaimKeys, FilterKeys
+from bloomlock.keys import ClaimKeys, FilterKeys, forgotten_key, prepared_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script
 
-from . import transfer
 from .combining import is_not_possible
-from .contents import contents_of
+from .contents import contents_of, set_header
 from .expiry import set_expiry, time_left
 from .generation import View, new_generation
 from .lifecycle import check_room, delete, repeated
-from .storage import WATCHED_TRIES, Changed, executed, look, look_and_watch, look_at_shard
+from .storage import (
+    WATCHED_TRIES,
+    Changed,
+    executed,
+    look,
+    look_and_watch,
+    look_at_shard,
+    mark_ready,
+    store_command,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +102,10 @@ class Plan(NamedTuple):
     def placed_new(self) -> FilterKeys:
         """Those under the new name."""
         return self.before.place(self.new)
+
+    def prepared(self, shard: int) -> str:
+        """Return the key at which a shard is copied to."""
+        return prepared_key(self.placed_new.bits(shard), self.after.generation)
 
 
 def rename(
@@ -199,8 +212,25 @@ def _begin(plan: Plan) -> Core[None]:
 
 
 def _reserve(plan: Plan, copying: Descriptor) -> Core[None]:
-    reserve = partial(transfer.reserve, plan.new, copying)
-    yield from repeated(partial(through_moves, plan.new.meta, reserve))
+    """Store the descriptor under the new name, or find that a try that was cut off did."""
+    keys = plan.new
+    bits = keys.bits(0)
+    unlink = encode_command("UNLINK", bits, forgotten_key(bits))
+
+    def step() -> Core[None]:
+        for _ in range(WATCHED_TRIES):
+            found = yield from look_and_watch(keys)
+            if found.descriptor is not None or found.header:
+                yield Request(keys.meta, [UNWATCH])
+                if found.descriptor == copying:
+                    return
+                break
+            commands = [MULTI, unlink, store_command(keys, copying), EXEC]
+            if executed((yield Request(keys.meta, commands))):
+                return
+        raise _taken(keys)
+
+    yield from repeated(partial(through_moves, keys.meta, step))
 
 
 def _write(plan: Plan, commands: list[bytes]) -> Core[None]:
@@ -254,12 +284,12 @@ def _move(plan: Plan, progress: Progress | None) -> Core[None]:
                 progress(shard + 1, len(plan.shards))
         try:
             yield from in_parallel(
-                [repeated(_putting(plan, shard, copying)) for shard in plan.shards]
+                [repeated(partial(_put_in_place, plan, shard)) for shard in plan.shards]
             )
             if left_ms is not None and left_ms > 0:
                 moved = View.of(plan.new, _placing(plan.after), set())
                 yield from set_expiry(plan.new, moved, left_ms)
-            yield from repeated(lambda: transfer.open_copy(plan.new, copying))
+            yield from repeated(partial(_open, plan))
         except Changed:
             raise FilterLostError(
                 f"filter {plan.new.name!r} was deleted or replaced while it got that name; "
@@ -285,8 +315,23 @@ def _placing(descriptor: Descriptor) -> Descriptor:
     return replace(descriptor, key=None)
 
 
-def _putting(plan: Plan, shard: int, copying: Descriptor) -> Callable[[], Core[None]]:
-    return lambda: transfer.put_in_place(plan.placed_new, shard, copying)
+def _put_in_place(plan: Plan, shard: int) -> Core[None]:
+    """Give a copied shard its name, unless a try that was cut off did."""
+    header, _ = yield from look_at_shard(plan.placed_new, shard)
+    if header == plan.after.header:
+        return
+    key = plan.placed_new.bits(shard)
+    (reply,) = yield Request(key, [encode_command("RENAME", plan.prepared(shard), key)])
+    if isinstance(reply, ResponseError) and "no such key" in str(reply):
+        raise Changed
+    check([reply])
+
+
+def _open(plan: Plan) -> Core[None]:
+    """Open the filter, whose shards are in place, unless a try that was cut off did."""
+    found = yield from look(plan.new)
+    if found.descriptor != plan.after:
+        yield from mark_ready(plan.new, replace(plan.after, state=COPYING))
 
 
 def _fence(plan: Plan, shard: int) -> Core[None]:
@@ -311,7 +356,12 @@ def _copy_shard(plan: Plan, view: View, shard: int) -> Core[None]:
     if header == plan.after.header:
         return
     yield from _copy_claims(plan, view.shards[shard].key, key)
-    copied = yield from transfer.copy_shard(view, shard, plan.placed_new, plan.after)
+    prepared = plan.prepared(shard)
+    unlink = encode_command("UNLINK", prepared, forgotten_key(prepared))
+    yield from ask(prepared, unlink, set_header(prepared, plan.after))
+    copied = yield from view.contents.copy(view.shards[shard], prepared, key, plan.after)
+    # The versions of forgotten items are copied with the claims.
+    yield from ask(key, encode_command("UNLINK", forgotten_key(prepared)))
     if not copied:
         raise _lost(plan.old)
 

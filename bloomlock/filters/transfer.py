@@ -8,42 +8,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from bloomlock.arrays import np
-from bloomlock.descriptor import HEADER_BYTES, READY, Descriptor, unflagged
+from bloomlock.descriptor import HEADER_BYTES, Descriptor, unflagged
 from bloomlock.effects import (
-    EXEC,
-    MULTI,
-    UNWATCH,
     ConnectionLost,
     Core,
-    Request,
     ask,
-    check,
     encode_command,
 )
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
-from bloomlock.keys import copy_key, forgotten_key
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import image_bytes, merge_image
 
-from .contents import set_header
 from .file_format import Part
 from .generation import new_generation
 from .memory import MemoryBloomFilter
 from .prepared import Prepared
 from .state import in_one_generation
 from .storage import (
-    WATCHED_TRIES,
-    Changed,
-    executed,
-    look,
-    look_and_watch,
     look_at_shard,
-    mark_ready,
-    store_command,
 )
 
 if TYPE_CHECKING:
@@ -177,65 +163,6 @@ def make(
     except (BloomlockError, RedisError):
         yield from prepared.give_up()
         raise
-
-
-def reserve(keys: FilterKeys, target: Descriptor) -> Core[None]:
-    """Store the descriptor under a name that is free, or is ours by a try that was cut off."""
-    bits = keys.bits(0)
-    unlink = encode_command("UNLINK", bits, forgotten_key(bits))
-    for _ in range(WATCHED_TRIES):
-        found = yield from look_and_watch(keys)
-        if found.descriptor is not None or found.header:
-            yield Request(keys.meta, [UNWATCH])
-            if found.descriptor == target:
-                return
-            raise ConfigurationError(f"name {keys.name!r} is taken by another filter")
-        commands = [MULTI, unlink, store_command(keys, target), EXEC]
-        if executed((yield Request(keys.meta, commands))):
-            return
-    raise ConfigurationError(f"name {keys.name!r} is taken by other filters all the time")
-
-
-def put_in_place(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
-    """Give a prepared shard its name, unless a try that was cut off did."""
-    header, _ = yield from look_at_shard(keys, shard)
-    if header == target.header:
-        return
-    key = keys.bits(shard)
-    (reply,) = yield Request(key, [encode_command("RENAME", copy_key(key), key)])
-    if isinstance(reply, ResponseError) and "no such key" in str(reply):
-        raise Changed
-    check([reply])
-
-
-def open_copy(keys: FilterKeys, target: Descriptor) -> Core[None]:
-    """Open a filter whose shards are in place, unless a try that was cut off did.
-
-    Raises:
-        Changed: If another client replaced it meanwhile.
-    """
-    found = yield from look(keys)
-    if found.descriptor == target.with_generation(target.generation, READY):
-        return
-    yield from mark_ready(keys, target)
-
-
-def _begin(keys: FilterKeys, shard: int, target: Descriptor) -> Core[None]:
-    prepared = copy_key(keys.bits(shard))
-    unlink = encode_command("UNLINK", prepared, forgotten_key(prepared))
-    yield from ask(prepared, unlink, set_header(prepared, target))
-
-
-def copy_shard(view: View, shard: int, keys: FilterKeys, target: Descriptor) -> Core[bool]:
-    """Copy one shard to where it is prepared; False if it has another header than the view's.
-
-    The versions of forgotten items are copied with the claims.
-    """
-    yield from _begin(keys, shard, target)
-    key = keys.bits(shard)
-    done = yield from view.contents.copy(view.shards[shard], copy_key(key), key, target)
-    yield from ask(key, encode_command("UNLINK", forgotten_key(copy_key(key))))
-    return done
 
 
 class Reading:

@@ -497,7 +497,7 @@ def test_a_copy_takes_nothing_of_an_object_attached_to_what_was_there(r, strateg
         assert copied.exists_many(items[:10]) == [True] * 10
         late.reattach()
         assert late.add_many(items[10:]) == [True] * 30
-        assert not client.keys("*:copy")
+        assert not client.keys("*:prepared:*")
         if not done:
             assert number > 5 * shards
             return
