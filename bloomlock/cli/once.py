@@ -110,12 +110,23 @@ def once_command(name: str, key_of_work: str, command: tuple[str, ...], **rest: 
     job = Job(name=name, item=key_of_work, command=command, **mine)
     program = find_program(command[0])
     options = FilterOptions(**rest)
+    _refuse_what_has_no_claims(options)
     # Every parameter is looked at, and the filter created, before anything is claimed.
     options.create_or_open(name).close()
     outcome = asyncio.run(_Claiming(job, program).run(options))
     if outcome.signal is not None:
         raise Stopped(outcome.signal)
     return outcome.status
+
+
+def _refuse_what_has_no_claims(options: FilterOptions) -> None:
+    """Raise UsageError for a filter that could be created, but not claimed from."""
+    if options.strategy in {"pipeline", "lock", "native"}:
+        raise click.UsageError(
+            f"--strategy must be atomic, lua or transaction for claims, not {options.strategy!r}"
+        )
+    if options.window is not None:
+        raise click.UsageError("--window is not possible for claims, whose items are not forgotten")
 
 
 class Job(NamedTuple):

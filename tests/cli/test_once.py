@@ -173,6 +173,8 @@ def test_the_options_of_the_filter(run, name, valkey):
         (["--done-exit-code", "256", "n", "k", "true"], "256"),
         (["n", "k", "--nonsense", "--", "true"], "--nonsense"),
         (["", "k", "true"], "name must be a text"),
+        (["--strategy", "lock", "n", "k", "true"], "--strategy must be atomic, lua or transaction"),
+        (["--window", "7d", "n", "k", "true"], "--window is not possible for claims"),
     ],
 )
 def test_bad_input(run, words, part):

@@ -352,3 +352,21 @@ def test_what_failed_ends_the_answers_until_the_server_is_heard(r, start):
     before = trips(r)
     assert made.exists("a") is True
     assert trips(r) == before + 1
+
+
+@pytest.mark.usefixtures("r")
+def test_asyncio_knows_what_is_kept(valkey):
+    async def main():
+        async with AsyncBloomFilter(
+            "x", 1000, client=valkey, near_cache=10, max_staleness=600
+        ) as made:
+            assert not made.is_kept("a")
+            await made.add("a")
+            await made.exists("a")
+            assert made.is_kept("a")
+            assert not made.is_kept("b")
+        async with AsyncBloomFilter("x", 1000, client=valkey) as made:
+            await made.add("a")
+            assert not made.is_kept("a")
+
+    asyncio.run(main())
