@@ -298,14 +298,19 @@ def explore(setting: Setting, budget: Budget, *, late: int = 0) -> tuple[int, se
         try:
             for what, which in way:
                 world.move(what, which)
-            if (key := world.key()) in seen:
-                continue
-            seen.add(key)
-            world.check(late=late)
+            while (key := world.key()) not in seen:
+                seen.add(key)
+                world.check(late=late)
+                moves = world.moves()
+                if not moves or all(one.is_over for one in world.clients):
+                    ends.add(tuple(str(one.answer) for one in world.clients))
+                if not moves:
+                    break
+                # The world goes one way itself.
+                first, *others = moves
+                left += [(*way, one) for one in others]
+                way = (*way, first)
+                world.move(*first)
         except AssertionError as error:
             raise AssertionError(f"{error}; after {way} of {setting}, {world.key()}") from error
-        moves = world.moves()
-        if not moves or all(one.is_over for one in world.clients):
-            ends.add(tuple(str(one.answer) for one in world.clients))
-        left += [(*way, one) for one in moves]
     return len(seen), ends
