@@ -605,7 +605,8 @@ class BloomFilter(WholeFilter, PortableFilter, RebuildableFilter):
         options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
         at_once = claims.check_limit(limit)
         search = claims.Expired(self._state, options, self._keeper(), at_once)
-        return [Claim(session, self._run) for session in self._run(search.find_some(at_once))]
+        found = self._run(search.find_some(at_once))
+        return [Claim(session, self._run) for session in found]
 
     def open_claims(self) -> list[OpenClaim]:
         """Return the claims that are open, or over and not taken over yet; claims none of them.
