@@ -2,7 +2,8 @@
 
    Places hashes items to bit offsets (hashing.py, blocked.py), Bits tests and sets them in memory
    (bitmaps.py, filters/memory_bits.py), Places.operations and encode_bitfield write them as
-   commands and read_bits reads the replies (strategies/atomic.py).
+   commands and read_bits reads the replies (strategies/atomic.py); encode_cells is for cells of
+   slices (strategies/sliced.py).
    Kept knows the items of a near-cache (filters/near_cache.py), by boot_clock (runtime/clock.py);
    both are there where the system has that clock.
 
@@ -891,15 +892,14 @@ static const char SET_HEAD[] = "$3\r\nSET\r\n$2\r\nu1\r\n$", SET_END[] = "\r\n$1
 static const char GET_HEAD[] = "$3\r\nGET\r\n$2\r\nu1\r\n$", GET_END[] = "\r\n";
 #define LONGEST_OPERATION (Py_ssize_t)(sizeof(SET_HEAD) + 4 + DIGITS + sizeof(SET_END))
 
-/* Append the operation of one offset, which is below 2^32. */
-static inline char *append_operation(char *at, uint64_t offset, int write)
+/* Append one operation, whose offset is below 2^32, between what is the same for all. */
+static inline char *append_between(char *at, const char *head, size_t head_size, uint64_t offset,
+                                   const char *end, size_t end_size)
 {
     char text[DIGITS];
     int digits = digits_of(offset, text);
-    size_t head = write ? sizeof(SET_HEAD) - 1 : sizeof(GET_HEAD) - 1;
-    size_t end = write ? sizeof(SET_END) - 1 : sizeof(GET_END) - 1;
-    memcpy(at, write ? SET_HEAD : GET_HEAD, head);
-    at += head;
+    memcpy(at, head, head_size);
+    at += head_size;
     if (digits == DIGITS)
         *at++ = '1';
     *at++ = (char)('0' + digits % 10);
@@ -907,8 +907,18 @@ static inline char *append_operation(char *at, uint64_t offset, int write)
     *at++ = '\n';
     memcpy(at, text + DIGITS - digits, (size_t)digits);
     at += digits;
-    memcpy(at, write ? SET_END : GET_END, end);
-    return at + end;
+    memcpy(at, end, end_size);
+    return at + end_size;
+}
+
+/* Append the operation of one bit. */
+static inline char *append_operation(char *at, uint64_t offset, int write)
+{
+    if (write)
+        return append_between(at, SET_HEAD, sizeof(SET_HEAD) - 1, offset, SET_END,
+                              sizeof(SET_END) - 1);
+    return append_between(at, GET_HEAD, sizeof(GET_HEAD) - 1, offset, GET_END,
+                          sizeof(GET_END) - 1);
 }
 
 static char *no_offset(void)
@@ -981,6 +991,62 @@ static PyObject *encode_bitfield(PyObject *Py_UNUSED(module), PyObject *args)
 end:
     if (!is_list)
         PyBuffer_Release(&view);
+    return command;
+}
+
+/* encode_cells(opening, offsets, bits, start, last): all cells are read. Then, unless `last` is -1,
+   that bit is set in each. Cell i begins at i * bits + start. */
+static PyObject *encode_cells(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *opening;
+    Py_ssize_t size;
+    PyObject *offsets, *command = NULL;
+    int bits, last;
+    long start;
+    if (!PyArg_ParseTuple(args, "y#O!ili:encode_cells", &opening, &size, &PyList_Type, &offsets,
+                          &bits, &start, &last))
+        return NULL;
+    if ((bits != 8 && bits != 16 && bits != 32) || last < -1 || last >= bits) {
+        PyErr_SetString(PyExc_ValueError, "cells have 8, 16 or 32 bits, and last is one of them");
+        return NULL;
+    }
+    char head[] = "$3\r\nGET\r\n$3\r\nu16\r\n$";
+    size_t head_size = sizeof(head) - 1;
+    if (bits == 8) {
+        memcpy(head, "$3\r\nGET\r\n$2\r\nu8\r\n$", --head_size);
+    } else if (bits == 32) {
+        memcpy(head, "$3\r\nGET\r\n$3\r\nu32\r\n$", head_size);
+    }
+    Py_ssize_t count = PyList_Size(offsets);
+    if (count > (PY_SSIZE_T_MAX - size) / (2 * LONGEST_OPERATION))
+        return PyErr_NoMemory();
+    uint64_t *places = (uint64_t *)allocate(count + 1, sizeof(uint64_t));
+    char *text = places ? allocate(size + count * 2 * LONGEST_OPERATION, 1) : NULL;
+    if (text == NULL)
+        goto end;
+    memcpy(text, opening, (size_t)size);
+    char *at = text + size;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *number = PyList_GetItem(offsets, i);
+        unsigned long long offset = 1ULL << 32;
+        if (number != NULL && PyLong_Check(number)) {
+            offset = PyLong_AsUnsignedLongLong(number);
+            PyErr_Clear();
+        }
+        int64_t place = offset >> 32 ? -1 : (int64_t)offset * bits + start;
+        if (place < 0 || place >> 32) {
+            no_offset();
+            goto end;
+        }
+        places[i] = (uint64_t)place;
+        at = append_between(at, head, head_size, places[i], GET_END, sizeof(GET_END) - 1);
+    }
+    for (Py_ssize_t i = 0; last >= 0 && i < count; i++)
+        at = append_operation(at, places[i] + (uint64_t)last, 1);
+    command = PyBytes_FromStringAndSize(text, at - text);
+end:
+    PyMem_Free(text);
+    PyMem_Free(places);
     return command;
 }
 
@@ -1291,6 +1357,7 @@ static PyType_Spec kept_spec = {
 
 static PyMethodDef functions[] = {
     {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of some offsets."},
+    {"encode_cells", encode_cells, METH_VARARGS, "Return a BITFIELD of the cells at some offsets."},
     {"read_bits", read_bits, METH_VARARGS, "Return which items of a BITFIELD had a bit of 0."},
 #ifdef HAS_KEPT
     {"boot_clock", boot_clock, METH_NOARGS, "Return the seconds since the machine started."},

@@ -28,6 +28,7 @@ class Core(NamedTuple):
     places: type[_speed.Places]
     bits: type[_speed.Bits]
     encode_bitfield: Callable[[bytes, list[int] | _speed.Buffer, bool], bytes]
+    encode_cells: Callable[[bytes, list[int], int, int, int], bytes]
     read_bits: Callable[[list[int], int], list[bool]]
     kept: type[_speed.Kept] | None
     boot_clock: Callable[[], float] | None
@@ -46,8 +47,15 @@ def find_core() -> Core | None:
     except ModuleNotFoundError:
         return None
     check_version(found.VERSION, import_module("bloomlock").__version__)
-    kept, boot_clock = getattr(found, "Kept", None), getattr(found, "boot_clock", None)
-    return Core(found.Places, found.Bits, found.encode_bitfield, found.read_bits, kept, boot_clock)
+    return Core(
+        found.Places,
+        found.Bits,
+        found.encode_bitfield,
+        found.encode_cells,
+        found.read_bits,
+        getattr(found, "Kept", None),
+        getattr(found, "boot_clock", None),
+    )
 
 
 def check_version(compiled: str, package: str) -> None:

@@ -64,8 +64,6 @@ _SCRIPT = Script("window_turn")
 _TURNS = 2**17
 """More steps than the largest shard has parts."""
 
-_CLEAR_OPERATION = b"$2\r\nu1\r\n"
-
 
 class Reading(NamedTuple):
     """What one command said of some rows.
@@ -137,16 +135,15 @@ class SlicedStrategy(Strategy):
 
     def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
-        places = self._places(offsets)
         if write and self.refresh:
-            return (yield from self._add_one(shard, offsets, places, self.known_epoch(shard)))
+            return (yield from self._add_one(shard, offsets, self.known_epoch(shard)))
         window = self.window
         asked_at = self._clock()
-        command = _bitfield(shard.key, places, window.cell_bits, None)
+        command = _bitfield(shard.key, offsets, window.cell_bits, None)
         reply, now = yield from self._exchange_one(shard, command, asked_at, write=False)
         if not isinstance(reply, list) or isinstance(now, Exception):
             if write:
-                return (yield from self._add_one(shard, offsets, places, None))
+                return (yield from self._add_one(shard, offsets, None))
             return Segment(1, error=now if isinstance(now, Exception) else error_of(reply))
         header, word, *cells = reply
         if header != shard.header:
@@ -158,25 +155,23 @@ class SlicedStrategy(Strategy):
         if not write or mask:
             return Segment(1, header, [mask == 0])
         self._epochs[shard.key] = epoch, asked_at
-        return (yield from self._add_one(shard, offsets, places, epoch if now <= epoch else None))
+        return (yield from self._add_one(shard, offsets, epoch if now <= epoch else None))
 
-    def _add_one(
-        self, shard: Shard, offsets: list[int], places: list[int], epoch: int | None
-    ) -> Core[Segment]:
+    def _add_one(self, shard: Shard, offsets: list[int], epoch: int | None) -> Core[Segment]:
         """Add an item in the slice of an epoch, without the costs of many where that is right."""
         if epoch is None:
             (segment,) = yield from self._add(shard, [offsets])
             return segment
         window = self.window
         asked_at = self._clock()
-        command = _bitfield(shard.key, places, window.cell_bits, epoch % window.cell_bits)
+        command = _bitfield(shard.key, offsets, window.cell_bits, epoch % window.cell_bits)
         reply, now = yield from self._exchange_one(shard, command, asked_at, write=True)
         if isinstance(reply, list) and not isinstance(now, Exception):
             header, word = reply[:2]
             if header == shard.header and word >> EPOCH_SHIFT == epoch and now <= epoch:
                 self._epochs[shard.key] = epoch, asked_at
                 mask = window.live_mask(epoch, now)
-                for cell in reply[2 : 2 + len(places)]:
+                for cell in reply[2 : 2 + len(offsets)]:
                     mask &= cell
                 return Segment(1, header, [mask == 0])
         readings = _Commands(window, shard.key, [offsets], epoch).decode([reply])
@@ -216,12 +211,6 @@ class SlicedStrategy(Strategy):
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.many."""
         return (yield from (self._add if write else self._test)(shard, rows))
-
-    def _places(self, offsets: Sequence[int]) -> list[int]:
-        """Return the first bits of the cells."""
-        bits = self.window.cell_bits
-        start = HEADER_BITS + STATE_BITS - HEADER_BITS * bits
-        return [offset * bits + start for offset in offsets]
 
     def _test(self, shard: Shard, rows: SomeRows) -> Core[list[Segment]]:
         readings, time = yield from self.exchange(shard, rows, None)
@@ -561,12 +550,11 @@ class _Commands:
                 commands = []
 
     def _encode(self, rows: SomeRows) -> bytes:
-        start = HEADER_BITS + STATE_BITS - HEADER_BITS * self._bits
         if isinstance(rows, list):
-            places = [offset * self._bits + start for offset in chain.from_iterable(rows)]
+            offsets = list(chain.from_iterable(rows))
         else:
-            places = (rows.astype(np.int64).ravel() * self._bits + start).tolist()  # type: ignore[union-attr]
-        return _bitfield(self._key, places, self._bits, self._slice)
+            offsets = rows.ravel().tolist()  # type: ignore[union-attr]
+        return _bitfield(self._key, offsets, self._bits, self._slice)
 
     def decode(self, replies: Replies) -> list[Reading]:
         """Read each command's header, state and old cells."""
@@ -590,34 +578,30 @@ class _Commands:
         return Reading(rows, header, word >> EPOCH_SHIFT, masks)
 
 
-def _bitfield(key: str, places: list[int], cell_bits: int, number: int | None) -> bytes:
+def _bitfield(key: str, offsets: list[int], cell_bits: int, number: int | None) -> bytes:
     """Return the command that reads cells, and then sets the bit of a slice in each of them.
 
     Args:
         key: Of the shard.
-        places: The first bits of the cells.
+        offsets: Of the cells.
         cell_bits: Bits of a cell.
         number: Of the slice; None: nothing is set.
     """
-    kind = b"$%d\r\nu%d\r\n" % (len(str(cell_bits)) + 1, cell_bits)
-    parts = [
-        _opening(key, len(places), number is not None),
-        _operations(places, write=False).replace(_CLEAR_OPERATION, kind),
-    ]
-    if number is not None:
-        # The lowest bit of a cell is its last.
-        last = cell_bits - 1 - number
-        parts.append(_operations([place + last for place in places], write=True))
-    return b"".join(parts)
-
-
-def _operations(places: list[int], *, write: bool) -> bytes:
+    opening = _opening(key, len(offsets), number is not None)
+    start = HEADER_BITS + STATE_BITS - HEADER_BITS * cell_bits
+    # The lowest bit of a cell is its last.
+    last = -1 if number is None else cell_bits - 1 - number
     if core is not None:
-        return core.encode_bitfield(b"", places, write)
-    head, end = ("SET", "\r\n$1\r\n1\r\n") if write else ("GET", "\r\n")
-    texts = map(str, places)
-    operations = [f"$3\r\n{head}\r\n$2\r\nu1\r\n${len(text)}\r\n{text}{end}" for text in texts]
-    return "".join(operations).encode()
+        return core.encode_cells(opening, offsets, cell_bits, start, last)
+    places = [offset * cell_bits + start for offset in offsets]
+    operations = [_operation("GET", f"u{cell_bits}", place) for place in places]
+    if number is not None:
+        operations += [_operation("SET", "u1", place + last) + "$1\r\n1\r\n" for place in places]
+    return opening + "".join(operations).encode()
+
+
+def _operation(name: str, kind: str, place: int) -> str:
+    return f"$3\r\n{name}\r\n${len(kind)}\r\n{kind}\r\n${len(str(place))}\r\n{place}\r\n"
 
 
 @lru_cache(maxsize=4096)

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 import bloomlock
 from bloomlock.compiled import check_version, core
-from bloomlock.effects import encode_arguments
+from bloomlock.effects import encode_arguments, encode_command
 from bloomlock.filters.memory_bits import MemoryBits
 from bloomlock.hashing import Hasher
 from bloomlock.parameters import Wanted
 from bloomlock.sizing import BLOCKED, CLASSIC, MAX_SHARD_BITS
-from bloomlock.strategies import Shard, atomic
+from bloomlock.strategies import Shard, atomic, sliced
 from bloomlock.strategies.atomic import Bitfields, encode_few
 
 ROOT = Path(bloomlock.__file__).parent
@@ -125,6 +125,26 @@ def test_one_command_is_that_of_python(offsets, write):
         patch.setattr(atomic, "core", None)
         assert encode_few(shard, offsets, write) == expected
         assert list(Bitfields(shard, rows, write)) == batch == [[expected]]
+
+
+@needs_core
+@given(st.data(), st.sampled_from([8, 16, 32]))
+def test_cells_are_those_of_python(data, bits):
+    most = 2**32 // bits - 1
+    offsets = data.draw(st.lists(st.integers(64, most), max_size=40))
+    number = data.draw(st.none() | st.integers(0, bits - 1))
+    ours = sliced._bitfield("bloomlock:{é}:bits", offsets, bits, number)
+    places = [128 + (offset - 64) * bits for offset in offsets]
+    name = "BITFIELD_RO" if number is None else "BITFIELD"
+    arguments = [name, "bloomlock:{é}:bits", "GET", "i64", 0, "GET", "i64", 64]
+    for place in places:
+        arguments += ["GET", f"u{bits}", place]
+    for place in places if number is not None else ():
+        arguments += ["SET", "u1", place + bits - 1 - number, 1]
+    assert ours == encode_command(*arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sliced, "core", None)
+        assert sliced._bitfield("bloomlock:{é}:bits", offsets, bits, number) == ours
 
 
 @needs_core
@@ -261,6 +281,7 @@ def test_no_input_does_more_than_raise(calls):
             if name[0] != "_"
         ),
         core.encode_bitfield,
+        core.encode_cells,
         core.read_bits,
         core.places,
         core.bits,
@@ -314,6 +335,12 @@ def test_buffers_of_another_length_are_refused():
     for offsets in [[2**32], [-1], [2**70], [None], np.array([2**32], np.uint64), bytes(9)]:
         with pytest.raises(ValueError, match="offsets must be whole numbers below"):
             core.encode_bitfield(b"", offsets, True)
+    for offsets in [[2**32], [2**28 + 56], [-1], [55], [2**70], [None]]:
+        with pytest.raises(ValueError, match="offsets must be whole numbers below"):
+            core.encode_cells(b"", offsets, 16, -896, 3)
+    for bits, last in [(7, 0), (0, -1), (64, 0), (16, 16), (16, -2)]:
+        with pytest.raises(ValueError, match="cells have 8, 16 or 32 bits"):
+            core.encode_cells(b"", [64], bits, 0, last)
     held = bytearray(1032)
     core_bits = core.bits(core.places(8192, 7, 1, None, False), (held,), True)
     with pytest.raises(BufferError):
