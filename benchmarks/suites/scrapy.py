@@ -120,7 +120,7 @@ CRASHED = (
     _entry(
         "jobdir-processed",
         "JOBDIR, bloomlock, mark processed",
-        {**_JOBDIR, **_PROCESSED},
+        {**_JOBDIR, **_PROCESSED, "SCHEDULER": "scrapy_ext.outcomes.JobScheduler"},
         needs=_NEEDS_MARK,
     ),
     _entry("scheduler-crash", "bloomlock's scheduler", _SCHEDULER, needs=_NEEDS_SCHEDULER),
