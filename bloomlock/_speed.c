@@ -927,16 +927,22 @@ static char *no_offset(void)
     return NULL;
 }
 
+/* Return a number of a list, 2^32 for what is no offset. */
+static uint64_t offset_in(PyObject *offsets, Py_ssize_t index)
+{
+    PyObject *number = PyList_GetItem(offsets, index);
+    unsigned long long offset = 1ULL << 32;
+    if (number != NULL && PyLong_Check(number))
+        offset = PyLong_AsUnsignedLongLong(number);
+    PyErr_Clear();
+    return offset >> 32 ? 1ULL << 32 : offset;
+}
+
 /* Append the operations of a list of numbers; NULL: raised. */
 static char *append_list(char *at, PyObject *offsets, Py_ssize_t count, int write)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *number = PyList_GetItem(offsets, i);
-        unsigned long long offset = 1ULL << 32;
-        if (number != NULL && PyLong_Check(number)) {
-            offset = PyLong_AsUnsignedLongLong(number);
-            PyErr_Clear();
-        }
+        uint64_t offset = offset_in(offsets, i);
         if (offset >> 32)
             return no_offset();
         at = append_operation(at, offset, write);
@@ -1027,12 +1033,7 @@ static PyObject *encode_cells(PyObject *Py_UNUSED(module), PyObject *args)
     memcpy(text, opening, (size_t)size);
     char *at = text + size;
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *number = PyList_GetItem(offsets, i);
-        unsigned long long offset = 1ULL << 32;
-        if (number != NULL && PyLong_Check(number)) {
-            offset = PyLong_AsUnsignedLongLong(number);
-            PyErr_Clear();
-        }
+        uint64_t offset = offset_in(offsets, i);
         int64_t place = offset >> 32 ? -1 : (int64_t)offset * bits + start;
         if (place < 0 || place >> 32) {
             no_offset();
