@@ -15,6 +15,7 @@ import redis
 import servers
 
 from bloomlock import server
+from bloomlock.runtime import clients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +121,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["BLOOMLOCK_HOME"] = home
     for name in ("BLOOMLOCK_URL", "REDIS_URL"):
         os.environ.pop(name, None)
+    # A machine that stands still for a second is no server that does not answer.
+    clients.CONNECT_TIMEOUT = clients.REPLY_TIMEOUT = 30.0
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
