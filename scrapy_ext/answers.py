@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock import CapacityError, FilterLostError, OutcomeUnknownError, PartialResultError
 
@@ -28,6 +28,22 @@ class Verdict(enum.Enum):
     SEEN = "seen"
     ALLOWED = "allowed"  # not known; the policy lets it through
     DROPPED = "dropped"  # not known; the policy keeps it out
+
+
+class Check(NamedTuple):
+    """A request that is to be checked.
+
+    Attributes:
+        request: The request.
+        key: Its fingerprint.
+        is_filtered: Whether it is dropped if it is seen.
+        is_recorded: Whether it counts as seen from now on.
+    """
+
+    request: Request
+    key: Key
+    is_filtered: bool
+    is_recorded: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -140,30 +156,41 @@ class LeftVerdicts:
     """
 
     def __init__(self) -> None:
-        self._left: dict[int, tuple[weakref.ref[Request], deque[Verdict]]] = {}
+        self._left: dict[int, _Left] = {}
 
     def __len__(self) -> int:
         """Return how many requests have verdicts left."""
         return len(self._left)
 
-    def leave(self, request: Request, verdict: Verdict) -> None:
-        """Keep a verdict for `take`."""
-        number = id(request)
-        if number not in self._left:
-            gone = weakref.ref(request, lambda _: self._left.pop(number, None))
-            self._left[number] = gone, deque()
-        self._left[number][1].append(verdict)
+    def leave(self, request: Request, verdict: Verdict, *, droppable: bool) -> None:
+        """Keep a verdict for `take`. `droppable`: the request is dropped if it is seen."""
+        left = self._left.get(id(request))
+        if left is None:
+            left = self._left[id(request)] = _Left(request, self._forget)
+            left.number = id(request)
+            left.verdicts = []
+        left.verdicts.append((verdict, droppable))
 
-    def take(self, request: Request) -> Verdict | None:
-        """Return the verdict left first for this very object, once; None if there is none."""
-        number = id(request)
-        if number not in self._left:
+    def _forget(self, left: _Left) -> None:
+        self._left.pop(left.number, None)
+
+    def take(self, request: Request) -> tuple[Verdict, bool] | None:
+        """Return what was left first for this very object, once; None if there is nothing."""
+        left = self._left.get(id(request))
+        if left is None:
             return None
-        _, verdicts = self._left[number]
-        verdict = verdicts.popleft()
-        if not verdicts:
-            del self._left[number]
-        return verdict
+        if not left.verdicts[1:]:
+            del self._left[left.number]
+        return left.verdicts.pop(0)
+
+
+class _Left(weakref.ref["Request"]):
+    """The verdicts on one request, kept as long as it is."""
+
+    __slots__ = ("number", "verdicts")
+
+    number: int
+    verdicts: list[tuple[Verdict, bool]]
 
 
 class UnsharedFilter:

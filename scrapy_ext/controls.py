@@ -36,6 +36,14 @@ class RequestControls:
         self._warned: set[str] = set()
         crawler.signals.connect(self._response_received, signal=signals.response_received)
 
+    def read(self, request: Request) -> tuple[bool, bool]:
+        """Return whether a request is filtered, and whether it is recorded."""
+        meta = request.meta
+        if FILTER in meta or RECORD in meta:
+            return self.is_filtered(request), self.is_recorded(request)
+        is_filtered = not request.dont_filter
+        return is_filtered, is_filtered or self.record_unfiltered
+
     def is_filtered(self, request: Request) -> bool:
         """Return whether a request is dropped if it is seen."""
         return not request.dont_filter and self._flag(request, FILTER, default=True)

@@ -13,7 +13,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import fingerprint as default_fingerprint
 
 from bloomlock import BloomlockError
-from scrapy_ext.answers import LeftVerdicts, UnsharedFilter, Verdict
+from scrapy_ext.answers import Check, LeftVerdicts, UnsharedFilter, Verdict
 from scrapy_ext.claims import ClaimingFilter
 from scrapy_ext.connection import redis_client
 from scrapy_ext.controls import RequestControls, returns
@@ -155,7 +155,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _schedule(self, request: Request) -> None:
         """Schedule a request that is claimed already."""
-        self._left.leave(request, Verdict.NEW)
+        self._left.leave(request, Verdict.NEW, droppable=True)
         if self._crawler.engine is not None:
             self._crawler.engine.crawl(request)
 
@@ -172,57 +172,66 @@ class BloomDupeFilter(BaseDupeFilter):
         """
         if self._guard is None:
             return True  # `open` failed, was logged, and stops the crawl
-        self._count("checked")
-        if not self.concerns(request):
-            return False
-        verdict = self._left.take(request)
-        if verdict is None and self.outcomes is not None and self.outcomes.continues(request):
-            return False
-        # What has a verdict comes from a callback or `start()`, and is no redirect.
-        is_back = verdict is None and returns(request, self._crawler, self._own_fingerprint)
-        droppable = self._controls.is_filtered(request) and not is_back
-        verdict = verdict or self._check(self._guard, request, droppable=droppable)
-        if verdict in {Verdict.ALLOWED, Verdict.DROPPED}:
+        left = self._left.take(request)
+        if left is not None:
+            # It comes from a callback or `start()`, and is no redirect.
+            verdict, droppable = left
+        else:
+            self._count("checked")
+            is_filtered, is_recorded = self._controls.read(request)
+            if not (is_filtered or is_recorded):
+                return False
+            if self.outcomes is not None and self.outcomes.continues(request):
+                return False
+            droppable = is_filtered and not returns(request, self._crawler, self._own_fingerprint)
+            verdict = self._check(self._guard, request, droppable=droppable)
+        if verdict is Verdict.SEEN:
+            if not droppable:
+                self._count("unfiltered")
+            return droppable
+        if verdict is not Verdict.NEW:
             self._count(verdict.value)
-        if verdict is Verdict.SEEN and not droppable:
-            self._count("unfiltered")
-            return False
         if verdict is Verdict.DROPPED:
             self._dropped = request
-        return verdict in {Verdict.SEEN, Verdict.DROPPED}
+        return verdict is Verdict.DROPPED
 
-    def concerns(self, request: Request) -> bool:
-        """Return whether a request is looked for or recorded when it is scheduled."""
-        return self._controls.is_filtered(request) or self._controls.is_recorded(request)
+    def prepare(self, request: Request) -> Check | None:
+        """Return what `check_many` needs of a request; None if it is not to be checked ahead.
 
-    async def check_many(self, requests: Sequence[Request]) -> None:
+        Args:
+            request: A request that will be scheduled.
+        """
+        is_filtered, is_recorded = self._controls.read(request)
+        if not (is_filtered or is_recorded):
+            return None
+        try:
+            key = self._fingerprint(request)
+        # Whatever it is, `request_seen` meets it again, and decides.
+        except Exception:  # noqa: BLE001
+            return None
+        return Check(request, key, is_filtered, is_recorded)
+
+    async def check_many(self, checks: Sequence[Check]) -> None:
         """Check requests ahead of `request_seen`, which then answers for each without a round trip.
 
         What is checked here is recorded, so each request has to be scheduled. Never raises.
 
         Args:
-            requests: Requests that `concerns` is true of, in the order in which they are scheduled.
+            checks: What `prepare` returned, in the order in which the requests are scheduled.
 
         Cost: one round trip for all, in a thread; the reactor goes on meanwhile.
         """
         if self._guard is None:
             return
-        checked, keys = [], []
-        for request in requests:
-            try:
-                keys.append(self._fingerprint(request))
-            # Whatever it is, `request_seen` meets it again, and decides.
-            except Exception:  # noqa: BLE001, S112
-                continue
-            checked.append(request)
-        numbered = list(enumerate(checked))
+        checks = [*checks]
+        self._stats.count("checked", len(checks))
         verdicts = await self._guard.check_many(
-            keys,
-            undroppable={at for at, one in numbered if not self._controls.is_filtered(one)},
-            unrecorded={at for at, one in numbered if not self._controls.is_recorded(one)},
+            [check.key for check in checks],
+            undroppable={at for at, check in enumerate(checks) if not check.is_filtered},
+            unrecorded={at for at, check in enumerate(checks) if not check.is_recorded},
         )
-        for request, verdict in zip(checked, verdicts, strict=True):
-            self._left.leave(request, verdict)
+        for check, verdict in zip(checks, verdicts, strict=True):
+            self._left.leave(check.request, verdict, droppable=check.is_filtered)
 
     def _fingerprint(self, request: Request) -> bytes:
         """Return the fingerprint of a request that may be claimed; raises as `_own_fingerprint`."""

@@ -12,10 +12,12 @@ from twisted.internet.defer import Deferred
 from scrapy_ext.dupefilter import filter_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Generator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+
+    from scrapy_ext.answers import Check
 
 REQUESTS_PER_CHUNK = 1000
 """Requests that are read before they are checked: a round trip of about 1.5 ms."""
@@ -57,8 +59,9 @@ class BatchingMiddleware:
     ) -> AsyncIterator[Any]:
         """Yield what a callback yields, its requests checked."""
         del response
-        async for chunk in in_chunks(result, REQUESTS_PER_CHUNK):
-            await self._check(self._checked(chunk))
+        page = _Page(self._crawler, self._find_offsite())
+        async for chunk in in_chunks(result, REQUESTS_PER_CHUNK, page.note):
+            await page.check()
             for output in chunk:
                 yield output
 
@@ -68,18 +71,20 @@ class BatchingMiddleware:
         An engine that stops gives up what is left of `start()`, and what was recorded has to be
         scheduled.
         """
-        async for chunk in in_chunks(start, START_REQUESTS_PER_CHUNK):
-            checked = self._checked(chunk)
-            if checked:
+        page = _Page(self._crawler, self._find_offsite())
+        async for chunk in in_chunks(start, START_REQUESTS_PER_CHUNK, page.note):
+            is_scheduled = page.has_checks
+            if is_scheduled:
                 slot = getattr(self._crawler.engine, "_slot", None)
                 if slot is None or slot.closing is not None:
                     return
-                await self._schedule(checked, _requests_of(chunk), slot)
+                requests = [output for output in chunk if isinstance(output, Request)]
+                await self._schedule(page, requests, slot)
             for output in chunk:
-                if not (checked and isinstance(output, Request)):
+                if not (is_scheduled and isinstance(output, Request)):
                     yield output
 
-    async def _schedule(self, checked: list[Request], requests: list[Request], slot: Any) -> None:
+    async def _schedule(self, page: _Page, requests: list[Request], slot: Any) -> None:
         """Check requests of `start()` and schedule them; who awaits this may be cancelled.
 
         The engine's slot counts a request as in progress until then. So the engine, which closes
@@ -91,7 +96,7 @@ class BatchingMiddleware:
 
         async def schedule() -> None:
             try:
-                await self._check(checked)
+                await page.check()
                 for request in requests:
                     engine.crawl(request)
             finally:
@@ -101,42 +106,68 @@ class BatchingMiddleware:
         deferred_from_coro(schedule()).chainDeferred(done)
         await maybe_deferred_to_future(done)
 
-    def _checked(self, chunk: list[Any]) -> list[Request]:
-        """Return the requests of a chunk that have to be checked."""
-        dupefilter = filter_of(self._crawler)
-        if dupefilter is None:
-            return []
-        return [
-            request
-            for request in _requests_of(chunk)
-            if dupefilter.concerns(request) and not self._is_offsite(request)
-        ]
-
-    async def _check(self, requests: list[Request]) -> None:
-        dupefilter = filter_of(self._crawler)
-        if dupefilter is not None and requests:
-            await dupefilter.check_many(requests)
-
-    def _is_offsite(self, request: Request) -> bool:
-        """Return whether the engine will ignore a request, which then must not be recorded."""
+    def _find_offsite(self) -> OffsiteMiddleware | None:
         if not self._knows_offsite:
             self._knows_offsite = True
             self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
-        spider = self._crawler.spider
-        if self._offsite is None or spider is None:
-            return False
-        return not (
-            request.dont_filter
+        return self._offsite
+
+
+class _Page:
+    """What is to be checked of the requests that one callback or `start()` yields."""
+
+    def __init__(self, crawler: Crawler, offsite: OffsiteMiddleware | None) -> None:
+        self._dupefilter = filter_of(crawler)
+        self._spider = crawler.spider
+        self._offsite = offsite
+        self._checks: list[Check] = []
+        # Whether requests to a host are ignored, by the URL up to its path.
+        self._is_ignored: dict[str, bool] = {}
+
+    @property
+    def has_checks(self) -> bool:
+        """Whether a request is to be checked."""
+        return bool(self._checks)
+
+    def note(self, request: Request) -> None:
+        """Note what is to be checked of a request; nothing if the engine will ignore it."""
+        if self._dupefilter is None or self._is_offsite(request):
+            return
+        check = self._dupefilter.prepare(request)
+        if check is not None:
+            self._checks.append(check)
+
+    async def check(self) -> None:
+        """Check what was noted since the last time."""
+        checks, self._checks = self._checks, []
+        self._is_ignored.clear()
+        if self._dupefilter is not None and checks:
+            await self._dupefilter.check_many(checks)
+
+    def _is_offsite(self, request: Request) -> bool:
+        """Return whether the engine will ignore a request, which then must not be recorded."""
+        offsite, spider = self._offsite, self._spider
+        if (
+            offsite is None
+            or spider is None
+            or request.dont_filter
             or request.meta.get("allow_offsite")
-            or self._offsite.should_follow(request, spider)
-        )
+        ):
+            return False
+        if type(offsite).should_follow is not OffsiteMiddleware.should_follow:
+            return not offsite.should_follow(request, spider)
+        # A page links to few hosts.
+        host = "/".join(request.url.split("/", 3)[:3])
+        is_ignored = self._is_ignored.get(host)
+        if is_ignored is None:
+            is_ignored = not offsite.should_follow(request, spider)
+            self._is_ignored[host] = is_ignored
+        return is_ignored
 
 
-def _requests_of(chunk: list[Any]) -> list[Request]:
-    return [output for output in chunk if isinstance(output, Request)]
-
-
-async def in_chunks(source: AsyncIterator[Any], most: int) -> AsyncIterator[list[Any]]:
+async def in_chunks(
+    source: AsyncIterator[Any], most: int, note: Callable[[Request], None] = lambda _: None
+) -> AsyncIterator[list[Any]]:
     """Yield what a source yields in lists, without waiting for it while one is not empty.
 
     What the source raises comes after the outputs before it.
@@ -144,6 +175,8 @@ async def in_chunks(source: AsyncIterator[Any], most: int) -> AsyncIterator[list
     Args:
         source: What a callback or `start()` yields.
         most: Requests in a list, at most.
+        note: Called with each request as soon as it is there. (A parser keeps its last 128 URLs,
+            fewer than a page may have.)
     """
     step: _Step | None = None
     while True:
@@ -159,7 +192,9 @@ async def in_chunks(source: AsyncIterator[Any], most: int) -> AsyncIterator[list
                     await step
                 output, step = step.output, None
                 chunk.append(output)
-                requests += isinstance(output, Request)
+                if isinstance(output, Request):
+                    requests += 1
+                    note(output)
         except Exception as error:  # noqa: BLE001 - raised again
             failure = error
         if chunk:

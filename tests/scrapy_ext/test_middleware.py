@@ -137,21 +137,21 @@ def test_verdicts_go_by_the_object_and_are_taken_once() -> None:
     left = LeftVerdicts()
     one, equal = request(1), request(1)
     # Yielded twice, it is new the first time and seen the second.
-    left.leave(one, Verdict.NEW)
-    left.leave(one, Verdict.SEEN)
+    left.leave(one, Verdict.NEW, droppable=True)
+    left.leave(one, Verdict.SEEN, droppable=False)
     assert left.take(equal) is None
     assert left.take(one.replace()) is None
-    assert [left.take(one) for _ in range(3)] == [Verdict.NEW, Verdict.SEEN, None]
+    assert [left.take(one) for _ in range(3)] == [(Verdict.NEW, True), (Verdict.SEEN, False), None]
 
 
 def test_a_request_that_is_given_up_leaves_nothing() -> None:
     left = LeftVerdicts()
     for number in range(100):
-        left.leave(request(number), Verdict.NEW)
+        left.leave(request(number), Verdict.NEW, droppable=True)
     gc.collect()
     assert len(left) == 0
     kept = request(1)
-    left.leave(kept, Verdict.SEEN)
+    left.leave(kept, Verdict.SEEN, droppable=True)
     assert len(left) == 1
 
 
