@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import random
+import re
+import threading
 from collections import Counter
 from functools import partial
 
@@ -19,6 +21,7 @@ from strategies import EXACT
 
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, ClaimState, Lock, LockStrategy
 from bloomlock.keys import FilterKeys, slot_of
+from bloomlock.runtime import redispy
 
 WORKERS = 3
 PATIENCE = 300
@@ -181,6 +184,77 @@ def test_each_kind_of_filter_goes_on_while_slots_move(nodes, cluster, use):
             if mover.moves > 40:
                 break
     assert mover.moves
+    assert sum(node.dbsize() for node in nodes) == 0
+
+
+def is_kept_under_locks(client):
+    made = BloomFilter("m", CAPACITY, RATE, client=client, shards=SHARDS, strategy="lock")
+    assert made.add("alone")
+    assert made.add_many(ITEMS[:20]) == [True] * 20
+    made.clear()
+    assert not made.exists("alone")
+    copied = made.copy("copied")
+    assert copied.add("alone")
+    assert copied.delete()
+    assert made.delete()
+
+
+def is_combined(client):
+    made = BloomFilter("m", CAPACITY, RATE, client=client, shards=SHARDS)
+    other = BloomFilter("copied", CAPACITY, RATE, client=client, shards=SHARDS)
+    made.update(ITEMS)
+    other.update(ITEMS[:50])
+    made &= other
+    assert made.add_many(ITEMS) == [False] * 50 + [True] * 250
+    assert made.delete()
+    assert other.delete()
+
+
+def is_a_server_s_own(client):
+    made = BloomFilter("m", CAPACITY, RATE, client=client, shards=SHARDS, strategy="native")
+    assert made.add_many(ITEMS[:20]) == [True] * 20
+    made.clear()
+    copied = made.copy("copied")
+    assert copied.add("alone")
+    assert copied.delete()
+    assert made.delete()
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["moved", "half moved"])
+@pytest.mark.parametrize("use", [is_made_anew, is_kept_under_locks, is_combined, is_a_server_s_own])
+def test_a_slot_moves_just_before_a_transaction(nodes, cluster, monkeypatch, use, half):
+    """All begins anew with its WATCH, where the keys are by then."""
+    chance = random.Random(seeded())
+    names = ("m", "copied", "copied again")
+    slots = {*map(slot_of, names), *slots_of(*names)}
+    mover = mover_of(nodes, sorted(slots), chance.randrange(2**32))
+    out, guard, real = [], threading.RLock(), redispy.send
+
+    def end_move():
+        while out:
+            slot, new = out.pop()
+            while mover.move_keys(slot, new):
+                pass
+            mover.finish(slot, new)
+
+    def send(connection, *data):
+        found = re.search(rb"EXEC\r\n$", data[-1]) and re.search(rb"\{([^}]*)\}", b"".join(data))
+        with guard:
+            end_move()
+            slot = slot_of(found[1].decode()) if found else None
+            if slot in slots and chance.random() < 0.5:
+                new = mover.begin(slot)
+                while mover.move_keys(slot, new):
+                    pass
+                out.append((slot, new))
+                if not half:
+                    end_move()
+        real(connection, *data)
+
+    monkeypatch.setattr(redispy, "send", send)
+    while mover.moves < 30:
+        use(cluster)
+    end_move()
     assert sum(node.dbsize() for node in nodes) == 0
 
 
