@@ -164,12 +164,13 @@ class LeftVerdicts:
 
     def leave(self, request: Request, verdict: Verdict, *, droppable: bool) -> None:
         """Keep a verdict for `take`. `droppable`: the request is dropped if it is seen."""
-        left = self._left.get(id(request))
-        if left is None:
-            left = self._left[id(request)] = _Left(request, self._forget)
-            left.number = id(request)
-            left.verdicts = []
-        left.verdicts.append((verdict, droppable))
+        number = id(request)
+        left = self._left.get(number)
+        if left is not None:
+            left.verdicts += ((verdict, droppable),)
+            return
+        left = self._left[number] = _Left(request, self._forget)
+        left.number, left.verdicts = number, ((verdict, droppable),)
 
     def _forget(self, left: _Left) -> None:
         self._left.pop(left.number, None)
@@ -179,9 +180,12 @@ class LeftVerdicts:
         left = self._left.get(id(request))
         if left is None:
             return None
-        if not left.verdicts[1:]:
+        verdicts = left.verdicts
+        if len(verdicts) == 1:
             del self._left[left.number]
-        return left.verdicts.pop(0)
+        else:
+            left.verdicts = verdicts[1:]
+        return verdicts[0]
 
 
 class _Left(weakref.ref["Request"]):
@@ -190,7 +194,7 @@ class _Left(weakref.ref["Request"]):
     __slots__ = ("number", "verdicts")
 
     number: int
-    verdicts: list[tuple[Verdict, bool]]
+    verdicts: tuple[tuple[Verdict, bool], ...]
 
 
 class UnsharedFilter:

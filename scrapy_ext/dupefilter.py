@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import signals
 from scrapy.dupefilters import BaseDupeFilter
@@ -20,7 +20,13 @@ from scrapy_ext.controls import RequestControls, returns
 from scrapy_ext.duplicates import DuplicateLog
 from scrapy_ext.guard import GuardedFilter
 from scrapy_ext.outcomes import Outcomes, check_components
-from scrapy_ext.settings import FilterSettings, only_looks, warn_of_queue, warn_of_unknown
+from scrapy_ext.settings import (
+    FilterSettings,
+    keeps_requests,
+    only_looks,
+    warn_of_queue,
+    warn_of_unknown,
+)
 from scrapy_ext.stats import FilterStats
 
 if TYPE_CHECKING:
@@ -35,6 +41,7 @@ logger = logging.getLogger("bloomlock.scrapy")
 
 # A crawler takes no attributes of others. (The filter refers to it, so the reference is weak.)
 _OF_CRAWLER: WeakKeyDictionary[Crawler, weakref.ref[BloomDupeFilter]] = WeakKeyDictionary()
+_BATCHED: WeakSet[Crawler] = WeakSet()
 
 
 class BloomDupeFilter(BaseDupeFilter):
@@ -67,6 +74,8 @@ class BloomDupeFilter(BaseDupeFilter):
         self._log = DuplicateLog(crawler)
         self._flush_due = False
         self._spider_is_open = False
+        self._watches_unfiltered = False
+        self._unfiltered: WeakSet[Request] = WeakSet()
         self._closed = False
         _OF_CRAWLER[crawler] = weakref.ref(self)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
@@ -128,7 +137,11 @@ class BloomDupeFilter(BaseDupeFilter):
         )
         guard.on_trip = self._stats.note_trip
         warn_of_queue(crawler.settings, config)
-        crawler.signals.connect(self._scheduled, signal=signals.request_scheduled)
+        is_met = crawler in _BATCHED and keeps_requests(crawler.settings)
+        if is_met and not config.record_unfiltered:
+            crawler.signals.connect(self._fetched, signal=signals.request_reached_downloader)
+        else:
+            self._watch_unfiltered()
 
     def _make_guard(self, config: FilterSettings) -> GuardedFilter:
         """Return the filter that records a request when it is due by BLOOMLOCK_MARK."""
@@ -172,6 +185,12 @@ class BloomDupeFilter(BaseDupeFilter):
         """
         if self._guard is None:
             return True  # `open` failed, was logged, and stops the crawl
+        is_dropped = self._is_dropped(self._guard, request)
+        if is_dropped and self.outcomes is not None:
+            self.outcomes.dropped(request)
+        return is_dropped
+
+    def _is_dropped(self, guard: GuardedFilter | UnsharedFilter, request: Request) -> bool:
         left = self._left.take(request)
         if left is not None:
             # It comes from a callback or `start()`, and is no redirect.
@@ -184,7 +203,7 @@ class BloomDupeFilter(BaseDupeFilter):
             if self.outcomes is not None and self.outcomes.continues(request):
                 return False
             droppable = is_filtered and not returns(request, self._crawler, self._own_fingerprint)
-            verdict = self._check(self._guard, request, droppable=droppable)
+            verdict = self._check(guard, request, droppable=droppable)
         if verdict is Verdict.SEEN:
             if not droppable:
                 self._count("unfiltered")
@@ -204,6 +223,8 @@ class BloomDupeFilter(BaseDupeFilter):
         is_filtered, is_recorded = self._controls.read(request)
         if not (is_filtered or is_recorded):
             return None
+        if request.dont_filter:
+            self._watch_unfiltered()
         try:
             key = self._fingerprint(request)
         # Whatever it is, `request_seen` meets it again, and decides.
@@ -224,7 +245,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._guard is None:
             return
         checks = [*checks]
-        self._stats.count("checked", len(checks))
+        self._stats.count("checked", sum(not check.request.dont_filter for check in checks))
         verdicts = await self._guard.check_many(
             [check.key for check in checks],
             undroppable={at for at, check in enumerate(checks) if not check.is_filtered},
@@ -242,9 +263,10 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _own_fingerprint(self, request: Request) -> bytes:
         """Return the crawler's own fingerprint of a request; raises what the fingerprinter does."""
-        # Read here and not in the constructor, which may run before it is set. The view
-        # refuses what is not bytes; bytes(5) would be five zeros.
-        return bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
+        # Read here and not in the constructor, which may run before it is set.
+        key = self._crawler.request_fingerprinter.fingerprint(request)
+        # The view refuses what is not bytes; bytes(5) would be five zeros.
+        return key if type(key) is bytes else bytes(memoryview(key))
 
     def _check(
         self, guard: GuardedFilter | UnsharedFilter, request: Request, *, droppable: bool = True
@@ -345,10 +367,34 @@ class BloomDupeFilter(BaseDupeFilter):
         # scrapy-redis never calls `close`; after Scrapy's own scheduler has, this does nothing.
         self.close(reason)
 
+    def _watch_unfiltered(self) -> None:
+        """Listen for requests with `dont_filter`, of which Scrapy says nothing to a filter.
+
+        With the middleware that is put off until the first one is met: the signal of a link takes
+        longer than Scrapy takes to look into its own filter.
+        """
+        if not self._watches_unfiltered:
+            self._watches_unfiltered = True
+            self._crawler.signals.connect(self._scheduled, signal=signals.request_scheduled)
+
     def _scheduled(self, request: Request) -> None:
-        is_due = request.dont_filter and self._controls.is_recorded(request)
-        if is_due and self._guard is not None and not self._left.take(request):
+        if not request.dont_filter or not self._controls.is_recorded(request):
+            return
+        self._unfiltered.add(request)
+        if self._guard is not None and not self._left.take(request):
             self._check(self._guard, request, droppable=False)
+
+    def _fetched(self, request: Request) -> None:
+        """Record what was scheduled before there was a reason to listen."""
+        if request.dont_filter and request not in self._unfiltered:
+            self._scheduled(request)
+            if request in self._unfiltered:
+                self._watch_unfiltered()
+
+
+def expect_batches(crawler: Crawler) -> None:
+    """Say that requests of a crawler are checked by `check_many` before they are scheduled."""
+    _BATCHED.add(crawler)
 
 
 def filter_of(crawler: Crawler) -> BloomDupeFilter | None:

@@ -48,8 +48,9 @@ class DuplicateLog:
                 "(see DUPEFILTER_DEBUG to show all duplicates)"
             )
             logger.debug(message, {"request": request}, extra={"spider": spider})
-        if self._crawler.stats is not None:
-            self._crawler.stats.inc_value("dupefilter/filtered")
+        stats = self._crawler.stats
+        if stats is not None:
+            stats.inc_value("dupefilter/filtered")
         if self._sample_size:
             self._keep(request.url)
 

@@ -9,10 +9,10 @@ from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
-from scrapy_ext.dupefilter import filter_of
+from scrapy_ext.dupefilter import expect_batches, filter_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+    from collections.abc import AsyncIterator, Callable, Generator
 
     from scrapy.crawler import Crawler
     from scrapy.http import Response
@@ -27,6 +27,8 @@ START_REQUESTS_PER_CHUNK = 100
 
 ITEMS_PER_CHUNK = 100
 """Items, of any size, that are held back behind unchecked requests."""
+
+LONGEST_SCHEME = len("https://")
 
 
 class BatchingMiddleware:
@@ -46,6 +48,7 @@ class BatchingMiddleware:
             crawler: The crawler this middleware serves.
         """
         self._crawler = crawler
+        expect_batches(crawler)
         self._offsite: OffsiteMiddleware | None = None
         self._knows_offsite = False
 
@@ -157,7 +160,8 @@ class _Page:
         if type(offsite).should_follow is not OffsiteMiddleware.should_follow:
             return not offsite.should_follow(request, spider)
         # A page links to few hosts.
-        host = "/".join(request.url.split("/", 3)[:3])
+        path = request.url.find("/", LONGEST_SCHEME)
+        host = request.url if path < 0 else request.url[:path]
         is_ignored = self._is_ignored.get(host)
         if is_ignored is None:
             is_ignored = not offsite.should_follow(request, spider)
@@ -185,12 +189,11 @@ async def in_chunks(
         failure: Exception | None = None
         try:
             while requests < most and len(chunk) - requests < ITEMS_PER_CHUNK:
-                step = step or _Step(source)
-                if not step.is_done():
+                output, step = _begin(source) if step is None else (None, step)
+                if step is not None:
                     if chunk:
                         break
-                    await step
-                output, step = step.output, None
+                    output, step = await step, None
                 chunk.append(output)
                 if isinstance(output, Request):
                     requests += 1
@@ -205,34 +208,32 @@ async def in_chunks(
             raise failure
 
 
+def _begin(source: AsyncIterator[Any]) -> tuple[Any, _Step | None]:
+    """Return the next output of a source, or the rest of the way to it if the source waits."""
+    steps: Any = source.__anext__().__await__()
+    try:
+        return None, _Step(steps, steps.send(None))
+    except StopIteration as done:
+        return done.value, None
+
+
 class _Step:
-    """One output of a source: goes as far as it comes without waiting, and on when awaited.
+    """The rest of the way to an output of a source that waits for something.
 
     The source runs in the task that awaits this, as it would without this middleware, so that it
     can be cancelled there.
+
+    Args:
+        steps: The way.
+        awaited: What it waits for.
     """
 
-    def __init__(self, source: AsyncIterator[Any]) -> None:
-        awaitable: Awaitable[Any] = source.__anext__()
-        self._steps: Any = awaitable.__await__()
-        self._awaited: Any = None
-        self._is_waiting = False
-        self.output: Any = None
+    def __init__(self, steps: Any, awaited: Any) -> None:
+        self._steps = steps
+        self._awaited = awaited
 
-    def is_done(self) -> bool:
-        """Return whether the output is there; False where the source waits for something."""
-        if self._is_waiting:
-            return False
-        try:
-            self._awaited = self._steps.send(None)
-        except StopIteration as done:
-            self.output = done.value
-            return True
-        self._is_waiting = True
-        return False
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        """Let the source go on to its output."""
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Let the source go on to its output, and return it."""
         try:
             while True:
                 try:
@@ -245,4 +246,4 @@ class _Step:
                 else:
                     self._awaited = self._steps.send(sent)
         except StopIteration as done:
-            self.output = done.value
+            return done.value

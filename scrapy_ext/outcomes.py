@@ -99,7 +99,6 @@ class Outcomes:
             (self._spider_opened, signals.spider_opened),
             (self._spider_idle, signals.spider_idle),
             (self._response_received, signals.response_received),
-            (self._request_dropped, signals.request_dropped),
             (self._spider_error, signals.spider_error),
             (self._item_left, signals.item_scraped),
             (self._item_left, signals.item_dropped),
@@ -163,7 +162,8 @@ class Outcomes:
             made.error = f"the status was {response.status}"
         self._processing[id(response)] = made
 
-    def _request_dropped(self, request: Request) -> None:
+    def dropped(self, request: Request) -> None:
+        """Note that a request is dropped as a duplicate."""
         # What a redirect led to is known already, and whose it is says how it ends.
         waiting = [one for one in self._redirected(request) if not one.has_response]
         if waiting and not self.continues(request):

@@ -243,6 +243,11 @@ def warn_of_queue(settings: BaseSettings, config: FilterSettings) -> None:
         logger.warning(_OUTLIVES, config.name, consequence + _NOTHING_IS_LOST)
 
 
+def keeps_requests(settings: BaseSettings) -> bool:
+    """Return whether the queue hands back the objects that were put in, and not copies."""
+    return load_object(settings["SCHEDULER"]) is Scheduler and not settings.get("JOBDIR")
+
+
 def only_looks(crawler: Crawler) -> bool:
     """Return whether one of Scrapy's commands runs that looks at pages and does not crawl.
 

@@ -42,8 +42,9 @@ class FilterStats:
 
     def count(self, what: str, by: int = 1) -> None:
         """Count what happened."""
-        if self._crawler.stats is not None:
-            self._crawler.stats.inc_value(f"bloomlock/{what}", by)
+        stats = self._crawler.stats
+        if stats is not None:
+            stats.inc_value(f"bloomlock/{what}", by)
 
     def note_trip(self, trip: RoundTrip, is_awaited: bool) -> None:
         """Count what a check cost. `is_awaited`: the reactor went on meanwhile."""

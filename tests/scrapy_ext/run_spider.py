@@ -62,6 +62,22 @@ class ControlSpider(LinkSpider):
             yield response.follow(target, meta=meta)
 
 
+class UnfilteredSpider(LinkSpider):
+    """Records pages that it asks for with `dont_filter`; those of `beside` not by a callback."""
+
+    beside = ()
+
+    def parse(self, response):
+        FETCHED.append(urlsplit(response.url).path)
+        meta = {"bloomlock_record": True}
+        for target in response.xpath("//a/@href").getall():
+            request = response.follow(target, dont_filter=True, meta=meta)
+            if target in self.beside:
+                self.crawler.engine.crawl(request)
+            else:
+                yield request
+
+
 class NotingSpider(LinkSpider):
     """Writes to the file of the setting NOTES which pages it asks for, and whose callbacks ended.
 

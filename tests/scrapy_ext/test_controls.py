@@ -69,6 +69,23 @@ def test_meta_says_what_is_filtered_and_recorded(
 
 
 @pytest.mark.parametrize("settings", WAYS)
+def test_what_is_not_filtered_is_recorded_where_meta_says_so(
+    settings: dict[str, Any], crawl: Callable[..., Crawl], site: Site
+) -> None:
+    site.links = lambda page: [] if page else [1, 2, 3]
+    pages = ["/1", "/2", "/3"]
+    for beside in (pages, [], ["/1"]):
+        arguments = {"beside": beside}
+        result = crawl(
+            spider="UnfilteredSpider", arguments=arguments, BLOOMLOCK_NAME=f"{beside}", **settings
+        )
+        assert sorted(result.fetched) == ["/0", *pages]
+        # A spider that filters finds them there.
+        result = crawl(BLOOMLOCK_NAME=f"{beside}", **settings)
+        assert result.fetched == ["/0"]
+
+
+@pytest.mark.parametrize("settings", WAYS)
 def test_a_redirect_that_leads_back_is_no_duplicate(
     settings: dict[str, Any], crawl: Callable[..., Crawl], site: Site
 ) -> None:
