@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bloomlock.scrapy")
 
-SETTLE_SECONDS, SETTLE_AT = 0.02, 64
+SETTLE_SECONDS, SETTLE_AT = 0.1, 64
 """Outcomes are sent when that time has passed since the first of them, or as many are there."""
 SETTLE_AGAIN_SECONDS = 1.0
 OPEN_PER_LEASE_SECOND = 1000

@@ -158,7 +158,7 @@ class BloomDupeFilter(BaseDupeFilter):
             crawler,
             guard,
             config,
-            self._fingerprint,
+            self._own_fingerprint,
             schedule=self._schedule,
             # It waited in the queue; dropped, it would be lost.
             claim=lambda request: self._check(guard, request, droppable=False),

@@ -164,6 +164,8 @@ class Outcomes:
 
     def dropped(self, request: Request) -> None:
         """Note that a request is dropped as a duplicate."""
+        if "redirect_urls" not in request.meta:
+            return
         # What a redirect led to is known already, and whose it is says how it ends.
         waiting = [one for one in self._redirected(request) if not one.has_response]
         if waiting and not self.continues(request):

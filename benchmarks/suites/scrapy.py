@@ -53,13 +53,12 @@ _SCRAPY_REDIS = {
     "SCHEDULER_PERSIST": True,
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
 }
-_SCHEDULER = {"SCHEDULER": "scrapy_ext.Scheduler", "BLOOMLOCK_LEASE": 5}
+_SCHEDULER = {"SCHEDULER": "scrapy_ext.Scheduler"}
 _OUTCOMES = "scrapy_ext.outcomes.OutcomeMiddleware"
 _MARKED = {
     **_OURS,
     "SPIDER_MIDDLEWARES": {**_BATCHING["SPIDER_MIDDLEWARES"], _OUTCOMES: 1},
     "DOWNLOADER_MIDDLEWARES": {_OUTCOMES: 1},
-    "BLOOMLOCK_LEASE": 5,
 }
 _DOWNLOADED = {**_MARKED, "BLOOMLOCK_MARK": "downloaded"}
 _PROCESSED = {**_MARKED, "BLOOMLOCK_MARK": "processed"}
@@ -105,6 +104,7 @@ RATED = (
     _entry("scrapy-redis-scheduler", "scrapy-redis's scheduler and set", _SCRAPY_REDIS, slow=4),
 )
 _JOBDIR = {"JOBDIR": "job"}
+_SOON = {"BLOOMLOCK_LEASE": 5}  # The process that is started again waits for no more.
 _SQLITE = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoSQLiteQueue"}
 CRASHED = (
     _entry("memory-crash", "in memory, Scrapy's filter", {}),
@@ -115,15 +115,17 @@ CRASHED = (
         "JOBDIR in SQLite, bloomlock, scheduled",
         {**_JOBDIR, **_SQLITE, **_OURS},
     ),
-    _entry("downloaded-crash", "bloomlock, mark downloaded", _DOWNLOADED, needs=_NEEDS_MARK),
-    _entry("processed-crash", "bloomlock, mark processed", _PROCESSED, needs=_NEEDS_MARK),
+    _entry(
+        "downloaded-crash", "bloomlock, mark downloaded", _DOWNLOADED | _SOON, needs=_NEEDS_MARK
+    ),
+    _entry("processed-crash", "bloomlock, mark processed", _PROCESSED | _SOON, needs=_NEEDS_MARK),
     _entry(
         "jobdir-processed",
         "JOBDIR, bloomlock, mark processed",
-        {**_JOBDIR, **_PROCESSED, "SCHEDULER": "scrapy_ext.outcomes.JobScheduler"},
+        {**_JOBDIR, **_PROCESSED, **_SOON, "SCHEDULER": "scrapy_ext.outcomes.JobScheduler"},
         needs=_NEEDS_MARK,
     ),
-    _entry("scheduler-crash", "bloomlock's scheduler", _SCHEDULER, needs=_NEEDS_SCHEDULER),
+    _entry("scheduler-crash", "bloomlock's scheduler", _SCHEDULER | _SOON, needs=_NEEDS_SCHEDULER),
     _entry("scrapy-redis", "scrapy-redis", _SCRAPY_REDIS),
     _entry(
         "scrapy-redis-dupefilter", "scrapy-redis, bloomlock's filter", {**_SCRAPY_REDIS, **_OURS}

@@ -112,6 +112,23 @@ class SiteSpider(LinkSpider):
             yield Request(url, dont_filter=True)
 
 
+class EvenPages:
+    """A spider middleware that lets no request to a page with an odd number through."""
+
+    async def process_spider_output(self, response, result):
+        async for output in result:
+            if not isinstance(output, Request) or int(path_of(output.url)) % 2 == 0:
+                yield output
+
+
+class NotingPipeline:
+    """Notes for `MixedSpider` when an item comes to the pipelines."""
+
+    def process_item(self, item):
+        EVENTS.append([item["page"], "item begins"])
+        return item
+
+
 class MixedSpider(LinkSpider):
     """Yields items between requests, repeats, other sites, and waits; all of it from pages.
 

@@ -174,7 +174,12 @@ def test_a_crawl_does_what_it_does_with_scrapys_own_filter(
     reactor: str, crawl: Callable[..., Any], site: Any, r: redis.Redis
 ) -> None:
     """The same requests and items in the same order, the same stats; nothing of it is offsite."""
-    options = {"CONCURRENT_REQUESTS": 1, "TWISTED_REACTOR": reactor}
+    pipelines = {"__main__.NotingPipeline": 1}
+    options = {
+        "CONCURRENT_REQUESTS": 1,
+        "TWISTED_REACTOR": reactor,
+        "ITEM_PIPELINES": pipelines,
+    }
     theirs = crawl(
         spider="MixedSpider",
         DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter",
@@ -191,10 +196,23 @@ def test_a_crawl_does_what_it_does_with_scrapys_own_filter(
     assert by_page(ours.events) == by_page(theirs.events)
     assert ours.log.count("no more duplicates will be shown") == 1
     shared = BloomFilter.open("spider:dupefilter", client=r)
-    paths = {path for _, path in theirs.events} - {"item"}
+    paths = {path for _, path in theirs.events} - {"item", "item begins"}
     seen = {path for path in paths if shared.exists(fingerprint(Request(f"{site.url}/{path}")))}
     assert seen == paths - {"elsewhere"}
     assert not shared.exists(fingerprint(Request("http://localhost:1/elsewhere")))
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("place", [1, 20])
+def test_middlewares_on_both_sides_get_the_requests(
+    place: int, crawl: Callable[..., Any], site: Any
+) -> None:
+    middlewares = {
+        "scrapy_ext.middleware.BatchingMiddleware": 10,
+        "__main__.EvenPages": place,
+    }
+    result = crawl(SPIDER_MIDDLEWARES=middlewares, BLOOMLOCK_RECORD_UNFILTERED=True)
+    assert sorted(result.fetched) == [path for path in site.paths if int(path[1:]) % 2 == 0]
 
 
 @pytest.mark.usefixtures("r")
@@ -216,5 +234,5 @@ def by_page(events: list[list[str]]) -> dict[str, list[str]]:
     for page, event in events:
         pages.setdefault(page, []).append(event)
     # Items of start() go to the pipelines beside its requests.
-    pages["start"].sort(key="item".__eq__)
+    pages["start"].sort(key=lambda event: event.startswith("item"))
     return pages
