@@ -128,8 +128,8 @@ class BatchingMiddleware:
     def _find_crawl(self) -> Callable[[Request], None] | None:
         """Return what the engine does with a request that a callback yields; None: not known.
 
-        It has a queue for all outputs of a page, and a hundred tasks that take them from there,
-        which takes half as long as to schedule a request.
+        It has a queue for the outputs of a page and a hundred tasks that take them from there. All
+        of these wait while a page is checked, and each output would wake one.
         """
         if not self._knows_crawl:
             self._knows_crawl = True

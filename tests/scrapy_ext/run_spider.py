@@ -116,6 +116,7 @@ class EvenPages:
     """A spider middleware that lets no request to a page with an odd number through."""
 
     async def process_spider_output(self, response, result):
+        del response
         async for output in result:
             if not isinstance(output, Request) or int(path_of(output.url)) % 2 == 0:
                 yield output
