@@ -531,6 +531,9 @@ def test_round_trips(r, valkey, proxy):
     with BloomFilter("pages", 100_000, client=proxy.url, shards=3) as mine:
         items = [f"item {number}" for number in range(100)]
         mine.commit_many(mine.claim_many(items))
+        # The server has the scripts from then on.
+        mine.abandon_many([mine.claim("script")], offer=True)
+        mine.claim_expired()
         held = mine.claim_many([f"held {number}" for number in range(30)])
         for work, trips in (
             (lambda: mine.claim("a").commit(), 2),
