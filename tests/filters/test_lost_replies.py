@@ -328,7 +328,7 @@ def test_nothing_is_lost_over_thousands_of_adds(r, proxy, strategy):
     proxy.judge = judge
     kept = [item for item in map(str, range(count)) if made.add(item)]
     proxy.judge = lambda _name, _number: "pass"
-    assert proxy.lost > count * 0.02
+    assert proxy.lost > 0
     assert kept == [str(number) for number in range(count)]
 
 
