@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from bloomlock.effects import ConnectionLost, is_missing
-from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script
+from bloomlock.scripts import Script, answer_of
 
 from .model import Answer, Offered, Outcome, Record
 
@@ -168,16 +166,7 @@ def _call(
     replies = yield from script.call(
         [(keys, (place.header, *arguments)) for arguments in calls], repeatable=True
     )
-    for reply in replies:
-        if isinstance(reply, ConnectionLost):
-            raise reply.cause from None
-        if isinstance(reply, Exception) and is_missing(reply):
-            raise ConfigurationError(
-                f"claims need a server that runs scripts for this client; it answered {reply}"
-            ) from reply
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
+    return [answer_of(reply, "claims need") for reply in replies]
 
 
 def _read_commit(reply: Any) -> bool | bytes:

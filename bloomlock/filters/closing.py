@@ -8,36 +8,24 @@ the filter dies, the others open it again: it holds what it held.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
-
-from redis.exceptions import ResponseError
 
 from bloomlock.descriptor import CLOSED, HEADER_BYTES, READY, Descriptor, Replaced
 from bloomlock.effects import (
-    EXEC,
-    MULTI,
-    UNWATCH,
-    ConnectionLost,
     Core,
     Pause,
-    Request,
-    is_missing,
-    through_moves,
 )
-from bloomlock.errors import ConfigurationError
 from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script
+from bloomlock.scripts import Script, answer_of
 
 from .contents import contents_of
 from .storage import (
-    WATCHED_TRIES,
     Changed,
-    executed,
+    Found,
     look,
-    look_and_watch,
     mark_ready,
     store_command,
+    write_watched,
 )
 
 if TYPE_CHECKING:
@@ -58,23 +46,17 @@ def close(keys: FilterKeys, stored: Descriptor, generation: int) -> Core[Descrip
     """
     closed = stored.with_generation(generation, CLOSED, cleared=stored.cleared)
     closed = replace(closed.successor_of(stored), replaces=Replaced.of(stored))
-    yield from through_moves(keys.meta, partial(_store, keys, stored, closed))
+
+    def decide(found: Found) -> list[bytes]:
+        if found.has(closed.header, CLOSED):
+            return []  # by a try that was cut off
+        if not found.has(stored.header, READY):
+            raise Changed
+        return [store_command(keys, closed)]
+
+    yield from write_watched(keys, decide)
     yield from _close_shards(keys, closed)
     return closed
-
-
-def _store(keys: FilterKeys, stored: Descriptor, closed: Descriptor) -> Core[None]:
-    for _ in range(WATCHED_TRIES):
-        current = (yield from look_and_watch(keys)).descriptor
-        found = None if current is None else (current.header, current.state)
-        if found != (stored.header, READY):
-            yield Request(keys.meta, [UNWATCH])
-            if found == (closed.header, CLOSED):
-                return  # by a try that was cut off
-            break
-        if executed((yield Request(keys.meta, [MULTI, store_command(keys, closed), EXEC]))):
-            return
-    raise Changed
 
 
 def _close_shards(keys: FilterKeys, closed: Descriptor) -> Core[None]:
@@ -88,15 +70,7 @@ def _close_shard(key: str, closed: Descriptor) -> Core[None]:
     headers = [header.to_bytes(HEADER_BYTES, "big") for header in (old, closed.header)]
     length = contents_of(closed).string_bytes(closed)
     (reply,) = yield from _FENCE.call([((key,), (*headers, length))], repeatable=True)
-    if isinstance(reply, ConnectionLost):
-        raise reply.cause from None
-    if isinstance(reply, ResponseError) and is_missing(reply):
-        raise ConfigurationError(
-            f"rebuild() needs a server that runs scripts for this client; it answered {reply}"
-        ) from reply
-    if isinstance(reply, Exception):
-        raise reply
-    if not reply:
+    if not answer_of(reply, "rebuild() needs"):
         raise Changed(broken={closed.generation})
 
 
@@ -114,7 +88,6 @@ def wait(keys: FilterKeys, closed: Descriptor) -> Core[None]:
     """Wait until a filter is not closed any more; open it if its client seems to be dead."""
     for _ in range(LOOKS):
         yield Pause(LOOK_SECONDS)
-        current = (yield from look(keys)).descriptor
-        if current is None or (current.header, current.state) != (closed.header, CLOSED):
+        if not (yield from look(keys)).has(closed.header, CLOSED):
             return
     yield from reopen(keys, closed)

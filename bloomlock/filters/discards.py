@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.descriptor import HEADER_BYTES, unflagged
-from bloomlock.effects import ConnectionLost, Pause, is_missing
+from bloomlock.effects import ConnectionLost, Pause
 from bloomlock.errors import (
     CapacityError,
     ConfigurationError,
@@ -27,7 +27,7 @@ from bloomlock.errors import (
 from bloomlock.hashing import encode_item, encode_items
 from bloomlock.keys import forgotten_key
 from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script
+from bloomlock.scripts import Script, answer_of
 from bloomlock.strategies.base import header_from_bytes
 
 from .batches import fail_after
@@ -55,7 +55,7 @@ of the server's time."""
 VERSIONS_TRIED = 64
 """In a filter at its error rate one is enough; of one that has all bits set none is."""
 
-_SCRIPT = Script("discard")
+_SCRIPT, NEEDS = Script("discard"), "discard needs"
 _FORGOTTEN, _ABSENT, _TAKEN = 1, 0, 2
 
 
@@ -212,9 +212,7 @@ class _Discards:
             for shard in view.shards
         ]
         for (reply,) in (yield from in_parallel(calls)):
-            if isinstance(reply, ConnectionLost):
-                raise reply.cause from None
-            if unflagged(header_from_bytes(_checked(reply)[0])) != view.header:
+            if unflagged(header_from_bytes(answer_of(reply, NEEDS)[0])) != view.header:
                 return False
         now = self._state.note_forgetting(view)
         if now.forgotten is not None and now.header == view.header:
@@ -240,7 +238,7 @@ class _Discards:
                 if reply.sent:
                     self._doubtful.add(item)
             elif isinstance(reply, Exception):
-                _checked(reply)
+                answer_of(reply, NEEDS)
             elif unflagged(header) != view.header:
                 is_over = True
             else:
@@ -307,17 +305,6 @@ class _Discards:
 
 def _packed(places: Sequence[int]) -> bytes:
     return struct.pack(f">{len(places)}I", *places)
-
-
-def _checked(reply: Any) -> list[Any]:
-    if isinstance(reply, Exception) and is_missing(reply):
-        raise ConfigurationError(
-            f"discard needs a server that runs scripts for this client; it answered {reply}"
-        ) from reply
-    if isinstance(reply, Exception):
-        raise reply
-    answered: list[Any] = reply
-    return answered
 
 
 def _call(

@@ -13,14 +13,14 @@ import math
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import ConnectionLost, ask, encode_command, is_missing
+from bloomlock.effects import ask, encode_command
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script
+from bloomlock.scripts import Script, answer_of
 from bloomlock.strategies.base import header_command, plain_header
 from bloomlock.strategies.bitmap import image_bytes
 
@@ -124,15 +124,7 @@ def _set_shard(view: View, shard: Shard, more: tuple[str, ...], ttl_ms: int) -> 
     keys = [*ClaimKeys.of(shard.key), *view.contents.keys(shard.key, view.header), *more]
     header = view.header.to_bytes(HEADER_BYTES, "big")
     (reply,) = yield from _EXPIRE.call([(keys, (header, ttl_ms))], repeatable=True)
-    if isinstance(reply, ConnectionLost):
-        raise reply.cause from None
-    if isinstance(reply, ResponseError) and is_missing(reply):
-        raise ConfigurationError(
-            f"expiry needs a server that runs scripts for this client; it answered {reply}"
-        ) from reply
-    if isinstance(reply, Exception):
-        raise reply
-    return bool(reply)
+    return bool(answer_of(reply, "expiry needs"))
 
 
 def sweep(view: View, stored: Descriptor | None) -> Core[None]:

@@ -58,6 +58,7 @@ from .storage import (
     look_and_watch,
     place_commands,
     store_command,
+    write_watched,
 )
 
 if TYPE_CHECKING:
@@ -119,8 +120,7 @@ class Prepared:
         """
         yield from check_room(self.keys, self.target, replaces=False)
         if reserve:
-            reserve_name = partial(self._reserve, refused)
-            yield from repeated(partial(through_moves, self.keys.meta, reserve_name))
+            yield from self._reserve(refused)
         size = self._contents.string_bytes(self.target)
         shards = range(self.target.size.shards)
         most = max(1, EMPTIED_BYTES // size)
@@ -173,41 +173,35 @@ class Prepared:
         with suppress(RedisError, BloomlockError):
             yield from in_parallel([self._unlink(n) for n in range(self.target.size.shards)])
             if self._is_reserved:
-                yield from repeated(partial(through_moves, self.keys.meta, self._give_back))
+                yield from repeated(partial(write_watched, self.keys, self._give_back))
 
     def _reserve(self, refused: int) -> Core[None]:
-        found = yield from look_and_watch(self.keys)
-        stored = found.descriptor
-        if stored == self.target:
-            yield Request(self.keys.meta, [UNWATCH])
-            self._is_reserved = True  # by a try that was cut off
-            return
-        is_free = stored is None and not found.header
-        if not is_free and (stored is None or stored.state != PREPARING):
-            yield Request(self.keys.meta, [UNWATCH])
-            if stored is not None and stored.header == refused:
-                raise ConfigurationError(
-                    f"filter {self.keys.name!r} cannot take the place of itself"
-                )
-            if self._may_replace:
-                return
-            raise ConfigurationError(f"name {self.keys.name!r} is taken by another filter")
-        commands = [
-            MULTI,
-            encode_command("DEL", self.keys.meta),
-            store_command(self.keys, self.target),
-            EXEC,
-        ]
-        if not executed((yield Request(self.keys.meta, commands))):
-            # Another client has it now, or the slot has moved away and back.
-            yield from self._reserve(refused)
-            return
-        self._is_reserved = True
-        if stored is not None:
+        given_up: list[Descriptor] = []
+
+        def decide(found: Found) -> list[bytes]:
+            stored = found.descriptor
+            if stored == self.target:
+                return []  # by a try that was cut off
+            given_up[:] = [stored] if stored and stored.state == PREPARING else []
+            self._is_reserved = bool(given_up) or (stored is None and not found.header)
+            if not self._is_reserved:
+                self._refuse_taken(stored, refused)
+                return []
+            delete = encode_command("DEL", self.keys.meta)
+            return [delete, store_command(self.keys, self.target)]
+
+        yield from repeated(partial(write_watched, self.keys, decide))
+        for stored in given_up:
             # What an import or a copy that is given up by this has prepared.
             other = stored.place(self.keys)
             gone = [other.bits(shard) for shard in range(stored.size.shards)]
             yield from in_parallel([_unlink(key, stored) for key in gone])
+
+    def _refuse_taken(self, stored: Descriptor | None, refused: int) -> None:
+        if stored is not None and stored.header == refused:
+            raise ConfigurationError(f"filter {self.keys.name!r} cannot take the place of itself")
+        if not self._may_replace:
+            raise ConfigurationError(f"name {self.keys.name!r} is taken by another filter")
 
     def _prepare(self, shard: int) -> Core[None]:
         key = self.key(shard)
@@ -325,14 +319,9 @@ class Prepared:
     def _unlink(self, shard: int) -> Core[None]:
         yield from _unlink(self.keys.bits(shard), self.target)
 
-    def _give_back(self) -> Core[None]:
-        found = yield from look_and_watch(self.keys)
-        if found.descriptor != self.target:
-            yield Request(self.keys.meta, [UNWATCH])
-            return
-        unlink = encode_command("UNLINK", self.keys.meta)
-        if not executed((yield Request(self.keys.meta, [MULTI, unlink, EXEC]))):
-            yield from self._give_back()
+    def _give_back(self, found: Found) -> list[bytes]:
+        is_mine = found.descriptor == self.target
+        return [encode_command("UNLINK", self.keys.meta)] if is_mine else []
 
 
 def _unlink(key: str, descriptor: Descriptor) -> Core[None]:

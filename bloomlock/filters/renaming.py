@@ -27,22 +27,17 @@ from redis.exceptions import ResponseError
 
 from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, RENAMING, Descriptor, header_of
 from bloomlock.effects import (
-    EXEC,
-    MULTI,
-    UNWATCH,
-    ConnectionLost,
     Core,
     Request,
     ask,
     check,
     encode_command,
     is_missing,
-    through_moves,
 )
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys, FilterKeys, forgotten_key, prepared_key
 from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script
+from bloomlock.scripts import Script, answer_of
 
 from .combining import is_not_possible
 from .contents import contents_of, set_header
@@ -50,14 +45,12 @@ from .expiry import set_expiry, time_left
 from .generation import View, new_generation
 from .lifecycle import check_room, delete, repeated
 from .storage import (
-    WATCHED_TRIES,
     Changed,
-    executed,
     look,
-    look_and_watch,
     look_at_shard,
     mark_ready,
     store_command,
+    write_watched,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +64,7 @@ _RENAME, _FENCE = Script("rename"), Script("fence")
 _TO, _FROM, _NEXT = "to", "from_generation", "to_generation"
 
 DONE, CHANGED, TAKEN = range(3)
+NEEDS = "rename needs"
 
 
 class Plan(NamedTuple):
@@ -172,21 +166,9 @@ def _rename_at_server(plan: Plan) -> Core[int | None]:
     headers = [d.header.to_bytes(HEADER_BYTES, "big") for d in (plan.before, plan.after)]
     numbers = plan.after.generation, len(plan.shards)
     (reply,) = yield from _RENAME.call([(keys, (*headers, *numbers))], repeatable=True)
-    if isinstance(reply, ConnectionLost):
-        raise reply.cause from None
-    if isinstance(reply, ResponseError) and is_missing(reply):
-        raise _needs_scripts(reply)
-    if isinstance(reply, ResponseError) and is_not_possible(reply):
+    if isinstance(reply, ResponseError) and not is_missing(reply) and is_not_possible(reply):
         return None
-    if isinstance(reply, Exception):
-        raise reply
-    return int(reply)
-
-
-def _needs_scripts(error: ResponseError) -> ConfigurationError:
-    return ConfigurationError(
-        f"rename needs a server that runs scripts for this client; it answered {error}"
-    )
+    return int(answer_of(reply, NEEDS))
 
 
 def _noted(old: FilterKeys) -> Core[tuple[str, int, int] | None]:
@@ -217,41 +199,28 @@ def _reserve(plan: Plan, copying: Descriptor) -> Core[None]:
     bits = keys.bits(0)
     unlink = encode_command("UNLINK", bits, forgotten_key(bits))
 
-    def step() -> Core[None]:
-        for _ in range(WATCHED_TRIES):
-            found = yield from look_and_watch(keys)
-            if found.descriptor is not None or found.header:
-                yield Request(keys.meta, [UNWATCH])
-                if found.descriptor == copying:
-                    return
-                break
-            commands = [MULTI, unlink, store_command(keys, copying), EXEC]
-            if executed((yield Request(keys.meta, commands))):
-                return
-        raise _taken(keys)
+    def decide(found: Found) -> list[bytes]:
+        if found.descriptor == copying:
+            return []
+        if found.descriptor is not None or found.header:
+            raise _taken(keys)
+        return [unlink, store_command(keys, copying)]
 
-    yield from repeated(partial(through_moves, keys.meta, step))
+    yield from repeated(partial(write_watched, keys, decide))
 
 
 def _write(plan: Plan, commands: list[bytes]) -> Core[None]:
     """Write to the old descriptor if it still is the one from before."""
 
-    def step() -> Core[None]:
-        for _ in range(WATCHED_TRIES):
-            found = yield from look_and_watch(plan.old)
-            current = found.descriptor
-            if current is not None and current.generation == plan.after.generation:
-                yield Request(plan.old.meta, [UNWATCH])
-                return
-            if current is None or current != plan.before:
-                yield Request(plan.old.meta, [UNWATCH])
-                break
-            # A slot that moves ends a WATCH as well.
-            if executed((yield Request(plan.old.meta, [MULTI, *commands, EXEC]))):
-                return
-        raise _lost(plan.old)
+    def decide(found: Found) -> list[bytes]:
+        current = found.descriptor
+        if current is not None and current.generation == plan.after.generation:
+            return []
+        if current != plan.before:
+            raise _lost(plan.old)
+        return commands
 
-    yield from repeated(partial(through_moves, plan.old.meta, step))
+    yield from repeated(partial(write_watched, plan.old, decide))
 
 
 def _resume(
@@ -339,13 +308,7 @@ def _fence(plan: Plan, shard: int) -> Core[None]:
     length = contents_of(plan.before).string_bytes(plan.before)
     headers = [d.header.to_bytes(HEADER_BYTES, "big") for d in (plan.before, plan.after)]
     (reply,) = yield from _FENCE.call([((key,), (*headers, length))], repeatable=True)
-    if isinstance(reply, ConnectionLost):
-        raise reply.cause from None
-    if isinstance(reply, ResponseError) and is_missing(reply):
-        raise _needs_scripts(reply)
-    if isinstance(reply, Exception):
-        raise reply
-    if not reply:
+    if not answer_of(reply, NEEDS):
         raise _lost(plan.old)
 
 

@@ -12,38 +12,28 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from redis.exceptions import ResponseError
-
 from bloomlock.descriptor import HEADER_BYTES, READY, REPLACING, Descriptor
 from bloomlock.effects import (
-    EXEC,
-    MULTI,
-    UNWATCH,
     ConnectionLost,
     Core,
-    Request,
     ask,
     encode_command,
-    is_missing,
-    through_moves,
 )
-from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys, replacement_key
 from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script
+from bloomlock.scripts import Script, answer_of
 from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .contents import set_header
 from .storage import (
-    WATCHED_TRIES,
     Changed,
-    executed,
+    Found,
     look,
-    look_and_watch,
     look_at_shard,
     mark_ready,
     refuse_change,
     store_command,
+    write_watched,
 )
 
 if TYPE_CHECKING:
@@ -84,22 +74,15 @@ def store(keys: FilterKeys, before: Descriptor, target: Descriptor) -> Core[None
     kept = yield from in_parallel([_keep(placed, shard, target) for shard in _shards(target)])
     if not all(kept):
         raise Changed
-    yield from through_moves(keys.meta, partial(_store, keys, before, target))
 
+    def decide(found: Found) -> list[bytes]:
+        if found.descriptor is not None and found.descriptor.generation == target.generation:
+            return []
+        if not found.has(before.header, READY):
+            raise Changed
+        return [store_command(keys, target)]
 
-def _store(keys: FilterKeys, before: Descriptor, target: Descriptor) -> Core[None]:
-    for _ in range(WATCHED_TRIES):
-        found = yield from look_and_watch(keys)
-        current = found.descriptor
-        if current is not None and current.generation == target.generation:
-            yield Request(keys.meta, [UNWATCH])
-            return
-        if current is None or (current.generation, current.state) != (before.generation, READY):
-            yield Request(keys.meta, [UNWATCH])
-            break
-        if executed((yield Request(keys.meta, [MULTI, store_command(keys, target), EXEC]))):
-            return
-    raise Changed
+    yield from write_watched(keys, decide)
 
 
 def _keep(keys: FilterKeys, shard: int, target: Descriptor) -> Core[bool]:
@@ -141,15 +124,8 @@ def _put(keys: FilterKeys, shard: int, descriptor: Descriptor, before: int) -> C
     headers = [header.to_bytes(HEADER_BYTES, "big") for header in (descriptor.header, before)]
     (reply,) = yield from _SCRIPT.call([((key, prepared, *gone), headers)], repeatable=True)
     if isinstance(reply, ConnectionLost):
-        raise reply
-    if isinstance(reply, ResponseError) and is_missing(reply):
-        raise ConfigurationError(
-            f"filter {keys.name!r} is being replaced, which needs a server that runs scripts for "
-            f"this client; it answered {reply}"
-        ) from reply
-    if isinstance(reply, Exception):
-        raise reply
-    if reply:
+        raise reply  # for the loop that looks again
+    if answer_of(reply, f"filter {keys.name!r} is being replaced, which needs"):
         broken = {descriptor.generation} if reply == _PREPARED_IS_GONE else ()
         raise Changed(broken)
 

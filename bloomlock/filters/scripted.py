@@ -7,11 +7,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import ConnectionLost, is_missing
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
 from bloomlock.keys import forgotten_key
-from bloomlock.scripts import Script
+from bloomlock.scripts import Script, answer_of
 
 from .claims import refuse_full, refuse_strategy
 from .state import in_one_generation
@@ -51,7 +50,7 @@ def run_script(
             keys, head = _head(view, encoded)
             call = ([*keys, *words], (*head, *arguments))
             (reply,) = yield from made.call([call], repeatable=True)
-            how, *returned = _checked(reply)
+            how, *returned = _checked(answer_of(reply, "a script needs"))
             if how == _DONE:
                 return returned
             if how == _FORGETS:
@@ -100,16 +99,8 @@ def _head(view: View, encoded: Sequence[bytes]) -> tuple[list[str], list[bytes |
     ]
 
 
-def _checked(reply: list[Any] | Exception) -> list[Any]:
-    """Return the reply if it is no error."""
-    if isinstance(reply, ConnectionLost):
-        raise reply.cause from None
-    if isinstance(reply, Exception) and is_missing(reply):
-        raise ConfigurationError(
-            f"a script needs a server that runs scripts for this client; it answered {reply}"
-        ) from reply
-    if isinstance(reply, Exception):
-        raise reply
+def _checked(reply: list[Any]) -> list[Any]:
+    """Return the reply if no part of it is an error."""
     for one in reply:
         if isinstance(one, Exception):
             raise one

@@ -39,7 +39,7 @@ from bloomlock.effects import (
     is_slot_refusal,
     through_moves,
 )
-from bloomlock.errors import FilterMismatchError
+from bloomlock.errors import BloomlockError, FilterMismatchError
 from bloomlock.keys import (
     NUMBERED_SHARDS,
     PLACES,
@@ -63,7 +63,7 @@ from bloomlock.strategies.base import header_command, header_from_bytes
 from .contents import SERVERS_OWN, contents_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bloomlock.keys import FilterKeys
 
@@ -98,6 +98,11 @@ class Found:
         """Whether the first shard has the header that the stored parameters say."""
         return self.descriptor is not None and self.descriptor.has_header(self.header)
 
+    def has(self, header: int, state: str) -> bool:
+        """Return whether the stored parameters are those of a generation, in a state."""
+        found = self.descriptor
+        return found is not None and (found.header, found.state) == (header, state)
+
     @property
     def headers(self) -> set[int]:
         """Those that the first shard has or should have."""
@@ -130,6 +135,37 @@ def look_and_watch(keys: FilterKeys) -> Core[Found]:
         found = _found(keys, *(yield from _read(keys, watch=True)))
         if (looked := (yield from _with_contents(keys, found, hold=True))) is not None:
             return looked
+
+
+def write_watched(keys: FilterKeys, decide: Callable[[Found], list[bytes]]) -> Core[None]:
+    """Carry out a transaction that follows from what is found; again if that changes meanwhile.
+
+    Args:
+        keys: The filter's keys.
+        decide: Returns the commands; none: there is nothing to do. What it raises passes through.
+
+    Raises:
+        BloomlockError: If another client is faster each time.
+        ConnectionLost: If the server cannot be reached; the step may be repeated.
+    """
+    yield from through_moves(keys.meta, partial(_write_watched, keys, decide))
+
+
+def _write_watched(keys: FilterKeys, decide: Callable[[Found], list[bytes]]) -> Core[None]:
+    # A slot that has moved away and back has touched the key, and changed nothing.
+    for _ in range(WATCHED_TRIES):
+        found = yield from look_and_watch(keys)
+        try:
+            commands = decide(found)
+        except Exception:
+            yield Request(keys.meta, [UNWATCH])
+            raise
+        if not commands:
+            yield Request(keys.meta, [UNWATCH])
+            return
+        if executed((yield Request(keys.meta, [MULTI, *commands, EXEC]))):
+            return
+    raise BloomlockError(f"filter {keys.name!r} is changed by others all the time; try again")
 
 
 def _found(keys: FilterKeys, values: Fields, header: int, length: int) -> Found:
@@ -374,14 +410,15 @@ def idle_commands(keys: FilterKeys, planned: Descriptor) -> list[bytes]:
 
 def _withdraw(keys: FilterKeys, planned: Descriptor) -> Core[None]:
     """Delete what was written of a filter whose contents the server refused."""
-    found = yield from look_and_watch(keys)
-    if found.descriptor is None or found.descriptor.generation != planned.generation:
-        yield Request(keys.meta, [UNWATCH])
-        return
-    own = SERVERS_OWN.keys(keys.bits(0), planned.header)
     bits = keys.bits(0)
+    own = SERVERS_OWN.keys(bits, planned.header)
     unlink = encode_command("UNLINK", keys.meta, bits, forgotten_key(bits), *own)
-    yield Request(keys.meta, [MULTI, unlink, EXEC])
+
+    def decide(found: Found) -> list[bytes]:
+        stored = found.descriptor
+        return [unlink] if stored and stored.generation == planned.generation else []
+
+    yield from write_watched(keys, decide)
 
 
 def store_command(keys: FilterKeys, descriptor: Descriptor) -> bytes:
@@ -451,19 +488,14 @@ def mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
     Raises:
         Changed: If another client replaced it meanwhile.
     """
-    yield from through_moves(keys.meta, partial(_mark_ready, keys, descriptor))
-
-
-def _mark_ready(keys: FilterKeys, descriptor: Descriptor) -> Core[None]:
     ready = encode_command("HSET", keys.meta, "state", READY)
     done = encode_command("HDEL", keys.meta, REPLACES)
-    commands = [MULTI, ready, *([done] if descriptor.replaces else ()), EXEC]
-    for _ in range(WATCHED_TRIES):
-        # A slot that has moved away and back has touched the key, and changed nothing.
-        refuse_change((yield from look_and_watch(keys)), descriptor)
-        if executed((yield Request(keys.meta, commands))):
-            return
-    raise Changed
+
+    def decide(found: Found) -> list[bytes]:
+        refuse_change(found, descriptor)
+        return [ready, *([done] if descriptor.replaces else ())]
+
+    yield from write_watched(keys, decide)
 
 
 def place_commands(key: str, descriptor: Descriptor, header: int) -> list[bytes]:

@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.effects import Core, Replies, Request, collect, encode_arguments, encode_command
+from bloomlock.effects import (
+    ConnectionLost,
+    Core,
+    Replies,
+    Request,
+    collect,
+    encode_arguments,
+    encode_command,
+    is_missing,
+)
+from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     Call = tuple[Sequence[str], Sequence[str | bytes | int]]
 
@@ -61,3 +72,25 @@ class Script:
             for index, reply in zip(again, late, strict=True):
                 replies[index] = reply
         return replies
+
+
+def answer_of(reply: Any, what: str) -> Any:
+    """Return the reply to a script if it is no error.
+
+    Args:
+        reply: What `Script.call` returned for one call.
+        what: What the script is for, as the subject of a sentence: "claims need".
+
+    Raises:
+        ConfigurationError: If the server runs no scripts for this client.
+        redis.exceptions.RedisError: What the server answered, or why it could not be reached.
+    """
+    if isinstance(reply, ConnectionLost):
+        raise reply.cause from None
+    if not isinstance(reply, Exception):
+        return reply
+    if is_missing(reply):
+        raise ConfigurationError(
+            f"{what} a server that runs scripts for this client; it answered {reply}"
+        ) from reply
+    raise reply
