@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bloomlock import CapacityError, FilterLostError, OutcomeUnknownError, PartialResultError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from scrapy import Request
 
@@ -140,6 +140,15 @@ class LastRequests:
         if len(self._kept) > self._limit:
             self._kept.popitem(last=False)
         return True
+
+    def exists_many(self, keys: Iterable[bytes | str]) -> list[bool]:
+        """Return for each fingerprint whether it is known."""
+        return [key in self._kept for key in keys]
+
+    def update(self, keys: Iterable[bytes | str]) -> None:
+        """Remember fingerprints."""
+        for key in keys:
+            self.add(key)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -109,7 +109,7 @@ class ClaimingFilter(GuardedFilter):
         requests = [self._requests.get(key) for key in asked]
         return ClaimTrip(
             asked,
-            [key in self._known for key in asked],
+            self._known.exists_many(asked),
             self._clears,
             payloads=Payloads(requests, self._spider),
             lease=self._lease(),

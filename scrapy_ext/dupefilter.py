@@ -66,6 +66,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._config: FilterSettings | None = None
         self._guard: GuardedFilter | UnsharedFilter | None = None
         self._left = LeftVerdicts()
+        self._given: tuple[Request, Verdict, bool] | None = None
         self._controls = RequestControls(crawler)
         self._stats = FilterStats(crawler)
         self.outcomes: Outcomes | None = None
@@ -191,7 +192,7 @@ class BloomDupeFilter(BaseDupeFilter):
         return is_dropped
 
     def _is_dropped(self, guard: GuardedFilter | UnsharedFilter, request: Request) -> bool:
-        left = self._left.take(request)
+        left = self._take(request)
         if left is not None:
             # It comes from a callback or `start()`, and is no redirect.
             verdict, droppable = left
@@ -232,27 +233,44 @@ class BloomDupeFilter(BaseDupeFilter):
             return None
         return Check(request, key, is_filtered, is_recorded)
 
-    async def check_many(self, checks: Sequence[Check]) -> None:
-        """Check requests ahead of `request_seen`, which then answers for each without a round trip.
+    async def check_many(self, checks: Sequence[Check]) -> list[Verdict]:
+        """Check requests ahead of `request_seen`.
 
-        What is checked here is recorded, so each request has to be scheduled. Never raises.
+        What is checked here is recorded, so each request has to be scheduled, with its verdict left
+        (`leave`) or given (`give`) before. Never raises.
 
         Args:
             checks: What `prepare` returned, in the order in which the requests are scheduled.
 
+        Returns:
+            A verdict for each; none at all if `open` failed.
+
         Cost: one round trip for all, in a thread; the reactor goes on meanwhile.
         """
         if self._guard is None:
-            return
-        checks = [*checks]
+            return []
         self._stats.count("checked", sum(not check.request.dont_filter for check in checks))
-        verdicts = await self._guard.check_many(
+        return await self._guard.check_many(
             [check.key for check in checks],
             undroppable={at for at, check in enumerate(checks) if not check.is_filtered},
             unrecorded={at for at, check in enumerate(checks) if not check.is_recorded},
         )
-        for check, verdict in zip(checks, verdicts, strict=True):
-            self._left.leave(check.request, verdict, droppable=check.is_filtered)
+
+    def leave(self, check: Check, verdict: Verdict) -> None:
+        """Keep the verdict on a request that is scheduled some time."""
+        self._left.leave(check.request, verdict, droppable=check.is_filtered)
+
+    def give(self, check: Check, verdict: Verdict) -> None:
+        """Keep the verdict on the request that is scheduled now."""
+        self._given = check.request, verdict, check.is_filtered
+
+    def _take(self, request: Request) -> tuple[Verdict, bool] | None:
+        """Return the verdict on a request and whether it is dropped if it is seen; None: none."""
+        given = self._given
+        if given is not None and given[0] is request:
+            self._given = None
+            return given[1:]
+        return self._left.take(request)
 
     def _fingerprint(self, request: Request) -> bytes:
         """Return the fingerprint of a request that may be claimed; raises as `_own_fingerprint`."""
@@ -381,7 +399,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if not request.dont_filter or not self._controls.is_recorded(request):
             return
         self._unfiltered.add(request)
-        if self._guard is not None and not self._left.take(request):
+        if self._guard is not None and not self._take(request):
             self._check(self._guard, request, droppable=False)
 
     def _fetched(self, request: Request) -> None:

@@ -246,7 +246,7 @@ class GuardedFilter:
         return RoundTrip(asked, self._were_known(asked), self._clears)
 
     def _make(self, trip: RoundTrip) -> None:
-        trip.hits = sum(map(self.shared.is_kept, trip.keys))
+        trip.hits = sum(self.shared.kept_many(trip.keys))
         trip.make(self.shared)
 
     def _end(self, trip: RoundTrip, *, is_awaited: bool) -> None:
@@ -265,6 +265,7 @@ class GuardedFilter:
         # What was known before then belongs to a filter that is cleared; what was seen may, too.
         cleared = trip.clears != self._clears
         found: dict[Key, Verdict] = {}
+        known_now: list[Key] = []
         for number, (key, answer) in enumerate(zip(trip.keys, trip.answers, strict=False)):
             if answer is None:
                 if not trip.may_be_recorded(number):
@@ -281,7 +282,8 @@ class GuardedFilter:
             if new:
                 self._let_through(key)
             if new or not cleared:
-                self._known.add(key)
+                known_now.append(key)
+        self._known.update(known_now)
         return found
 
     def _let_through(self, key: Key) -> None:
@@ -293,7 +295,7 @@ class GuardedFilter:
         """Return for each item whether it has to be there; of a time window that is not known."""
         if self.shared.window is not None:
             return [False] * len(keys)
-        return [key in self._known for key in keys]
+        return self._known.exists_many(keys)
 
     def _read_look(self, look: Look) -> dict[Key, Verdict]:
         """Return the verdicts that a look allows, and know what it has found."""

@@ -16,12 +16,12 @@ from scrapy_ext.dupefilter import expect_batches, filter_of
 from scrapy_ext.outcomes import OutcomeMiddleware
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from scrapy_ext.answers import Check
+    from scrapy_ext.answers import Check, Verdict
 
 REQUESTS_PER_CHUNK = 1000
 """Requests that are read before they are checked: a round trip of about 1.5 ms."""
@@ -71,7 +71,7 @@ class BatchingMiddleware:
         page = _Page(self._crawler, self._find_offsite())
         crawl = self._find_crawl()
         async for chunk in in_chunks(result, REQUESTS_PER_CHUNK, page.note):
-            await page.check()
+            await page.check(leave=crawl is None)
             has_items = False
             for output in chunk:
                 if crawl is None or not isinstance(output, Request):
@@ -82,6 +82,7 @@ class BatchingMiddleware:
                     # The engine begins with the items first, as they come first.
                     await asyncio.sleep(0)
                     has_items = False
+                page.give(output)
                 crawl(output)
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -115,8 +116,9 @@ class BatchingMiddleware:
 
         async def schedule() -> None:
             try:
-                await page.check()
+                await page.check(leave=False)
                 for request in requests:
+                    page.give(request)
                     engine.crawl(request)
             finally:
                 slot.remove_request(hold)
@@ -165,6 +167,8 @@ class _Page:
         self._spider = crawler.spider
         self._offsite = offsite
         self._checks: list[Check] = []
+        self._given: Iterator[tuple[Check, Verdict]] = iter(())
+        self._next: tuple[Check, Verdict] | None = None
         # Whether requests to a host are ignored, by the URL up to its path.
         self._is_ignored: dict[str, bool] = {}
 
@@ -181,12 +185,30 @@ class _Page:
         if check is not None:
             self._checks.append(check)
 
-    async def check(self) -> None:
-        """Check what was noted since the last time."""
+    async def check(self, *, leave: bool) -> None:
+        """Check what was noted since the last time.
+
+        Args:
+            leave: Whether the requests are scheduled some time; else `give` comes before each.
+        """
         checks, self._checks = self._checks, []
         self._is_ignored.clear()
-        if self._dupefilter is not None and checks:
-            await self._dupefilter.check_many(checks)
+        if self._dupefilter is None or not checks:
+            return
+        checked = zip(checks, await self._dupefilter.check_many(checks), strict=False)
+        if not leave:
+            self._given = checked
+            self._next = next(checked, None)
+            return
+        for check, verdict in checked:
+            self._dupefilter.leave(check, verdict)
+
+    def give(self, request: Request) -> None:
+        """Hand on the verdict on a request that is scheduled now, if it was checked."""
+        given = self._next
+        if given is not None and given[0].request is request and self._dupefilter is not None:
+            self._dupefilter.give(*given)
+            self._next = next(self._given, None)
 
     def _is_offsite(self, request: Request) -> bool:
         """Return whether the engine will ignore a request, which then must not be recorded."""

@@ -174,6 +174,14 @@ class AsyncBloomFilter(AsyncWholeFilter, AsyncPortableFilter, AsyncRebuildableFi
         """
         return (near := self._state.near) is not None and near.knows(item)
 
+    def kept_many(self, items: Sequence[Item]) -> list[bool]:
+        """Return for each item whether the near-cache knows it; see `is_kept`.
+
+        Cost: no round trip.
+        """
+        near = self._state.near
+        return [False] * len(items) if near is None else near.known(items)
+
     async def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Add many items, at most 16,384 at once; one answer for each. See BloomFilter.add_many."""
         return await self._run(answers.add_many(self._state, items, route))

@@ -239,6 +239,14 @@ class BloomFilter(WholeFilter, PortableFilter, RebuildableFilter):
         """
         return (near := self._state.near) is not None and near.knows(item)
 
+    def kept_many(self, items: Sequence[str | bytes]) -> list[bool]:
+        """Return for each item whether the near-cache knows it; see `is_kept`.
+
+        Cost: no round trip.
+        """
+        near = self._state.near
+        return [False] * len(items) if near is None else near.known(items)
+
     def __contains__(self, item: str | bytes) -> bool:
         """Return `exists(item)`."""
         return self.exists(item)

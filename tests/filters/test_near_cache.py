@@ -92,6 +92,8 @@ def test_off_by_default(valkey):
         before = trips(client)
         made.add("a")
         assert trips(client) == before + 1
+        assert not made.is_kept("a")
+        assert made.kept_many(["a"]) == [False]
 
 
 def test_a_clear_by_another_client_is_noticed_in_time(r):
@@ -365,8 +367,10 @@ def test_asyncio_knows_what_is_kept(valkey):
             await made.exists("a")
             assert made.is_kept("a")
             assert not made.is_kept("b")
+            assert made.kept_many(["b", "a", b"a", "a"]) == [False, True, False, True]
         async with AsyncBloomFilter("x", 1000, client=valkey) as made:
             await made.add("a")
             assert not made.is_kept("a")
+            assert made.kept_many(["a", "a"]) == [False, False]
 
     asyncio.run(main())
