@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from scrapy_ext.answers import Check, Verdict
+
+logger = logging.getLogger("bloomlock.scrapy")
 
 REQUESTS_PER_CHUNK = 1000
 """Requests that are read before they are checked: a round trip of about 1.5 ms."""
@@ -82,8 +85,7 @@ class BatchingMiddleware:
                     # The engine begins with the items first, as they come first.
                     await asyncio.sleep(0)
                     has_items = False
-                page.give(output)
-                crawl(output)
+                page.schedule(output, crawl)
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield what `start()` yields, but hand requests that were checked to the engine.
@@ -118,8 +120,7 @@ class BatchingMiddleware:
             try:
                 await page.check(leave=False)
                 for request in requests:
-                    page.give(request)
-                    engine.crawl(request)
+                    page.schedule(request, engine.crawl)
             finally:
                 slot.remove_request(hold)
 
@@ -189,7 +190,7 @@ class _Page:
         """Check what was noted since the last time.
 
         Args:
-            leave: Whether the requests are scheduled some time; else `give` comes before each.
+            leave: Whether the requests are scheduled some time, and not by `schedule`.
         """
         checks, self._checks = self._checks, []
         self._is_ignored.clear()
@@ -203,12 +204,19 @@ class _Page:
         for check, verdict in checked:
             self._dupefilter.leave(check, verdict)
 
-    def give(self, request: Request) -> None:
-        """Hand on the verdict on a request that is scheduled now, if it was checked."""
+    def schedule(self, request: Request, crawl: Callable[[Request], None]) -> None:
+        """Schedule a request with its verdict, if it was checked. Never raises.
+
+        The requests after it are recorded, so each of them has to be scheduled too.
+        """
         given = self._next
         if given is not None and given[0].request is request and self._dupefilter is not None:
             self._dupefilter.give(*given)
             self._next = next(self._given, None)
+        try:
+            crawl(request)
+        except Exception:
+            logger.exception("%s could not be scheduled.", request)
 
     def _is_offsite(self, request: Request) -> bool:
         """Return whether the engine will ignore a request, which then must not be recorded."""

@@ -22,6 +22,7 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import CrawlerProcess
 from scrapy.exceptions import DropItem
 from scrapy.settings import Settings
+from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.misc import load_object
@@ -120,6 +121,15 @@ class EvenPages:
         async for output in result:
             if not isinstance(output, Request) or int(path_of(output.url)) % 2 == 0:
                 yield output
+
+
+class PickyQueue(FifoMemoryQueue):
+    """A queue that fails for one request."""
+
+    def push(self, request):
+        if request.url.endswith("/3"):
+            raise RuntimeError("not this one")
+        super().push(request)
 
 
 class NotingPipeline:

@@ -203,6 +203,16 @@ def test_a_crawl_does_what_it_does_with_scrapys_own_filter(
 
 
 @pytest.mark.usefixtures("r")
+def test_a_request_that_cannot_be_scheduled_takes_no_others_along(
+    crawl: Callable[..., Any], site: Any
+) -> None:
+    site.links = lambda page: [] if page else range(1, 6)
+    result = crawl(SCHEDULER_MEMORY_QUEUE="__main__.PickyQueue")
+    assert sorted(result.fetched) == ["/0", "/1", "/2", "/4", "/5"]
+    assert "not this one" in result.log
+
+
+@pytest.mark.usefixtures("r")
 @pytest.mark.parametrize("place", [1, 20])
 def test_middlewares_on_both_sides_get_the_requests(
     place: int, crawl: Callable[..., Any], site: Any
