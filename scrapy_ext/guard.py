@@ -183,7 +183,8 @@ class GuardedFilter:
         unrecorded = () if recorded else (0,)
         trips = []
         for trip in self._trips([key], unrecorded):
-            self._make(trip)
+            self._count_hits(trip)
+            trip.make(self.shared)
             self._end(trip, is_awaited=False)
             trips.append(trip)
         (verdict,) = self._verdicts([key], trips, () if droppable else (0,), unrecorded)
@@ -206,14 +207,19 @@ class GuardedFilter:
             unrecorded: Where the items stand that are looked for only.
 
         Cost: one round trip for all, in a thread; the reactor goes on meanwhile. A second one if
-        the filter is full, and one for what is looked for only.
+        the filter is full, and one for what is looked for only; none if the near-cache knows all.
         """
         trips: list[RoundTrip] = []
         try:
             for trip in self._trips(keys, unrecorded):
                 trips.append(trip)
                 self._under_way.append(trip)
-                await run_in_thread(partial(self._make, trip))
+                self._count_hits(trip)
+                if trip.hits < len(trip.keys):
+                    await run_in_thread(partial(trip.make, self.shared))
+                else:
+                    # No server is asked, and it takes less time than to call a thread.
+                    trip.make(self.shared)
                 self._end(trip, is_awaited=True)
             verdicts = self._verdicts(keys, trips, undroppable, unrecorded)
         finally:
@@ -245,9 +251,8 @@ class GuardedFilter:
             return None
         return RoundTrip(asked, self._were_known(asked), self._clears)
 
-    def _make(self, trip: RoundTrip) -> None:
+    def _count_hits(self, trip: RoundTrip) -> None:
         trip.hits = sum(self.shared.kept_many(trip.keys))
-        trip.make(self.shared)
 
     def _end(self, trip: RoundTrip, *, is_awaited: bool) -> None:
         """Note how a round trip went. `is_awaited`: the reactor went on meanwhile."""

@@ -129,6 +129,27 @@ def test_an_outage_hides_nothing_this_process_knows(
     assert guard.counted[-1] == "refills"
 
 
+def test_a_page_of_links_that_the_near_cache_knows_takes_no_thread(
+    start: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = start()
+    calls: list[Any] = []
+
+    async def run_in_thread(call: Callable[[], Any]) -> Any:
+        calls.append(call)
+        return await asyncio.to_thread(call)
+
+    monkeypatch.setattr("scrapy_ext.guard.run_in_thread", run_in_thread)
+    for keys, new, num_calls in (
+        ([b"a", b"b"], 2, 1),
+        ([b"b", b"a", b"b"], 0, 1),
+        ([b"b", b"c"], 1, 2),
+        ([b"c"], 0, 2),
+    ):
+        assert asyncio.run(guard.check_many(keys)).count(Verdict.NEW) == new
+        assert len(calls) == num_calls
+
+
 def test_drop_keeps_out_what_is_not_known_but_not_what_must_pass(
     server: PrivateServer, start: Callable[..., Watched]
 ) -> None:
