@@ -132,7 +132,7 @@ def test_an_outage_hides_nothing_this_process_knows(
 def test_a_page_of_links_that_the_near_cache_knows_takes_no_thread(
     start: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard = start()
+    guard = start(max_staleness=3600)
     calls: list[Any] = []
 
     async def run_in_thread(call: Callable[[], Any]) -> Any:
