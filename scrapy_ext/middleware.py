@@ -69,10 +69,10 @@ class BatchingMiddleware:
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Yield what a callback yields, its requests checked."""
+        """Yield what a callback yields, but hand requests to the engine where that is the same."""
         del response
         page = _Page(self._crawler, self._find_offsite())
-        crawl = self._find_crawl()
+        crawl = self._find_crawl() if page.has_filter else None
         async for chunk in in_chunks(result, REQUESTS_PER_CHUNK, page.note):
             await page.check(leave=crawl is None)
             has_items = False
@@ -172,6 +172,11 @@ class _Page:
         self._next: tuple[Check, Verdict] | None = None
         # Whether requests to a host are ignored, by the URL up to its path.
         self._is_ignored: dict[str, bool] = {}
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether requests are checked at all."""
+        return self._dupefilter is not None
 
     @property
     def has_checks(self) -> bool:
