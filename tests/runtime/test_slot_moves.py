@@ -7,6 +7,7 @@ import multiprocessing
 import random
 import re
 import threading
+import time
 from collections import Counter
 from functools import partial
 
@@ -220,6 +221,7 @@ def is_a_server_s_own(client):
     assert made.delete()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", [False, True], ids=["moved", "half moved"])
 @pytest.mark.parametrize("use", [is_made_anew, is_kept_under_locks, is_combined, is_a_server_s_own])
 def test_a_slot_moves_just_before_a_transaction(nodes, cluster, monkeypatch, use, half):
@@ -236,6 +238,8 @@ def test_a_slot_moves_just_before_a_transaction(nodes, cluster, monkeypatch, use
             while mover.move_keys(slot, new):
                 pass
             mover.finish(slot, new)
+            # Moves that follow faster leave servers that disagree about the owner for good.
+            time.sleep(0.06)
 
     def send(connection, *data):
         found = re.search(rb"EXEC\r\n$", data[-1]) and re.search(rb"\{([^}]*)\}", b"".join(data))

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from scrapy.utils.asyncio import is_asyncio_available
+from scrapy.utils.reactor import install_reactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 PAGES = 8
 RUN_SPIDER = Path(__file__).with_name("run_spider.py")
 PATIENCE = 300.0
+
+try:
+    is_asyncio_available()
+except RuntimeError:
+    # The oldest Scrapy asks for a reactor first; a crawl has one.
+    install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
 
 
 @dataclass
