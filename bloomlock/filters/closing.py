@@ -11,10 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import CLOSED, HEADER_BYTES, READY, Descriptor, Replaced
-from bloomlock.effects import (
-    Core,
-    Pause,
-)
+from bloomlock.effects import Core, Pause
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 
