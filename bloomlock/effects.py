@@ -544,8 +544,8 @@ def slot_moves(key: str, seconds: float, error: Exception) -> redis.exceptions.T
 def through_moves(key: str, step: Callable[[], Core[T]]) -> Core[T]:
     """Run a step that ends by a transaction under WATCH, again while a cluster moves its slot.
 
-    A runtime does so for other requests. Here all begins anew with the WATCH, because the
-    transaction belongs to the connection that watches.
+    A runtime does so for other requests, and here waits for none. All begins anew with the WATCH,
+    because the transaction belongs to the connection that watches.
 
     Args:
         key: Any key of the step.
@@ -558,7 +558,7 @@ def through_moves(key: str, step: Callable[[], Core[T]]) -> Core[T]:
     began, pause = clock(), SHORTEST_PAUSE_S
     while True:
         try:
-            return (yield from step())
+            return (yield from without_waiting(step()))
         except redis.exceptions.ResponseError as error:
             if not is_slot_refusal(error):
                 raise

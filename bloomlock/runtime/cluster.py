@@ -187,11 +187,13 @@ class Rounds:
     Args:
         began: When it was refused first, in seconds.
         until: When to give up, by the same clock; None: after MOVING_SECONDS.
+        waits: Without it, only redirections are followed, and other refusals are the answer.
     """
 
-    def __init__(self, began: float, until: float | None = None) -> None:
+    def __init__(self, began: float, until: float | None = None, *, waits: bool = True) -> None:
         self._began = began
-        latest = began + MOVING_SECONDS
+        self._waits = waits
+        latest = began + (MOVING_SECONDS if waits else 0.0)
         self._until = latest if until is None else min(until - MARGIN_S, latest)
         self._redirects = 0
         self._pause_s = SHORTEST_PAUSE_S
@@ -212,7 +214,9 @@ class Rounds:
         return pause_s if now + pause_s < self._until else None
 
     def explain(self, sent: Sent, now: float) -> None:
-        """Replace what is still refused of a request by an error that says so."""
+        """Replace what is still refused of a request, after a wait, by an error that says so."""
+        if not self._waits:
+            return
         for redirect in find_redirects(sent.commands, sent.replies):
             error = slot_moves(sent.key, now - self._began, redirect.error)
             for index in redirect.indices:

@@ -446,7 +446,7 @@ class Tasks:
         rounds: Rounds | None = None
         while again := find_again(requests):
             now = boot_clock()
-            rounds = rounds or Rounds(now, until if waits else now)
+            rounds = rounds or Rounds(now, until, waits=waits)
             pause = rounds.pause(now, redirected=all(part.target for part in again))
             if pause is None:
                 for sent in requests:

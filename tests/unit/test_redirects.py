@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import redis
 from redis.exceptions import (
@@ -18,6 +20,7 @@ from bloomlock.effects import (
     ConnectionLost,
     Pause,
     Request,
+    ask,
     encode_command,
     through_moves,
     without_waiting,
@@ -124,6 +127,23 @@ def test_what_still_is_refused_then_says_so():
         "again when the slot has moved"
     )
     assert all(isinstance(reply, TryAgainError) for reply in sent.replies)
+
+
+def test_what_does_not_wait_follows_redirections_and_keeps_the_refusal():
+    rounds = Rounds(began=100.0, waits=False)
+    assert rounds.pause(100.0, redirected=True) == 0.0
+    assert rounds.pause(100.0, redirected=False) is None
+    sent = Sent("a", [b"a"], [TRY_AGAIN])
+    rounds.explain(sent, now=100.0)
+    assert sent.replies == [TRY_AGAIN]
+
+
+def test_the_requests_of_a_step_under_watch_do_not_wait_themselves():
+    core = through_moves("key", partial(ask, "key", b"a"))
+    next(core)
+    assert core.send(lambda: 0.0) == Request("key", (b"a",), waits=False)
+    assert isinstance(core.send([TRY_AGAIN]), Pause)
+    assert core.send(None) == Request("key", (b"a",), waits=False)
 
 
 def test_a_step_under_watch_begins_anew_until_time_is_up():
