@@ -6,25 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.keys import FilterKeys
-from bloomlock.locks.watchdog import watchdog_of_loop
 from bloomlock.runtime.clients import async_client, close_async_client
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
-from . import (
-    algebra,
-    answers,
-    claims,
-    discards,
-    failed,
-    inspection,
-    lifecycle,
-    open_claims,
-    scripted,
-    transfer,
-)
-from .claim import AsyncClaim, sessions_of
-from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
-from .claims import USUAL_EXPIRED
+from . import algebra, answers, discards, inspection, lifecycle, scripted, transfer
+from .claimable import AsyncClaimableFilter
 from .coalescing import Coalescer
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
@@ -43,10 +29,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     from .batches import Route
-    from .claims import ClaimCounts
-    from .failed import FailedItem
     from .inspection import FilterInfo
-    from .open_claims import OpenClaim
     from .options import FilterParameters, OpenParameters
 
     Client = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
@@ -58,7 +41,9 @@ ITEMS_PER_CHUNK = 2**14
 """Items of a batch are hashed and placed on the loop; this number takes some milliseconds."""
 
 
-class AsyncBloomFilter(AsyncWholeFilter, AsyncPortableFilter, AsyncRebuildableFilter):
+class AsyncBloomFilter(
+    AsyncClaimableFilter, AsyncWholeFilter, AsyncPortableFilter, AsyncRebuildableFilter
+):
     """BloomFilter for asyncio: the same parameters, the same methods, awaited.
 
     The filter is created or attached to at the first use, or by `await`ing the object itself.
@@ -238,101 +223,6 @@ class AsyncBloomFilter(AsyncWholeFilter, AsyncPortableFilter, AsyncRebuildableFi
     ) -> Any:
         """Run a Lua script that tests and adds items. See BloomFilter.run_script."""
         return await self._run(scripted.run_script(self._state, script, items, keys, args))
-
-    async def claim(
-        self,
-        item: str | bytes,
-        ttl: float = TTL_SECONDS,
-        *,
-        renew: bool = True,
-        wait: float | None = None,
-        payload: str | bytes | None = None,
-        max_attempts: int | None = None,
-    ) -> AsyncClaim:
-        """Take an item that is neither done nor another worker's. See BloomFilter.claim."""
-        options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
-        session = await self._run(claims.claim(self._state, item, options, await self._keeper()))
-        return AsyncClaim(session, self._run)
-
-    async def claim_many(
-        self,
-        items: Iterable[str | bytes],
-        ttl: float = TTL_SECONDS,
-        *,
-        renew: bool = True,
-        payloads: Sequence[str | bytes | None] | None = None,
-        max_attempts: int | None = None,
-    ) -> list[AsyncClaim]:
-        """Claim many items, each with a state of its own. See BloomFilter.claim_many."""
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        sessions = await self._run(
-            claims.claim_many(self._state, items, options, await self._keeper(), payloads)
-        )
-        return [AsyncClaim(session, self._run) for session in sessions]
-
-    async def commit_many(self, made: Iterable[AsyncClaim]) -> list[bool]:
-        """Commit claims of this filter. See BloomFilter.commit_many."""
-        return await self._run(commit_many(sessions_of(made)))
-
-    async def abandon_many(
-        self,
-        made: Iterable[AsyncClaim],
-        error: str | BaseException | None = None,
-        *,
-        offer: bool = False,
-    ) -> None:
-        """Give items back. See BloomFilter.abandon_many."""
-        await self._run(abandon_many(sessions_of(made), error, offer=offer))
-
-    def expired(
-        self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
-    ) -> AsyncIterator[AsyncClaim]:
-        """Yield claims of the items whose workers died. See BloomFilter.expired."""
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        return self._expired(options)
-
-    async def _expired(self, options: ClaimOptions) -> AsyncIterator[AsyncClaim]:
-        search = claims.Expired(self._state, options, await self._keeper())
-        while (session := await self._run(search.find_next())) is not None:
-            yield AsyncClaim(session, self._run)
-
-    async def claim_expired(
-        self,
-        limit: int = USUAL_EXPIRED,
-        ttl: float = TTL_SECONDS,
-        *,
-        renew: bool = True,
-        max_attempts: int | None = None,
-    ) -> list[AsyncClaim]:
-        """Claim some of the items whose workers died. See BloomFilter.claim_expired."""
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        at_once = claims.check_limit(limit)
-        search = claims.Expired(self._state, options, await self._keeper(), at_once)
-        found = await self._run(search.find_some(at_once))
-        return [AsyncClaim(session, self._run) for session in found]
-
-    async def open_claims(self) -> list[OpenClaim]:
-        """Return the claims that are open, or over. See BloomFilter.open_claims."""
-        return await self._run(open_claims.open_claims(self._state))
-
-    async def count_claims(self) -> ClaimCounts:
-        """Return the numbers of claims. See BloomFilter.count_claims."""
-        return await self._run(inspection.claim_counts(self._state))
-
-    async def failed(self) -> list[FailedItem]:
-        """Return the items whose work failed. See BloomFilter.failed."""
-        return await self._run(failed.failed(self._state))
-
-    async def retry_failed(self, items: Iterable[str | bytes]) -> list[bool]:
-        """Give items that failed to workers again. See BloomFilter.retry_failed."""
-        return await self._run(failed.retry(self._state, items))
-
-    async def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
-        """Forget items that failed or whose workers died. See BloomFilter.drop_failed."""
-        return await self._run(failed.drop(self._state, items))
-
-    async def _keeper(self) -> Keeper:
-        return Keeper(await self._connected(), watchdog_of_loop())
 
     async def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process. See BloomFilter.to_memory."""

@@ -5,25 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.keys import FilterKeys
-from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.threads import threads_for
 
-from . import (
-    algebra,
-    answers,
-    claims,
-    discards,
-    failed,
-    inspection,
-    lifecycle,
-    open_claims,
-    scripted,
-    transfer,
-)
-from .claim import Claim, sessions_of
-from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
-from .claims import USUAL_EXPIRED
+from . import algebra, answers, discards, inspection, lifecycle, scripted, transfer
+from .claimable import ClaimableFilter
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
 from .portable import PortableFilter
@@ -41,10 +27,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     from .batches import Route
-    from .claims import ClaimCounts
-    from .failed import FailedItem
     from .inspection import FilterInfo
-    from .open_claims import OpenClaim
     from .options import FilterParameters, OpenParameters
 
     Client = redis.Redis | redis.RedisCluster | str | None
@@ -53,7 +36,7 @@ Item = TypeVar("Item", bound=str | bytes)
 T = TypeVar("T")
 
 
-class BloomFilter(WholeFilter, PortableFilter, RebuildableFilter):
+class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilter):
     """A Bloom filter in Redis, shared by every process that uses its name.
 
     Creates the filter, or attaches to it and checks that it has the same parameters; two
@@ -459,224 +442,6 @@ class BloomFilter(WholeFilter, PortableFilter, RebuildableFilter):
         0
         """
         return self._run(scripted.run_script(self._state, script, items, keys, args))
-
-    def claim(
-        self,
-        item: str | bytes,
-        ttl: float = TTL_SECONDS,
-        *,
-        renew: bool = True,
-        wait: float | None = None,
-        payload: str | bytes | None = None,
-        max_attempts: int | None = None,
-    ) -> Claim:
-        """Take an item to work on that is neither done nor another worker's.
-
-        Args:
-            item: A `str` (its UTF-8 form) or `bytes`.
-            ttl: The lease in seconds: how long the claim outlives its worker.
-            renew: Whether the lease is renewed, each third of it, until the claim ends.
-            wait: Seconds to wait for the outcome while the item is BUSY; woken, not polling.
-            payload: What `expired` gives, with the item, to who takes it over.
-            max_attempts: Attempts, of dead workers and with an error, after which the item is
-                FAILED; None: that of its earlier claims, if there are any.
-
-        Returns:
-            A Claim, true if the item is this worker's; a context manager.
-
-        Raises:
-            TypeError: If the item is neither.
-            ConfigurationError: If a parameter is not usable, the strategy is "pipeline" or "lock",
-                or scripts are forbidden.
-            redis.exceptions.RedisError: If the server refused it or could not be reached; another
-                try of this process is not blocked by this one.
-            FilterLostError, CapacityError: As `add`.
-
-        Cost: one round trip; O(k) on the server. None for an item in the near-cache. While it
-        waits one or two more, and one each two seconds.
-
-        >>> from bloomlock.server import PrivateServer
-        >>> with PrivateServer() as server:
-        ...     pages = BloomFilter("pages", 1000, client=server.url)
-        ...     with pages.claim("a") as claim:
-        ...         claim.state.name, pages.claim("a").state.name, pages.exists("a")
-        ...     pages.claim("a").state.name, pages.exists("a")
-        ('NEW', 'BUSY', False)
-        ('SEEN', True)
-        """
-        options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
-        session = self._run(claims.claim(self._state, item, options, self._keeper()))
-        return Claim(session, self._run)
-
-    def claim_many(
-        self,
-        items: Iterable[str | bytes],
-        ttl: float = TTL_SECONDS,
-        *,
-        renew: bool = True,
-        payloads: Sequence[str | bytes | None] | None = None,
-        max_attempts: int | None = None,
-    ) -> list[Claim]:
-        """Claim many items; each has a state of its own, and one that is repeated is BUSY.
-
-        The other arguments and errors are those of `claim`.
-
-        Args:
-            items: The items.
-            ttl: The lease in seconds.
-            renew: Whether it is renewed.
-            payloads: One for each item, in their order; None: no item has one. That of an item in
-                the near-cache is not read, so a sequence may make its payloads as they are read.
-            max_attempts: As in `claim`.
-
-        Cost: one round trip; none for items in the near-cache.
-        """
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        sessions = self._run(
-            claims.claim_many(self._state, items, options, self._keeper(), payloads)
-        )
-        return [Claim(session, self._run) for session in sessions]
-
-    def commit_many(self, made: Iterable[Claim]) -> list[bool]:
-        """Commit claims of this filter; for each whether its item is in the filter now.
-
-        Returns:
-            False for a claim that was lost.
-
-        Raises:
-            ClaimError: If one of them is not NEW, or was given back; nothing is sent then.
-            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
-
-        Cost: one round trip.
-        """
-        return self._run(commit_many(sessions_of(made)))
-
-    def abandon_many(
-        self,
-        made: Iterable[Claim],
-        error: str | BaseException | None = None,
-        *,
-        offer: bool = False,
-    ) -> None:
-        """Give items back; see Claim.abandon.
-
-        Cost: as `commit_many`.
-        """
-        self._run(abandon_many(sessions_of(made), error, offer=offer))
-
-    def expired(
-        self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
-    ) -> Iterator[Claim]:
-        """Yield claims of the items whose workers died, each to one caller, oldest first.
-
-        Items given to `retry_failed`, or given back with `offer=True`, are among them. An item is
-        claimed when the iteration gets to it. One that is given back is offered again when the
-        lease it had is over. Arguments and errors are those of `claim`.
-
-        Cost: one round trip for each item, one for each 16 and for each shard.
-        """
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        return self._expired(options)
-
-    def _expired(self, options: ClaimOptions) -> Iterator[Claim]:
-        search = claims.Expired(self._state, options, self._keeper())
-        while (session := self._run(search.find_next())) is not None:
-            yield Claim(session, self._run)
-
-    def claim_expired(
-        self,
-        limit: int = USUAL_EXPIRED,
-        ttl: float = TTL_SECONDS,
-        *,
-        renew: bool = True,
-        max_attempts: int | None = None,
-    ) -> list[Claim]:
-        """Claim some of the items whose workers died, as `expired` does one by one.
-
-        Args:
-            limit: How many at most, 1 to 1000.
-            ttl: As for `claim`, like the others.
-            renew: See there.
-            max_attempts: See there.
-
-        Returns:
-            Claims that are NEW; an empty list if there are no such items. Fewer than `limit` may
-            be returned although there are others.
-
-        Raises:
-            FilterLostError: If the filter is missing or was cleared, and `on_lost="raise"`.
-            ConfigurationError: As `claim`, or if `limit` is not usable.
-            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
-
-        Cost: two round trips, one for each shard more without such items.
-        """
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        at_once = claims.check_limit(limit)
-        search = claims.Expired(self._state, options, self._keeper(), at_once)
-        found = self._run(search.find_some(at_once))
-        return [Claim(session, self._run) for session in found]
-
-    def open_claims(self) -> list[OpenClaim]:
-        """Return the claims that are open, or over and not taken over yet; claims none of them.
-
-        Cost: one round trip; O(open claims) on the server.
-        """
-        return self._run(open_claims.open_claims(self._state))
-
-    def count_claims(self) -> ClaimCounts:
-        """Return the numbers of claims, by what became of them.
-
-        Cost: one round trip to each server; the bitmap is not read.
-        """
-        return self._run(inspection.claim_counts(self._state))
-
-    def failed(self) -> list[FailedItem]:
-        """Return the items whose work failed under `max_attempts`, and that were not done since.
-
-        Cost: one round trip for each shard.
-        """
-        return self._run(failed.failed(self._state))
-
-    def retry_failed(self, items: Iterable[str | bytes]) -> list[bool]:
-        """Give items that failed to workers again, with all their attempts.
-
-        Each is claimed by who brings it or asks `expired()`, from now on. An item whose worker
-        died, or that waits to be offered again, is treated the same. What a worker has is left to
-        it. The worker of a claim that had ended as failed can commit it no more.
-
-        Returns:
-            For each whether a worker has it, or is given it; False: it did not fail, or was
-            committed or dropped since.
-
-        Raises:
-            FilterLostError: If the filter is missing or was cleared, and `on_lost="raise"`.
-            ConfigurationError: As `claim`.
-            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
-
-        Cost: one round trip; O(1) an item on the server.
-        """
-        return self._run(failed.retry(self._state, items))
-
-    def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
-        """Forget items that failed or whose workers died, and their attempts.
-
-        They are not done: who claims one later gets it as a new one. To have it never worked on
-        again, `add` it too. What a worker has is left to it; its lease must be over, and then the
-        worker can commit it no more.
-
-        Returns:
-            For each whether there was something to forget; False also if a reply was lost, and the
-            first try forgot it.
-
-        Raises:
-            FilterLostError, ConfigurationError, redis.exceptions.RedisError: As `retry_failed`.
-
-        Cost: as `retry_failed`.
-        """
-        return self._run(failed.drop(self._state, items))
-
-    def _keeper(self) -> Keeper:
-        return Keeper(self._runtime, WATCHDOG)
 
     def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process.

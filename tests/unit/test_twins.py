@@ -48,9 +48,9 @@ NO_TWINS = {"runtime/redispy.py": "adapts redis-py, whose own twins differ"}
 WHY: dict[str, tuple[str, ...]] = {
     "a filter of asyncio attaches at its first use, as a constructor cannot wait": (
         "AsyncBloomFilter.__aenter__",
-        "AsyncBloomFilter._keeper",
         "AsyncBloomFilter._connect",
         "AsyncBloomFilter._start",
+        "AsyncClaimableFilter._keeper",
     ),
     "concurrent calls of asyncio are sent together": (
         "AsyncBloomFilter.add",
