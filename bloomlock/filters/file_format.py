@@ -27,8 +27,6 @@ from bloomlock.descriptor import READY
 from bloomlock.errors import BloomlockError, ConfigurationError
 from bloomlock.stored_descriptor import CLEARED, FIELDS, decode, encode
 
-from .memory_bits import image_bytes
-
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
 
@@ -111,7 +109,7 @@ class FileWriter:
 
     def __init__(self, target: FilePath | BinaryIO, descriptor: Descriptor) -> None:
         self._descriptor = descriptor
-        self._image = image_bytes(descriptor)
+        self._image = descriptor.string_bytes
         self._sums = BlockSums()
         self._head = _header(descriptor)
         self._target = self._beside = None
@@ -210,7 +208,7 @@ class FileReader:
         self._head = self._read(PAGE)
         self.descriptor, self._version = read_header(self.name, self._head, length)
         self.has_sums = self._version > 1
-        self._image = image_bytes(self.descriptor)
+        self._image = self.descriptor.string_bytes
         self._end = images_end(self.descriptor)
         if length is not None and self.has_sums:
             self._file.seek(start + self._end)
@@ -312,7 +310,7 @@ def padded(length: int) -> int:
 
 def images_end(descriptor: Descriptor) -> int:
     """Return the byte of a file behind the images."""
-    return PAGE + descriptor.size.shards * padded(image_bytes(descriptor))
+    return PAGE + descriptor.size.shards * padded(descriptor.string_bytes)
 
 
 def file_bytes(descriptor: Descriptor, version: int = FORMAT) -> int:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from bloomlock.descriptor import HEADER_BYTES, READY
-from bloomlock.errors import CapacityError, ConfigurationError
+from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import check_key, encode_item
 from bloomlock.parameters import Wanted
 
 from . import memory_file
 from .base import Parameters
-from .batches import check_batch_size, fail_after, fail_after_adding, take_known
-from .contents import Counted
-from .fill import SAMPLE_BYTES, FillWatch
-from .inspection import FilterInfo
 from .memory_bits import MemoryBits
+from .memory_state import MemoryState
 from .options import refuses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from typing import Literal, Self, Unpack
 
     import numpy as np
@@ -30,279 +25,14 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
 
     from .file_format import FilePath
+    from .inspection import FilterInfo
     from .memory_file import Mode
+    from .memory_state import Items
     from .options import OnFullHere, ShapeParameters
 
-    Items = Iterable[str | bytes]
     Images = list[npt.NDArray[np.uint8]]
 
 Item = TypeVar("Item", bound=str | bytes)
-
-ITEMS_PER_CHUNK = 2**14
-"""Items taken from an iterable at a time: some megabytes while their bits are worked on."""
-
-ITEMS_PER_LOOK = 256
-"""Fewest items of a chunk while a filter that refuses new items fills up."""
-
-
-class MemoryCore:
-    """Parameters, bits and fill of one filter object.
-
-    Args:
-        descriptor: The parameters; the generation is of no account.
-        bits: The bits.
-        refuse: Whether adds are refused once the filter is full.
-
-    Attributes:
-        try_add: Adds an item in C; None: nothing was done, `add` has to. None where it cannot.
-        try_exists: The same for `exists`.
-    """
-
-    try_add: Callable[[object], bool | None] | None = None
-    try_exists: Callable[[object], bool | None] | None = None
-
-    def __init__(self, descriptor: Descriptor, bits: MemoryBits, *, refuse: bool) -> None:
-        """Take the bits and look how full they are."""
-        self.descriptor = descriptor
-        self.bits = bits
-        self.fill = FillWatch("(in memory)", refuse=refuse)
-        # The length of a mapped file has to be looked at first.
-        self._compiled = None if bits.is_mapped or not bits.writable else bits.compiled
-        if self._compiled is not None:
-            self.try_add, self.try_exists = self._compiled.try_add, self._compiled.exists
-        self.look()
-
-    def look(self) -> None:
-        """Count a sample of the bits and say so if there are many."""
-        counting = self.fill.counting(self.descriptor)
-        part = next(counting)
-        with contextlib.suppress(StopIteration):
-            while True:
-                part = counting.send(self.bits.count(part.shard, part.first, SAMPLE_BYTES))
-        self._allow()
-
-    def _note(self, new: int) -> None:
-        """Count new items, and look if it is time."""
-        if self._compiled is not None:
-            new += self._compiled.take_count()
-        if self.fill.due(new):
-            self.look()
-        else:
-            self._allow()
-
-    def _allow(self) -> None:
-        """Let C add all but the last of the items before the next look."""
-        if self._compiled is not None:
-            self._compiled.allow(0 if self.fill.refusing else self.fill.until_look - 1)
-
-    def add(self, data: bytes) -> bool:
-        """Add one encoded item; True if it is new."""
-        if self.fill.refusing or not self.bits.writable:
-            return self.add_chunk([data])[0]
-        new = self.bits.add(data)
-        if new:
-            self._note(1)
-        return new
-
-    def add_many(self, items: Items) -> list[bool]:
-        """Add many items; one answer for each, in order."""
-        self.check_writable()
-        return self._in_chunks(items, self.add_chunk)
-
-    def add_each(self, items: Iterable[Any], batch_size: int | None) -> Iterator[tuple[Any, bool]]:
-        """Add many items; yield each with its answer, in order."""
-        self.check_writable()
-        check_batch_size(batch_size)
-        return self._each(self._chunks(items, batch_size, finish=True))
-
-    def _each(self, chunks: Iterator[Sequence[Any]]) -> Iterator[tuple[Any, bool]]:
-        count = 0
-        for taken in chunks:
-            try:
-                answers = self.add_chunk(taken, count)
-            except CapacityError as error:
-                yield from zip(taken, take_known(error), strict=False)
-                raise
-            yield from zip(taken, answers, strict=True)
-            count += len(taken)
-
-    def exists_many(self, items: Items) -> list[bool]:
-        """Test many items; one answer for each, in order."""
-        return self._in_chunks(items, self.bits.exists_many)
-
-    def update(self, items: Items) -> None:
-        """Add many items."""
-        self.check_writable()
-        added = 0
-        for taken in self._chunks(items, finish=True):
-            try:
-                if self._refusing():
-                    self._refuse_new(taken, added)
-                else:
-                    self.bits.set_many(taken, added)
-            except Exception as error:  # noqa: BLE001 - raised again
-                fail_after_adding(added, error)
-            # How many of them are new was not asked; looking too often costs little.
-            self._note(len(taken))
-            added += len(taken)
-
-    def merge(self, other: MemoryCore) -> None:
-        """Add everything that another filter holds."""
-        self.check_writable()
-        self.check_same_bits(other.descriptor)
-        if self._refusing():
-            raise self._full()
-        self.bits.merge(other.bits)
-        self.look()
-
-    def intersect(self, other: MemoryCore) -> None:
-        """Keep what another filter holds as well."""
-        self.check_writable()
-        self.check_same_bits(other.descriptor)
-        self.bits.intersect(other.bits)
-        self._begin_anew()
-
-    def jaccard(self, other: MemoryCore) -> float:
-        """Return the estimated share of items in both among those in either."""
-        self.check_same_bits(other.descriptor)
-        size, estimate = self.descriptor.size, self.descriptor.formulas.estimate_count
-        mine, theirs, either = (
-            estimate(bits, size.num_bits, size.num_hashes)
-            for bits in (self.bits.count(), other.bits.count(), self.bits.count_either(other.bits))
-        )
-        return min(1.0, max(0.0, (mine + theirs) / either - 1)) if either else 1.0
-
-    def clear(self) -> None:
-        """Remove everything."""
-        self.check_writable()
-        self.bits.clear()
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        """Look at the fill after bits were cleared."""
-        if self._compiled is not None:
-            self._compiled.take_count()
-        self.fill = FillWatch("(in memory)", refuse=self.fill.refuse)
-        self.look()
-
-    def add_chunk(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
-        """Add items, of which the first has that index; one answer for each."""
-        self.check_writable()
-        if self._refusing():
-            return self._refuse_new(items, first)
-        answers, new = self.bits.add_many(items, first)
-        self._note(new)
-        return answers
-
-    def estimate(self, bits_set: int) -> int:
-        """Return the number of distinct items from the number of set bits."""
-        size = self.descriptor.size
-        return round(
-            self.descriptor.formulas.estimate_count(bits_set, size.num_bits, size.num_hashes)
-        )
-
-    def info(self) -> FilterInfo:
-        """Return all that is known about the filter."""
-        memory_bytes = sum(image.nbytes for image in self.bits.images)
-        # The generation is of no account here.
-        descriptor = self.descriptor.with_generation(0, READY)
-        bits_set = self.bits.count()
-        counted = Counted(self.estimate(bits_set), bits_set)
-        return FilterInfo.of(descriptor, counted, "", "memory", memory_bytes)
-
-    def check_writable(self) -> None:
-        """Raise ConfigurationError if the bits cannot be changed."""
-        if not self.bits.writable:
-            raise ConfigurationError(
-                "this filter was loaded with mode='r' and cannot be changed; load it with mode='c' "
-                "(changes stay in this process) or 'r+' (they go to the file)"
-            )
-
-    def check_same_bits(self, other: Descriptor) -> None:
-        """Raise ConfigurationError if items have other bits there."""
-        mine = self.descriptor
-        if not mine.same_bits(other):
-            raise ConfigurationError(
-                "filters can be merged only if num_bits, num_hashes, shards, seeds, layout and "
-                f"key are the same: this one has {_shape(mine)}, the other {_shape(other)}"
-            )
-
-    def _refusing(self) -> bool:
-        if self.fill.refusing:
-            self.look()
-        return self.fill.refusing
-
-    def _refuse_new(self, items: Sequence[str | bytes], first: int) -> list[bool]:
-        seen = self.bits.exists_many(items, first)
-        if not all(seen):
-            raise self._full([False] * seen.index(False))
-        return [False] * len(items)
-
-    def _full(self, known: Sequence[bool] = ()) -> CapacityError:
-        return CapacityError(
-            f"this filter is full: it holds its capacity of {self.descriptor.capacity} items, and "
-            'on_full="raise" refuses new ones',
-            known,
-        )
-
-    def _in_chunks(
-        self, items: Items, step: Callable[[Sequence[str | bytes], int], list[bool]]
-    ) -> list[bool]:
-        results: list[bool] = []
-        # What the iterable raises is the caller's: it passes through as it is.
-        for taken in self._chunks(items):
-            try:
-                results += step(taken, len(results))
-            except Exception as error:  # noqa: BLE001 - raised again
-                fail_after(results, error)
-        return results
-
-    def _chunks(
-        self, items: Items, batch_size: int | None = None, *, finish: bool = False
-    ) -> Iterator[Sequence[str | bytes]]:
-        """Yield the items in chunks; with `finish` also those read before the iterable raised."""
-        if isinstance(items, (str, bytes)):
-            raise TypeError(
-                f"items must be an iterable of str or bytes, not one {type(items).__name__}"
-            )
-        return self._read(iter(items), batch_size or ITEMS_PER_CHUNK, finish=finish)
-
-    def _read(
-        self, stream: Iterator[str | bytes], most: int, *, finish: bool
-    ) -> Iterator[Sequence[str | bytes]]:
-        failure: Exception | None = None
-        while failure is None:
-            taken: list[str | bytes] = []
-            try:
-                taken.extend(islice(stream, min(most, self._chunk_size())))
-            except Exception as error:
-                if not finish:
-                    raise
-                failure = error
-            if not taken:
-                break
-            yield taken
-        if failure is not None:
-            raise failure
-
-    def _chunk_size(self) -> int:
-        if not self.fill.refuse or self.fill.refusing:
-            return ITEMS_PER_CHUNK
-        return min(max(self.fill.until_look, ITEMS_PER_LOOK), ITEMS_PER_CHUNK)
-
-
-def _shape(descriptor: Descriptor) -> str:
-    size = descriptor.size
-    return (
-        f"{size.num_bits}, {size.num_hashes}, {size.shards}, {descriptor.seeds}, "
-        f"{descriptor.layout!r} and {_key_name(descriptor)}"
-    )
-
-
-def _key_name(descriptor: Descriptor) -> str:
-    """Return which key it is, without anything of the key itself."""
-    key = descriptor.key
-    return "none" if key is None else f"the {key.kind} one of check {key.check[:8]}"
 
 
 class MemoryBloomFilter(Parameters):
@@ -358,7 +88,7 @@ class MemoryBloomFilter(Parameters):
         """Make an empty filter."""
         descriptor = Wanted.check(capacity, error_rate, key=key, **shape).describe()
         refuse = refuses(on_full)
-        self._core = MemoryCore(descriptor, MemoryBits(descriptor), refuse=refuse)
+        self._state = MemoryState(descriptor, MemoryBits(descriptor), refuse=refuse)
 
     @classmethod
     def load(
@@ -398,8 +128,9 @@ class MemoryBloomFilter(Parameters):
         refuse = refuses(on_full)
         if verify:
             memory_file.verify(path)
-        descriptor, bits = memory_file.load(path, mode, check_key(key))
-        return cls._with(MemoryCore(descriptor, bits, refuse=refuse))
+        descriptor, images, file = memory_file.load(path, mode, check_key(key))
+        bits = MemoryBits(descriptor, images, file)
+        return cls._with(MemoryState(descriptor, bits, refuse=refuse))
 
     @classmethod
     def like(cls, other: Parameters, *, on_full: OnFullHere = "warn") -> Self:
@@ -434,17 +165,17 @@ class MemoryBloomFilter(Parameters):
         for image in images or ():
             image[:HEADER_BYTES] = 0
         bits = MemoryBits(descriptor, images)
-        return cls._with(MemoryCore(descriptor, bits, refuse=refuses(on_full)))
+        return cls._with(MemoryState(descriptor, bits, refuse=refuses(on_full)))
 
     @classmethod
-    def _with(cls, core: MemoryCore) -> Self:
+    def _with(cls, state: MemoryState) -> Self:
         made = cls.__new__(cls)
-        made._core = core  # noqa: SLF001 - a second constructor
+        made._state = state  # noqa: SLF001 - a second constructor
         return made
 
     @property
     def _descriptor(self) -> Descriptor:
-        return self._core.descriptor
+        return self._state.descriptor
 
     def add(self, item: str | bytes) -> bool:
         """Add an item.
@@ -460,17 +191,17 @@ class MemoryBloomFilter(Parameters):
             CapacityError: If the filter is full, the item new, and `on_full="raise"`.
             ConfigurationError: If the filter was loaded with mode "r".
         """
-        core = self._core
-        if core.try_add is not None and (new := core.try_add(item)) is not None:
+        state = self._state
+        if state.try_add is not None and (new := state.try_add(item)) is not None:
             return new
-        return core.add(encode_item(item))
+        return state.add(encode_item(item))
 
     def exists(self, item: str | bytes) -> bool:
         """Return whether an item was added (or, at the error rate, looks like it)."""
-        core = self._core
-        if core.try_exists is not None and (found := core.try_exists(item)) is not None:
+        state = self._state
+        if state.try_exists is not None and (found := state.try_exists(item)) is not None:
             return found
-        return core.bits.exists(encode_item(item))
+        return state.bits.exists(encode_item(item))
 
     def __contains__(self, item: str | bytes) -> bool:
         """Return `exists(item)`."""
@@ -491,7 +222,7 @@ class MemoryBloomFilter(Parameters):
                 them as `results`. What `items` raises passes through as it is, and they are lost.
                 Use `add_each` for an iterable that may fail.
         """
-        return self._core.add_many(items)
+        return self._state.add_many(items)
 
     def add_each(
         self, items: Iterable[Item], *, batch_size: int | None = None
@@ -508,11 +239,11 @@ class MemoryBloomFilter(Parameters):
         Raises:
             As `add_many`; everything that was answered is yielded first.
         """
-        return self._core.add_each(items, batch_size)
+        return self._state.add_each(items, batch_size)
 
     def exists_many(self, items: Items) -> list[bool]:
         """Test many items; one answer for each, in order. Raises as `add_many`."""
-        return self._core.exists_many(items)
+        return self._state.exists_many(items)
 
     def update(self, items: Items | MemoryBloomFilter) -> None:
         """Add many items, or everything that another filter with the same parameters holds.
@@ -522,9 +253,9 @@ class MemoryBloomFilter(Parameters):
             As `add_many`; a note of the exception says how many items were added before.
         """
         if isinstance(items, MemoryBloomFilter):
-            self._core.merge(items._core)  # noqa: SLF001 - our own class
+            self._state.merge(items._state)  # noqa: SLF001 - our own class
         else:
-            self._core.update(items)
+            self._state.update(items)
 
     def __ior__(self, other: MemoryBloomFilter) -> Self:
         """Add everything that the other filter holds, as `update`."""
@@ -552,7 +283,7 @@ class MemoryBloomFilter(Parameters):
                 with mode "r".
         Cost: all bits are read once, without the interpreter's lock between parts.
         """
-        self._core.intersect(other._core)
+        self._state.intersect(other._state)
 
     def __iand__(self, other: MemoryBloomFilter) -> Self:
         """Keep what the other filter holds as well, as `intersection_update`."""
@@ -565,7 +296,7 @@ class MemoryBloomFilter(Parameters):
         """Return a new filter that holds what both hold."""
         if not isinstance(other, MemoryBloomFilter):
             return NotImplemented
-        self._core.check_same_bits(other._descriptor)
+        self._state.check_same_bits(other._descriptor)
         made = self.copy()
         made.intersection_update(other)
         return made
@@ -586,12 +317,12 @@ class MemoryBloomFilter(Parameters):
         >>> round(a.jaccard(b), 2)
         0.25
         """
-        return self._core.jaccard(other._core)
+        return self._state.jaccard(other._state)
 
     def copy(self) -> Self:
         """Return a copy in memory, which can be changed also where this filter cannot."""
-        bits = MemoryBits(self._descriptor, self._core.bits.copies())
-        return self._with(MemoryCore(self._descriptor, bits, refuse=self._core.fill.refuse))
+        bits = MemoryBits(self._descriptor, self._state.bits.copies())
+        return self._with(MemoryState(self._descriptor, bits, refuse=self._state.fill.refuse))
 
     def clear(self) -> None:
         """Remove everything.
@@ -599,14 +330,14 @@ class MemoryBloomFilter(Parameters):
         Raises:
             ConfigurationError: If the filter was loaded with mode "r".
         """
-        self._core.clear()
+        self._state.clear()
 
     def count(self) -> int:
         """Return the estimated number of distinct items (Swamidass, Baldi 2007).
 
         Cost: all bits are counted, 4 MB in a millisecond.
         """
-        return self._core.estimate(self._core.bits.count())
+        return self._state.estimate(self._state.bits.count())
 
     def __len__(self) -> int:
         """Return `count()`; so an empty filter is False."""
@@ -615,7 +346,7 @@ class MemoryBloomFilter(Parameters):
     @property
     def fill_ratio(self) -> float:
         """Set bits among all bits; about one half at capacity. Cost: as `count`."""
-        return self._core.bits.count() / self.num_bits
+        return self._state.bits.count() / self.num_bits
 
     @property
     def current_error_rate(self) -> float:
@@ -625,14 +356,14 @@ class MemoryBloomFilter(Parameters):
     @property
     def memory_bytes(self) -> int:
         """Bytes of all bitmaps."""
-        return sum(image.nbytes for image in self._core.bits.images)
+        return sum(image.nbytes for image in self._state.bits.images)
 
     def info(self) -> FilterInfo:
         """Return all parameters, fill, estimated count, current error rate and memory.
 
         The name is empty, the generation 0 and the strategy "memory". Cost: as `count`.
         """
-        return self._core.info()
+        return self._state.info()
 
     def images(self) -> Images:
         """Return the bitmap of each shard as it is, not a copy.
@@ -640,8 +371,8 @@ class MemoryBloomFilter(Parameters):
         Each is an array of bytes, the image of the shard's Redis string: eight bytes of zero where
         the header is there, and bit number o of SETBIT in byte o // 8, the highest bit first.
         """
-        self._core.bits.check_file()
-        return list(self._core.bits.images)
+        self._state.bits.check_file()
+        return list(self._state.bits.images)
 
     def save(self, path: FilePath) -> None:
         """Write the filter to a file, which is there as a whole or not at all.
@@ -652,7 +383,7 @@ class MemoryBloomFilter(Parameters):
         Raises:
             OSError: If the file cannot be written; what was there before is unchanged.
         """
-        memory_file.save(path, self._descriptor, self._core.bits)
+        memory_file.save(path, self._descriptor, self.images())
 
     def flush(self) -> None:
         """Write the changes of a filter loaded with mode "r+" to the disk now.
@@ -660,7 +391,7 @@ class MemoryBloomFilter(Parameters):
         Raises:
             OSError: If they cannot be written.
         """
-        self._core.bits.flush()
+        self._state.bits.flush()
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: a file serves that, and may be mapped by several processes."""

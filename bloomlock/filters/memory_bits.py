@@ -6,24 +6,22 @@ comes from there, as it is.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from bloomlock.arrays import np
 from bloomlock.bitmaps import add_rows, rows_missing, set_rows
 from bloomlock.compiled import core
-from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.errors import FilterLostError
 from bloomlock.hashing import encode_items
 from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
+
+    from .memory_file import MappedFile
 
     Bytes = npt.NDArray[np.uint8]
     Flags = npt.NDArray[np.bool_]
@@ -31,41 +29,6 @@ if TYPE_CHECKING:
 
 BYTES_PER_COUNT = 2**16
 _MASKS = tuple(128 >> place for place in range(8))
-
-
-def image_bytes(descriptor: Descriptor) -> int:
-    """Return the length of a shard's string, its header included."""
-    return HEADER_BYTES + (descriptor.size.shard_bits + 7) // 8
-
-
-class MappedFile:
-    """A file whose bytes are memory of this process.
-
-    To touch a page that is no longer in the file ends the process by SIGBUS, so operations look
-    at the length first. A file that is cut between that look and the touch still ends it.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], mapped: mmap.mmap) -> None:
-        self._path = os.fspath(path)
-        self._mapped = mapped
-        self._length = len(mapped)
-
-    def check(self) -> None:
-        """Raise FilterLostError if the file was cut.
-
-        Cost: a system call, about a microsecond.
-        """
-        length = self._mapped.size()
-        if length < self._length:
-            raise FilterLostError(
-                f"{self._path!r} was cut to {length} of {self._length} bytes while this filter has "
-                "it mapped; load a whole file, and replace one by renaming, as save does"
-            )
-
-    def flush(self) -> None:
-        """Write changes to the disk, if the file is where changes go."""
-        self.check()
-        self._mapped.flush()
 
 
 class MemoryBits(LockOwner):
@@ -92,8 +55,8 @@ class MemoryBits(LockOwner):
         file: MappedFile | None = None,
     ) -> None:
         super().__init__()
-        length = image_bytes(descriptor)
         if images is None:
+            length = descriptor.string_bytes
             images = [np.zeros(length, np.uint8) for _ in range(descriptor.size.shards)]
         self.images = list(images)
         self._hasher = descriptor.hasher()

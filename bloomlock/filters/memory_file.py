@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bloomlock.arrays import np
-from bloomlock.errors import ConfigurationError, FilterMismatchError
+from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
 from bloomlock.hashing import key_difference
 
 from .file_format import (
@@ -23,25 +23,59 @@ from .file_format import (
     padded,
     read_header,
 )
-from .memory_bits import MappedFile, MemoryBits, image_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
     from bloomlock.descriptor import Descriptor
     from bloomlock.hashing import HashKey
 
     from .file_format import FilePath
+
+    Bytes = npt.NDArray[np.uint8]
 
 Mode = Literal["r", "c", "r+"]
 
 _ACCESS = {"r": mmap.ACCESS_READ, "c": mmap.ACCESS_COPY, "r+": mmap.ACCESS_WRITE}
 
 
-def save(path: FilePath, descriptor: Descriptor, bits: MemoryBits) -> None:
+class MappedFile:
+    """A file whose bytes are memory of this process.
+
+    To touch a page that is no longer in the file ends the process by SIGBUS, so operations look
+    at the length first. A file that is cut between that look and the touch still ends it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], mapped: mmap.mmap) -> None:
+        self._path = os.fspath(path)
+        self._mapped = mapped
+        self._length = len(mapped)
+
+    def check(self) -> None:
+        """Raise FilterLostError if the file was cut.
+
+        Cost: a system call, about a microsecond.
+        """
+        length = self._mapped.size()
+        if length < self._length:
+            raise FilterLostError(
+                f"{self._path!r} was cut to {length} of {self._length} bytes while this filter has "
+                "it mapped; load a whole file, and replace one by renaming, as save does"
+            )
+
+    def flush(self) -> None:
+        """Write changes to the disk, if the file is where changes go."""
+        self.check()
+        self._mapped.flush()
+
+
+def save(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> None:
     """Write the file beside its place and rename it, so that it is there as a whole or not."""
-    bits.check_file()
     writer = FileWriter(path, descriptor)
     try:
-        for shard, image in enumerate(bits.images):
+        for shard, image in enumerate(images):
             whole = memoryview(image.data)
             for start in range(0, len(whole), PART_BYTES):
                 # A copy: what other threads add must not come between a sum and its bytes.
@@ -66,8 +100,10 @@ def verify(path: FilePath) -> None:
         reader.close()
 
 
-def load(path: FilePath, mode: Mode, key: HashKey | None = None) -> tuple[Descriptor, MemoryBits]:
-    """Map the file into memory.
+def load(
+    path: FilePath, mode: Mode, key: HashKey | None = None
+) -> tuple[Descriptor, list[Bytes], MappedFile]:
+    """Map the file into memory; return what it holds, the image of each shard, and the mapping.
 
     Cost: the header is read; bits are read by the system when they are touched.
     """
@@ -98,10 +134,10 @@ def load(path: FilePath, mode: Mode, key: HashKey | None = None) -> tuple[Descri
             raise ConfigurationError(
                 f"{os.fspath(path)!r} is damaged: it was cut while it was opened"
             ) from error
-    size = image_bytes(descriptor)
+    size = descriptor.string_bytes
     starts = range(PAGE, images_end(descriptor), padded(size))
     images = [np.frombuffer(mapped, np.uint8, size, start) for start in starts]
-    return descriptor, MemoryBits(descriptor, images, MappedFile(path, mapped))
+    return descriptor, images, MappedFile(path, mapped)
 
 
 def _claim(handle: int, path: FilePath) -> None:

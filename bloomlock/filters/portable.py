@@ -16,7 +16,6 @@ from bloomlock.keys import FilterKeys
 from .base import FilterBase
 from .file_format import FileReader, FileWriter, Part
 from .generation import new_generation
-from .memory_bits import image_bytes
 from .options import OpenOptions
 from .prepared import Prepared
 from .state import FilterState
@@ -417,7 +416,7 @@ class _Counter:
     def __init__(self, progress: Progress | None, descriptor: Descriptor, times: int = 1) -> None:
         self._progress = progress
         self._done = 0
-        self._all = times * descriptor.size.shards * image_bytes(descriptor)
+        self._all = times * descriptor.size.shards * descriptor.string_bytes
 
     def add(self, size: int) -> None:
         """Count some more."""

@@ -58,7 +58,7 @@ def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
         if view.forgotten is not None:
             # Its bits would stand for versions that items have no more.
             _refuse_forgotten(state, view, view.shards[0].also, "update() from a MemoryBloomFilter")
-        memory._core.check_same_bits(view.descriptor)  # noqa: SLF001 - our own class
+        memory._state.check_same_bits(view.descriptor)  # noqa: SLF001 - our own class
         for shard, image in zip(view.shards, memory.images(), strict=True):
             # A copy: other threads may be adding, and what is sent again must be what was sent.
             segment = yield from merge_image(shard, image.copy(), waits=True)

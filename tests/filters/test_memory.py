@@ -22,8 +22,8 @@ from bloomlock import (
     FilterInfo,
     MemoryBloomFilter,
 )
-from bloomlock.filters import memory
-from bloomlock.filters.memory import ITEMS_PER_CHUNK
+from bloomlock.filters import memory_state
+from bloomlock.filters.memory_state import ITEMS_PER_CHUNK
 from bloomlock.keys import FilterKeys
 
 SHAPES = [
@@ -222,7 +222,7 @@ def test_memory_does_not_grow_with_the_stream():
 
 
 def test_bad_items_are_named_and_what_was_added_before_is_known(monkeypatch):
-    monkeypatch.setattr(memory, "ITEMS_PER_CHUNK", 4)
+    monkeypatch.setattr(memory_state, "ITEMS_PER_CHUNK", 4)
     made = MemoryBloomFilter(1_000)
     with pytest.raises(TypeError, match=r"items\[5\]: item must be str") as caught:
         made.add_many(["a", "b", "a", "c", "d", 5])
@@ -242,7 +242,7 @@ def test_bad_items_are_named_and_what_was_added_before_is_known(monkeypatch):
 
 
 def test_what_an_iterable_raises_passes_through_as_it_is(monkeypatch):
-    monkeypatch.setattr(memory, "ITEMS_PER_CHUNK", 2)
+    monkeypatch.setattr(memory_state, "ITEMS_PER_CHUNK", 2)
     failure = OSError("disk")
 
     def failing():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError, FilterLostError, MemoryBloomFilter
 from bloomlock.descriptor import READY
-from bloomlock.filters import memory
+from bloomlock.filters import memory_state
 from bloomlock.parameters import Wanted
 from bloomlock.stored_descriptor import FIELDS, encode
 
@@ -236,7 +236,7 @@ def test_a_file_that_was_cut_is_an_error_and_not_the_end_of_the_process(path, mo
 
 
 def test_answers_before_the_cut_are_known(path, monkeypatch):
-    monkeypatch.setattr(memory, "ITEMS_PER_CHUNK", 2)
+    monkeypatch.setattr(memory_state, "ITEMS_PER_CHUNK", 2)
 
     def cutting():
         yield from ["a", "new"]
