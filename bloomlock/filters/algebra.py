@@ -31,7 +31,7 @@ from . import combining, replacement, transfer
 from .combining import DONE, FIRST, SECOND, TARGET, Piece, Target
 from .lifecycle import check_room, repeated
 from .state import TRIES, FilterState, follow
-from .storage import Changed
+from .writing import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

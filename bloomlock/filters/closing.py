@@ -16,14 +16,8 @@ from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 
 from .contents import contents_of
-from .storage import (
-    Changed,
-    Found,
-    look,
-    mark_ready,
-    store_command,
-    write_watched,
-)
+from .stored_filter import Found, look
+from .writing import Changed, mark_ready, store_command, write_watched
 
 if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys

@@ -53,30 +53,21 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 from bloomlock.hashing import key_difference
-from bloomlock.keys import (
-    ClaimKeys,
-    prepared_key,
-    replacement_key,
-    stripe_fence,
-    window_keys,
-)
+from bloomlock.keys import ClaimKeys, prepared_key, replacement_key, stripe_fence, window_keys
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
 
 from . import closing, replacement
 from .contents import SERVERS_OWN
-from .storage import (
-    Changed,
+from .stored_filter import (
     Found,
     Remains,
-    complete,
     look,
     look_and_watch,
     look_for_remains,
     refuse_wrong_length,
-    unlink_with_contents,
-    write,
 )
+from .writing import Changed, complete, unlink_with_contents, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -47,15 +47,13 @@ from bloomlock.strategies.base import header_command, header_from_bytes, plain_h
 
 from .contents import SERVERS_OWN, contents_of, set_header
 from .lifecycle import ATTEMPTS, check_room, repeated
-from .storage import (
+from .stored_filter import Found, look, look_and_watch
+from .writing import (
     EMPTIED_BYTES,
     Changed,
-    Found,
     complete,
     executed,
     idle_commands,
-    look,
-    look_and_watch,
     place_commands,
     store_command,
     write_watched,

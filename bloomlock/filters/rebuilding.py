@@ -25,7 +25,8 @@ from .lifecycle import repeated
 from .options import OpenOptions
 from .prepared import Prepared
 from .state import FilterState, in_one_generation
-from .storage import Changed, look, look_at_shard
+from .stored_filter import look, look_at_shard
+from .writing import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -26,14 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from redis.exceptions import ResponseError
 
 from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, RENAMING, Descriptor, header_of
-from bloomlock.effects import (
-    Core,
-    Request,
-    ask,
-    check,
-    encode_command,
-    is_missing,
-)
+from bloomlock.effects import Core, Request, ask, check, encode_command, is_missing
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys, FilterKeys, forgotten_key, prepared_key
 from bloomlock.parallel import in_parallel
@@ -44,19 +37,13 @@ from .contents import contents_of, set_header
 from .expiry import set_expiry, time_left
 from .generation import View, new_generation
 from .lifecycle import check_room, delete, repeated
-from .storage import (
-    Changed,
-    look,
-    look_at_shard,
-    mark_ready,
-    store_command,
-    write_watched,
-)
+from .stored_filter import look, look_at_shard
+from .writing import Changed, mark_ready, store_command, write_watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .storage import Found
+    from .stored_filter import Found
 
     Progress = Callable[[int, int], None]
 

@@ -13,28 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import HEADER_BYTES, READY, REPLACING, Descriptor
-from bloomlock.effects import (
-    ConnectionLost,
-    Core,
-    ask,
-    encode_command,
-)
+from bloomlock.effects import ConnectionLost, Core, ask, encode_command
 from bloomlock.keys import ClaimKeys, replacement_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .contents import set_header
-from .storage import (
-    Changed,
-    Found,
-    look,
-    look_at_shard,
-    mark_ready,
-    refuse_change,
-    store_command,
-    write_watched,
-)
+from .stored_filter import Found, look, look_at_shard
+from .writing import Changed, mark_ready, refuse_change, store_command, write_watched
 
 if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys

@@ -28,7 +28,7 @@ from .growing import GrowthWatch
 from .lifecycle import attach, renew
 from .near_cache import Asked
 from .routes import RouteTimes
-from .storage import look, look_at_shard
+from .stored_filter import look, look_at_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,12 +12,7 @@ from redis.exceptions import RedisError
 
 from bloomlock.arrays import np
 from bloomlock.descriptor import HEADER_BYTES, Descriptor, unflagged
-from bloomlock.effects import (
-    ConnectionLost,
-    Core,
-    ask,
-    encode_command,
-)
+from bloomlock.effects import ConnectionLost, Core, ask, encode_command
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
@@ -28,9 +23,7 @@ from .generation import new_generation
 from .memory import MemoryBloomFilter
 from .prepared import Prepared
 from .state import in_one_generation
-from .storage import (
-    look_at_shard,
-)
+from .stored_filter import look_at_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
