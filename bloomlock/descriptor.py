@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from . import blocked, native, sizing
 from .errors import ConfigurationError
-from .hashing import Chained, Hasher, HashKey, Unplaced
+from .hashing import Hasher
+from .shard_hashing import Chained, Unplaced
 from .sizing import BLOCKED, CLASSIC, NATIVE, Optimize, Size
 from .windows import STATE_BYTES
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .growth import Growth, Slice
+    from .hash_keys import HashKey
     from .keys import FilterKeys
     from .windows import Window
 

@@ -33,12 +33,8 @@ m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
-from hashlib import blake2b
-from numbers import Integral
 from struct import Struct
 from typing import TYPE_CHECKING, cast, overload
 
@@ -48,15 +44,25 @@ from .arrays import np
 from .blocked import BLOCK_BITS, POSITION_SHIFT, SALTS, places_in_blocks
 from .compiled import core
 from .errors import ConfigurationError
-from .sizing import BLOCKED, CLASSIC, HEADER_BITS, MAX_HASHES
+from .hash_keys import DIGEST_BYTES, keyed_digest
+from .sizing import BLOCKED, CLASSIC, HEADER_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     import numpy.typing as npt
 
     Words = npt.NDArray[np.uint64]
     Located = Mapping[int, tuple[Sequence[int], Sequence[Sequence[int]]]]
+
+DEFAULT_SEED = 0
+LAST_IN_BLOCK = BLOCK_BITS - 1
+
+ITEMS_PER_SLICE = 2**12
+OFFSETS_PER_SLICE = 2**16
+"""Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
+
+_HALVES = Struct("<QQ")
 
 
 def encode_item(item: object) -> bytes:
@@ -165,121 +171,6 @@ def _encode_each(items: Sequence[object], first: int) -> list[bytes]:
     return encoded
 
 
-DEFAULT_SEED = 0
-LAST_IN_BLOCK = BLOCK_BITS - 1
-
-ITEMS_PER_SLICE = 2**12
-OFFSETS_PER_SLICE = 2**16
-"""Offsets computed at a time: 512 KiB, half of a usual second-level cache."""
-
-
-DIGEST_BYTES = 16
-MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
-"""From 128 bits, too many to try them all, to as many as BLAKE2b takes."""
-
-RANDOM_KEY_BYTES = 32
-_HALVES = Struct("<QQ")
-
-
-@dataclass(frozen=True, slots=True)
-class HashKey:
-    """The key that the offsets of a filter depend on, or what is known of it.
-
-    Attributes:
-        check: A keyed hash of nothing in hexadecimal: the same for the same key.
-        stored: Whether the key is stored with the filter; else each client brings it.
-        secret: The key; None where it was not brought (yet).
-    """
-
-    check: str
-    stored: bool
-    secret: bytes | None = field(default=None, repr=False, compare=False)
-
-    @classmethod
-    def of(cls, secret: bytes, *, stored: bool) -> HashKey:
-        """Return the key made of these bytes."""
-        check = blake2b(digest_size=DIGEST_BYTES, key=secret, person=b"bloomlock check")
-        return cls(check.hexdigest(), stored, secret)
-
-    @property
-    def kind(self) -> str:
-        """Where it comes from: "random" is stored with the filter, "secret" is brought by users."""
-        return "random" if self.stored else "secret"
-
-
-def check_key(key: object) -> HashKey | None:
-    """Return the key of a new filter (True: a random one), or raise ConfigurationError.
-
-    No message holds any of it.
-    """
-    if key is None:
-        return None
-    if key is True:
-        return HashKey.of(secrets.token_bytes(RANDOM_KEY_BYTES), stored=True)
-    allowed = f"{MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes (or a str of as many in UTF-8), True, None"
-    if not isinstance(key, (str, bytes)):
-        raise ConfigurationError(f"key must be {allowed}, not {type(key).__name__}")
-    try:
-        data = key.encode() if isinstance(key, str) else key
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"key must be {allowed}; this str has no UTF-8 form") from None
-    if not MIN_KEY_BYTES <= len(data) <= MAX_KEY_BYTES:
-        raise ConfigurationError(f"key must be {allowed}, not {len(data)} bytes")
-    return HashKey.of(data, stored=False)
-
-
-def key_difference(stored: HashKey | None, given: HashKey | None, *, opens: bool) -> str | None:
-    """Return "key: stored ..., asked ..." if a filter cannot be used with the key that is given.
-
-    Args:
-        stored: That of the filter.
-        given: What its user brought.
-        opens: Whether a random key that is stored may be used without having been asked for.
-    """
-    if stored is None and given is None:
-        return None
-    if stored is None or given is None or stored.stored != given.stored:
-        if opens and given is None and stored is not None and stored.stored:
-            return None
-        kinds = ["none" if key is None else f"a {key.kind} one" for key in (stored, given)]
-        return f"key: stored {kinds[0]}, asked {kinds[1]}"
-    if not stored.stored and stored.check != given.check:
-        return "key: stored the check of another one than was given"
-    return None
-
-
-def _keyed_digest(key: bytes) -> Callable[[bytes], bytes]:
-    # To copy what has taken in the key costs half of beginning anew for each item.
-    fresh = blake2b(digest_size=DIGEST_BYTES, key=key)
-
-    def digest(data: bytes) -> bytes:
-        hashing = fresh.copy()
-        hashing.update(data)
-        return hashing.digest()
-
-    return digest
-
-
-def check_seeds(seeds: object) -> tuple[int, ...] | None:
-    """Return `seeds` as a tuple (None: default hashing), or raise ConfigurationError."""
-    if seeds is None:
-        return None
-    allowed = f"1 to {MAX_HASHES} different whole numbers from 0 to 2^32 - 1, or None"
-    if isinstance(seeds, (str, bytes)) or not hasattr(seeds, "__iter__"):
-        raise ConfigurationError(f"seeds must be {allowed}, not {seeds!r}")
-    checked = tuple(seeds)
-    if (
-        not 1 <= len(checked) <= MAX_HASHES
-        or any(
-            isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32
-            for seed in checked
-        )
-        or len(set(checked)) != len(checked)
-    ):
-        raise ConfigurationError(f"seeds must be {allowed}, not {seeds!r}")
-    return tuple(int(seed) for seed in checked)
-
-
 class Hasher:
     """Offsets of items in the shards of one filter.
 
@@ -308,7 +199,7 @@ class Hasher:
         key: bytes | None = None,
     ) -> None:
         """Keep the shape."""
-        self._digest = mmh3_x64_128_digest if key is None else _keyed_digest(key)
+        self._digest = mmh3_x64_128_digest if key is None else keyed_digest(key)
         self._keyed = key is not None
         self.shard_bits = shard_bits
         self.num_hashes = num_hashes
@@ -412,10 +303,10 @@ class Hasher:
             words = np.empty((count, 2), np.uint64)
             for start in range(0, count, ITEMS_PER_SLICE):
                 some = items[start : start + ITEMS_PER_SLICE]
-                words[start : start + len(some)] = _halves(map(self._digest, some))
+                words[start : start + len(some)] = halves(map(self._digest, some))
             return words
         seeded = (mmh3_x64_128_digest(item, seed) for item in items for seed in self.seeds)
-        return np.ascontiguousarray(_halves(seeded)[:, 0]).reshape(count, len(self.seeds))
+        return np.ascontiguousarray(halves(seeded)[:, 0]).reshape(count, len(self.seeds))
 
     def place(self, digests: Words) -> tuple[Words, Words]:
         """Return the shards and the offsets of many items, the same bits as `locate`.
@@ -473,115 +364,6 @@ class Hasher:
         return _modulo(places, bits)
 
 
-class Unplaced(Hasher):
-    """What stands in for a hasher where the server hashes the items itself (BF.*).
-
-    It decides on the shard, as any other, and a row is the item and not its offsets.
-    """
-
-    def __init__(self, shard_bits: int, num_hashes: int, shards: int = 1) -> None:
-        """Keep the shape."""
-        super().__init__(shard_bits, num_hashes, shards)
-        self.compiled = None
-
-    def locate(self, data: bytes) -> tuple[int, list[int]]:
-        """Return the shard and the item.
-
-        >>> Unplaced(1000, 7).locate(b"a")
-        (0, b'a')
-        """
-        if self.shards == 1:
-            return 0, cast("list[int]", data)
-        h1, _ = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
-        return (h1 * self.shards) >> 64, cast("list[int]", data)
-
-    def locate_each(self, items: Sequence[bytes]) -> Located:
-        """Return for each shard where its items stand, and the items."""
-        if self.shards == 1:
-            return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
-        return super().locate_each(items)
-
-    def digests(self, items: Sequence[bytes]) -> Words:
-        """Return the items as an array of objects."""
-        rows = np.empty(len(items), object)
-        rows[:] = list(items)
-        return cast("Words", rows)
-
-    def place(self, digests: Words) -> tuple[Words, Words]:
-        """Return the shards of many items, and the items."""
-        if self.shards == 1:
-            return np.zeros(len(digests), np.uint64), digests
-        halves = _halves(mmh3_x64_128_digest(item) for item in digests.tolist())
-        return self._shards_of(np.ascontiguousarray(halves[:, 0])), digests
-
-
-class Chained(Hasher):
-    """Places items in the slices of a filter that grows, each with bits and hash functions its own.
-
-    It decides on the shard, as any other. A row is the item, and many rows are the digests; where
-    their bits are follows from them and from how many slices the shard has.
-
-    Args:
-        slices: First bit in the string, bits of a shard and hash functions of each.
-        shards: Number of shards, S.
-        key: As for Hasher.
-    """
-
-    def __init__(
-        self, slices: Sequence[tuple[int, int, int]], shards: int = 1, *, key: bytes | None = None
-    ) -> None:
-        """Keep the shapes."""
-        _, bits, num_hashes = slices[0]
-        super().__init__(bits, num_hashes, shards, key=key)
-        self.compiled = None
-        self._parts = [
-            (Hasher(bits, num_hashes, shards, key=key), first - HEADER_BITS)
-            for first, bits, num_hashes in slices
-        ]
-        self.hashes = tuple(num_hashes for _, _, num_hashes in slices)
-        self.digits = tuple(len(str(first + bits - 1)) for first, bits, _ in slices)
-
-    def locate(self, data: bytes) -> tuple[int, list[int]]:
-        """Return the shard and the item.
-
-        >>> Chained([(64, 1000, 2), (1064, 4000, 3)]).locate(b"a")
-        (0, b'a')
-        """
-        if self.shards == 1:
-            return 0, cast("list[int]", data)
-        return self._parts[0][0].locate(data)[0], cast("list[int]", data)
-
-    def locate_each(self, items: Sequence[bytes]) -> Located:
-        """Return for each shard where its items stand, and the items."""
-        if self.shards == 1:
-            return {0: (range(len(items)), cast("Sequence[Sequence[int]]", items))}
-        return super().locate_each(items)
-
-    def place(self, digests: Words) -> tuple[Words, Words]:
-        """Return the shards of many items, and the digests."""
-        return self._shards_of(digests[:, 0]), digests
-
-    def offsets(self, data: bytes, count: int) -> list[int]:
-        """Return the bit offsets of one encoded item in the first slices, the oldest first.
-
-        >>> Chained([(64, 1000, 2), (1064, 4000, 3)]).offsets(b"a", 2)
-        [865, 363, 2865, 4363, 2866]
-        """
-        found: list[int] = []
-        for hasher, shift in self._parts[:count]:
-            _, offsets = hasher.locate(data)
-            found += [offset + shift for offset in offsets] if shift else offsets
-        return found
-
-    def rows(self, digests: Words, count: int) -> Words:
-        """Return the same offsets for the digests of many items, as rows of an array."""
-        parts = []
-        for hasher, shift in self._parts[:count]:
-            _, offsets = hasher.place(digests)
-            parts.append(offsets + np.uint64(shift))
-        return np.concatenate(parts, axis=1)
-
-
 @cache
 def _terms(num_hashes: int) -> tuple[Words, Words, Words]:
     """Return i, C(i, 2) and C(i + 1, 3) for each i below k."""
@@ -596,6 +378,7 @@ def _modulo(words: Words, divisor: np.uint64) -> Words:
     return remainder
 
 
-def _halves(digests: Iterable[bytes]) -> Words:
+def halves(digests: Iterable[bytes]) -> Words:
+    """Return h1 and h2 of each digest, as rows of an array."""
     # The digest is two little-endian words on every machine; the result has the machine's order.
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64, copy=False).reshape(-1, 2)

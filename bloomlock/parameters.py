@@ -9,7 +9,7 @@ from . import growth, sizing
 from .descriptor import FORMAT, GROWING_FORMAT, LAYOUTS, WINDOW_FORMAT, Descriptor, check_layout
 from .errors import ConfigurationError
 from .growth import Growth, check_growth, slice_error_rate
-from .hashing import HashKey, check_key, check_seeds, key_difference
+from .hash_keys import HashKey, check_key, check_seeds, key_difference
 from .sizing import (
     BALANCED,
     CLASSIC,

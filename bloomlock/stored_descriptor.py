@@ -21,7 +21,7 @@ from .descriptor import (
 )
 from .errors import ConfigurationError, FilterMismatchError
 from .growth import Growth, check_growth
-from .hashing import DIGEST_BYTES, MAX_KEY_BYTES, MIN_KEY_BYTES, HashKey, check_seeds
+from .hash_keys import DIGEST_BYTES, MAX_KEY_BYTES, MIN_KEY_BYTES, HashKey, check_seeds
 from .parameters import Wanted
 from .sizing import (
     CLASSIC,

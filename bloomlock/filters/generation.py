@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bloomlock.blocked import BLOCK_BITS
 from bloomlock.descriptor import FORGETTING, GENERATION_BITS, SLICE_BITS
-from bloomlock.hashing import Chained
+from bloomlock.shard_hashing import Chained
 from bloomlock.sizing import BLOCKED, HEADER_BITS
 from bloomlock.strategies import Chain, Shard
 from bloomlock.strategies.bitmap import image_bytes

@@ -52,7 +52,7 @@ from bloomlock.errors import (
     FilterMismatchError,
     FilterNotFoundError,
 )
-from bloomlock.hashing import key_difference
+from bloomlock.hash_keys import key_difference
 from bloomlock.keys import ClaimKeys, prepared_key, replacement_key, stripe_fence, window_keys
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text
@@ -72,7 +72,7 @@ from .writing import Changed, complete, unlink_with_contents, write
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from bloomlock.hashing import HashKey
+    from bloomlock.hash_keys import HashKey
     from bloomlock.keys import FilterKeys
     from bloomlock.parameters import Wanted
 

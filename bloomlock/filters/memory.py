@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.errors import ConfigurationError
-from bloomlock.hashing import check_key, encode_item
+from bloomlock.hash_keys import check_key
+from bloomlock.hashing import encode_item
 from bloomlock.parameters import Wanted
 
 from . import memory_file

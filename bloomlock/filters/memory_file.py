@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from bloomlock.arrays import np
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
-from bloomlock.hashing import key_difference
+from bloomlock.hash_keys import key_difference
 
 from .file_format import (
     CHANGED,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
-    from bloomlock.hashing import HashKey
+    from bloomlock.hash_keys import HashKey
 
     from .file_format import FilePath
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from bloomlock.errors import ConfigurationError
-from bloomlock.hashing import check_key
+from bloomlock.hash_keys import check_key
 from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.parameters import Wanted, refuse_key
 from bloomlock.runtime.clock import boot_clock
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from bloomlock.hashing import HashKey
+    from bloomlock.hash_keys import HashKey
     from bloomlock.sizing import Layout, Optimize
     from bloomlock.strategies import Strategy
     from bloomlock.windows import Window

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import RedisError
 
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterMismatchError
-from bloomlock.hashing import key_difference
+from bloomlock.hash_keys import key_difference
 from bloomlock.keys import FilterKeys
 
 from .base import FilterBase

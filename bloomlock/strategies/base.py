@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from bloomlock.effects import Core
-    from bloomlock.hashing import Chained, Hasher
+    from bloomlock.hashing import Hasher
+    from bloomlock.shard_hashing import Chained
 
     Rows = npt.NDArray[np.uint64]
     Flags = npt.NDArray[np.bool_]

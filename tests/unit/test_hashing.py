@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from murmur import murmur3_x64_128
 
 from bloomlock import ConfigurationError
-from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, check_seeds, encode_item, encode_items
+from bloomlock.hash_keys import check_seeds
+from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, encode_item, encode_items
 from bloomlock.sizing import HEADER_BITS, MAX_SHARD_BITS
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text("utf-8"))

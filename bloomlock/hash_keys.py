@@ -1,0 +1,121 @@
+"""What the hash functions of a filter take beside the item: a key, or seeds. Pure."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from numbers import Integral
+from typing import TYPE_CHECKING
+
+from .errors import ConfigurationError
+from .sizing import MAX_HASHES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DIGEST_BYTES = 16
+MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
+"""From 128 bits, too many to try them all, to as many as BLAKE2b takes."""
+
+RANDOM_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class HashKey:
+    """The key that the offsets of a filter depend on, or what is known of it.
+
+    Attributes:
+        check: A keyed hash of nothing in hexadecimal: the same for the same key.
+        stored: Whether the key is stored with the filter; else each client brings it.
+        secret: The key; None where it was not brought (yet).
+    """
+
+    check: str
+    stored: bool
+    secret: bytes | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, secret: bytes, *, stored: bool) -> HashKey:
+        """Return the key made of these bytes."""
+        check = blake2b(digest_size=DIGEST_BYTES, key=secret, person=b"bloomlock check")
+        return cls(check.hexdigest(), stored, secret)
+
+    @property
+    def kind(self) -> str:
+        """Where it comes from: "random" is stored with the filter, "secret" is brought by users."""
+        return "random" if self.stored else "secret"
+
+
+def check_key(key: object) -> HashKey | None:
+    """Return the key of a new filter (True: a random one), or raise ConfigurationError.
+
+    No message holds any of it.
+    """
+    if key is None:
+        return None
+    if key is True:
+        return HashKey.of(secrets.token_bytes(RANDOM_KEY_BYTES), stored=True)
+    allowed = f"{MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes (or a str of as many in UTF-8), True, None"
+    if not isinstance(key, (str, bytes)):
+        raise ConfigurationError(f"key must be {allowed}, not {type(key).__name__}")
+    try:
+        data = key.encode() if isinstance(key, str) else key
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"key must be {allowed}; this str has no UTF-8 form") from None
+    if not MIN_KEY_BYTES <= len(data) <= MAX_KEY_BYTES:
+        raise ConfigurationError(f"key must be {allowed}, not {len(data)} bytes")
+    return HashKey.of(data, stored=False)
+
+
+def key_difference(stored: HashKey | None, given: HashKey | None, *, opens: bool) -> str | None:
+    """Return "key: stored ..., asked ..." if a filter cannot be used with the key that is given.
+
+    Args:
+        stored: That of the filter.
+        given: What its user brought.
+        opens: Whether a random key that is stored may be used without having been asked for.
+    """
+    if stored is None and given is None:
+        return None
+    if stored is None or given is None or stored.stored != given.stored:
+        if opens and given is None and stored is not None and stored.stored:
+            return None
+        kinds = ["none" if key is None else f"a {key.kind} one" for key in (stored, given)]
+        return f"key: stored {kinds[0]}, asked {kinds[1]}"
+    if not stored.stored and stored.check != given.check:
+        return "key: stored the check of another one than was given"
+    return None
+
+
+def keyed_digest(key: bytes) -> Callable[[bytes], bytes]:
+    """Return what gives the 128 bits of an encoded item with a key."""
+    # To copy what has taken in the key costs half of beginning anew for each item.
+    fresh = blake2b(digest_size=DIGEST_BYTES, key=key)
+
+    def digest(data: bytes) -> bytes:
+        hashing = fresh.copy()
+        hashing.update(data)
+        return hashing.digest()
+
+    return digest
+
+
+def check_seeds(seeds: object) -> tuple[int, ...] | None:
+    """Return `seeds` as a tuple (None: default hashing), or raise ConfigurationError."""
+    if seeds is None:
+        return None
+    allowed = f"1 to {MAX_HASHES} different whole numbers from 0 to 2^32 - 1, or None"
+    if isinstance(seeds, (str, bytes)) or not hasattr(seeds, "__iter__"):
+        raise ConfigurationError(f"seeds must be {allowed}, not {seeds!r}")
+    checked = tuple(seeds)
+    if (
+        not 1 <= len(checked) <= MAX_HASHES
+        or any(
+            isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32
+            for seed in checked
+        )
+        or len(set(checked)) != len(checked)
+    ):
+        raise ConfigurationError(f"seeds must be {allowed}, not {seeds!r}")
+    return tuple(int(seed) for seed in checked)
