@@ -29,7 +29,8 @@ from bloomlock.strategies.bitmap import image_bytes, merge_part
 
 from . import combining, replacement, transfer
 from .combining import DONE, FIRST, SECOND, TARGET, Piece, Target
-from .lifecycle import check_room, repeated
+from .lifecycle import repeated
+from .room import check_room
 from .state import TRIES, FilterState, follow
 from .writing import Changed
 

@@ -20,7 +20,7 @@ from bloomlock.sizing import estimate_count
 from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .fill import FRESH_SECONDS, SHARES, FillWatch
-from .lifecycle import check_room
+from .room import check_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

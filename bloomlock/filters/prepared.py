@@ -46,7 +46,8 @@ from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 
 from .contents import SERVERS_OWN, contents_of, set_header
-from .lifecycle import ATTEMPTS, check_room, repeated
+from .lifecycle import ATTEMPTS, repeated
+from .room import check_room
 from .stored_filter import Found, look, look_and_watch
 from .writing import (
     EMPTIED_BYTES,

@@ -36,7 +36,8 @@ from .combining import is_not_possible
 from .contents import contents_of, set_header
 from .expiry import set_expiry, time_left
 from .generation import View, new_generation
-from .lifecycle import check_room, delete, repeated
+from .lifecycle import delete, repeated
+from .room import check_room
 from .stored_filter import look, look_at_shard
 from .writing import Changed, mark_ready, store_command, write_watched
 

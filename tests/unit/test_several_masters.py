@@ -7,7 +7,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from bloomlock import ConfigurationError
 from bloomlock.effects import Request
-from bloomlock.filters.lifecycle import check_room, masters_of_a_key
+from bloomlock.filters.room import check_room, masters_of_a_key
 from bloomlock.keys import FilterKeys
 from bloomlock.parameters import Wanted
 

@@ -1,0 +1,211 @@
+"""Whether the servers have the room for a filter, and keep what is written to it.
+
+A server takes the memory of a shard at once, also where that is more than it may have: above
+`maxmemory` it then refuses the writes of all its clients, above the memory of its machine the
+system kills a process. So the servers are asked first how much they have. Nothing is reserved: of
+two filters that are created at the same time each may fit, and both not.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bloomlock.descriptor import Descriptor, with_slices
+from bloomlock.effects import (
+    ConnectionLost,
+    Core,
+    FreeMemory,
+    Replies,
+    Request,
+    deliver,
+    encode_command,
+)
+from bloomlock.errors import ConfigurationError
+from bloomlock.parallel import in_parallel
+from bloomlock.sizing import bytes_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bloomlock.keys import FilterKeys
+
+logger = logging.getLogger("bloomlock")
+
+_INFO = (encode_command("INFO", "server"), encode_command("INFO", "memory"))
+_KIND = (
+    encode_command("INFO", "replication"),
+    # The modules of Redis recognise an Active-Active database by it.
+    encode_command("COMMAND", "INFO", "CRDT.CONFIG"),
+)
+_SMALL = 16 * 1024
+_STRING_HEADER = 17
+
+
+@dataclass(slots=True)
+class _Server:
+    """What one server says about itself, and what the filter takes there.
+
+    Attributes:
+        fields: The fields of INFO.
+        wanted: Bytes the filter's shards take.
+        replaced: Bytes of what is there in their places.
+    """
+
+    fields: dict[str, str]
+    wanted: int = 0
+    replaced: int = 0
+
+    @property
+    def is_in_cluster(self) -> bool:
+        return "cluster" in (self.fields.get("redis_mode"), self.fields.get("server_mode"))
+
+
+def check_room(
+    keys: FilterKeys, planned: Descriptor, *, replaces: bool, slices: int = 1
+) -> Core[None]:
+    """Refuse to create a filter on servers that have no room for it, or would lose bits of it.
+
+    `replaces`: there may be shards of an earlier filter, whose memory becomes free. `slices`: how
+    many slices it is to have if it grows.
+
+    Cost: one round trip; two in a cluster, or if something is replaced. A server that does not
+    answer INFO is taken to have room, and to have one master for each key.
+    """
+    servers: dict[str, _Server] = {}
+    keys = planned.place(keys)
+    size = planned.string_bytes_with(with_slices(planned.header, slices))
+    shards = range(planned.size.shards)
+    replication, crdt, fields, length = yield from _ask_kind_and_room(keys.bits(0))
+    if (several := masters_of_a_key(replication, crdt)) is not None:
+        raise ConfigurationError(
+            f"filter {keys.name!r} cannot be on this server, which is {several}: each of its "
+            "masters takes writes to the same string, of which the last one wins, so bits that "
+            "were set are lost; give a server with one master for each key"
+        )
+    answers = [(fields, length)]
+    alone = fields is not None and not replaces and not _Server(fields).is_in_cluster
+    if fields is not None and not alone:
+        answers += yield from in_parallel([_ask_room(keys.bits(shard)) for shard in shards[1:]])
+    for fields, length in answers:
+        if fields is None:
+            return
+        server = servers.setdefault(fields.get("run_id", ""), _Server(fields))
+        each = allocated(size) if fields.get("mem_allocator", "").startswith("jemalloc") else size
+        server.replaced += length
+        server.wanted += each * (len(shards) if alone else 1)
+    local = yield FreeMemory(keys.meta)
+    for server in servers.values():
+        _check_server(keys, planned, server, local)
+
+
+def masters_of_a_key(replication: Mapping[str, str], crdt: object) -> str | None:
+    """Return what a server is where several masters take writes to one key; None where one does.
+
+    Args:
+        replication: The fields of INFO replication.
+        crdt: The reply to COMMAND INFO CRDT.CONFIG.
+
+    >>> masters_of_a_key({"role": "active-replica"}, [None])
+    'a KeyDB active replica'
+    """
+    if isinstance(crdt, list) and any(crdt):
+        return "a Redis Enterprise Active-Active database"
+    if replication.get("role") == "active-replica":
+        return "a KeyDB active replica"
+    return None
+
+
+def _ask_kind_and_room(
+    key: str,
+) -> Core[tuple[Mapping[str, str], object, dict[str, str] | None, int]]:
+    """Return the fields of INFO replication, the reply about CRDT.CONFIG, and as `_ask_room`."""
+    replication, crdt, *room = yield from _ask_server(key, (*_KIND, *_room_commands(key)))
+    return _fields_of([replication]), crdt, *_read_room(room)
+
+
+def _ask_room(key: str) -> Core[tuple[dict[str, str] | None, int]]:
+    """Return the fields of INFO, None where it is refused, and the length of a string."""
+    return _read_room((yield from _ask_server(key, _room_commands(key))))
+
+
+def _room_commands(key: str) -> tuple[bytes, ...]:
+    return (*_INFO, encode_command("STRLEN", key))
+
+
+def _ask_server(key: str, commands: Sequence[bytes]) -> Core[Replies]:
+    try:
+        return (yield from deliver(Request(key, commands), repeatable=True))
+    except ConnectionLost as lost:
+        raise lost.cause from None
+
+
+def _read_room(replies: Replies) -> tuple[dict[str, str] | None, int]:
+    *texts, length = replies
+    if any(isinstance(text, Exception) for text in texts):
+        return None, 0
+    return _fields_of(texts), length if isinstance(length, int) else 0
+
+
+def _fields_of(texts: Sequence[object]) -> dict[str, str]:
+    """Return the fields of replies to INFO; none of one that is an error."""
+    known = [text for text in texts if isinstance(text, (bytes, bytearray))]
+    lines = (line for text in known for line in text.decode(errors="replace").splitlines())
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _check_server(
+    keys: FilterKeys, planned: Descriptor, server: _Server, local: int | None
+) -> None:
+    fields = server.fields
+    used, total = _number(fields, "used_memory"), _number(fields, "total_system_memory")
+    limit, policy = _number(fields, "maxmemory"), fields.get("maxmemory_policy", "noeviction")
+    bounds: list[tuple[int, str]] = []
+    if limit and policy == "noeviction":
+        counted = used - _number(fields, "mem_not_counted_for_evict")
+        bounds.append((limit - counted, f"maxmemory is {bytes_text(limit)}"))
+    elif limit:
+        # What else is there gives way, as far as it may be evicted, which cannot be seen.
+        bounds.append((limit, f"maxmemory is {bytes_text(limit)}"))
+    if total:
+        bounds.append((total - used, f"its machine has {bytes_text(total)}"))
+    if local is not None:
+        bounds.append((local, "the rest of this machine's memory is in use"))
+    if not bounds:
+        return
+    free, why = min(bounds)
+    free = max(0, free + server.replaced)
+    if server.wanted > free:
+        where = "a server of the cluster" if server.is_in_cluster else "its server"
+        raise ConfigurationError(
+            f"capacity is {planned.capacity} at error_rate {planned.error_rate:g}: filter "
+            f"{keys.name!r} takes {bytes_text(server.wanted)} of memory and {where} has "
+            f"{bytes_text(free)} free ({why}); give a smaller capacity, a larger error_rate or "
+            "another server"
+        )
+    if limit and policy.startswith("allkeys"):
+        logger.warning(
+            "filter %r may be evicted, and with it all that it has seen: its server's "
+            "maxmemory-policy is %s; use noeviction",
+            keys.name,
+            policy,
+        )
+
+
+def _number(fields: dict[str, str], field: str) -> int:
+    text = fields.get(field, "")
+    return int(text) if text.isdigit() else 0
+
+
+def allocated(size: int) -> int:
+    """Return the bytes that jemalloc takes for a large string; it has four sizes a doubling.
+
+    >>> allocated(5 * 2**20) / 2**20
+    6.0
+    """
+    if size <= _SMALL:
+        return size
+    size += _STRING_HEADER
+    step = 1 << ((size - 1).bit_length() - 3)
+    return -(-size // step) * step
