@@ -6,38 +6,23 @@ The key carries the generation. It is written, and deleted, in the same transact
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from bloomlock.arrays import np
-from bloomlock.descriptor import (
-    FORGETTING,
-    GENERATION_BITS,
-    HEADER_BYTES,
-    generation_of,
-    slices_of,
-)
+from bloomlock.descriptor import FORGETTING, GENERATION_BITS, HEADER_BYTES, generation_of
 from bloomlock.effects import Core, Request, ask, check, encode_command, is_missing
 from bloomlock.errors import ConfigurationError
-from bloomlock.growth import compound_error_rate
 from bloomlock.keys import forgotten_key, native_key
 from bloomlock.native import EXPANSION
-from bloomlock.parallel import in_parallel
-from bloomlock.sizing import (
-    error_rate_at_fill,
-    estimate_count,
-    shard_capacity,
-    whole_collisions,
-)
+from bloomlock.sizing import shard_capacity
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 from bloomlock.strategies.native import is_no_key
-from bloomlock.windows import STATE_BYTES, State
 
 from . import combining
+from .counting import Counted, count_bitmaps, count_cells, count_servers_own, count_slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,37 +30,10 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.strategies import Shard
 
-COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024
-"""About 2 ms of the server's time."""
-
-COMMANDS_PER_TRIP = 8
-SAMPLED_BYTES = 64 * 1024
 COPIED_BYTES_PER_TRIP = 1024 * 1024
 VERSIONS_PER_TRIP = 1000
 COPIED_SECONDS = 24 * 3600
 """How long versions that are copied outlive a client that dies before they are in their place."""
-
-
-class Counted(NamedTuple):
-    """How full a filter is.
-
-    Attributes:
-        items: Distinct items, estimated or known.
-        bits_set: Bits that are 1, counted or expected.
-        error_rate: The false-positive rate, where it does not follow from the bits that are 1.
-        fullest: With a window, items of a filter whose slices are all as full as the fullest.
-        forgotten: How often any item was forgotten.
-        num_bits: Bits of all slices of a filter that grows; 0: as the descriptor says.
-        slices: The most that a shard of a filter that grows has.
-    """
-
-    items: int
-    bits_set: int
-    error_rate: float | None = None
-    fullest: int = 0
-    forgotten: int = 0
-    num_bits: int = 0
-    slices: int = 1
 
 
 class Contents(ABC):
@@ -171,17 +129,7 @@ class Bitmap(Contents):
         Cost: all bitmaps are read by the server, at most 16 MiB in one command; one round trip for
         each 128 MiB.
         """
-        size = descriptor.size
-        length = (size.shard_bits + 7) // 8
-        most = max(1, COMMANDS_PER_TRIP * COUNTED_BYTES_PER_COMMAND // length)
-        counts = yield from in_parallel([_count_bits(shard, length) for shard in shards], most)
-        known = [count for count in counts if count is not None]
-        if len(known) < len(counts):
-            return None
-        total, forgotten = (sum(column) for column in zip(*known, strict=True))
-        items = descriptor.formulas.estimate_count(total, size.num_bits, size.num_hashes)
-        # Each time that an item is forgotten it leaves the bits of one.
-        return Counted(max(0, round(items) - forgotten), total, forgotten=forgotten)
+        return count_bitmaps(descriptor, shards)
 
     def copy(
         self,
@@ -240,34 +188,7 @@ class Cells(Bitmap):
 
         Cost: at most 64 KiB of each shard are read; one round trip.
         """
-        most = max(1, COUNTED_BYTES_PER_COMMAND // SAMPLED_BYTES)
-        counts = yield from in_parallel([self.sample(descriptor, one) for one in shards], most)
-        if None in counts:
-            return None
-        return _sum_of_slices(descriptor, [one for one in counts if one is not None])
-
-    def sample(self, descriptor: Descriptor, shard: Shard) -> Core[list[float] | None]:
-        """Return for each live slice the part of its bits that is set, from some of the cells."""
-        window, key = descriptor.window, shard.key
-        assert window is not None  # noqa: S101 - for the type checker
-        start, first = HEADER_BYTES, HEADER_BYTES + STATE_BYTES
-        head, some, time = yield from ask(
-            key,
-            encode_command("GETRANGE", key, 0, start + STATE_BYTES - 1),
-            encode_command("GETRANGE", key, first, first + SAMPLED_BYTES - 1),
-            encode_command("TIME"),
-        )
-        if header_from_bytes(head[:start]) != shard.header or not some:
-            return None
-        turned_to = State.of(int.from_bytes(head[start:], "big")).epoch
-        now = window.epoch_at(int(time[0]) * 10**6 + int(time[1]))
-        cells = np.frombuffer(some, f">u{window.cell_bits // 8}")
-        live = window.live_mask(turned_to, now)
-        return [
-            np.count_nonzero(cells & (1 << number)) / len(cells)
-            for number in range(window.cell_bits)
-            if live >> number & 1
-        ]
+        return count_cells(descriptor, shards)
 
     def check_may_copy(self, shard: Shard) -> Core[None]:  # noqa: ARG002
         """See Contents.check_may_copy."""
@@ -279,46 +200,12 @@ class Cells(Bitmap):
         raise ConfigurationError(f"{method} is not possible with window=")
 
 
-def _sum_of_slices(descriptor: Descriptor, samples: Sequence[Sequence[float]]) -> Counted:
-    size, estimate = descriptor.size, descriptor.formulas.estimate_count
-    window = descriptor.window
-    assert window is not None  # noqa: S101 - for the type checker
-    items = bits_set = rate = fullest = 0.0
-    for fills in samples:
-        for fill in fills:
-            bits = fill * size.shard_bits
-            count = estimate(bits, size.shard_bits, size.num_hashes)
-            items += count
-            bits_set += bits
-            rate += descriptor.formulas.error_rate_at_fill(fill, size.num_hashes) / len(samples)
-            fullest = max(fullest, count)
-    most = round(fullest * len(samples) * window.slices)
-    return Counted(round(items), round(bits_set), min(1.0, rate), most)
-
-
 class Slices(Bitmap):
     """The slices of a filter that grows, one behind the other in the same string."""
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Contents.count. An item is in one slice, so those of all slices are added up."""
-        asked = [_count_slices(descriptor, shard) for shard in shards]
-        found = yield from in_parallel(asked)
-        items = rate = 0.0
-        bits_set = num_bits = most = 0
-        for counts in found:
-            if counts is None:
-                return None
-            rates = []
-            for part, bits in zip(descriptor.slices, counts, strict=False):
-                items += estimate_count(bits, part.bits, part.num_hashes)
-                fill = bits / part.bits
-                whole = whole_collisions(fill, part.bits, part.num_hashes)
-                rates.append(error_rate_at_fill(fill, part.num_hashes) + whole)
-                num_bits += part.bits
-            rate += compound_error_rate(rates) / len(shards)
-            bits_set += sum(counts)
-            most = max(most, len(counts))
-        return Counted(round(items), bits_set, rate, num_bits=num_bits, slices=most)
+        return count_slices(descriptor, shards)
 
     def check_may_copy(self, shard: Shard) -> Core[None]:  # noqa: ARG002 - no shard can be copied
         """See Contents.check_may_copy."""
@@ -375,12 +262,7 @@ class ServersOwn(Contents):
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Contents.count. Cost: one round trip."""
-        counts = yield from in_parallel([_count_own(shard) for shard in shards])
-        if None in counts:
-            return None
-        items, size = sum(count or 0 for count in counts), descriptor.size
-        filled = -math.expm1(-size.num_hashes * items / size.num_bits)
-        return Counted(items, round(filled * size.num_bits))
+        return count_servers_own(descriptor, shards)
 
     def copy(
         self,
@@ -447,56 +329,6 @@ def _copy_versions(source: Shard, prepared: str) -> Core[None]:
             yield from ask(copied, encode_command("HSET", copied, *found), expiry)
         if not int(cursor):
             return
-
-
-def _count_slices(descriptor: Descriptor, shard: Shard) -> Core[list[int] | None]:
-    """Return the bits set in each slice of a shard; None if it is of another generation."""
-    (start,) = yield from ask(shard.key, header_command(shard.key))
-    header = header_from_bytes(start)
-    if not descriptor.has_header(header):
-        return None
-    counts = []
-    for part in descriptor.slices[: slices_of(header)]:
-        found = yield from _count_bits(shard, part.end_byte - part.first_byte, part.first_byte)
-        if found is None:
-            return None
-        counts.append(found[0])
-    return counts
-
-
-def _count_bits(
-    shard: Shard, length: int, first: int = HEADER_BYTES
-) -> Core[tuple[int, int] | None]:
-    """Return how many bits are set, and how often any item was forgotten."""
-    total, key, table = 0, shard.key, forgotten_key(shard.key)
-    forgotten, end = 0, first + length
-    commands = [
-        encode_command("BITCOUNT", key, start, min(start + COUNTED_BYTES_PER_COMMAND, end) - 1)
-        for start in range(first, end, COUNTED_BYTES_PER_COMMAND)
-    ]
-    for trip in range(0, len(commands), COMMANDS_PER_TRIP):
-        *counts, often, start = yield from ask(
-            key,
-            *commands[trip : trip + COMMANDS_PER_TRIP],
-            encode_command("HGET", table, "count"),
-            header_command(key),
-        )
-        if not shard.has_header(plain_header(start)):
-            return None
-        total += sum(counts)
-        forgotten = int(often or 0)
-    return total, forgotten
-
-
-def _count_own(shard: Shard) -> Core[int | None]:
-    own = native_key(shard.key, generation_of(shard.header))
-    number, there, start = yield from ask(
-        shard.key,
-        encode_command("BF.CARD", own),
-        encode_command("EXISTS", own),
-        header_command(shard.key),
-    )
-    return int(number) if there and plain_header(start) == shard.header else None
 
 
 def set_header(key: str, descriptor: Descriptor) -> bytes:

@@ -18,7 +18,7 @@ from .state import in_one_generation
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
 
-    from .contents import Counted
+    from .counting import Counted
     from .generation import View
     from .state import FilterState
 

@@ -10,7 +10,7 @@ from bloomlock.descriptor import READY
 from bloomlock.errors import CapacityError, ConfigurationError
 
 from .batches import check_batch_size, fail_after, fail_after_adding, take_known
-from .contents import Counted
+from .counting import Counted
 from .fill import SAMPLE_BYTES, FillWatch
 from .inspection import FilterInfo
 
