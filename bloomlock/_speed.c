@@ -3,7 +3,7 @@
    Places hashes items to bit offsets (hashing.py, blocked.py), Bits tests and sets them in memory
    (bitmaps.py, filters/memory_bits.py), Places.operations and encode_bitfield write them as
    commands and read_bits reads the replies (strategies/atomic.py); encode_cells is for cells of
-   slices (strategies/sliced.py).
+   slices (strategies/cells.py).
    Kept knows the items of a near-cache (filters/near_cache.py), by boot_clock (runtime/clock.py);
    both are there where the system has that clock.
 

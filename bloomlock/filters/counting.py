@@ -13,6 +13,7 @@ from bloomlock.keys import forgotten_key, native_key
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import error_rate_at_fill, estimate_count, whole_collisions
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
+from bloomlock.strategies.cells import TIME, microseconds
 from bloomlock.windows import STATE_BYTES, State
 
 if TYPE_CHECKING:
@@ -107,12 +108,12 @@ def _sample_cells(descriptor: Descriptor, shard: Shard) -> Core[list[float] | No
         key,
         encode_command("GETRANGE", key, 0, start + STATE_BYTES - 1),
         encode_command("GETRANGE", key, first, first + SAMPLED_BYTES - 1),
-        encode_command("TIME"),
+        TIME,
     )
     if header_from_bytes(head[:start]) != shard.header or not some:
         return None
     turned_to = State.of(int.from_bytes(head[start:], "big")).epoch
-    now = window.epoch_at(int(time[0]) * 10**6 + int(time[1]))
+    now = window.epoch_at(microseconds(time))
     cells = np.frombuffer(some, f">u{window.cell_bits // 8}")
     live = window.live_mask(turned_to, now)
     return [

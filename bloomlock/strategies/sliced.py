@@ -10,35 +10,35 @@ over, the add is made again; see `_Adding`.
 from __future__ import annotations
 
 import math
-from functools import lru_cache, reduce
-from itertools import chain, groupby
-from operator import and_
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bloomlock.arrays import np
-from bloomlock.compiled import core
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import ConnectionLost, Pipeline, Request, collect, encode_command
+from bloomlock.effects import ConnectionLost, Pipeline, Request, collect
 from bloomlock.errors import BloomlockError
 from bloomlock.keys import window_keys
 from bloomlock.scripts import Script
-from bloomlock.sizing import HEADER_BITS
-from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, STATE_BITS, State
+from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, State
 
 from .base import Segment, Strategy, error_of
+from .cells import (
+    COMMANDS_PER_WRITE,
+    FEW_BITS,
+    TIME,
+    CellCommands,
+    Reading,
+    encode_cells,
+    microseconds,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from bloomlock.effects import Core, Replies
+    from bloomlock.effects import Core
     from bloomlock.windows import Window
 
     from .base import Rows, Shard
-
-    SomeRows = Sequence[Sequence[int]] | Rows
-
-OPERATIONS_PER_COMMAND = 1000
-COMMANDS_PER_WRITE = 4
+    from .cells import SomeRows
 
 ROUNDS = 20
 """How often an add may come too late for its slice before that is an error."""
@@ -59,28 +59,9 @@ So much later it takes notice of a server's clock that was set, or of another se
 DRIFT_S = 0.001
 """More than clocks that are slewed to be right drift apart meanwhile: 500 us in a second."""
 
-_TIME = encode_command("TIME")
 _SCRIPT = Script("window_turn")
 _TURNS = 2**17
 """More steps than the largest shard has parts."""
-
-
-class Reading(NamedTuple):
-    """What one command said of some rows.
-
-    Attributes:
-        rows: How many rows.
-        header: The shard's.
-        epoch: The one that the shard has turned to.
-        masks: For each row the slices that have all its bits.
-        error: The server's, or ConnectionLost.
-    """
-
-    rows: int
-    header: int = 0
-    epoch: int = 0
-    masks: Sequence[int] = ()
-    error: Exception | None = None
 
 
 class Outcome(NamedTuple):
@@ -121,7 +102,7 @@ class SlicedStrategy(Strategy):
     name = "atomic"
     is_sliced = True
     bits_per_exchange = 2**16
-    few_bits = 256
+    few_bits = FEW_BITS
 
     def __init__(self, window: Window, *, refresh: bool, clock: Callable[[], float]) -> None:
         self.window = window
@@ -139,7 +120,7 @@ class SlicedStrategy(Strategy):
             return (yield from self._add_one(shard, offsets, self.known_epoch(shard)))
         window = self.window
         asked_at = self._clock()
-        command = _bitfield(shard.key, offsets, window.cell_bits, None)
+        command = encode_cells(shard.key, offsets, window.cell_bits, None)
         reply, now = yield from self._exchange_one(shard, command, asked_at, write=False)
         if not isinstance(reply, list) or isinstance(now, Exception):
             if write:
@@ -164,7 +145,7 @@ class SlicedStrategy(Strategy):
             return segment
         window = self.window
         asked_at = self._clock()
-        command = _bitfield(shard.key, offsets, window.cell_bits, epoch % window.cell_bits)
+        command = encode_cells(shard.key, offsets, window.cell_bits, epoch % window.cell_bits)
         reply, now = yield from self._exchange_one(shard, command, asked_at, write=True)
         if isinstance(reply, list) and not isinstance(now, Exception):
             header, word = reply[:2]
@@ -174,7 +155,7 @@ class SlicedStrategy(Strategy):
                 for cell in reply[2 : 2 + len(offsets)]:
                     mask &= cell
                 return Segment(1, header, [mask == 0])
-        readings = _Commands(window, shard.key, [offsets], epoch).decode([reply])
+        readings = CellCommands(window, shard.key, [offsets], epoch).decode([reply])
         first = self._at_time(shard, readings, now, asked_at)
         (segment,) = yield from _Adding(self, shard, [offsets]).run((epoch, *first))
         return segment
@@ -192,7 +173,7 @@ class SlicedStrategy(Strategy):
         """
         now, until = self._now.get(shard.key, (0, -math.inf))
         is_known = asked_at < until
-        request = Request(shard.key, [command] if is_known else [command, _TIME])
+        request = Request(shard.key, [command] if is_known else [command, TIME])
         try:
             reply, *times = yield request
         except ConnectionLost as lost:
@@ -255,7 +236,7 @@ class SlicedStrategy(Strategy):
             all are lost.
         """
         asked_at = self._clock()
-        commands = _Commands(self.window, shard.key, rows, epoch)
+        commands = CellCommands(self.window, shard.key, rows, epoch)
         request: Request | Pipeline
         if len(commands) <= COMMANDS_PER_WRITE:
             request = Request(shard.key, [one for write in commands for one in write])
@@ -283,17 +264,17 @@ class SlicedStrategy(Strategy):
             return _unknown(error) if write and not isinstance(error, ConnectionLost) else error
         if time is not None and write:
             took_us = round((self._clock() - asked_at) * 10**6)
-            now_us = _microseconds(time)
+            now_us = microseconds(time)
             # A node of a cluster may have sent the commands on, and answered TIME before they were
             # carried out.
             if window.epoch_at(now_us + took_us) != window.epoch_at(now_us):
                 time = None
         if time is None:
             asked_at = self._clock()
-            (time,) = yield from collect(Request(shard.key, [_TIME]), repeatable=True)
+            (time,) = yield from collect(Request(shard.key, [TIME]), repeatable=True)
             if not isinstance(time, list):
                 return _unknown(error_of(time)) if write else error_of(time)
-        now_us = _microseconds(time)
+        now_us = microseconds(time)
         now = window.epoch_at(now_us)
         left_s = ((now + 1) * window.slice_us - now_us) / 10**6
         self._now[shard.key] = now, asked_at + min(TRUST_S, left_s) - DRIFT_S
@@ -517,96 +498,3 @@ def _unknown(error: Exception) -> ConnectionLost:
     """Return the error for an item that may have been added before."""
     cause = error.cause if isinstance(error, ConnectionLost) else error
     return ConnectionLost(cause, sent=True, replies=[])
-
-
-def _microseconds(time: Sequence[bytes | str]) -> int:
-    seconds, micros = time
-    return int(seconds) * 10**6 + int(micros)
-
-
-class _Commands:
-    """Rows as BITFIELDs of up to 1000 operations, and TIME at the end."""
-
-    def __init__(self, window: Window, key: str, rows: SomeRows, epoch: int | None) -> None:
-        self._bits = window.cell_bits
-        self._key = key
-        self._rows = rows
-        self._slice = None if epoch is None else epoch % self._bits
-        self._num_hashes = len(rows[0])
-        each = self._num_hashes * (1 if epoch is None else 2)
-        self._size = max(1, OPERATIONS_PER_COMMAND // each)
-
-    def __len__(self) -> int:
-        return math.ceil(len(self._rows) / self._size) + 1
-
-    def __iter__(self) -> Iterator[list[bytes]]:
-        count, commands = len(self._rows), []
-        for start in range(0, count, self._size):
-            commands.append(self._encode(self._rows[start : start + self._size]))
-            if start + self._size >= count:
-                commands.append(_TIME)
-            if len(commands) >= COMMANDS_PER_WRITE or commands[-1] is _TIME:
-                yield commands
-                commands = []
-
-    def _encode(self, rows: SomeRows) -> bytes:
-        if isinstance(rows, list):
-            offsets = list(chain.from_iterable(rows))
-        else:
-            offsets = rows.ravel().tolist()  # type: ignore[union-attr]
-        return _bitfield(self._key, offsets, self._bits, self._slice)
-
-    def decode(self, replies: Replies) -> list[Reading]:
-        """Read each command's header, state and old cells."""
-        count = len(self._rows)
-        return [
-            self._read(reply, min(self._size, count - index * self._size))
-            for index, reply in enumerate(replies)
-        ]
-
-    def _read(self, reply: object, rows: int) -> Reading:
-        if not isinstance(reply, list):
-            return Reading(rows, error=error_of(reply))
-        header, word = reply[:2]
-        k = self._num_hashes
-        cells = reply[2 : 2 + rows * k]
-        if rows * k <= SlicedStrategy.few_bits:
-            masks = [reduce(and_, cells[at : at + k]) for at in range(0, len(cells), k)]
-        else:
-            table = np.array(cells, np.int64).reshape(rows, k)
-            masks = np.bitwise_and.reduce(table, axis=1).tolist()
-        return Reading(rows, header, word >> EPOCH_SHIFT, masks)
-
-
-def _bitfield(key: str, offsets: list[int], cell_bits: int, number: int | None) -> bytes:
-    """Return the command that reads cells, and then sets the bit of a slice in each of them.
-
-    Args:
-        key: Of the shard.
-        offsets: Of the cells.
-        cell_bits: Bits of a cell.
-        number: Of the slice; None: nothing is set.
-    """
-    opening = _opening(key, len(offsets), number is not None)
-    start = HEADER_BITS + STATE_BITS - HEADER_BITS * cell_bits
-    # The lowest bit of a cell is its last.
-    last = -1 if number is None else cell_bits - 1 - number
-    if core is not None:
-        return core.encode_cells(opening, offsets, cell_bits, start, last)
-    places = [offset * cell_bits + start for offset in offsets]
-    operations = [_operation("GET", f"u{cell_bits}", place) for place in places]
-    if number is not None:
-        operations += [_operation("SET", "u1", place + last) + "$1\r\n1\r\n" for place in places]
-    return opening + "".join(operations).encode()
-
-
-def _operation(name: str, kind: str, place: int) -> str:
-    return f"$3\r\n{name}\r\n${len(kind)}\r\n{kind}\r\n${len(str(place))}\r\n{place}\r\n"
-
-
-@lru_cache(maxsize=4096)
-def _opening(key: str, cells: int, write: bool) -> bytes:
-    arguments = ("BITFIELD" if write else "BITFIELD_RO", key, "GET", "i64", 0, "GET", "i64", 64)
-    count = len(arguments) + cells * (7 if write else 3)
-    whole = encode_command(*arguments)
-    return b"*%d" % count + whole[whole.index(b"\r") :]

@@ -23,7 +23,7 @@ from bloomlock.filters.memory_bits import MemoryBits
 from bloomlock.hashing import Hasher
 from bloomlock.parameters import Wanted
 from bloomlock.sizing import BLOCKED, CLASSIC, MAX_SHARD_BITS
-from bloomlock.strategies import Shard, atomic, sliced
+from bloomlock.strategies import Shard, atomic, cells
 from bloomlock.strategies.atomic import Bitfields, encode_few
 
 ROOT = Path(bloomlock.__file__).parent
@@ -133,7 +133,7 @@ def test_cells_are_those_of_python(data, bits):
     most = 2**32 // bits - 1
     offsets = data.draw(st.lists(st.integers(64, most), max_size=40))
     number = data.draw(st.none() | st.integers(0, bits - 1))
-    ours = sliced._bitfield("bloomlock:{é}:bits", offsets, bits, number)
+    ours = cells.encode_cells("bloomlock:{é}:bits", offsets, bits, number)
     places = [128 + (offset - 64) * bits for offset in offsets]
     name = "BITFIELD_RO" if number is None else "BITFIELD"
     arguments = [name, "bloomlock:{é}:bits", "GET", "i64", 0, "GET", "i64", 64]
@@ -143,8 +143,8 @@ def test_cells_are_those_of_python(data, bits):
         arguments += ["SET", "u1", place + bits - 1 - number, 1]
     assert ours == encode_command(*arguments)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sliced, "core", None)
-        assert sliced._bitfield("bloomlock:{é}:bits", offsets, bits, number) == ours
+        patch.setattr(cells, "core", None)
+        assert cells.encode_cells("bloomlock:{é}:bits", offsets, bits, number) == ours
 
 
 @needs_core

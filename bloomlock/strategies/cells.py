@@ -1,0 +1,157 @@
+"""Commands for the cells of a time window: BITFIELDs that read header, state and cells of rows."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, reduce
+from itertools import chain
+from operator import and_
+from typing import TYPE_CHECKING, NamedTuple
+
+from bloomlock.arrays import np
+from bloomlock.compiled import core
+from bloomlock.effects import encode_command
+from bloomlock.sizing import HEADER_BITS
+from bloomlock.windows import EPOCH_SHIFT, STATE_BITS
+
+from .base import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bloomlock.effects import Replies
+    from bloomlock.windows import Window
+
+    from .base import Rows
+
+    SomeRows = Sequence[Sequence[int]] | Rows
+
+OPERATIONS_PER_COMMAND = 1000
+COMMANDS_PER_WRITE = 4
+
+FEW_BITS = 256
+"""Bits of a batch of few items, whose cells are quicker read without an array."""
+
+TIME = encode_command("TIME")
+
+
+class Reading(NamedTuple):
+    """What one command said of some rows.
+
+    Attributes:
+        rows: How many rows.
+        header: The shard's.
+        epoch: The one that the shard has turned to.
+        masks: For each row the slices that have all its bits.
+        error: The server's, or ConnectionLost.
+    """
+
+    rows: int
+    header: int = 0
+    epoch: int = 0
+    masks: Sequence[int] = ()
+    error: Exception | None = None
+
+
+class CellCommands:
+    """Rows as BITFIELDs of up to 1000 operations, and TIME at the end.
+
+    Args:
+        window: The filter's.
+        key: Of the shard.
+        rows: N rows of k offsets, n > 0.
+        epoch: In whose slice their bits are set; None: nothing is set.
+    """
+
+    def __init__(self, window: Window, key: str, rows: SomeRows, epoch: int | None) -> None:
+        """Keep the rows."""
+        self._bits = window.cell_bits
+        self._key = key
+        self._rows = rows
+        self._slice = None if epoch is None else epoch % self._bits
+        self._num_hashes = len(rows[0])
+        each = self._num_hashes * (1 if epoch is None else 2)
+        self._size = max(1, OPERATIONS_PER_COMMAND // each)
+
+    def __len__(self) -> int:
+        """Return how many commands there are, with TIME."""
+        return math.ceil(len(self._rows) / self._size) + 1
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        """Encode the commands, those that are written together as one list."""
+        count, commands = len(self._rows), []
+        for start in range(0, count, self._size):
+            commands.append(self._encode(self._rows[start : start + self._size]))
+            if start + self._size >= count:
+                commands.append(TIME)
+            if len(commands) >= COMMANDS_PER_WRITE or commands[-1] is TIME:
+                yield commands
+                commands = []
+
+    def _encode(self, rows: SomeRows) -> bytes:
+        if isinstance(rows, list):
+            offsets = list(chain.from_iterable(rows))
+        else:
+            offsets = rows.ravel().tolist()  # type: ignore[union-attr]
+        return encode_cells(self._key, offsets, self._bits, self._slice)
+
+    def decode(self, replies: Replies) -> list[Reading]:
+        """Read each command's header, state and old cells."""
+        count = len(self._rows)
+        return [
+            self._read(reply, min(self._size, count - index * self._size))
+            for index, reply in enumerate(replies)
+        ]
+
+    def _read(self, reply: object, rows: int) -> Reading:
+        if not isinstance(reply, list):
+            return Reading(rows, error=error_of(reply))
+        header, word = reply[:2]
+        k = self._num_hashes
+        cells = reply[2 : 2 + rows * k]
+        if rows * k <= FEW_BITS:
+            masks = [reduce(and_, cells[at : at + k]) for at in range(0, len(cells), k)]
+        else:
+            table = np.array(cells, np.int64).reshape(rows, k)
+            masks = np.bitwise_and.reduce(table, axis=1).tolist()
+        return Reading(rows, header, word >> EPOCH_SHIFT, masks)
+
+
+def encode_cells(key: str, offsets: list[int], cell_bits: int, number: int | None) -> bytes:
+    """Return the command that reads cells, and then sets the bit of a slice in each of them.
+
+    Args:
+        key: Of the shard.
+        offsets: Of the cells.
+        cell_bits: Bits of a cell.
+        number: Of the slice; None: nothing is set.
+    """
+    opening = _opening(key, len(offsets), number is not None)
+    start = HEADER_BITS + STATE_BITS - HEADER_BITS * cell_bits
+    # The lowest bit of a cell is its last.
+    last = -1 if number is None else cell_bits - 1 - number
+    if core is not None:
+        return core.encode_cells(opening, offsets, cell_bits, start, last)
+    places = [offset * cell_bits + start for offset in offsets]
+    operations = [_operation("GET", f"u{cell_bits}", place) for place in places]
+    if number is not None:
+        operations += [_operation("SET", "u1", place + last) + "$1\r\n1\r\n" for place in places]
+    return opening + "".join(operations).encode()
+
+
+def _operation(name: str, kind: str, place: int) -> str:
+    return f"$3\r\n{name}\r\n${len(kind)}\r\n{kind}\r\n${len(str(place))}\r\n{place}\r\n"
+
+
+@lru_cache(maxsize=4096)
+def _opening(key: str, cells: int, write: bool) -> bytes:
+    arguments = ("BITFIELD" if write else "BITFIELD_RO", key, "GET", "i64", 0, "GET", "i64", 64)
+    count = len(arguments) + cells * (7 if write else 3)
+    whole = encode_command(*arguments)
+    return b"*%d" % count + whole[whole.index(b"\r") :]
+
+
+def microseconds(time: Sequence[bytes | str]) -> int:
+    """Return the time of a reply to TIME."""
+    seconds, micros = time
+    return int(seconds) * 10**6 + int(micros)
