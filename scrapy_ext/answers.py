@@ -55,7 +55,6 @@ class RoundTrip:
         were_known: For each whether this process knew it before.
         let_through: Those that this process let through since, on the answers to other trips.
         clears: How often this process had seen the filter cleared before.
-        hits: How many of the items the near-cache knew.
         answers: For the first items whether they are new; None without an answer.
         error: Why some have none.
         cost: Seconds it took.
@@ -65,7 +64,6 @@ class RoundTrip:
     were_known: list[bool]
     clears: int
     let_through: set[Key] = field(default_factory=set)
-    hits: int = 0
     answers: list[bool | None] = field(default_factory=list)
     error: Exception | None = None
     cost: float = 0.0
@@ -131,6 +129,10 @@ class LastRequests:
 
     def __contains__(self, key: bytes | str) -> bool:
         return key in self._kept
+
+    def __len__(self) -> int:
+        """Return how many are known."""
+        return len(self._kept)
 
     def add(self, key: bytes | str) -> bool:
         """Remember a fingerprint; True if it was not known."""
@@ -227,11 +229,12 @@ class UnsharedFilter:
         self,
         keys: Sequence[Key],
         *,
+        requests: Sequence[Request] = (),
         undroppable: Collection[int] = (),
         unrecorded: Collection[int] = (),
     ) -> list[Verdict]:
         """Do the same for several items."""
-        del undroppable
+        del requests, undroppable
         return [
             self.check(key, recorded=number not in unrecorded) for number, key in enumerate(keys)
         ]

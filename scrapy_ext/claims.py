@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from functools import partial
+from operator import or_
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -70,6 +71,8 @@ class ClaimingFilter(GuardedFilter):
         # One settlement at a time; the reactor's thread waits only where there is nothing else.
         self._sending = threading.Lock()
         self._is_due = False
+        # False: no open request is owed to the filter.
+        self._may_owe = False
         self._reported: set[str] = set()
         self._is_finished = False
 
@@ -98,6 +101,10 @@ class ClaimingFilter(GuardedFilter):
         return max(self._config.lease, len(self._open) / OPEN_PER_LEASE_SECOND)
 
     # Checks, as of the filter that records at once.
+
+    def _are_at_hand(self, keys: Sequence[Key]) -> list[bool]:
+        seen, is_open = super()._are_at_hand(keys), self._open.__contains__
+        return list(map(or_, seen, map(is_open, keys)))
 
     def _is_at_hand(self, key: Key) -> bool:
         return key in self._open or super()._is_at_hand(key)
@@ -171,6 +178,7 @@ class ClaimingFilter(GuardedFilter):
         payload = None if request is None else encode_request(request, self._spider)
         url = "" if request is None else request.url
         self._open[key] = OpenRequest(key, url, payload, is_owed=True)
+        self._may_owe = True
         self._settle_later(SETTLE_AGAIN_SECONDS)
         return Verdict.ALLOWED
 
@@ -180,6 +188,7 @@ class ClaimingFilter(GuardedFilter):
         for one in self._open.values():
             one.claim, one.is_owed = None, True
         if self._open:
+            self._may_owe = True
             self._settle_later(SETTLE_SECONDS)
 
     # Outcomes.
@@ -214,14 +223,14 @@ class ClaimingFilter(GuardedFilter):
             if self._may_refill():
                 self._refilled(*await run_in_thread(partial(self._refill, self._owed())))
         self._is_due = False
-        if any(one.is_owed for one in self._open.values()) or self._breaker.broken:
+        if self._owed_requests() or self._breaker.broken:
             self._settle_later(SETTLE_AGAIN_SECONDS)
         elif self._settled:
             self._settle_later(SETTLE_SECONDS)
 
     def settle_now(self) -> bool:
         """Send the outcomes there are, and return whether all are sent; the caller waits for it."""
-        if self._settled or any(one.is_owed for one in self._open.values()):
+        if self._settled or self._owed_requests():
             if not self._breaker.may_try():
                 return False
             settlement = self._next_settlement()
@@ -231,8 +240,16 @@ class ClaimingFilter(GuardedFilter):
             self._refilled(*self._refill(self._owed()))
         return not self._settled
 
+    def _owed_requests(self) -> list[OpenRequest]:
+        """Return the open requests that the filter has no claim of, and is to have one."""
+        if not self._may_owe:
+            return []
+        owed = [one for one in self._open.values() if one.is_owed]
+        self._may_owe = bool(owed)
+        return owed
+
     def _next_settlement(self) -> Settlement:
-        owed = [one for one in self._open.values() if one.is_owed and one.outcome != DONE]
+        owed = [one for one in self._owed_requests() if one.outcome != DONE]
         return Settlement([*self._settled.values()], owed, self._lease())
 
     def _send(self, settlement: Settlement) -> None:
@@ -241,8 +258,12 @@ class ClaimingFilter(GuardedFilter):
 
     def _take(self, settlement: Settlement) -> None:
         """Take the answers to a settlement. What two of them sent is taken once."""
+        if settlement.error is None:
+            # First: what this process claimed in another generation is owed to this one.
+            self._note_answer()
+        is_current = settlement.claimed_in == self._generation
         for one, claim in zip(settlement.owed, settlement.claims, strict=False):
-            if one.is_owed:
+            if one.is_owed and is_current:
                 one.is_owed = False
                 one.claim = claim or None
         for key, kept in settlement.kept.items():
@@ -254,7 +275,6 @@ class ClaimingFilter(GuardedFilter):
             # It failed here, but another process has it, which says how it ends.
             if one.claim is None and not one.is_owed:
                 self._forget(one.key, kept=False)
-        self._note_answer()
 
     def _forget(self, key: Key, *, kept: bool) -> None:
         """Take a request whose outcome was sent from the open ones."""

@@ -66,7 +66,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self._config: FilterSettings | None = None
         self._guard: GuardedFilter | UnsharedFilter | None = None
         self._left = LeftVerdicts()
-        self._given: tuple[Request, Verdict, bool] | None = None
+        self._given: tuple[Check, Verdict] | None = None
         self._controls = RequestControls(crawler)
         self._stats = FilterStats(crawler)
         self.outcomes: Outcomes | None = None
@@ -136,7 +136,7 @@ class BloomDupeFilter(BaseDupeFilter):
             config.name,
             f"{recorded:,}",
         )
-        guard.on_trip = self._stats.note_trip
+        guard.on_trip, guard.on_kept = self._stats.note_trip, self._stats.note_kept
         warn_of_queue(crawler.settings, config)
         is_met = crawler in _BATCHED and keeps_requests(crawler.settings)
         if is_met and not config.record_unfiltered:
@@ -159,7 +159,7 @@ class BloomDupeFilter(BaseDupeFilter):
             crawler,
             guard,
             config,
-            self._own_fingerprint,
+            self._fingerprint,
             schedule=self._schedule,
             # It waited in the queue; dropped, it would be lost.
             claim=lambda request: self._check(guard, request, droppable=False),
@@ -186,34 +186,33 @@ class BloomDupeFilter(BaseDupeFilter):
         """
         if self._guard is None:
             return True  # `open` failed, was logged, and stops the crawl
-        is_dropped = self._is_dropped(self._guard, request)
+        verdict, droppable = self._take(request) or self._verdict_on(self._guard, request)
+        if verdict is Verdict.SEEN:
+            is_dropped = droppable
+            if not droppable:
+                self._count("unfiltered")
+        else:
+            is_dropped = verdict is Verdict.DROPPED
+            if verdict is not Verdict.NEW:
+                self._count(verdict.value)
+            if is_dropped:
+                self._dropped = request
         if is_dropped and self.outcomes is not None:
             self.outcomes.dropped(request)
         return is_dropped
 
-    def _is_dropped(self, guard: GuardedFilter | UnsharedFilter, request: Request) -> bool:
-        left = self._take(request)
-        if left is not None:
-            # It comes from a callback or `start()`, and is no redirect.
-            verdict, droppable = left
-        else:
-            self._count("checked")
-            is_filtered, is_recorded = self._controls.read(request)
-            if not (is_filtered or is_recorded):
-                return False
-            if self.outcomes is not None and self.outcomes.continues(request):
-                return False
-            droppable = is_filtered and not returns(request, self._crawler, self._own_fingerprint)
-            verdict = self._check(guard, request, droppable=droppable)
-        if verdict is Verdict.SEEN:
-            if not droppable:
-                self._count("unfiltered")
-            return droppable
-        if verdict is not Verdict.NEW:
-            self._count(verdict.value)
-        if verdict is Verdict.DROPPED:
-            self._dropped = request
-        return verdict is Verdict.DROPPED
+    def _verdict_on(
+        self, guard: GuardedFilter | UnsharedFilter, request: Request
+    ) -> tuple[Verdict, bool]:
+        """Check a request now; return the verdict, and whether it is dropped if it is seen."""
+        self._count("checked")
+        is_filtered, is_recorded = self._controls.read(request)
+        if not (is_filtered or is_recorded):
+            return Verdict.NEW, False
+        if self.outcomes is not None and self.outcomes.continues(request):
+            return Verdict.NEW, False
+        droppable = is_filtered and not returns(request, self._crawler, self._fingerprint)
+        return self._check(guard, request, droppable=droppable), droppable
 
     def prepare(self, request: Request) -> Check | None:
         """Return what `check_many` needs of a request; None if it is not to be checked ahead.
@@ -249,37 +248,38 @@ class BloomDupeFilter(BaseDupeFilter):
         """
         if self._guard is None:
             return []
-        self._stats.count("checked", sum(not check.request.dont_filter for check in checks))
+        unusual = [
+            (at, check)
+            for at, check in enumerate(checks)
+            if not (check.is_filtered and check.is_recorded)
+        ]
+        unfiltered = sum(check.request.dont_filter for _, check in unusual)
+        self._stats.count("checked", len(checks) - unfiltered)
         return await self._guard.check_many(
             [check.key for check in checks],
-            undroppable={at for at, check in enumerate(checks) if not check.is_filtered},
-            unrecorded={at for at, check in enumerate(checks) if not check.is_recorded},
+            requests=[check.request for check in checks],
+            undroppable={at for at, check in unusual if not check.is_filtered},
+            unrecorded={at for at, check in unusual if not check.is_recorded},
         )
 
     def leave(self, check: Check, verdict: Verdict) -> None:
         """Keep the verdict on a request that is scheduled some time."""
         self._left.leave(check.request, verdict, droppable=check.is_filtered)
 
-    def give(self, check: Check, verdict: Verdict) -> None:
+    def give(self, checked: tuple[Check, Verdict]) -> None:
         """Keep the verdict on the request that is scheduled now."""
-        self._given = check.request, verdict, check.is_filtered
+        self._given = checked
 
     def _take(self, request: Request) -> tuple[Verdict, bool] | None:
         """Return the verdict on a request and whether it is dropped if it is seen; None: none."""
         given = self._given
-        if given is not None and given[0] is request:
+        if given is not None and given[0].request is request:
             self._given = None
-            return given[1:]
+            # It comes from a callback, and is no redirect.
+            return given[1], given[0].is_filtered
         return self._left.take(request)
 
     def _fingerprint(self, request: Request) -> bytes:
-        """Return the fingerprint of a request that may be claimed; raises as `_own_fingerprint`."""
-        key = self._own_fingerprint(request)
-        if isinstance(self._guard, ClaimingFilter):
-            self._guard.note(key, request)
-        return key
-
-    def _own_fingerprint(self, request: Request) -> bytes:
         """Return the crawler's own fingerprint of a request; raises what the fingerprinter does."""
         # Read here and not in the constructor, which may run before it is set.
         key = self._crawler.request_fingerprinter.fingerprint(request)
@@ -301,6 +301,8 @@ class BloomDupeFilter(BaseDupeFilter):
                 logger.exception("The request fingerprinter failed for %s", request)
             own = b"no fingerprint:" + default_fingerprint(request)
             return guard.decide(own, owed=False, droppable=droppable, recorded=recorded)
+        if isinstance(guard, GuardedFilter):
+            guard.note(key, request)
         return guard.check(key, droppable=droppable, recorded=recorded)
 
     def clear(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
+from itertools import compress
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
@@ -22,6 +24,8 @@ from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from scrapy import Request
 
     from scrapy_ext.answers import Key
     from scrapy_ext.settings import FilterSettings
@@ -100,6 +104,7 @@ class GuardedFilter:
         self._client: Any = None
         self._filter: BloomFilter | None = None
         self.on_trip: Callable[[RoundTrip, bool], None] | None = None
+        self.on_kept: Callable[[int], None] | None = None
         self._generation = 0
         self._past: set[int] = set()
         self._breaker = CircuitBreaker(time.monotonic)
@@ -180,10 +185,11 @@ class GuardedFilter:
 
         Cost: one round trip, or none for an item in the near-cache; the reactor waits for it.
         """
+        if self._are_at_hand([key])[0]:
+            return Verdict.SEEN
         unrecorded = () if recorded else (0,)
         trips = []
         for trip in self._trips([key], unrecorded):
-            self._count_hits(trip)
             trip.make(self.shared)
             self._end(trip, is_awaited=False)
             trips.append(trip)
@@ -196,6 +202,7 @@ class GuardedFilter:
         self,
         keys: Sequence[Key],
         *,
+        requests: Sequence[Request] = (),
         undroppable: Collection[int] = (),
         unrecorded: Collection[int] = (),
     ) -> list[Verdict]:
@@ -203,23 +210,55 @@ class GuardedFilter:
 
         Args:
             keys: The items; of a repeated one the first is new.
+            requests: What they stand for, for `note`.
             undroppable: Where the items stand that the policy `drop` may not keep out.
             unrecorded: Where the items stand that are looked for only.
 
         Cost: one round trip for all, in a thread; the reactor goes on meanwhile. A second one if
         the filter is full, and one for what is looked for only; none if the near-cache knows all.
         """
+        verdicts = [Verdict.SEEN] * len(keys)
+        at_hand = self._are_at_hand(keys)
+        left = [number for number, is_at_hand in enumerate(at_hand) if not is_at_hand]
+        if not left:
+            return verdicts
+        if requests:
+            for number in reversed(left):
+                self.note(keys[number], requests[number])
+        checked = await self._check_at_server(
+            [keys[number] for number in left],
+            {at for at, number in enumerate(left) if number in undroppable},
+            {at for at, number in enumerate(left) if number in unrecorded},
+        )
+        for number, verdict in zip(left, checked, strict=True):
+            verdicts[number] = verdict
+        return verdicts
+
+    def note(self, key: Key, request: Request) -> None:
+        """Say which request an item that is about to be checked stands for."""
+
+    def _are_at_hand(self, keys: Sequence[Key]) -> list[bool]:
+        """Return for each item whether it is seen by what is known without the server."""
+        are_kept = self.shared.kept_many(keys)
+        if any(are_kept):
+            kept = list(compress(keys, are_kept))
+            self._known.update(kept)
+            if self.on_kept is not None:
+                self.on_kept(len(set(kept)))
+        if self._unrecorded:
+            return list(map(or_, are_kept, self._unrecorded.exists_many(keys)))
+        return are_kept
+
+    async def _check_at_server(
+        self, keys: Sequence[Key], undroppable: Collection[int], unrecorded: Collection[int]
+    ) -> list[Verdict]:
+        """Do as `check_many` for items that are not at hand."""
         trips: list[RoundTrip] = []
         try:
             for trip in self._trips(keys, unrecorded):
                 trips.append(trip)
                 self._under_way.append(trip)
-                self._count_hits(trip)
-                if trip.hits < len(trip.keys):
-                    await run_in_thread(partial(trip.make, self.shared))
-                else:
-                    # No server is asked, and it takes less time than to call a thread.
-                    trip.make(self.shared)
+                await run_in_thread(partial(trip.make, self.shared))
                 self._end(trip, is_awaited=True)
             verdicts = self._verdicts(keys, trips, undroppable, unrecorded)
         finally:
@@ -231,7 +270,7 @@ class GuardedFilter:
     def _trips(self, keys: Sequence[Key], unrecorded: Collection[int]) -> Iterator[RoundTrip]:
         """Yield the round trips to make for items, each when the one before has ended."""
         looked = [key for number, key in enumerate(keys) if number in unrecorded]
-        asked = [key for key in dict.fromkeys(looked) if not self._is_at_hand(key)]
+        asked = list(dict.fromkeys(looked))
         # First: after the other one what is recorded there would count as seen.
         if asked and self._breaker.may_try():
             yield Look(asked, self._were_known(asked), self._clears)
@@ -250,9 +289,6 @@ class GuardedFilter:
         if not asked or not self._breaker.may_try():
             return None
         return RoundTrip(asked, self._were_known(asked), self._clears)
-
-    def _count_hits(self, trip: RoundTrip) -> None:
-        trip.hits = sum(self.shared.kept_many(trip.keys))
 
     def _end(self, trip: RoundTrip, *, is_awaited: bool) -> None:
         """Note how a round trip went. `is_awaited`: the reactor went on meanwhile."""

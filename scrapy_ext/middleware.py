@@ -167,6 +167,9 @@ class _Page:
         self._dupefilter = filter_of(crawler)
         self._spider = crawler.spider
         self._offsite = offsite
+        self._by_host = (
+            offsite is not None and type(offsite).should_follow is OffsiteMiddleware.should_follow
+        )
         self._checks: list[Check] = []
         self._given: Iterator[tuple[Check, Verdict]] = iter(())
         self._next: tuple[Check, Verdict] | None = None
@@ -216,7 +219,7 @@ class _Page:
         """
         given = self._next
         if given is not None and given[0].request is request and self._dupefilter is not None:
-            self._dupefilter.give(*given)
+            self._dupefilter.give(given)
             self._next = next(self._given, None)
         try:
             crawl(request)
@@ -226,19 +229,15 @@ class _Page:
     def _is_offsite(self, request: Request) -> bool:
         """Return whether the engine will ignore a request, which then must not be recorded."""
         offsite, spider = self._offsite, self._spider
-        if (
-            offsite is None
-            or spider is None
-            or request.dont_filter
-            or request.meta.get("allow_offsite")
-        ):
+        if offsite is None or spider is None:
             return False
-        if type(offsite).should_follow is not OffsiteMiddleware.should_follow:
-            return not offsite.should_follow(request, spider)
+        url = request.url
+        path = url.find("/", LONGEST_SCHEME)
+        host = url if path < 0 else url[:path]
         # A page links to few hosts.
-        path = request.url.find("/", LONGEST_SCHEME)
-        host = request.url if path < 0 else request.url[:path]
-        is_ignored = self._is_ignored.get(host)
+        is_ignored = self._is_ignored.get(host) if self._by_host else None
+        if is_ignored is False or request.dont_filter or request.meta.get("allow_offsite"):
+            return False
         if is_ignored is None:
             is_ignored = not offsite.should_follow(request, spider)
             self._is_ignored[host] = is_ignored

@@ -93,6 +93,7 @@ class Settlement:
         owed: Requests that are owed a claim.
         lease: Seconds.
         claims: What the claims of `owed` were answered.
+        claimed_in: The generation of the filter that answered.
         kept: For each of `entries` that was sent whether its claim was kept; False: it was lost,
             and what is done is recorded without it.
         error: Why not all is sent. It may be sent again then.
@@ -103,6 +104,7 @@ class Settlement:
     owed: list[OpenRequest]
     lease: float
     claims: list[Claim] = field(default_factory=list)
+    claimed_in: int = 0
     kept: dict[Key, bool] = field(default_factory=dict)
     error: Exception | None = None
     cost: float = 0.0
@@ -128,6 +130,7 @@ class Settlement:
                 payloads=[one.payload for one in self.owed],
                 max_attempts=ATTEMPTS,
             )
+            self.claimed_in = shared.generation
 
     def _record(self, shared: BloomFilter) -> None:
         done = [one for one in self.entries if one.outcome == DONE]

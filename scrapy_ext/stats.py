@@ -48,10 +48,6 @@ class FilterStats:
 
     def note_trip(self, trip: RoundTrip, is_awaited: bool) -> None:
         """Count what a check cost. `is_awaited`: the reactor went on meanwhile."""
-        if trip.hits:
-            self.count("cache_hits", trip.hits)
-        if trip.hits == len(trip.keys):
-            return
         self.count("trips")
         if is_awaited:
             self.count("batches")
@@ -59,6 +55,10 @@ class FilterStats:
             self.count("waits")
             self._waited_s += trip.cost
             self._set(wait_seconds=self._waited_s)
+
+    def note_kept(self, number: int) -> None:
+        """Count items that the near-cache answered for."""
+        self.count("cache_hits", number)
 
     def watch(self, shared: BloomFilter) -> None:
         """Look at the filter now and then, until `stop`."""

@@ -1,0 +1,142 @@
+"""The filter that claims requests, in this process and on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from scrapy import Request, Spider
+from scrapy.settings import Settings
+from servers import wait_until
+
+from bloomlock import BloomFilter
+from bloomlock.server import PrivateServer
+from scrapy_ext.answers import Verdict
+from scrapy_ext.claims import ClaimingFilter
+from scrapy_ext.settings import FilterSettings
+from scrapy_ext.settlements import DONE, Settlement, decode_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SPIDER = Spider("spider")
+SETTINGS = {"BLOOMLOCK_CAPACITY": 1000, "BLOOMLOCK_MARK": "processed"}
+CONFIG = FilterSettings.read(Settings(SETTINGS), SPIDER.name)
+
+
+@pytest.fixture
+def server() -> Iterator[PrivateServer]:
+    """A server that the test may kill, and start again."""
+    with PrivateServer() as private:
+        yield private
+
+
+@pytest.fixture
+def guard(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClaimingFilter]:
+    """A guard that sends outcomes when the test says so: there is no reactor."""
+    monkeypatch.setattr("scrapy_ext.claims.call_later", lambda *_: None)
+
+    def connect() -> redis.Redis:
+        retry = Retry(NoBackoff(), 0)
+        timeouts = {"socket_timeout": 30, "socket_connect_timeout": 30}
+        return redis.Redis.from_url(server.url, retry=retry, **timeouts)
+
+    made = ClaimingFilter(
+        replace(CONFIG, max_staleness=3600.0), connect, lambda _: None, print, SPIDER
+    )
+    made.start()
+    yield made
+    made.finish(lambda _: None)
+
+
+def check(guard: ClaimingFilter, *requests: Request) -> list[Verdict]:
+    keys = [request.url.encode() for request in requests]
+    return asyncio.run(guard.check_many(keys, requests=requests))
+
+
+def open_urls(server: PrivateServer) -> list[str]:
+    """Return the URLs in the payloads of all open claims."""
+    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
+        found = [decode_request(claim.payload, SPIDER) for claim in shared.open_claims()]
+    return sorted("none" if request is None else request.url for request in found)
+
+
+def test_of_equal_requests_of_a_page_the_first_is_claimed_and_kept(
+    guard: ClaimingFilter, server: PrivateServer
+) -> None:
+    first, second = (Request("data:,a", cb_kwargs={"number": number}) for number in (1, 2))
+    assert check(guard, first, second) == [Verdict.NEW, Verdict.SEEN]
+    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
+        (claim,) = shared.open_claims()
+    kept: Any = decode_request(claim.payload, SPIDER)
+    assert kept.cb_kwargs == {"number": 1}
+
+
+def test_what_is_open_or_done_here_is_seen_without_the_server(
+    guard: ClaimingFilter, server: PrivateServer
+) -> None:
+    a, b = Request("data:,a"), Request("data:,b")
+    assert check(guard, a, b) == [Verdict.NEW, Verdict.NEW]
+    guard.settle([b"data:,b"], DONE)
+    assert guard.settle_now()
+    trips: list[Any] = []
+    guard.on_trip = lambda *trip: trips.append(trip)
+    assert check(guard, a, b, a) == [Verdict.SEEN] * 3
+    assert not trips
+    assert open_urls(server) == ["data:,a"]
+
+
+def cleared(guard: ClaimingFilter, server: PrivateServer, check_again: Callable[[], Any]) -> None:
+    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
+        shared.clear()
+    check_again()
+
+
+def restarted(guard: ClaimingFilter, server: PrivateServer, check_again: Callable[[], Any]) -> None:
+    server.kill()
+    check_again()
+    server.start()
+    wait_until(guard.settle_now, 60)
+
+
+@pytest.mark.parametrize("loss", [cleared, restarted])
+def test_what_is_open_is_claimed_again_where_the_claims_are_lost(
+    loss: Callable[..., None], guard: ClaimingFilter, server: PrivateServer
+) -> None:
+    a, b = Request("data:,a"), Request("data:,b")
+    assert check(guard, a) == [Verdict.NEW]
+    answers: list[Verdict] = []
+    loss(guard, server, lambda: answers.extend(check(guard, b)))
+    assert answers[0] in {Verdict.NEW, Verdict.ALLOWED}
+    assert check(guard, a) == [Verdict.SEEN]
+    wait_until(guard.settle_now, 60)
+    assert open_urls(server) == ["data:,a", "data:,b"]
+    guard.settle([b"data:,a", b"data:,b"], DONE)
+    assert guard.settle_now()
+    assert open_urls(server) == []
+
+
+def test_what_is_claimed_again_while_the_filter_is_cleared_is_claimed_once_more(
+    guard: ClaimingFilter, server: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = Request("data:,a"), Request("data:,b")
+    assert check(guard, a) == [Verdict.NEW]
+    cleared(guard, server, lambda: check(guard, b))
+
+    generations: list[int] = []
+
+    def clear_once(_: Settlement, shared: BloomFilter) -> None:
+        if not generations:
+            shared.clear()
+        generations.append(shared.generation)
+
+    monkeypatch.setattr(Settlement, "_record", clear_once)
+    assert guard.settle_now()
+    assert open_urls(server) == []
+    assert guard.settle_now()
+    assert open_urls(server) == ["data:,a", "data:,b"]
