@@ -22,7 +22,7 @@ from functools import lru_cache
 from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
-from .errors import ConfigurationError
+from .errors import BloomlockError, ConfigurationError
 from .sizing import (
     BALANCED,
     MAX_SHARD_BITS,
@@ -286,6 +286,14 @@ def check_window(window: object, slices: object) -> Window | None:
     if not least <= length_us <= most:
         raise ConfigurationError(f"{allowed}, not {window!r:.80}")
     return Window(length_us, count)
+
+
+def too_late(window: Window, what: str) -> BloomlockError:
+    """Return the error for what comes too late for its slice again and again."""
+    return BloomlockError(
+        f"the slices of the window, {window.slice_us / 10**6:g} s each, are over before {what} "
+        "gets to the server; use a longer window or fewer slices"
+    )
 
 
 def read_window(text: str) -> Window:

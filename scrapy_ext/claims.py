@@ -116,7 +116,7 @@ class ClaimingFilter(GuardedFilter):
         requests = [self._requests.get(key) for key in asked]
         return ClaimTrip(
             asked,
-            self._known.exists_many(asked),
+            self._were_known(asked),
             self._clears,
             payloads=Payloads(requests, self._spider),
             lease=self._lease(),
@@ -336,7 +336,7 @@ class ClaimingFilter(GuardedFilter):
             return None
         request = decode_request(claim.payload, self._spider)
         url = "" if request is None else request.url
-        if claim.item in self._known:
+        if self._were_known([claim.item])[0]:
             # It is done; the server has gone back to an earlier moment.
             self._refill_due = True
             self._open[claim.item] = OpenRequest(claim.item, url, claim.payload, claim)

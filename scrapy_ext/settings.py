@@ -125,12 +125,6 @@ class FilterSettings:
         window = settings.get("BLOOMLOCK_WINDOW")
         if window is not None:
             window = _number(settings, "BLOOMLOCK_WINDOW", 0.0)
-            mark = _choice(settings, "BLOOMLOCK_MARK", MARKS)
-            if mark != MARKS[0]:
-                raise ConfigurationError(
-                    f"BLOOMLOCK_MARK is {mark!r}; allowed is {MARKS[0]!r} with BLOOMLOCK_WINDOW, "
-                    "as claims have no time window."
-                )
         # What a near-cache keeps would be seen beyond the window.
         kept = 0 if window is not None else 100_000
         return cls(

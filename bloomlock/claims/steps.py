@@ -6,11 +6,14 @@ Every step may be repeated and is, where its reply is lost.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
+from bloomlock.strategies.cells import turn
+from bloomlock.windows import too_late
 
 from .model import Answer, Offered, Outcome, Record
 
@@ -18,10 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.effects import Core
+    from bloomlock.windows import Window
 
     from .model import ClaimRequest, Held
 
 T = TypeVar("T")
+
+_WINDOW = struct.Struct(">QBB")
+_BEHIND = b"behind"
+"""In place of a header: the clock is ahead of the slices of the shard; nothing was done."""
+
+ROUNDS = 20
+"""How often a step may come too late for its slice before that is an error."""
 
 ITEMS_PER_CALL = 64
 """Items of one script call: about a millisecond of the server's time."""
@@ -41,10 +52,20 @@ class Place(NamedTuple):
     Attributes:
         bits_key: The shard.
         header: The header it has in the generation of the claims, 8 bytes.
+        window: The filter's; None: items are remembered for ever.
     """
 
     bits_key: str
     header: bytes
+    window: Window | None = None
+
+    @property
+    def expected(self) -> bytes:
+        """What the scripts are given of it."""
+        if self.window is None:
+            return self.header
+        window = self.window
+        return self.header + _WINDOW.pack(window.slice_us, window.slices, window.cell_bits)
 
 
 def take(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Answer | None]]:
@@ -162,11 +183,23 @@ def _call(
             step may have been carried out for some items then.
         ConfigurationError: If the server runs no scripts for this client.
     """
-    keys = ClaimKeys.of(place.bits_key)
-    replies = yield from script.call(
-        [(keys, (place.header, *arguments)) for arguments in calls], repeatable=True
-    )
-    return [answer_of(reply, "claims need") for reply in replies]
+    keys, expected = ClaimKeys.of(place.bits_key), place.expected
+    asked = [(keys, (expected, *arguments)) for arguments in calls]
+    answers: list[Any] = [[_BEHIND]] * len(asked)
+    todo = list(range(len(asked)))
+    for _ in range(ROUNDS):
+        replies = yield from script.call([asked[index] for index in todo], repeatable=True)
+        for index, reply in zip(todo, replies, strict=True):
+            answers[index] = answer_of(reply, "claims need")
+        todo = [index for index in todo if answers[index][0] == _BEHIND]
+        if not todo or place.window is None:
+            return answers
+        turning = yield from turn(place.window, place.bits_key, int.from_bytes(place.header, "big"))
+        if turning.error is not None:
+            answer_of(turning.error, "claims need")
+    if place.window is not None:
+        raise too_late(place.window, "a commit")
+    return answers
 
 
 def _read_commit(reply: Any) -> bool | bytes:

@@ -125,8 +125,6 @@ def _refuse_what_has_no_claims(options: FilterOptions) -> None:
         raise click.UsageError(
             f"--strategy must be atomic, lua or transaction for claims, not {options.strategy!r}"
         )
-    if options.window is not None:
-        raise click.UsageError("--window is not possible for claims, whose items are not forgotten")
 
 
 class Job(NamedTuple):

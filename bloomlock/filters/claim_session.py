@@ -14,20 +14,21 @@ from redis.exceptions import RedisError
 
 from bloomlock.claims import steps
 from bloomlock.claims.model import Offered
+from bloomlock.claims.steps import Place
+from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError
 from bloomlock.hashing import encode_item
 from bloomlock.locks.options import check_flag, check_lease, check_seconds, milliseconds
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime.clock import boot_clock
+from bloomlock.strategies.cells import bits_of_cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.claims.model import Held
-    from bloomlock.claims.steps import Place
     from bloomlock.effects import AnyRuntime, Core
-    from bloomlock.hashing import Hasher
     from bloomlock.locks.hold import Hold
     from bloomlock.locks.watchdog import AsyncWatchdog, Watchdog
 
@@ -233,9 +234,9 @@ class ClaimSession:
 
     def relocate(self, version: bytes) -> None:
         """Take note of the version that the item has."""
-        hasher, held = self._owner.view.hasher, self._owner.held
-        usual = hasher.locate(self.offer.data)[1]
-        places = packed_places(hasher, held.id, usual, version)
+        view, held = self._owner.view, self._owner.held
+        usual = view.hasher.locate(self.offer.data)[1]
+        places = packed_places(view, held.id, usual, version)
         self._owner = self._owner._replace(held=held._replace(places=places))
 
     @property
@@ -470,12 +471,18 @@ def _commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
     return [answers[session] for session in sessions]
 
 
-def packed_places(
-    hasher: Hasher, identity: bytes, usual: Sequence[int], version: bytes = b""
-) -> bytes:
+def packed_places(view: View, identity: bytes, usual: Sequence[int], version: bytes = b"") -> bytes:
     """Return the places of an item, four bytes each, and behind them its version if it has one."""
-    places = hasher.relocate(identity, version) if version else usual
+    places = view.hasher.relocate(identity, version) if version else usual
+    if view.descriptor.window is not None:
+        places = bits_of_cells(view.descriptor.window, places)
     return struct.pack(f">{len(places)}I", *places) + version
+
+
+def place_of(view: View, number: int) -> Place:
+    """Return where the claims of a shard lie."""
+    header = view.header.to_bytes(HEADER_BYTES, "big")
+    return Place(view.shards[number].key, header, view.descriptor.window)
 
 
 def _end(

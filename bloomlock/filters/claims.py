@@ -17,7 +17,6 @@ from bloomlock.claims.model import (
     Outcome,
     Record,
 )
-from bloomlock.claims.steps import Place
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import NextMessage, Pause, Subscribe, ask, encode_command
 from bloomlock.errors import CapacityError, ConfigurationError
@@ -31,12 +30,21 @@ from bloomlock.parallel import in_parallel
 from bloomlock.runtime.clock import boot_clock
 
 from .answers import exists_many
-from .claim_session import ClaimSession, ClaimState, Offer, Owner, check_payload, packed_places
+from .claim_session import (
+    ClaimSession,
+    ClaimState,
+    Offer,
+    Owner,
+    check_payload,
+    packed_places,
+    place_of,
+)
 from .state import in_one_generation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from bloomlock.claims.steps import Place
     from bloomlock.effects import Core
 
     from .claim_session import ClaimOptions, Item, Keeper
@@ -216,13 +224,12 @@ def _requests(
     view: View, wanted: Sequence[Try], how: How
 ) -> tuple[list[ClaimRequest], dict[Place, list[int]]]:
     """Return what is asked, and the indices of what is asked in each place."""
-    header = view.header.to_bytes(HEADER_BYTES, "big")
     places: dict[Place, list[int]] = {}
     requests = []
     for index, one in enumerate(wanted):
         number, request = _request(view, one, how)
         requests.append(request)
-        places.setdefault(Place(view.shards[number].key, header), []).append(index)
+        places.setdefault(place_of(view, number), []).append(index)
     return requests, places
 
 
@@ -243,7 +250,7 @@ def _request(view: View, one: Try, how: How) -> tuple[int, ClaimRequest]:
     return number, ClaimRequest(
         identity,
         one.token,
-        packed_places(view.hasher, identity, offsets, version),
+        packed_places(view, identity, offsets, version),
         how.options.lease_ms,
         how.options.max_attempts,
         b"" if how.only_expired else one.offer.carried(),
@@ -270,8 +277,6 @@ def _hold(request: ClaimRequest, fence: int, sent: float, options: ClaimOptions)
 def refuse_strategy(state: FilterState, what: str = "claims") -> None:
     """Raise ConfigurationError where a script cannot test and set all bits of an item."""
     strategy = state.strategy
-    if strategy.is_sliced:
-        raise ConfigurationError(f"window must be None for {what}, which have no slices")
     if strategy.is_growing:
         raise ConfigurationError(
             f"{what} are not possible with a filter that grows (on_full='grow'); filter "
@@ -352,10 +357,8 @@ class Expired:
     def _look(self, view: View) -> Core[bool | None]:
         """Look for more from where the last were found; False: there are none."""
         refuse_strategy(self._state)
-        header = view.header.to_bytes(HEADER_BYTES, "big")
         for number in range(self._shard, len(view.shards)):
-            place = Place(view.shards[number].key, header)
-            found = yield from steps.find_expired(place, self._at_once)
+            found = yield from steps.find_expired(place_of(view, number), self._at_once)
             if found is None:
                 return None
             # One that comes again could not be taken over, and would do so for ever.

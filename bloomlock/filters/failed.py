@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from bloomlock.claims import steps
 from bloomlock.claims.model import Failure
-from bloomlock.claims.steps import Place
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ask, encode_command
 from bloomlock.hashing import encode_items
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 
-from .claim_session import Offer
+from .claim_session import Offer, place_of
 from .claims import refuse_strategy
 from .state import in_one_generation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from bloomlock.claims.steps import Place
     from bloomlock.effects import Core
 
     from .generation import View
@@ -87,11 +87,10 @@ def _settle(state: FilterState, items: Iterable[str | bytes], step: Step) -> Cor
     wanted = encode_items(list(items))
 
     def work(view: View) -> Core[list[bool] | None]:
-        header = view.header.to_bytes(HEADER_BYTES, "big")
         places: dict[Place, list[int]] = {}
         for index, data in enumerate(wanted):
             number, _ = view.hasher.locate(data)
-            places.setdefault(Place(view.shards[number].key, header), []).append(index)
+            places.setdefault(place_of(view, number), []).append(index)
         found = yield from step(
             [
                 (place, [view.hasher.identify(wanted[index]) for index in indices])

@@ -38,6 +38,8 @@ def run_script(
     arguments: Sequence[Item | int],
 ) -> Core[Any]:
     """Run a script beside the shards of some items, in the generation attached to."""
+    if state.strategy.is_sliced:
+        raise ConfigurationError("window must be None for scripts, which have no slices")
     refuse_strategy(state, "scripts")
     made = _made(_check_text("script", script))
     words = [_check_text("a key", key) for key in keys]

@@ -1,8 +1,13 @@
--- Set the bits of items and end their claims, in one step.
+-- Add items and end their claims, in one step.
 -- KEYS: see claim_common.lua
 -- ARGV: from 2 on for each item its id, token and places
 -- Reply: {header, for each item 1, or 0 if another worker claimed it since, or a string, and nothing
---       done for it: the version that it has, if its places are of another}
+--       done for it: the version that it has, if its places are of another}; {"behind"}, and
+--       nothing done, if the shard has to turn to the epoch of the clock first
+if epoch and now_epoch > epoch then
+    -- The slice of the clock's epoch may have to be wiped.
+    return {'behind'}
+end
 use(every(2, 3))
 local tokens, places = every(3, 3), every(4, 3)
 local others = other_versions(places)

@@ -2,7 +2,9 @@
 -- bloomlock/claims/model.py, under the same names.
 -- KEYS of every claim script: 1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 waiting, 7 counts,
 --          8 the versions of forgotten items
--- ARGV[1]  the header the caller expects, 8 bytes, without the flag that items were forgotten
+-- ARGV[1]  the header the caller expects, 8 bytes, without the flag that items were forgotten; of a
+--          filter with a time window behind it the microseconds of an epoch, 8 bytes, slices and the
+--          bits of a cell, one byte each
 -- Reply    {header found, ...}; {header found} alone, and nothing written, if it is another one
 local LOST_LIFE_MS = 86400000
 local LEASE_OVER = 'its lease ran out before the work was done'
@@ -14,12 +16,23 @@ local forgets = string.byte(header, 2) == 2
 if forgets then
     header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
 end
-if header ~= ARGV[1] then
+if header ~= string.sub(ARGV[1], 1, 8) then
     return {header}
 end
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
+
+-- Of a filter with a time window: the epoch that the shard has turned to, that of the clock, slices,
+-- and bits of a cell.
+local epoch, now_epoch, slices, cell_bits
+if #ARGV[1] > 8 then
+    local slice_us
+    slice_us, slices, cell_bits = struct.unpack('>I8BB', ARGV[1], 9)
+    local a, b, c, d, e = string.byte(call('GETRANGE', KEYS[1], 8, 12), 1, 5)
+    epoch = (((a * 256 + b) * 256 + c) * 256 + d) * 256 + e
+    now_epoch = math.floor(now_us / slice_us)
+end
 
 local function integer(number)
     return string.format('%.0f', number)
@@ -206,30 +219,52 @@ local function count(counter)
     counted[counter] = (counted[counter] or 0) + 1
 end
 
--- Test the bits of items, or set them; return for each item whether all were set before.
+-- The bits of a cell whose slices are live.
+local function live_bits()
+    local live = 0
+    for slice = math.max(epoch, now_epoch) - slices, epoch do
+        live = bit.bor(live, bit.lshift(1, slice % cell_bits))
+    end
+    return live
+end
+
+-- Test the bits of items, or set them; return for each item whether all were set before (of cells
+-- that are set it is not known).
 local function bits_of(items, command, operation)
+    local kind, shift, live = 'u1', 0, nil
+    if epoch and operation == 'SET' then
+        -- The lowest bit of a cell is its last.
+        shift = cell_bits - 1 - epoch % cell_bits
+    elseif epoch then
+        kind, live = 'u' .. cell_bits, live_bits()
+    end
     local words, owners, all_set = {}, {}, {}
     for item, places in ipairs(items) do
-        all_set[item] = true
+        all_set[item] = live or true
         for start = 1, #places, 4 do
             local a, b, c, d = string.byte(places, start, start + 3)
             local at = #words
             words[at + 1] = operation
-            words[at + 2] = 'u1'
-            words[at + 3] = ((a * 256 + b) * 256 + c) * 256 + d
+            words[at + 2] = kind
+            words[at + 3] = ((a * 256 + b) * 256 + c) * 256 + d + shift
             if operation == 'SET' then
                 words[at + 4] = 1
             end
             owners[#owners + 1] = item
         end
         if #owners >= BITS_PER_CALL or item == #items then
-            for i, bit in ipairs(call(command, KEYS[1], unpack(words))) do
-                if bit == 0 then
+            for i, bits in ipairs(call(command, KEYS[1], unpack(words))) do
+                if live then
+                    all_set[owners[i]] = bit.band(all_set[owners[i]], bits)
+                elseif bits == 0 then
                     all_set[owners[i]] = false
                 end
             end
             words, owners = {}, {}
         end
+    end
+    for item = 1, live and #items or 0 do
+        all_set[item] = all_set[item] ~= 0
     end
     return all_set
 end

@@ -1,4 +1,7 @@
-"""Commands for the cells of a time window: BITFIELDs that read header, state and cells of rows."""
+"""Commands for the cells of a time window.
+
+BITFIELDs read header, state and cells of rows. A script turns a shard to the next epoch.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.arrays import np
 from bloomlock.compiled import core
+from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import encode_command
+from bloomlock.keys import window_keys
+from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS
-from bloomlock.windows import EPOCH_SHIFT, STATE_BITS
+from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, STATE_BITS, State
 
 from .base import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bloomlock.effects import Replies
+    from bloomlock.effects import Core, Replies
     from bloomlock.windows import Window
 
     from .base import Rows
@@ -33,6 +39,9 @@ FEW_BITS = 256
 """Bits of a batch of few items, whose cells are quicker read without an array."""
 
 TIME = encode_command("TIME")
+_SCRIPT = Script("window_turn")
+_TURNS = 2**17
+"""More steps than the largest shard has parts."""
 
 
 class Reading(NamedTuple):
@@ -50,6 +59,22 @@ class Reading(NamedTuple):
     header: int = 0
     epoch: int = 0
     masks: Sequence[int] = ()
+    error: Exception | None = None
+
+
+class Turning(NamedTuple):
+    """A shard after it was turned.
+
+    Attributes:
+        header: Its header.
+        epoch: The one it has turned to; None: the header is not the expected one.
+        is_wiped: Whether the slice that comes next is wiped.
+        error: What went wrong instead.
+    """
+
+    header: int = 0
+    epoch: int | None = None
+    is_wiped: bool = True
     error: Exception | None = None
 
 
@@ -127,7 +152,7 @@ def encode_cells(key: str, offsets: list[int], cell_bits: int, number: int | Non
         number: Of the slice; None: nothing is set.
     """
     opening = _opening(key, len(offsets), number is not None)
-    start = HEADER_BITS + STATE_BITS - HEADER_BITS * cell_bits
+    start = _first_bit(cell_bits)
     # The lowest bit of a cell is its last.
     last = -1 if number is None else cell_bits - 1 - number
     if core is not None:
@@ -137,6 +162,11 @@ def encode_cells(key: str, offsets: list[int], cell_bits: int, number: int | Non
     if number is not None:
         operations += [_operation("SET", "u1", place + last) + "$1\r\n1\r\n" for place in places]
     return opening + "".join(operations).encode()
+
+
+def _first_bit(cell_bits: int) -> int:
+    """Return where the cell of offset 0 would begin; offsets count the bits of a header too."""
+    return HEADER_BITS + STATE_BITS - HEADER_BITS * cell_bits
 
 
 def _operation(name: str, kind: str, place: int) -> str:
@@ -155,3 +185,41 @@ def microseconds(time: Sequence[bytes | str]) -> int:
     """Return the time of a reply to TIME."""
     seconds, micros = time
     return int(seconds) * 10**6 + int(micros)
+
+
+def bits_of_cells(window: Window, offsets: Sequence[int]) -> list[int]:
+    """Return the first bits of cells, whose numbers are the offsets of an item."""
+    start = _first_bit(window.cell_bits)
+    return [offset * window.cell_bits + start for offset in offsets]
+
+
+def turn(window: Window, key: str, header: int) -> Core[Turning]:
+    """Bring a shard to the epoch of the server's clock. Cost: a round trip for each part."""
+    for _ in range(_TURNS):
+        turning = yield from _turn_once(window, key, header)
+        if turning.error is not None or turning.epoch is None or turning.epoch > 0:
+            break
+    return turning
+
+
+def wipe(window: Window, key: str, header: int) -> Core[None]:
+    """Wipe the slice that comes next. What goes wrong is left to who turns to it."""
+    for _ in range(_TURNS):
+        turning = yield from _turn_once(window, key, header)
+        if turning.error is not None or turning.epoch is None or turning.is_wiped:
+            return
+
+
+def _turn_once(window: Window, key: str, header: int) -> Core[Turning]:
+    """Take one step; the epoch is -1 if there are others to come."""
+    expected = header.to_bytes(HEADER_BYTES, "big")
+    arguments: list[bytes | int] = [expected, window.slice_us, window.cell_bits // 8, PART_BYTES]
+    (reply,) = yield from _SCRIPT.call([((key, *window_keys(key)), arguments)], repeatable=True)
+    if not isinstance(reply, list):
+        return Turning(error=error_of(reply))
+    found = int.from_bytes(reply[0], "big")
+    if found != header:
+        return Turning(found)
+    epoch = State.of(int.from_bytes(reply[1], "big")).epoch
+    is_behind, is_left = reply[2:]
+    return Turning(found, -1 if is_behind else epoch, not is_left)

@@ -13,12 +13,8 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, Pipeline, Request, collect
-from bloomlock.errors import BloomlockError
-from bloomlock.keys import window_keys
-from bloomlock.scripts import Script
-from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, State
+from bloomlock.windows import EPOCH_SHIFT, too_late
 
 from .base import Segment, Strategy, error_of
 from .cells import (
@@ -27,8 +23,11 @@ from .cells import (
     TIME,
     CellCommands,
     Reading,
+    Turning,
     encode_cells,
     microseconds,
+    turn,
+    wipe,
 )
 
 if TYPE_CHECKING:
@@ -59,32 +58,12 @@ So much later it takes notice of a server's clock that was set, or of another se
 DRIFT_S = 0.001
 """More than clocks that are slewed to be right drift apart meanwhile: 500 us in a second."""
 
-_SCRIPT = Script("window_turn")
-_TURNS = 2**17
-"""More steps than the largest shard has parts."""
-
 
 class Outcome(NamedTuple):
     """The answer to one row; see Segment."""
 
     header: int = 0
     missing: bool | None = None
-    error: Exception | None = None
-
-
-class Turning(NamedTuple):
-    """A shard after it was turned.
-
-    Attributes:
-        header: Its header.
-        epoch: The one it has turned to; None: the header is not the expected one.
-        is_wiped: Whether the slice that comes next is wiped.
-        error: What went wrong instead.
-    """
-
-    header: int = 0
-    epoch: int | None = None
-    is_wiped: bool = True
     error: Exception | None = None
 
 
@@ -293,36 +272,11 @@ class SlicedStrategy(Strategy):
 
     def turn(self, shard: Shard) -> Core[Turning]:
         """Bring a shard to the epoch of the server's clock. Cost: a round trip for each part."""
-        for _ in range(_TURNS):
-            turning = yield from self._turn_once(shard)
-            if turning.error is not None or turning.epoch is None or turning.epoch > 0:
-                break
-        return turning
-
-    def _turn_once(self, shard: Shard) -> Core[Turning]:
-        """Take one step; the epoch is -1 if there are others to come."""
-        header = shard.header.to_bytes(HEADER_BYTES, "big")
-        cell_bytes = self.window.cell_bits // 8
-        arguments: list[bytes | int] = [header, self.window.slice_us, cell_bytes, PART_BYTES]
         asked_at = self._clock()
-        call = ((shard.key, *window_keys(shard.key)), arguments)
-        (reply,) = yield from _SCRIPT.call([call], repeatable=True)
-        if not isinstance(reply, list):
-            return Turning(error=error_of(reply))
-        found = int.from_bytes(reply[0], "big")
-        if found != shard.header:
-            return Turning(found)
-        epoch = State.of(int.from_bytes(reply[1], "big")).epoch
-        self._epochs[shard.key] = epoch, asked_at
-        is_behind, is_left = reply[2:]
-        return Turning(found, -1 if is_behind else epoch, not is_left)
-
-    def wipe(self, shard: Shard) -> Core[None]:
-        """Wipe the slice that comes next. What goes wrong is left to who turns to it."""
-        for _ in range(_TURNS):
-            turning = yield from self._turn_once(shard)
-            if turning.error is not None or turning.epoch is None or turning.is_wiped:
-                return
+        turning = yield from turn(self.window, shard.key, shard.header)
+        if turning.epoch is not None and turning.epoch > 0:
+            self._epochs[shard.key] = turning.epoch, asked_at
+        return turning
 
 
 class _Adding:
@@ -370,14 +324,9 @@ class _Adding:
             todo, epoch = yield from self._try(todo, epoch)
         else:
             if todo:
-                seconds = self._window.slice_us / 10**6
-                error = BloomlockError(
-                    f"the slices of the window, {seconds:g} s each, are over before an add gets to "
-                    "the server; use a longer window or fewer slices"
-                )
-                self._end(todo, Turning(error=error))
+                self._end(todo, Turning(error=too_late(self._window, "an add")))
         if has_turned:
-            yield from strategy.wipe(shard)
+            yield from wipe(strategy.window, shard.key, shard.header)
         return self._segments()
 
     def _pick(self, todo: list[int]) -> SomeRows:

@@ -51,6 +51,8 @@ SHAPES = {
     "secret key": {"key": "a secret of sixteen bytes"},
     "random key, lua": {"key": True, "strategy": "lua"},
     "transaction": {"strategy": "transaction"},
+    "window": {"window": 86_400},
+    "window, shards": {"window": 86_400, "slices": 30, "shards": 3},
 }
 
 

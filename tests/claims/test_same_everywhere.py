@@ -25,6 +25,8 @@ from bloomlock.claims.model import (
 from bloomlock.hashing import Hasher
 from bloomlock.keys import ClaimKeys, FilterKeys
 from bloomlock.runtime.threads import threads_for
+from bloomlock.strategies.cells import bits_of_cells, turn
+from bloomlock.windows import Window
 
 LEASE_MS = 600_000
 TOLERANCE_MS = 60_000
@@ -36,7 +38,9 @@ HASHERS = {
     "seeds": Hasher(8192, 3, seeds=(1, 2, 3)),
     "key": Hasher(8192, 7, key=b"k" * 16),
     "blocked, key": Hasher(8192, 7, layout="blocked", key=b"k" * 16),
+    "window": Hasher(1024, 7),
 }
+WINDOWS = {"window": Window(6 * 86_400 * 10**6, 6)}
 
 
 class Operation(NamedTuple):
@@ -69,9 +73,9 @@ OPERATIONS = st.builds(
 class Comparison:
     """One shard on the server and in the model; after each operation they are held together."""
 
-    def __init__(self, client, hasher):
+    def __init__(self, client, hasher, window=None):
         client.flushall()
-        self.client, self.hasher = client, hasher
+        self.client, self.hasher, self.window = client, hasher, window
         self.run = threads_for(client).run
         self.generation = 0
         self.pure = ShardClaims(b"")
@@ -86,7 +90,8 @@ class Comparison:
     def clear(self):
         self.generation += 1
         header = b"B\0" + self.generation.to_bytes(6, "big")
-        self.client.set(KEYS.bits, header + bytes(1024))
+        # With a window a state of 8 bytes, and a cell of one byte for each bit.
+        self.client.set(KEYS.bits, header + bytes(1024 if self.window is None else 1032))
         self.pure.header, self.pure.bits = header, set()
 
     def held(self, operation):
@@ -98,6 +103,8 @@ class Comparison:
     def held_by(self, worker, item):
         data = b"item %d" % item
         _, offsets = self.hasher.locate(data)
+        if self.window is not None:
+            offsets = bits_of_cells(self.window, offsets)
         places = struct.pack(f">{len(offsets)}I", *offsets)
         return Held(self.hasher.identify(data), b"t%d.%d" % (worker, item), places)
 
@@ -139,7 +146,7 @@ class Comparison:
         held, state = self.held(operation), self.pure
         old = operation.what == "old generation"
         header = b"B\0earlier"[:8] if old else state.header
-        place = steps.Place(KEYS.bits, header)
+        place = steps.Place(KEYS.bits, header, self.window)
         option = operation.option
         if operation.what in ("claim", "wait", "expired", "old generation"):
             requests = [
@@ -220,21 +227,19 @@ class Comparison:
             client.zadd(KEYS.lost, {mine.token: now_ms - LOST_LIFE_MS - TOLERANCE_MS})
         elif what == "add":
             state.bits |= model._bits_of(mine.places)
+            last = 0
+            if self.window is not None:
+                header = int.from_bytes(state.header, "big")
+                epoch = self.run(turn(self.window, KEYS.bits, header)).epoch
+                last = 7 - epoch % 8
             for (offset,) in struct.iter_unpack(">I", mine.places):
-                client.setbit(KEYS.bits, offset, 1)
+                client.setbit(KEYS.bits, offset + last, 1)
         elif what == "clear":
             self.clear()
 
     def compare(self):
         state, client = self.pure, self.client
-        bits = client.get(KEYS.bits)
-        found = {
-            struct.pack(">I", 8 * index + bit)
-            for index, byte in enumerate(bits)
-            for bit in range(8)
-            if index >= 8 and byte >> (7 - bit) & 1
-        }
-        assert found == state.bits
+        assert set(map(struct.Struct(">I").pack, self.bits())) == state.bits
         records = {k: Record.decode(v) for k, v in client.hgetall(KEYS.open).items()}
         assert records == state.open
         failed = {k: Failure.decode(v) for k, v in client.hgetall(KEYS.failed).items()}
@@ -252,6 +257,18 @@ class Comparison:
         assert int(counts.pop(b"fence", 0)) == state.fence
         assert {name.decode(): int(n) for name, n in counts.items()} == state.counts
         self.check_sums()
+
+    def bits(self):
+        """Return which bits are set behind the header; with a window the cells with one of them."""
+        found = self.client.get(KEYS.bits)
+        if self.window is not None:
+            return [8 * index for index, byte in enumerate(found) if index >= 16 and byte]
+        return [
+            8 * index + bit
+            for index, byte in enumerate(found)
+            for bit in range(8)
+            if index >= 8 and byte >> (7 - bit) & 1
+        ]
 
     def check_sums(self):
         """Each claim that was granted is open, or was counted as what became of it."""
@@ -309,7 +326,7 @@ def test_every_kind_of_server(client, operations):
 
 
 def carry_out(client, kind, operations):
-    made = Comparison(client, HASHERS[kind])
+    made = Comparison(client, HASHERS[kind], WINDOWS.get(kind))
     try:
         for operation in operations:
             made.has_lost_a_record |= operation.what == "lose record"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 from cli_process import PATIENCE, answer, children_of, send
@@ -174,11 +175,21 @@ def test_the_options_of_the_filter(run, name, valkey):
         (["n", "k", "--nonsense", "--", "true"], "--nonsense"),
         (["", "k", "true"], "name must be a text"),
         (["--strategy", "lock", "n", "k", "true"], "--strategy must be atomic, lua or transaction"),
-        (["--window", "7d", "n", "k", "true"], "--window is not possible for claims"),
     ],
 )
 def test_bad_input(run, words, part):
     refuse(run("once", "--url", NOWHERE, *words), 2, part)
+
+
+def test_a_key_is_new_again_after_the_window(run, name):
+    words = ("once", "--window", "6", "--slices", "6", name, "a", "echo", "ran")
+    began = time.monotonic()
+    assert run(*words) == (0, b"ran\n", b"")
+    second = run(*words)[1]
+    if time.monotonic() - began < 6:
+        assert second == b""
+    time.sleep(7.2)
+    assert run(*words)[:2] == (0, b"ran\n")
 
 
 def test_a_command_that_is_not_there_is_found_out_first(run):

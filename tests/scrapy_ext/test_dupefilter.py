@@ -163,10 +163,6 @@ def test_debug_logs_every_duplicate_and_its_referer(crawl: Callable[..., Any], s
         ({"BLOOMLOCK_OPTIMIZE": "size"}, "optimize must be 'memory', 'balanced', 'speed' or None"),
         ({"BLOOMLOCK_NUM_HASHES": "65"}, "num_hashes must be a whole number from 1 to 64"),
         ({"BLOOMLOCK_WINDOW": 0}, "BLOOMLOCK_WINDOW is 0; allowed is a number above 0."),
-        (
-            {"BLOOMLOCK_WINDOW": 60, "BLOOMLOCK_MARK": "downloaded"},
-            "BLOOMLOCK_MARK is 'downloaded'",
-        ),
         ({"BLOOMLOCK_WINDOW": 60, "BLOOMLOCK_SLICES": 5}, "slices must be one of 6, 14, 30"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 from claim_tools import let_expire
 
 from bloomlock import BloomFilter
+from scrapy_ext.claims import SETTLE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +29,7 @@ PROCESSED = {
     "RETRY_TIMES": 1,
 }
 DOWNLOADED = {**PROCESSED, "BLOOMLOCK_MARK": "downloaded"}
+WINDOW = {"BLOOMLOCK_WINDOW": 86_400}
 
 
 def claims_of(valkey: str) -> Any:
@@ -40,7 +43,7 @@ def errors_of(valkey: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("r")
-@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED])
+@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED, PROCESSED | WINDOW])
 def test_each_page_is_fetched_once_and_recorded(
     settings: dict[str, Any], valkey: str, crawl: Callable[..., Any]
 ) -> None:
@@ -122,7 +125,9 @@ def test_what_waits_at_the_end_is_handed_over(
     assert claims_of(valkey).open == 0
 
 
+@pytest.mark.parametrize("more", [{}, WINDOW], ids=["", "window"])
 def test_nothing_is_lost_when_processes_are_killed(
+    more: dict[str, Any],
     r: Any,
     valkey: str,
     start_spider: Callable[..., Any],
@@ -139,12 +144,14 @@ def test_nothing_is_lost_when_processes_are_killed(
         left = moments.randint(1, 25)
         before = len(site.requested)
         settings = (PROCESSED, DOWNLOADED)[kills % 2]
-        result = start_spider(CONCURRENT_REQUESTS=concurrent, **settings)
+        result = start_spider(CONCURRENT_REQUESTS=concurrent, **settings, **more)
         pid = result.process.pid
 
         def kill(count: int, moment: int = before + left, pid: int = pid) -> None:
             if count == moment:
                 os.kill(pid, signal.SIGKILL)
+            # So some outcomes are sent before: a crawl that is killed sooner makes no headway.
+            time.sleep(4 * SETTLE_SECONDS / 25)
 
         site.on_request = kill
         result.finish()
