@@ -12,25 +12,14 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from .effects import (
-    EXEC,
-    ConnectionLost,
-    Core,
-    Parallel,
-    Parts,
-    Pause,
-    Pipeline,
-    Replies,
-    Request,
-    Step,
-    ends_transaction,
-    join_commands,
-)
+from .commands import EXEC, Parts, Replies, ends_transaction, join_commands
+from .effects import ConnectionLost, Core, Parallel, Pause, Pipeline, Request, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .effects import Command, Outcome
+    from .commands import Command
+    from .effects import Outcome
 
 T = TypeVar("T")
 Write: TypeAlias = "tuple[int, int, list[bytes | memoryview]]"

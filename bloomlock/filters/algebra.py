@@ -18,8 +18,10 @@ from redis.exceptions import RedisError
 
 from bloomlock.arrays import np
 from bloomlock.bitmaps import count_either
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask, deliver, elsewhere
 from bloomlock.descriptor import FORGETTING, REPLACING, Descriptor
-from bloomlock.effects import ConnectionLost, ask, deliver, elsewhere, encode_command
+from bloomlock.effects import ConnectionLost
 from bloomlock.effects import Request as Asked
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import replacement_key

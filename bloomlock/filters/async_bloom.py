@@ -6,10 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.keys import FilterKeys
+from bloomlock.locks.async_watchdog import watchdog_of_loop
 from bloomlock.runtime.clients import async_client, close_async_client
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
 from . import algebra, answers, discards, inspection, lifecycle, scripted, transfer
+from .claim_session import Keeper
 from .claimable import AsyncClaimableFilter
 from .coalescing import Coalescer
 from .memory import MemoryBloomFilter
@@ -223,6 +225,9 @@ class AsyncBloomFilter(
     ) -> Any:
         """Run a Lua script that tests and adds items. See BloomFilter.run_script."""
         return await self._run(scripted.run_script(self._state, script, items, keys, args))
+
+    async def _keeper(self) -> Keeper:
+        return Keeper(await self._connected(), watchdog_of_loop())
 
     async def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process. See BloomFilter.to_memory."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.keys import FilterKeys
+from bloomlock.locks.watchdog import WATCHDOG
 from bloomlock.runtime.clients import sync_client
 from bloomlock.runtime.threads import threads_for
 
 from . import algebra, answers, discards, inspection, lifecycle, scripted, transfer
+from .claim_session import Keeper
 from .claimable import ClaimableFilter
 from .memory import MemoryBloomFilter
 from .options import FilterOptions, OpenOptions
@@ -442,6 +444,9 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         0
         """
         return self._run(scripted.run_script(self._state, script, items, keys, args))
+
+    def _keeper(self) -> Keeper:
+        return Keeper(self._runtime, WATCHDOG)
 
     def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process.

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from bloomlock.claims.model import Held
     from bloomlock.effects import AnyRuntime, Core
+    from bloomlock.locks.async_watchdog import AsyncWatchdog
     from bloomlock.locks.hold import Hold
-    from bloomlock.locks.watchdog import AsyncWatchdog, Watchdog
+    from bloomlock.locks.watchdog import Watchdog
 
     from .generation import View
     from .state import FilterState

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from bloomlock.locks.watchdog import WATCHDOG, watchdog_of_loop
-
 from . import claims, failed, inspection, open_claims
 from .base import FilterBase
 from .claim import AsyncClaim, Claim, sessions_of
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from bloomlock.effects import Core
-    from bloomlock.runtime.tasks import Tasks
-    from bloomlock.runtime.threads import Threads
 
     from .claims import ClaimCounts
     from .failed import FailedItem
@@ -31,7 +27,10 @@ class ClaimableFilter(FilterBase):
     """What a BloomFilter has to give each item to one worker at a time."""
 
     _run: Run
-    _runtime: Threads
+
+    def _keeper(self) -> Keeper:
+        """Return what renews claims."""
+        raise NotImplementedError
 
     def claim(
         self,
@@ -249,9 +248,6 @@ class ClaimableFilter(FilterBase):
         """
         return self._run(failed.drop(self._state, items))
 
-    def _keeper(self) -> Keeper:
-        return Keeper(self._runtime, WATCHDOG)
-
 
 class AsyncClaimableFilter(FilterBase):
     """The same for asyncio."""
@@ -259,7 +255,7 @@ class AsyncClaimableFilter(FilterBase):
     async def _run(self, core: Core[T]) -> T:
         raise NotImplementedError
 
-    async def _connected(self) -> Tasks:
+    async def _keeper(self) -> Keeper:
         raise NotImplementedError
 
     async def claim(
@@ -353,6 +349,3 @@ class AsyncClaimableFilter(FilterBase):
     async def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
         """Forget items that failed or whose workers died. See BloomFilter.drop_failed."""
         return await self._run(failed.drop(self._state, items))
-
-    async def _keeper(self) -> Keeper:
-        return Keeper(await self._connected(), watchdog_of_loop())

@@ -17,8 +17,10 @@ from bloomlock.claims.model import (
     Outcome,
     Record,
 )
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import NextMessage, Pause, Subscribe, ask, encode_command
+from bloomlock.effects import NextMessage, Pause, Subscribe
 from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.hashing import encode_item, encode_items
 from bloomlock.keys import ClaimKeys

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import ConnectionLost, ask, encode_command, is_missing
+from bloomlock.effects import ConnectionLost
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import merge_keys
+from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import WHOLE_BYTES

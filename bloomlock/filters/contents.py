@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask, check
 from bloomlock.descriptor import FORGETTING, GENERATION_BITS, HEADER_BYTES, generation_of
-from bloomlock.effects import Core, Request, ask, check, encode_command, is_missing
+from bloomlock.effects import Core, Request
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import forgotten_key, native_key
 from bloomlock.native import EXPANSION
+from bloomlock.refusals import is_missing
 from bloomlock.sizing import shard_capacity
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 from bloomlock.strategies.native import is_no_key

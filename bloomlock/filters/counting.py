@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.arrays import np
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES, generation_of, slices_of
-from bloomlock.effects import Core, ask, encode_command
 from bloomlock.growth import compound_error_rate
 from bloomlock.keys import forgotten_key, native_key
 from bloomlock.parallel import in_parallel
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bloomlock.descriptor import Descriptor
+    from bloomlock.effects import Core
     from bloomlock.strategies import Shard
 
 COUNTED_BYTES_PER_COMMAND = 16 * 1024 * 1024

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import ask, encode_command
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from bloomlock.claims import steps
 from bloomlock.claims.model import Failure
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import ask, encode_command
 from bloomlock.hashing import encode_items
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel

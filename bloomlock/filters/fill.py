@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import RedisError
 
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import Core, ask, encode_command
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies.base import header_command, plain_header
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from bloomlock.descriptor import Descriptor
+    from bloomlock.effects import Core
 
     from .generation import View
 

@@ -24,8 +24,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bloomlock.arrays import np
+from bloomlock.commands import encode_command
 from bloomlock.descriptor import unflagged
-from bloomlock.effects import ConnectionLost, Pipeline, Request, encode_command
+from bloomlock.effects import ConnectionLost, Pipeline, Request
 from bloomlock.errors import BloomlockError
 from bloomlock.keys import forgotten_key
 from bloomlock.parallel import in_parallel
@@ -34,7 +35,8 @@ from bloomlock.strategies import Segment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bloomlock.effects import Core, Replies, Step, Writes
+    from bloomlock.commands import Replies
+    from bloomlock.effects import Core, Step, Writes
     from bloomlock.strategies import Shard, Strategy
     from bloomlock.strategies.base import Answered
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES, slices_of, with_slices
-from bloomlock.effects import ConnectionLost, ask, encode_command
+from bloomlock.effects import ConnectionLost
 from bloomlock.errors import ConfigurationError
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script

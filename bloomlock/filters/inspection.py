@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from bloomlock.effects import Core, ask, encode_command
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.keys import forgotten_key
 from bloomlock.parallel import in_parallel
 
@@ -17,6 +18,7 @@ from .state import in_one_generation
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
+    from bloomlock.effects import Core
 
     from .counting import Counted
     from .generation import View

@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bloomlock.commands import UNWATCH, encode_command
+from bloomlock.delivery import RETRY_PAUSES, ask
 from bloomlock.descriptor import (
     CLOSED,
     COPYING,
@@ -22,18 +24,7 @@ from bloomlock.descriptor import (
     Descriptor,
     generation_of,
 )
-from bloomlock.effects import (
-    RETRY_PAUSES,
-    UNWATCH,
-    ConnectionLost,
-    Core,
-    IsCluster,
-    Pause,
-    Request,
-    ask,
-    encode_command,
-    through_moves,
-)
+from bloomlock.effects import ConnectionLost, Core, IsCluster, Pause, Request
 from bloomlock.errors import (
     BloomlockError,
     FilterLostError,
@@ -43,6 +34,7 @@ from bloomlock.errors import (
 from bloomlock.hash_keys import key_difference
 from bloomlock.keys import ClaimKeys, prepared_key, replacement_key, stripe_fence, window_keys
 from bloomlock.parallel import in_parallel
+from bloomlock.slot_moves import through_moves
 
 from . import closing, replacement
 from .contents import SERVERS_OWN

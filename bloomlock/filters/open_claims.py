@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.claims.model import Record
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import ask, encode_command
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 

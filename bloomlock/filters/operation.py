@@ -17,8 +17,9 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.arrays import np
+from bloomlock.delivery import RETRY_PAUSES
 from bloomlock.descriptor import has_unknown_flags, is_header, unflagged
-from bloomlock.effects import RETRY_PAUSES, ConnectionLost, Core, Pause
+from bloomlock.effects import ConnectionLost, Core, Pause
 from bloomlock.errors import (
     BloomlockError,
     FilterLostError,

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from bloomlock.commands import EXEC, MULTI, UNWATCH, encode_command
+from bloomlock.delivery import ask, check
 from bloomlock.descriptor import (
     CLOSED,
     HEADER_BYTES,
@@ -29,20 +31,11 @@ from bloomlock.descriptor import (
     Descriptor,
     Replaced,
 )
-from bloomlock.effects import (
-    EXEC,
-    MULTI,
-    UNWATCH,
-    Core,
-    Request,
-    ask,
-    check,
-    encode_command,
-    through_moves,
-)
+from bloomlock.effects import Core, Request
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import forgotten_key, prepared_key
 from bloomlock.parallel import in_parallel
+from bloomlock.slot_moves import through_moves
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 
 from .contents import SERVERS_OWN, contents_of, set_header

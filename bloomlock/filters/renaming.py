@@ -25,11 +25,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask, check
 from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, RENAMING, Descriptor, header_of
-from bloomlock.effects import Core, Request, ask, check, encode_command, is_missing
+from bloomlock.effects import Core, Request
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys, FilterKeys, forgotten_key, prepared_key
 from bloomlock.parallel import in_parallel
+from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script, answer_of
 
 from .combining import is_not_possible

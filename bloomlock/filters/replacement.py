@@ -12,8 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES, READY, REPLACING, Descriptor
-from bloomlock.effects import ConnectionLost, Core, ask, encode_command
+from bloomlock.effects import ConnectionLost, Core
 from bloomlock.keys import ClaimKeys, replacement_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of

@@ -12,16 +12,10 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bloomlock.commands import Replies, encode_command
+from bloomlock.delivery import deliver
 from bloomlock.descriptor import Descriptor, with_slices
-from bloomlock.effects import (
-    ConnectionLost,
-    Core,
-    FreeMemory,
-    Replies,
-    Request,
-    deliver,
-    encode_command,
-)
+from bloomlock.effects import ConnectionLost, Core, FreeMemory, Request
 from bloomlock.errors import ConfigurationError
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import bytes_text

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from bloomlock.commands import Replies, encode_command
+from bloomlock.delivery import check, deliver
 from bloomlock.descriptor import HEADER_BYTES, Descriptor, is_header, unflagged
-from bloomlock.effects import ConnectionLost, Core, Replies, Request, check, deliver, encode_command
+from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import FilterMismatchError
 from bloomlock.keys import NUMBERED_SHARDS, PLACES
 from bloomlock.stored_descriptor import FIELDS, decode, refuse_newer_format, refuse_unknown_flags

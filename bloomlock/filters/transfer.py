@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from bloomlock.arrays import np
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES, Descriptor, unflagged
-from bloomlock.effects import ConnectionLost, Core, ask, encode_command
+from bloomlock.effects import ConnectionLost, Core
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes

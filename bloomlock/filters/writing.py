@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from bloomlock.commands import EXEC, MULTI, UNWATCH, Replies, encode_command
+from bloomlock.delivery import check, deliver
 from bloomlock.descriptor import (
     CREATING,
     HEADER_BYTES,
@@ -23,23 +25,13 @@ from bloomlock.descriptor import (
     unflagged,
     without_slices,
 )
-from bloomlock.effects import (
-    EXEC,
-    MULTI,
-    UNWATCH,
-    Core,
-    Replies,
-    Request,
-    check,
-    deliver,
-    encode_command,
-    is_slot_refusal,
-    through_moves,
-)
+from bloomlock.effects import Core, Request
 from bloomlock.errors import BloomlockError
 from bloomlock.keys import ClaimKeys, forgotten_key, prepared_key, stripe_fence
 from bloomlock.parallel import in_parallel
+from bloomlock.refusals import is_slot_refusal
 from bloomlock.scripts import Script
+from bloomlock.slot_moves import through_moves
 from bloomlock.stored_descriptor import REPLACES, encode, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes
 

@@ -14,9 +14,9 @@ from bloomlock.runtime.finishing import GRACE_SECONDS as FINISH_SECONDS
 from bloomlock.runtime.finishing import finish
 from bloomlock.runtime.tasks import Tasks, tasks_for
 
+from .async_watchdog import watchdog_of_loop
 from .base import READERS, LockBase, check_token, know_each_other, owner_group
 from .options import NOT_GIVEN, seconds_to_wait
-from .watchdog import watchdog_of_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

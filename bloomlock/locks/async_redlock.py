@@ -9,8 +9,8 @@ from bloomlock.runtime.clients import async_clients, close_async_client
 from bloomlock.runtime.tasks import tasks_over
 
 from .async_lock import AsyncLock
+from .async_watchdog import watchdog_of_loop
 from .quorum_lock import make_session
-from .watchdog import watchdog_of_loop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable

@@ -1,14 +1,13 @@
 """Watchdogs renew what is held, locks and claims, and find out what is lost.
 
-There is one thread for all of the process, and one timer for all of an event loop. Neither waits
-for a server: renewals run in a short-lived thread, or task, for each client and server that has
-some due, so a server that does not answer holds up neither the locks of others nor the news that a
-lock is lost. A child of fork starts with nothing to watch.
+There is one thread for all of the process, and one timer for all of an event loop, which is in
+async_watchdog.py. Neither waits for a server: renewals run in a short-lived thread, or task, for
+each client and server that has some due, so a server that does not answer holds up neither the
+locks of others nor the news that a lock is lost. A child of fork starts with nothing to watch.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import logging
@@ -18,20 +17,20 @@ import threading
 import weakref
 from collections import Counter, deque
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
-from bloomlock.effects import ConnectionLost, Limit, without_waiting
+from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.locks.protocol.model import ReleaseRequest
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.runtime.clock import boot_clock
+from bloomlock.slot_moves import without_waiting
 
 from .hold import OUT_OF_LEASE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bloomlock.effects import AnyRuntime, Core
     from bloomlock.locks.protocol.steps import LockSteps
@@ -441,122 +440,6 @@ def _thread_is_over(owner: object) -> bool:
     return not isinstance(owner, threading.Thread) or (
         owner is threading.main_thread() or not owner.is_alive()
     )
-
-
-class AsyncWatchdog:
-    """Watches the holds of all tasks of one loop; get it by `watchdog_of_loop`."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # The loop must not be kept alive by what is kept for it.
-        self._loop = weakref.ref(loop)
-        self._schedule = Schedule()
-        self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._at_end: AsyncGenerator[None, None] | None = None
-
-    def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
-        """Begin to watch a hold."""
-        self._schedule.add(hold, session, runtime)
-        self._set_timer()
-        if self._at_end is None:
-            # A loop that ends closes its asynchronous generators while it still runs.
-            self._at_end = self._give_back_at_end()
-            with contextlib.suppress(StopIteration):
-                self._at_end.__anext__().send(None)
-
-    async def _give_back_at_end(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            self._at_end = None
-            until = boot_clock() + AT_END_SECONDS
-            abandoned = self._schedule.take_abandoned(_task_is_over)
-            before = asyncio.all_tasks()
-            report_left(
-                await asyncio.gather(
-                    *(watch.runtime.run(give_back(watch, until)) for watch in abandoned),
-                    return_exceptions=True,
-                )
-            )
-            # The loop has cancelled its tasks already; what a silent server keeps is of later.
-            for task in (late := asyncio.all_tasks() - before):
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-
-    def remove(self, hold: Hold) -> None:
-        """Stop watching a hold."""
-        self._schedule.remove(hold)
-
-    def _set_timer(self) -> None:
-        loop = self._loop()
-        if loop is None or not len(self._schedule):
-            return
-        seconds = min(max(0.0, self._schedule.next_time() - boot_clock()), LONGEST_SLEEP)
-        if self._timer is not None:
-            if self._timer.when() <= loop.time() + seconds:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_later(seconds, self._look)
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop."""
-        function()
-
-    def _look(self) -> None:
-        self._timer = None
-        now = boot_clock()
-        try:
-            for watch, reason in self._schedule.over(now):
-                self._lose(watch, reason)
-            for (runtime, *_), watches in self._schedule.due(now).items():
-                task = asyncio.get_running_loop().create_task(
-                    self._renew(runtime, watches), name="bloomlock-renewal"
-                )
-                self._tasks.add(task)
-                # Also of one that is cancelled before its first step.
-                task.add_done_callback(partial(self._after_renewal, watches))
-        finally:
-            self._set_timer()
-
-    async def _renew(self, runtime: Any, watches: list[Watch]) -> None:
-        for part in runtime.by_server(watches, key_of):
-            try:
-                await runtime.run(renew(part, boot_clock, self._lose))
-            except Exception:
-                logger.exception("renewing locks failed")
-
-    def _after_renewal(self, watches: list[Watch], task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        give_up(watches, boot_clock())
-        self._set_timer()
-
-    def _lose(self, watch: Watch, reason: str) -> None:
-        self._schedule.remove(watch.hold)
-        session = watch.session()
-        if session is not None:
-            session.lose_behind(watch.hold, reason)
-
-
-def _task_is_over(owner: object) -> bool:
-    return not isinstance(owner, asyncio.Future) or owner.done()
-
-
-def watchdog_of_loop() -> AsyncWatchdog:
-    """Return the watchdog of the running loop."""
-    loop = asyncio.get_running_loop()
-    watchdog = _WATCHDOGS.get(loop)
-    if watchdog is None:
-        for other in list(_WATCHDOGS):
-            # Its generator keeps a loop that was closed without being shut down.
-            if other.is_closed():
-                del _WATCHDOGS[other]
-        watchdog = _WATCHDOGS[loop] = AsyncWatchdog(loop)
-    return watchdog
-
-
-_WATCHDOGS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWatchdog] = (
-    weakref.WeakKeyDictionary()
-)
 
 
 WATCHDOG = Watchdog()

@@ -18,21 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from redis.exceptions import AskError, MovedError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from bloomlock.effects import (
-    LONGEST_PAUSE_S,
-    MOVING_SECONDS,
-    MULTI,
-    SHORTEST_PAUSE_S,
-    Request,
-    encode_command,
-    is_slot_refusal,
-    slot_moves,
-)
+from bloomlock.commands import MULTI, encode_command
+from bloomlock.effects import Request
+from bloomlock.refusals import is_slot_refusal
+from bloomlock.slot_moves import LONGEST_PAUSE_S, MOVING_SECONDS, SHORTEST_PAUSE_S, moved_too_long
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bloomlock.effects import Command, ConnectionLost, Pipeline, Replies
+    from bloomlock.commands import Command, Replies
+    from bloomlock.effects import ConnectionLost, Pipeline
 
 Target: TypeAlias = tuple[bool, str, int] | None
 """Whether by ASK, host and port of the server to ask; None: the one that has the slot."""
@@ -218,6 +213,6 @@ class Rounds:
         if not self._waits:
             return
         for redirect in find_redirects(sent.commands, sent.replies):
-            error = slot_moves(sent.key, now - self._began, redirect.error)
+            error = moved_too_long(sent.key, now - self._began, redirect.error)
             for index in redirect.indices:
                 sent.replies[index] = error

@@ -19,12 +19,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.effects import encode_command
+from bloomlock.commands import encode_command
 
 from . import redispy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from bloomlock.effects import Subscribe
 
 logger = logging.getLogger("bloomlock.runtime")
 
@@ -32,6 +34,8 @@ PREFIX = "bloomlock:wake:"
 RECONNECT_PAUSE = 0.1
 LONGEST_READ_S = 3600.0
 KEPT_MESSAGES = 10_000
+IDLE_LISTENERS = 4
+"""Connections kept for the next waits; each waiting thread has one of its own meanwhile."""
 _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
@@ -119,6 +123,47 @@ def connect_listener(pool: Any, seconds: float | None = None) -> Listener | None
     else:
         return listener
     return None
+
+
+class Listeners:
+    """The listeners of one client that no core uses; safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._idle: list[Listener] = []
+
+    def take(self, pool: Any, step: Subscribe) -> Listener | None:
+        """Return a listener of a pool, or None if there can be none."""
+        # Of a cluster's nodes only the one that hands the lock on knows who listens there.
+        others: list[Listener] = []
+        try:
+            while (listener := self._take_any()) is not None:
+                if listener.pool is not pool:
+                    others.append(listener)
+                elif listener.is_open():
+                    return listener
+                else:
+                    listener.close()
+        finally:
+            self._idle += others
+        return connect_listener(pool, step.seconds) if step.connect else None
+
+    def _take_any(self) -> Listener | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def give_back(self, listener: Listener) -> None:
+        """Keep a listener for another core, or close it."""
+        if listener.is_open() and len(self._idle) < IDLE_LISTENERS:
+            self._idle.append(listener)
+        else:
+            listener.close()
+
+    def close(self) -> None:
+        """Close all of them."""
+        while (listener := self._take_any()) is not None:
+            listener.close()
 
 
 class Hub:

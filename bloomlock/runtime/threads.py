@@ -8,77 +8,67 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import sys
 import time
 import weakref
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import MovedError, ReadOnlyError, RedisClusterException, RedisError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from bloomlock.commands import EXEC, Replies, ends_transaction, join_commands
 from bloomlock.effects import (
-    EXEC,
     NO_LIMIT,
     READONLY,
     Behind,
     Clock,
     ConnectionLost,
     Core,
-    Effect,
     Elsewhere,
-    EnterContext,
-    ExitContext,
     FanOut,
     FreeMemory,
     IsCluster,
     Limit,
-    NextMessage,
     Parallel,
     Pause,
     Pipeline,
-    Replies,
     Request,
-    Subscribe,
-    ends_connection,
-    ends_transaction,
-    is_refusal,
-    join_commands,
 )
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
+from bloomlock.refusals import ends_connection, is_refusal
 
 from . import redispy
-from .clients import free_memory, not_a_manager
+from .clients import free_memory
 from .clock import boot_clock
-from .cluster import Rounds, Sent, find_again, find_redirects, may_wait, no_server
-from .subscriptions import Listener, connect_listener
-from .workers import Line, out_of_time, run_behind, within
+from .cluster import Sent, may_wait, no_server
+from .nodes import Redirecting
+from .scopes import Scope
+from .subscriptions import Listeners
+from .workers import fan_out, out_of_time, run_behind, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
-    from bloomlock.effects import Command, Outcome
+    import redis
+
+    from bloomlock.commands import Command
+    from bloomlock.effects import Outcome, Subscribe
     from bloomlock.parallel import Write
 
-    from .cluster import Again, Redirect
+    from .connections import Taken
+    from .subscriptions import Listener
 
 T = TypeVar("T")
-Lease: TypeAlias = tuple[Any, Any]
-"""A redis-py connection pool and a connection taken from it."""
 
-IDLE_LISTENERS = 4
-"""Connections kept for the next waits; each waiting thread has one of its own meanwhile."""
 KEPT_SECONDS = 5.0
 """How long a connection in use is kept out of the pool, whose release has hooks."""
 FRESH_SECONDS = 0.05
 """A connection used so recently is not asked whether it is still open."""
 
 
-class Threads:
+class Threads(Redirecting):
     """Runs cores; safe to use from many threads. Get one by `threads_for`.
 
     One idle connection is kept out of the client's pool between requests, because taking one from
@@ -92,29 +82,22 @@ class Threads:
     def __init__(
         self, client: redis.Redis | redis.RedisCluster, members: Sequence[Threads] = ()
     ) -> None:
-        self.client: Any = client
-        self._members = members
-        self._cluster: Any = client if isinstance(client, redis.RedisCluster) else None
+        super().__init__(client, members)
         # Each with the time at which it was used last.
-        self._idle: list[tuple[Lease, float]] = []
+        self._idle: list[tuple[Taken, float]] = []
         # The pool counts the idle connection as used; it must not do so for ever.
         weakref.finalize(self, _release_all, self._idle).atexit = False
         self._release_at = time.monotonic() + KEPT_SECONDS
-        self._listeners: list[Listener] = []
+        self._listeners = Listeners()
         pool = redispy.own_pool(client)
         self._keeps_idle = redispy.may_keep_one(pool)
         self._asks_sentinel = redispy.asks_sentinel(pool)
         self._read_reply = redispy.reply_reader(pool)
 
-    @property
-    def members(self) -> Sequence[Threads]:
-        """The runtime of each server that a FanOut goes to."""
-        return self._members or (self,)
-
     def run(self, core: Core[T]) -> T:
         """Carry out the steps of a core and return its result."""
-        held: Lease | None = None
-        scope: _Scope | None = None
+        held: Taken | None = None
+        scope: Scope | None = None
         limit = NO_LIMIT
         replies: Any
         try:
@@ -125,12 +108,14 @@ class Threads:
                     if type(step) is Request and limit is NO_LIMIT and not (held or step.hold):
                         replies = self._request(step)
                     elif isinstance(step, (Request, Pipeline)):
-                        lease, held = held, None
-                        replies, held = self._within(limit, step, lease)
+                        taken, held = held, None
+                        replies, held = self._within(limit, step, taken)
                     elif isinstance(step, Limit):
                         limit, replies = step, None
+                    elif (carry_out := _EFFECTS.get(type(step))) is not None:
+                        replies = carry_out(self, step)
                     else:
-                        scope = scope or _Scope(self)
+                        scope = scope or Scope(self)
                         replies = scope.carry_out(step)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
@@ -140,66 +125,49 @@ class Threads:
             result: T = stop.value
             return result
         finally:
-            if held is not None:
-                self._drop(held)
-            if scope is not None:
-                scope.close()
+            if held is not None or scope is not None:
+                self._close(held, scope)
+
+    def _close(self, held: Taken | None, scope: Scope | None) -> None:
+        """Close what a core has left open."""
+        if held is not None:
+            self._drop(held)
+        if scope is not None:
+            scope.close()
 
     def _within(
-        self, limit: Limit, step: Request | Pipeline, lease: Lease | None
-    ) -> tuple[Replies, Lease | None]:
+        self, limit: Limit, step: Request | Pipeline, taken: Taken | None
+    ) -> tuple[Replies, Taken | None]:
         """Carry out a step; ConnectionLost at the end of the limit, while it goes on."""
         if limit.until is None:
-            return self._carry_out(step, lease, None)
+            return self._carry_out(step, taken, None)
         if (seconds := limit.until - boot_clock()) <= 0:
-            self._drop_late(([], lease))
+            self._drop_late(([], taken))
             raise out_of_time(sent=False)
-        work = partial(self._carry_out, step, lease, limit.until)
+        work = partial(self._carry_out, step, taken, limit.until)
         return within(seconds, limit.line, work, self._drop_late)
 
     def _carry_out(
-        self, step: Request | Pipeline, lease: Lease | None, until: float | None
-    ) -> tuple[Replies, Lease | None]:
+        self, step: Request | Pipeline, taken: Taken | None, until: float | None
+    ) -> tuple[Replies, Taken | None]:
         """Carry out what a server is asked; return a connection too that is to be held on."""
         if isinstance(step, Pipeline):
             (outcome,) = self.ask_all((step,), until)
             if isinstance(outcome, ConnectionLost):
                 raise outcome
-            return outcome, lease
-        if lease or step.hold:
-            return self._request_on(lease, step, until)
+            return outcome, taken
+        if taken or step.hold:
+            return self._request_on(taken, step, until)
         return self._request(step, until), None
 
-    def _drop_late(self, answer: tuple[Replies, Lease | None]) -> None:
+    def _drop_late(self, answer: tuple[Replies, Taken | None]) -> None:
         if answer[1] is not None:
             self._drop(answer[1])
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether keys lie on several servers."""
-        return self._cluster is not None
-
-    def server_of(self, key: str) -> str:
-        """Return which server of a cluster has a key; empty if there is only one, or none."""
-        return redispy.server_of_key(self.client, key)
-
-    def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
-        """Return the items in groups, each of which one request may carry."""
-        if len(self.members) > 1:
-            return [[item] for item in items]
-        if self._cluster is None:
-            return [items]
-        groups: dict[int, list[T]] = {}
-        for item in items:
-            groups.setdefault(redispy.slot_of(key_of(item)), []).append(item)
-        return list(groups.values())
 
     def close(self) -> None:
         """Give the idle connection back, and close those that no core listens on."""
         _release_all(self._idle)
-        with contextlib.suppress(IndexError):
-            while True:
-                self._listeners.pop().close()
+        self._listeners.close()
 
     def run_behind(self, step: Behind) -> None:
         """Carry out a core after what goes on in a line; wait for its end, but not for long."""
@@ -207,77 +175,31 @@ class Threads:
 
     def fan_out(self, step: FanOut) -> list[Any]:
         """Run a core at each server; a silent server keeps its thread, but not the caller."""
-        began = boot_clock()
-        answers: list[Any] = [None] * len(step.cores)
-        arrived: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        for server, core in enumerate(step.cores):
-            Line.of(step.lines[server]).append(partial(self._run_at, server, core, arrived))
-        num_out, until = len(answers), step.until
-        while num_out:
-            now = boot_clock()
-            if until == step.until and step.is_enough(answers):
-                until = step.end_of_grace(began, now)
-            try:
-                server, answer = arrived.get(timeout=max(0.0, until - now))
-            except queue.Empty:
-                break
-            answers[server] = answer
-            num_out -= 1
-        return answers
-
-    def _run_at(
-        self, server: int, core: Core[Any], arrived: queue.SimpleQueue[tuple[int, Any]]
-    ) -> None:
-        try:
-            arrived.put((server, self.members[server].run(core)))
-        except Exception as error:  # noqa: BLE001 - an answer of the FanOut
-            arrived.put((server, error))
+        return fan_out(self.members, step)
 
     def subscribe(self, step: Subscribe) -> Listener | None:
         """Return a connection that listens, or None if there can be none."""
-        pool = self._source(step.key)
-        # Of a cluster's nodes only the one that hands the lock on knows who listens there.
-        others: list[Listener] = []
-        try:
-            while (listener := self._take_listener()) is not None:
-                if listener.pool is not pool:
-                    others.append(listener)
-                elif listener.is_open():
-                    return listener
-                else:
-                    listener.close()
-        finally:
-            self._listeners += others
-        return connect_listener(pool, step.seconds) if step.connect else None
+        return self._listeners.take(self._source(step.key), step)
 
-    def _take_listener(self) -> Listener | None:
-        try:
-            return self._listeners.pop()
-        except IndexError:
-            return None
+    def unsubscribe(self, listener: Listener) -> None:
+        """Keep a listener for another core, or close it."""
+        self._listeners.give_back(listener)
 
     def settings_of(self, key: str) -> Mapping[str, Any]:
         """Return the settings of the connections to the server of a key."""
         return redispy.settings_of(self._source(key))
 
-    def unsubscribe(self, listener: Listener) -> None:
-        """Keep a listener for another core, or close it."""
-        if listener.is_open() and len(self._listeners) < IDLE_LISTENERS:
-            self._listeners.append(listener)
-        else:
-            listener.close()
-
     def _request(self, request: Request, until: float | None = None) -> Replies:
         if self._cluster is None:
-            lease = self._take(self.client.connection_pool)
-            replies = self._exchange(lease, request.commands, request.room)
-            self._end(lease, request.commands, replies)
+            taken = self._take(self.client.connection_pool)
+            replies = self._exchange(taken, request.commands, request.room)
+            self._end(taken, request.commands, replies)
             return replies
         if request.replica:
             return self._ask_replica(request, until)
-        lease = self._take(self._source_of(request.key))
-        replies = self._exchange(lease, request.commands, request.room)
-        self._end(lease, request.commands, replies)
+        taken = self._take(self._source_of(request.key))
+        replies = self._exchange(taken, request.commands, request.room)
+        self._end(taken, request.commands, replies)
         sent = Sent(request.key, request.commands, replies)
         self._follow([sent], until, waits=request.waits)
         return replies
@@ -289,37 +211,18 @@ class Threads:
         return outcome
 
     def _request_on(
-        self, lease: Lease | None, request: Request, until: float | None
-    ) -> tuple[Replies, Lease | None]:
+        self, taken: Taken | None, request: Request, until: float | None
+    ) -> tuple[Replies, Taken | None]:
         """Use the connection that was held, if one was; return it too if it is to be held on."""
-        if lease is None and self._cluster is not None:
+        if taken is None and self._cluster is not None:
             return self._begin_to_hold(request, until)
-        watches = lease is not None
-        lease = lease or self._take(self._source(request.key))
-        replies = self._exchange(lease, request.commands)
+        watches = taken is not None
+        taken = taken or self._take(self._source(request.key))
+        replies = self._exchange(taken, request.commands)
         if request.hold:
-            return replies, lease
-        self._end(lease, request.commands, replies, watches=watches)
+            return replies, taken
+        self._end(taken, request.commands, replies, watches=watches)
         return replies, None
-
-    def _begin_to_hold(self, request: Request, until: float | None) -> tuple[Replies, Lease | None]:
-        """Send a first request under WATCH to the server that has the slot, when one has it."""
-        rounds: Rounds | None = None
-        while True:
-            lease = self._take(self._source_of(request.key))
-            replies = self._exchange(lease, request.commands)
-            refused = find_redirects(request.commands, replies)
-            if not refused:
-                return replies, lease
-            self._drop(lease)
-            now = boot_clock()
-            rounds = rounds or Rounds(now, until)
-            pause = rounds.pause(now, redirected=self._note_moved(refused))
-            if pause is None:
-                rounds.explain(Sent(request.key, request.commands, replies), now)
-                return replies, None
-            if pause:
-                time.sleep(pause)
 
     def ask_all(
         self, requests: Sequence[Request | Pipeline], until: float | None = None
@@ -346,23 +249,6 @@ class Threads:
             self._follow(answered, until, waits=any(may_wait(request) for request in requests))
         return outcomes
 
-    def _by_source(
-        self, requests: Sequence[Request | Pipeline], outcomes: list[Any]
-    ) -> list[tuple[Any, Sequence[int]]]:
-        """Return the indices of the requests for each server; note those that have none."""
-        if self._cluster is None:
-            return [(self._source(""), range(len(requests)))]
-        groups: dict[int, tuple[Any, list[int]]] = {}
-        for index, request in enumerate(requests):
-            try:
-                source = self._source_of(request.key, replica=request.replica)
-            except ConnectionLost as lost:
-                outcomes[index] = lost
-            else:
-                groups.setdefault(id(source), (source, []))[1].append(index)
-        # In one order for all threads, which may have to wait for connections.
-        return [groups[number] for number in sorted(groups)]
-
     def _ask_server(
         self,
         source: Any,
@@ -383,59 +269,18 @@ class Threads:
         replies: Replies = []
         lost: ConnectionLost | None = None
         try:
-            lease = self._take(source)
-            yield from self._exchange_many(lease, writes_of(mine, sent), replies)
+            taken = self._take(source)
+            yield from self._exchange_many(taken, writes_of(mine, sent), replies)
         except ConnectionLost as one:
             lost = one
         each = outcomes_of(mine, replies, lost)
         if lost is None and leaves_transaction(mine, each):
-            self._drop(lease)
+            self._drop(taken)
         elif lost is None:
-            self._give_back(lease)
+            self._give_back(taken)
         answered += starmap(Sent, answered_of(mine, each, sent or ()))
         for index, outcome in zip(indices, each[len(mine) - len(indices) :], strict=True):
             outcomes[index] = outcome
-
-    def _follow(self, requests: Sequence[Sent], until: float | None, *, waits: bool) -> None:
-        """Send again what a cluster refused because a slot moves, until all is answered."""
-        rounds: Rounds | None = None
-        while again := find_again(requests):
-            now = boot_clock()
-            rounds = rounds or Rounds(now, until, waits=waits)
-            pause = rounds.pause(now, redirected=all(part.target for part in again))
-            if pause is None:
-                for sent in requests:
-                    rounds.explain(sent, now)
-                return
-            if pause:
-                time.sleep(pause)
-            for part in again:
-                self._send_again(part)
-
-    def _send_again(self, again: Again) -> None:
-        commands = again.commands
-        try:
-            self._note_moved([redirect for _, redirect in again.parts])
-            lease = self._take(self._redirected_source(again))
-            answers = self._exchange(lease, commands)
-        except ConnectionLost as lost:
-            again.merge(lost.replies, lost)
-        except (RedisError, OSError) as error:
-            # What else serves it could not be found out; the others were answered.
-            again.merge([], ConnectionLost(error, sent=False, replies=[]))
-        else:
-            self._end(lease, commands, answers)
-            again.merge(answers)
-
-    def _note_moved(self, redirects: Sequence[Redirect]) -> bool:
-        """Note what has moved; return whether all has, so that no pause is needed."""
-        moved = [each.error for each in redirects if isinstance(each.error, MovedError)]
-        for error in moved:
-            if error.host:
-                redispy.note_moved(self._cluster, error)
-            else:
-                self._look_for_nodes()
-        return len(moved) == len(redirects)
 
     def _source(self, key: str) -> Any:
         if self._cluster is None:
@@ -454,19 +299,10 @@ class Threads:
             self._look_for_nodes()
             raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from error
 
-    def _redirected_source(self, again: Again) -> Any:
-        if again.target is not None:
-            _, host, port = again.target
-            source = redispy.pool_of_address(self._cluster, host, port)
-            if source is not None:
-                return source
-            self._look_for_nodes()
-        return self._source_of(again.key)
-
-    def _take(self, pool: Any) -> Lease:
-        lease = self._take_idle(pool)
-        if lease is not None:
-            return lease
+    def _take(self, pool: Any) -> Taken:
+        taken = self._take_idle(pool)
+        if taken is not None:
+            return taken
         try:
             return pool, pool.get_connection()
         except (RedisError, OSError) as error:
@@ -477,12 +313,12 @@ class Threads:
             pool.disconnect(inuse_connections=False)
             raise
 
-    def _take_idle(self, pool: Any) -> Lease | None:
+    def _take_idle(self, pool: Any) -> Taken | None:
         try:
-            lease, used = self._idle.pop()
+            taken, used = self._idle.pop()
         except IndexError:
             return None
-        kept_pool, connection = lease
+        kept_pool, connection = taken
         if not redispy.may_be_kept(connection):
             kept_pool.release(connection)
             return None
@@ -493,49 +329,43 @@ class Threads:
         except (RedisConnectionError, RedisTimeoutError, OSError):
             usable = False
         if usable:
-            return lease
-        self._drop(lease)
+            return taken
+        self._drop(taken)
         return None
 
-    def _look_for_nodes(self) -> None:
-        """Ask a cluster anew who serves what, after one of its servers was not reachable."""
-        if self._cluster is not None:
-            with contextlib.suppress(RedisError, RedisClusterException, OSError):
-                redispy.find_servers(self._cluster)
-
     def _end(
-        self, lease: Lease, commands: Sequence[Command], replies: Replies, *, watches: bool = False
+        self, taken: Taken, commands: Sequence[Command], replies: Replies, *, watches: bool = False
     ) -> None:
         """Give a connection back, or close it if MULTI or WATCH may be pending on it.
 
         Its next user would find its commands queued, or its EXEC refused.
         """
         if (watches or commands[-1] == EXEC) and not ends_transaction(commands, replies):
-            self._drop(lease)
+            self._drop(taken)
         else:
-            self._give_back(lease)
+            self._give_back(taken)
 
-    def _give_back(self, lease: Lease) -> None:
-        pool, connection = lease
+    def _give_back(self, taken: Taken) -> None:
+        pool, connection = taken
         if self._keeps_idle and not self._idle:
             now = time.monotonic()
             if now < self._release_at and redispy.may_be_kept(connection):
-                self._idle.append((lease, now))
+                self._idle.append((taken, now))
                 return
             self._release_at = now + KEPT_SECONDS
         pool.release(connection)
 
     @staticmethod
-    def _drop(lease: Lease) -> None:
+    def _drop(taken: Taken) -> None:
         """Give back a connection that is in the middle of something."""
-        pool, connection = lease
+        pool, connection = taken
         redispy.close_quietly(connection)
         pool.release(connection)
 
     def _exchange(
-        self, lease: Lease, commands: Sequence[Command], room: memoryview | None = None
+        self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
     ) -> Replies:
-        connection = lease[1]
+        connection = taken[1]
         replies: Replies = []
         # A command of which the socket did not take the last byte is carried out by no server.
         sent = len(commands) > 1
@@ -550,12 +380,12 @@ class Threads:
                     redispy.receive(connection, len(commands), room, replies)
                 self._read(connection, len(commands), replies)
         except (RedisError, OSError) as error:
-            self._drop(lease)
+            self._drop(taken)
             # What is refused while a closed connection is opened again was not sent.
             sent = sent and not is_refusal(error)
             raise ConnectionLost(error, sent=sent, replies=replies) from error
         except BaseException:
-            self._drop(lease)
+            self._drop(taken)
             raise
         if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
             # It was the master; opened again, the connection asks Sentinel for the master of now.
@@ -564,11 +394,11 @@ class Threads:
 
     def _exchange_many(
         self,
-        lease: Lease,
+        taken: Taken,
         writes: Iterable[Write],
         replies: Replies,
     ) -> Generator[bool, None, None]:
-        connection = lease[1]
+        connection = taken[1]
         written = before = 0
         try:
             for answered, count, data in writes:
@@ -579,12 +409,12 @@ class Threads:
             yield False
             self._read(connection, written, replies)
         except (RedisError, OSError) as error:
-            self._drop(lease)
+            self._drop(taken)
             # What is refused while a closed connection is opened again was not sent.
             left = (before if is_refusal(error) else written) > 0
             raise ConnectionLost(error, sent=left, replies=replies, written=written) from error
         except BaseException:
-            self._drop(lease)
+            self._drop(taken)
             raise
         if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
             # It was the master; opened again, the connection asks Sentinel for the master of now.
@@ -606,95 +436,44 @@ class Threads:
             replies.append(reply)
 
 
-class _Scope:
-    """What one run of a core has open: a subscription and context managers."""
-
-    def __init__(self, runtime: Threads) -> None:
-        self._runtime = runtime
-        self._subscription: Listener | None = None
-        self._entered: list[Any] = []
-
-    def carry_out(self, step: Effect) -> Any:
-        """Carry out a step that needs no connection of its own; return its answer."""
-        return _EFFECTS[type(step)](self, step)
-
-    def pause(self, step: Pause) -> None:
-        time.sleep(step.seconds)
-
-    def clock(self, _: Clock) -> Callable[[], float]:
-        return boot_clock
-
-    def behind(self, step: Behind) -> None:
-        self._runtime.run_behind(step)
-
-    def parallel(self, step: Parallel) -> list[Outcome]:
-        return self._runtime.ask_all(step.requests)
-
-    def fan_out(self, step: FanOut) -> list[Any]:
-        return self._runtime.fan_out(step)
-
-    def free_memory(self, step: FreeMemory) -> int | None:
-        return free_memory(self._runtime.settings_of(step.key))
-
-    def elsewhere(self, step: Elsewhere) -> tuple[Any, Exception | None]:
-        try:
-            return step.run(step.core), None
-        except Exception as error:  # noqa: BLE001 - the core's to judge
-            return None, error
-
-    def is_cluster(self, _: IsCluster) -> bool:
-        return self._runtime.is_cluster
-
-    def subscribe(self, step: Subscribe) -> bytes:
-        self._subscription = self._subscription or self._runtime.subscribe(step)
-        return self._subscription.channel if self._subscription else b""
-
-    def next_message(self, step: NextMessage) -> bytes | None:
-        if self._subscription is None:
-            return None
-        return self._subscription.wait(step.addressee, step.seconds)
-
-    def enter(self, step: EnterContext) -> Exception | None:
-        if not hasattr(type(step.manager), "__enter__"):
-            return not_a_manager(step.manager, "a context manager")
-        try:
-            step.manager.__enter__()
-        except Exception as error:  # noqa: BLE001 - the core's to judge
-            return error
-        self._entered.append(step.manager)
-        return None
-
-    def leave(self, _: ExitContext) -> Exception | None:
-        try:
-            self._entered.pop().__exit__(None, None, None)
-        except Exception as error:  # noqa: BLE001 - the core's to judge
-            return error
-        return None
-
-    def close(self) -> None:
-        """Leave what the core did not, and stop listening."""
-        try:
-            while self._entered:
-                self._entered.pop().__exit__(*sys.exc_info())
-        finally:
-            if self._subscription is not None:
-                self._runtime.unsubscribe(self._subscription)
+def _pause(_: Threads, step: Pause) -> None:
+    time.sleep(step.seconds)
 
 
-_EFFECTS: dict[type, Callable[[_Scope, Any], Any]] = {
-    Pause: _Scope.pause,
-    Clock: _Scope.clock,
-    Behind: _Scope.behind,
-    Parallel: _Scope.parallel,
-    FanOut: _Scope.fan_out,
-    FreeMemory: _Scope.free_memory,
-    Elsewhere: _Scope.elsewhere,
-    IsCluster: _Scope.is_cluster,
-    Subscribe: _Scope.subscribe,
-    NextMessage: _Scope.next_message,
-    EnterContext: _Scope.enter,
-    ExitContext: _Scope.leave,
+def _clock(_: Threads, __: Clock) -> Callable[[], float]:
+    return boot_clock
+
+
+def _parallel(runtime: Threads, step: Parallel) -> list[Outcome]:
+    return runtime.ask_all(step.requests)
+
+
+def _free_memory(runtime: Threads, step: FreeMemory) -> int | None:
+    return free_memory(runtime.settings_of(step.key))
+
+
+def _elsewhere(_: Threads, step: Elsewhere) -> tuple[Any, Exception | None]:
+    try:
+        return step.run(step.core), None
+    except Exception as error:  # noqa: BLE001 - the core's to judge
+        return None, error
+
+
+def _is_cluster(runtime: Threads, _: IsCluster) -> bool:
+    return runtime.is_cluster
+
+
+_EFFECTS: dict[type, Callable[[Threads, Any], Any]] = {
+    Pause: _pause,
+    Clock: _clock,
+    Behind: Threads.run_behind,
+    Parallel: _parallel,
+    FanOut: Threads.fan_out,
+    FreeMemory: _free_memory,
+    Elsewhere: _elsewhere,
+    IsCluster: _is_cluster,
 }
+"""Steps that leave nothing open; a scope carries out the others."""
 
 
 def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:
@@ -722,7 +501,7 @@ def _renew_pool_locks() -> None:
 os.register_at_fork(after_in_child=_renew_pool_locks)
 
 
-def _release_all(idle: list[tuple[Lease, float]]) -> None:
+def _release_all(idle: list[tuple[Taken, float]]) -> None:
     # Another thread may take the last one in between.
     with contextlib.suppress(IndexError):
         while True:

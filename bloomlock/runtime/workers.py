@@ -12,14 +12,19 @@ import os
 import queue
 import threading
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.effects import ConnectionLost
 
+from .clock import boot_clock
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from bloomlock.effects import Core, FanOut, Runtime
 
     Job = Callable[[], None]
 
@@ -190,6 +195,34 @@ def run_behind(line: list[Any], work: Job, seconds: float) -> None:
     Line.of(line).append(job)
     with contextlib.suppress(queue.Empty):
         done.get(timeout=max(0.0, seconds))
+
+
+def fan_out(runtimes: Sequence[Runtime], step: FanOut) -> list[Any]:
+    """Run a core by each of the runtimes; one that does not end in time keeps its thread."""
+    began = boot_clock()
+    answers: list[Any] = [None] * len(step.cores)
+    arrived: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+
+    def run_at(server: int, core: Core[Any]) -> None:
+        try:
+            arrived.put((server, runtimes[server].run(core)))
+        except Exception as error:  # noqa: BLE001 - an answer of the FanOut
+            arrived.put((server, error))
+
+    for server, core in enumerate(step.cores):
+        Line.of(step.lines[server]).append(partial(run_at, server, core))
+    num_out, until = len(answers), step.until
+    while num_out:
+        now = boot_clock()
+        if until == step.until and step.is_enough(answers):
+            until = step.end_of_grace(began, now)
+        try:
+            server, answer = arrived.get(timeout=max(0.0, until - now))
+        except queue.Empty:
+            break
+        answers[server] = answer
+        num_out -= 1
+    return answers
 
 
 def _take(element: list[None]) -> bool:

@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError
 
-from bloomlock.effects import (
-    ConnectionLost,
-    Core,
-    Replies,
-    Request,
-    collect,
-    encode_arguments,
-    encode_command,
-    is_missing,
-)
+from bloomlock.commands import Replies, encode_command
+from bloomlock.delivery import collect
+from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import ConfigurationError
+from bloomlock.refusals import is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,11 +41,6 @@ class Script:
     def by_digest(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
         """Return the EVALSHA command."""
         return encode_command("EVALSHA", self.digest, len(keys), *keys, *arguments)
-
-    def head(self, keys: Sequence[str], num_arguments: int) -> bytes:
-        """Return the EVALSHA command up to its arguments, which `encode_arguments` makes."""
-        words: list[str | int] = ["EVALSHA", self.digest, len(keys), *keys]
-        return b"*%d\r\n%b" % (len(words) + num_arguments, encode_arguments(*words))
 
     def by_source(self, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> bytes:
         """Return the EVAL command, which also loads the script."""

@@ -11,17 +11,10 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from bloomlock.arrays import np
+from bloomlock.commands import Replies, encode_command
 from bloomlock.compiled import core
-from bloomlock.effects import (
-    ConnectionLost,
-    Core,
-    Parallel,
-    Pipeline,
-    Replies,
-    Request,
-    collect,
-    encode_command,
-)
+from bloomlock.delivery import collect
+from bloomlock.effects import ConnectionLost, Core, Parallel, Pipeline, Request
 from bloomlock.parallel import in_parallel
 
 from .base import Segment, Strategy, any_missing, encode_offsets, error_of, unfilled

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from redis.exceptions import ResponseError
 
 from bloomlock.arrays import np
+from bloomlock.commands import encode_command
 from bloomlock.descriptor import HEADER_BYTES, unflagged, without_slices
-from bloomlock.effects import encode_command, is_missing
 from bloomlock.parallel import in_parallel
+from bloomlock.refusals import is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

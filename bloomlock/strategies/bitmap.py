@@ -20,18 +20,10 @@ from redis.exceptions import NoScriptError
 
 from bloomlock.arrays import np
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
+from bloomlock.commands import EXEC, MULTI, Replies, encode_command, encode_large
+from bloomlock.delivery import collect
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import (
-    EXEC,
-    MULTI,
-    ConnectionLost,
-    Core,
-    Replies,
-    Request,
-    collect,
-    encode_command,
-    encode_large,
-)
+from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS
@@ -44,7 +36,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from bloomlock.effects import Command
+    from bloomlock.commands import Command
 
     from .base import Rows, Shard
 

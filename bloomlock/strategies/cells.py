@@ -12,9 +12,9 @@ from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.arrays import np
+from bloomlock.commands import encode_command
 from bloomlock.compiled import core
 from bloomlock.descriptor import HEADER_BYTES
-from bloomlock.effects import encode_command
 from bloomlock.keys import window_keys
 from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS
@@ -25,7 +25,8 @@ from .base import error_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bloomlock.effects import Core, Replies
+    from bloomlock.commands import Replies
+    from bloomlock.effects import Core
     from bloomlock.windows import Window
 
     from .base import Rows

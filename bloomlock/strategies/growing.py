@@ -18,6 +18,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.arrays import np
+from bloomlock.commands import encode_command
+from bloomlock.delivery import collect
 from bloomlock.descriptor import (
     HEADER_BYTES,
     is_header,
@@ -25,8 +27,9 @@ from bloomlock.descriptor import (
     with_slices,
     without_slices,
 )
-from bloomlock.effects import Pipeline, Request, collect, encode_command, is_missing
+from bloomlock.effects import Pipeline, Request
 from bloomlock.errors import ConfigurationError
+from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script
 
 from .atomic import encode_few
@@ -36,7 +39,8 @@ from .lua import Calls, pack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bloomlock.effects import Core, Replies
+    from bloomlock.commands import Replies
+    from bloomlock.effects import Core
 
     from .base import Rows
 

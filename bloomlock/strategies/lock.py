@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis.exceptions
 from redis.exceptions import RedisError, ResponseError, WatchError
 
+from bloomlock.commands import encode_command
+from bloomlock.delivery import Way, check, collect, deliver, run_way, run_ways
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
@@ -31,13 +33,6 @@ from bloomlock.effects import (
     Limit,
     Pause,
     Request,
-    Way,
-    check,
-    collect,
-    deliver,
-    encode_command,
-    run_way,
-    run_ways,
 )
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.keys import LockKeys, stripe_keys

@@ -19,7 +19,8 @@ from redis.exceptions import NoScriptError
 
 from bloomlock.arrays import np
 from bloomlock.blocked import BLOCK_BITS
-from bloomlock.effects import Core, Pipeline, Replies, Request, collect
+from bloomlock.delivery import collect
+from bloomlock.effects import Core, Pipeline, Request
 from bloomlock.scripts import Script
 from bloomlock.sizing import HEADER_BITS
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
+
+    from bloomlock.commands import Replies
 
     from .base import Rows, Shard
 

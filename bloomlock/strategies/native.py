@@ -18,22 +18,14 @@ from typing import TYPE_CHECKING, cast
 from hiredis import pack_command
 from redis.exceptions import ResponseError
 
+from bloomlock.commands import Replies, encode_arguments, encode_command
+from bloomlock.delivery import collect, deliver
 from bloomlock.descriptor import generation_of
-from bloomlock.effects import (
-    ConnectionLost,
-    Core,
-    Pipeline,
-    Replies,
-    Request,
-    collect,
-    deliver,
-    encode_arguments,
-    encode_command,
-    is_missing,
-)
+from bloomlock.effects import ConnectionLost, Core, Pipeline, Request
 from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import EncodedTexts
 from bloomlock.keys import native_key
+from bloomlock.refusals import is_missing
 
 from .base import Segment, Strategy, error_of, header_command, header_from_bytes
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bloomlock.effects import ConnectionLost, Core, Parallel, Pipeline, Request, with_each_step
+from bloomlock.delivery import with_each_step
+from bloomlock.effects import ConnectionLost, Core, Parallel, Pipeline, Request
 
 from .base import Segment, Strategy
 

@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING
 from redis.exceptions import WatchError
 
 from bloomlock.arrays import np
-from bloomlock.effects import (
-    EXEC,
-    MULTI,
-    ConnectionLost,
-    Core,
-    Replies,
-    Request,
-    collect,
-    encode_arguments,
-)
+from bloomlock.commands import EXEC, MULTI, Replies, encode_arguments
+from bloomlock.delivery import collect
+from bloomlock.effects import ConnectionLost, Core, Request
 
 from .base import Segment, Strategy, any_missing, encode_each, header_command, header_from_bytes
 

@@ -13,7 +13,8 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bloomlock.effects import ConnectionLost, Pipeline, Request, collect
+from bloomlock.delivery import collect
+from bloomlock.effects import ConnectionLost, Pipeline, Request
 from bloomlock.windows import EPOCH_SHIFT, too_late
 
 from .base import Segment, Strategy, error_of

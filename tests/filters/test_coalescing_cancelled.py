@@ -14,7 +14,8 @@ from proxy import Proxy
 
 from bloomlock import AsyncBloomFilter, BloomFilter, BloomlockError, OutcomeUnknownError
 from bloomlock.filters import coalescing
-from bloomlock.runtime.tasks import MOST_AT_ONCE, tasks_for
+from bloomlock.runtime.connections import MOST_AT_ONCE
+from bloomlock.runtime.tasks import tasks_for
 
 MOST = 100
 
@@ -58,7 +59,7 @@ async def settled(client, made):
     await happened(lambda: not (made._calls()._busy or pool._in_use_connections or other_tasks()))
     assert not made._calls()._waiting
     assert not made._calls()._under_way
-    assert tasks_for(client)._slots.of(pool)._value == MOST_AT_ONCE
+    assert tasks_for(client)._bounds.of(pool)._value == MOST_AT_ONCE
     assert not coalescing._TASKS
 
 

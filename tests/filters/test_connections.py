@@ -13,7 +13,8 @@ import redis.asyncio
 from servers import wait_until
 
 from bloomlock import AsyncBloomFilter, AsyncLock, AsyncRedlock, BloomFilter
-from bloomlock.effects import ConnectionLost, Pause, Request, encode_command
+from bloomlock.commands import encode_command
+from bloomlock.effects import ConnectionLost, Pause, Request
 from bloomlock.runtime.tasks import tasks_for
 from bloomlock.runtime.threads import threads_for
 

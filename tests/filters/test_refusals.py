@@ -20,7 +20,7 @@ from bloomlock import (
     BloomlockError,
     OutcomeUnknownError,
 )
-from bloomlock.effects import is_refusal
+from bloomlock.refusals import is_refusal
 from bloomlock.server import PrivateServer
 
 ITEMS = [str(number) for number in range(700)]

@@ -7,7 +7,8 @@ import redis
 from strategies import STRATEGIES
 
 from bloomlock import BloomFilter
-from bloomlock.effects import EXEC, ConnectionLost, Request
+from bloomlock.commands import EXEC
+from bloomlock.effects import ConnectionLost, Request
 from bloomlock.filters import answers
 
 BATCH = ["a", "b", b"a", "a", "ä", "c", "ä".encode(), *["b"] * 500]

@@ -23,7 +23,8 @@ from bloomlock import (
     FilterLostError,
     OutcomeUnknownError,
 )
-from bloomlock.effects import ConnectionLost, Parallel, Pause, Pipeline, Request, deliver
+from bloomlock.delivery import deliver
+from bloomlock.effects import ConnectionLost, Parallel, Pause, Pipeline, Request
 from bloomlock.filters import answers
 from bloomlock.parallel import in_parallel, outcomes_of, writes_of
 

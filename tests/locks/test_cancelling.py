@@ -19,7 +19,8 @@ from lock_tools import (
 )
 
 from bloomlock import AsyncLock, AsyncReadWriteLock
-from bloomlock.runtime.tasks import MOST_AT_ONCE, tasks_for
+from bloomlock.runtime.connections import MOST_AT_ONCE
+from bloomlock.runtime.tasks import tasks_for
 
 MOST = 200
 LATE = pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
@@ -42,7 +43,7 @@ async def check_settled(client, r, lock):
     # What a slow server has not answered goes on behind.
     await happened(lambda: not pool._in_use_connections and not other_tasks())
     assert is_free(r, lock)
-    assert tasks_for(client)._slots.of(pool)._value == MOST_AT_ONCE
+    assert tasks_for(client)._bounds.of(pool)._value == MOST_AT_ONCE
 
 
 @LATE

@@ -29,7 +29,8 @@ from bloomlock import (
     LockStrategy,
     OutcomeUnknownError,
 )
-from bloomlock.effects import EXEC, Request
+from bloomlock.commands import EXEC
+from bloomlock.effects import Request
 from bloomlock.server import PrivateServer
 
 

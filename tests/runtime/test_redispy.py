@@ -32,7 +32,7 @@ from redis.auth.token import SimpleToken
 from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 from servers import wait_until
 
-from bloomlock.effects import EXEC, MULTI, encode_command, encode_large, join_commands
+from bloomlock.commands import EXEC, MULTI, encode_command, encode_large, join_commands
 from bloomlock.runtime import redispy
 from bloomlock.server import PrivateServer
 

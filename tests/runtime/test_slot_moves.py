@@ -416,7 +416,7 @@ def test_several_processes_while_slots_move(nodes, cluster):
 @pytest.fixture
 def short(monkeypatch):
     """Let a slot that moves be given up soon."""
-    for module in ("bloomlock.effects", "bloomlock.runtime.cluster"):
+    for module in ("bloomlock.slot_moves", "bloomlock.runtime.cluster"):
         monkeypatch.setattr(f"{module}.MOVING_SECONDS", SHORT)
 
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 
 from bloomlock import BloomFilter, OutcomeUnknownError
-from bloomlock.effects import EXEC, MULTI, ConnectionLost, Parallel, Pause, Pipeline
+from bloomlock.commands import EXEC, MULTI
+from bloomlock.effects import ConnectionLost, Parallel, Pause, Pipeline
 from bloomlock.filters import answers, discards
 from bloomlock.filters.state import Unreported
 from bloomlock.keys import FilterKeys, forgotten_key

@@ -17,8 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bloomlock
+from bloomlock.commands import encode_arguments, encode_command
 from bloomlock.compiled import check_version, core
-from bloomlock.effects import encode_arguments, encode_command
 from bloomlock.filters.memory_bits import MemoryBits
 from bloomlock.hashing import Hasher
 from bloomlock.parameters import Wanted

@@ -14,18 +14,11 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from bloomlock.effects import (
-    LONGEST_PAUSE_S,
-    MOVING_SECONDS,
-    ConnectionLost,
-    Pause,
-    Request,
-    ask,
-    encode_command,
-    through_moves,
-    without_waiting,
-)
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
+from bloomlock.effects import ConnectionLost, Pause, Request
 from bloomlock.runtime.cluster import MAX_REDIRECTS, Rounds, Sent, find_again, find_redirects
+from bloomlock.slot_moves import LONGEST_PAUSE_S, MOVING_SECONDS, through_moves, without_waiting
 
 MULTI, EXEC, ASKING = (encode_command(name) for name in ("MULTI", "EXEC", "ASKING"))
 MOVED, ASK = MovedError("7 127.0.0.1:7001"), AskError("7 127.0.0.1:7002")

@@ -28,6 +28,7 @@ FOR_ASYNCIO = {
     "bloomlock.filters.coalescing",
     "bloomlock.locks.async_lock",
     "bloomlock.locks.async_redlock",
+    "bloomlock.locks.async_watchdog",
 }
 OF_SERVERS = {"bloomlock.server.embedded", "bloomlock.server.private", "filelock", "platformdirs"}
 

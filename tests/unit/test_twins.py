@@ -28,6 +28,7 @@ RENAMED = {
     "anext": "next",
     "aclosing": "closing",
     "watchdog_of_loop": "WATCHDOG",
+    "_ASYNC_STEPS": "_STEPS",
     "source_of_address": "pool_of_address",
     "source_of_replica": "pool_of_replica",
     "__aiter__": "__iter__",
@@ -50,7 +51,7 @@ WHY: dict[str, tuple[str, ...]] = {
         "AsyncBloomFilter.__aenter__",
         "AsyncBloomFilter._connect",
         "AsyncBloomFilter._start",
-        "AsyncClaimableFilter._keeper",
+        "AsyncBloomFilter._keeper",
     ),
     "concurrent calls of asyncio are sent together": (
         "AsyncBloomFilter.add",
@@ -99,19 +100,19 @@ WHY: dict[str, tuple[str, ...]] = {
     ),
     "a cancelled task leaves no connection half-used, and tasks share a bound of requests": (
         "Tasks.__init__",
-        "Tasks._begin_to_hold",
+        "AsyncRedirecting._begin_to_hold",
+        "AsyncRedirecting._send_again",
         "Tasks._carry_out",
+        "Tasks._close",
         "Tasks._exchange",
         "Tasks._request",
         "Tasks._request_on",
-        "Tasks._send_again",
         "Tasks._source",
         "Tasks._take",
         "Tasks.run",
     ),
     "what goes on in the background is a task instead of a job in a line of a thread": (
         "Tasks._drop_late",
-        "Tasks._run_at",
         "Tasks._within",
         "Tasks.fan_out",
         "Tasks.run_behind",
@@ -246,7 +247,7 @@ TWINS = twins()
 
 
 def test_there_are_twins():
-    assert {"AsyncBloomFilter.add_many", "_Scope.enter", "Tasks.run"} <= TWINS.keys()
+    assert {"AsyncBloomFilter.add_many", "AsyncScope.enter", "Tasks.run"} <= TWINS.keys()
     assert TWINS.keys() >= EXCEPTIONS, "what is excepted is no more"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, ResponseError
 
-from bloomlock.effects import ConnectionLost, Pause, Way, run_way, run_ways
+from bloomlock.delivery import Way, run_way, run_ways
+from bloomlock.effects import ConnectionLost, Pause
 
 NOT_LOADED = NoScriptError("no matching script")
 FORBIDDEN = NoPermissionError("this user may not")

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.effects import (
-    ConnectionLost,
-    Core,
-    FanOut,
-    Pause,
-    Request,
-    encode_command,
-    run_way,
-)
+from bloomlock.commands import encode_command
+from bloomlock.delivery import run_way
+from bloomlock.effects import ConnectionLost, Core, FanOut, Pause, Request
 from bloomlock.errors import QuorumError
 
 from .model import Busy, ReleaseRequest

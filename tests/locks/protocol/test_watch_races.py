@@ -16,7 +16,8 @@ from bloomlock.effects import Pause, Request, Subscribe
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol import model
 from bloomlock.locks.protocol.model import AcquireRequest, Busy, Granted, ReleaseRequest
-from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all, run_optimistically
+from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
+from bloomlock.locks.protocol.transactions import run_optimistically
 
 LEASE_MS = 600_000
 KEYS = LockKeys.of("raced")

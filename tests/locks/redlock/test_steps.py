@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bloomlock import QuorumError
-from bloomlock.effects import ConnectionLost, Pause, Request, deliver
+from bloomlock.delivery import deliver
+from bloomlock.effects import ConnectionLost, Pause, Request
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.majority import (
     Limits,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import redis.exceptions
 
-from bloomlock.effects import ConnectionLost, Pause, Request, collect, deliver
+from bloomlock.delivery import collect, deliver
+from bloomlock.effects import ConnectionLost, Pause, Request
 
 REQUEST = Request("key", [b"one", b"two"])
 BROKEN = redis.exceptions.ConnectionError("broken")
