@@ -256,7 +256,9 @@ class Scheduler(BaseScheduler):
             raise DontCloseSpider
 
     def _is_fresh(self) -> bool:
-        return time.monotonic() - self._answered_at < self._config.max_staleness
+        # What was seen here may be new again after a window.
+        is_lasting = self._config.window is None
+        return is_lasting and time.monotonic() - self._answered_at < self._config.max_staleness
 
     # Round trips.
 

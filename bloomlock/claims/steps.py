@@ -6,14 +6,12 @@ Every step may be repeated and is, where its reply is lost.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
-from bloomlock.strategies.cells import turn
-from bloomlock.windows import too_late
+from bloomlock.strategies.cells import Turns, packed_window
 
 from .model import Answer, Offered, Outcome, Record
 
@@ -27,23 +25,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WINDOW = struct.Struct(">QBB")
 _BEHIND = b"behind"
 """In place of a header: the clock is ahead of the slices of the shard; nothing was done."""
-
-ROUNDS = 20
-"""How often a step may come too late for its slice before that is an error."""
 
 ITEMS_PER_CALL = 64
 """Items of one script call: about a millisecond of the server's time."""
 
-TAKE = Script("claim_common", "claim_take")
-COMMIT = Script("claim_common", "claim_commit")
-ABANDON = Script("claim_common", "claim_abandon")
-RENEW = Script("claim_common", "claim_renew")
-EXPIRED = Script("claim_common", "claim_expired")
-RETRY = Script("claim_common", "claim_retry")
-DROP = Script("claim_common", "claim_drop")
+TAKE = Script("cells", "claim_common", "claim_take")
+COMMIT = Script("cells", "claim_common", "claim_commit")
+ABANDON = Script("cells", "claim_common", "claim_abandon")
+RENEW = Script("cells", "claim_common", "claim_renew")
+EXPIRED = Script("cells", "claim_common", "claim_expired")
+RETRY = Script("cells", "claim_common", "claim_retry")
+DROP = Script("cells", "claim_common", "claim_drop")
 
 
 class Place(NamedTuple):
@@ -62,10 +56,7 @@ class Place(NamedTuple):
     @property
     def expected(self) -> bytes:
         """What the scripts are given of it."""
-        if self.window is None:
-            return self.header
-        window = self.window
-        return self.header + _WINDOW.pack(window.slice_us, window.slices, window.cell_bits)
+        return self.header if self.window is None else self.header + packed_window(self.window)
 
 
 def take(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Answer | None]]:
@@ -187,19 +178,15 @@ def _call(
     asked = [(keys, (expected, *arguments)) for arguments in calls]
     answers: list[Any] = [[_BEHIND]] * len(asked)
     todo = list(range(len(asked)))
-    for _ in range(ROUNDS):
+    turns = Turns(place.window, "a commit")
+    while True:
         replies = yield from script.call([asked[index] for index in todo], repeatable=True)
         for index, reply in zip(todo, replies, strict=True):
             answers[index] = answer_of(reply, "claims need")
         todo = [index for index in todo if answers[index][0] == _BEHIND]
-        if not todo or place.window is None:
+        if not todo:
             return answers
-        turning = yield from turn(place.window, place.bits_key, int.from_bytes(place.header, "big"))
-        if turning.error is not None:
-            answer_of(turning.error, "claims need")
-    if place.window is not None:
-        raise too_late(place.window, "a commit")
-    return answers
+        yield from turns.make([place.bits_key], int.from_bytes(place.header, "big"))
 
 
 def _read_commit(reply: Any) -> bool | bytes:

@@ -11,6 +11,7 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
 from bloomlock.keys import forgotten_key
 from bloomlock.scripts import Script, answer_of
+from bloomlock.strategies.cells import Turns, bits_of_cells, packed_window
 
 from .claims import refuse_full, refuse_strategy
 from .state import in_one_generation
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .state import FilterState
 
 SCRIPTS_KEPT = 64
-_DONE, _FORGETS, _OTHER_VERSIONS = 1, 2, 3
+_DONE, _FORGETS, _OTHER_VERSIONS, _BEHIND = 1, 2, 3, 4
 """What a script answers first; anything else: the filter is another one."""
 
 
@@ -38,8 +39,6 @@ def run_script(
     arguments: Sequence[Item | int],
 ) -> Core[Any]:
     """Run a script beside the shards of some items, in the generation attached to."""
-    if state.strategy.is_sliced:
-        raise ConfigurationError("window must be None for scripts, which have no slices")
     refuse_strategy(state, "scripts")
     made = _made(_check_text("script", script))
     words = [_check_text("a key", key) for key in keys]
@@ -48,13 +47,20 @@ def run_script(
 
     def work(view: View) -> Core[list[Any] | None]:
         yield from refuse_full(state, view, given)
+        turns = Turns(view.descriptor.window, "a script")
         while True:
-            keys, head = _head(view, encoded)
+            keys, head = _head(state, view, encoded)
             call = ([*keys, *words], (*head, *arguments))
             (reply,) = yield from made.call([call], repeatable=True)
             how, *returned = _checked(answer_of(reply, "a script needs"))
             if how == _DONE:
                 return returned
+            if how == _BEHIND:
+                behind = [
+                    key for key, is_behind in zip(keys, returned, strict=False) if is_behind == b"1"
+                ]
+                yield from turns.make(behind, view.header)
+                continue
             if how == _FORGETS:
                 state.note_forgetting(view)
             if how != _OTHER_VERSIONS or view.forgotten is None:
@@ -70,14 +76,19 @@ def run_script(
 
 @lru_cache(SCRIPTS_KEPT)
 def _made(text: str) -> Script:
-    return Script("scripted", "scripted_end", body=text)
+    return Script("cells", "scripted", "scripted_end", body=text)
 
 
-def _head(view: View, encoded: Sequence[bytes]) -> tuple[list[str], list[bytes | int]]:
+def _head(
+    state: FilterState, view: View, encoded: Sequence[bytes]
+) -> tuple[list[str], list[bytes | int]]:
     """Return the shards and tables of items, and the arguments that say where their bits are."""
     # Without items the first shard says which generation it is, and which server.
     numbers: dict[int, int] = {} if encoded else {0: 1}
-    hasher, forgotten = view.hasher, view.forgotten
+    hasher, forgotten, window = view.hasher, view.forgotten, view.descriptor.window
+    expected = view.header.to_bytes(HEADER_BYTES, "big")
+    if window is not None:
+        expected += packed_window(window, renews=state.options.refresh)
     which, places, items = [], [], []
     for data in encoded:
         shard, offsets = hasher.locate(data)
@@ -87,12 +98,14 @@ def _head(view: View, encoded: Sequence[bytes]) -> tuple[list[str], list[bytes |
             version = forgotten.version_of(identity)
             items.append(identity + (version or NO_VERSION))
             offsets = hasher.relocate(identity, version) if version else offsets
+        if window is not None:
+            offsets = bits_of_cells(window, offsets)
         places.append(struct.pack(f">{len(offsets)}I", *offsets))
     shards = [view.shards[number].key for number in numbers]
     tables = [] if forgotten is None else list(map(forgotten_key, shards))
     return [*shards, *tables], [
         len(shards),
-        view.header.to_bytes(HEADER_BYTES, "big"),
+        expected,
         4 * hasher.num_hashes,
         struct.pack(f">{len(which)}H", *which),
         b"".join(places),

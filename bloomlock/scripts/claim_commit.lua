@@ -4,8 +4,7 @@
 -- Reply: {header, for each item 1, or 0 if another worker claimed it since, or a string, and nothing
 --       done for it: the version that it has, if its places are of another}; {"behind"}, and
 --       nothing done, if the shard has to turn to the epoch of the clock first
-if epoch and now_epoch > epoch then
-    -- The slice of the clock's epoch may have to be wiped.
+if window and window.is_behind then
     return {'behind'}
 end
 use(every(2, 3))

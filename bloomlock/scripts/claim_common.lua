@@ -3,8 +3,7 @@
 -- KEYS of every claim script: 1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 waiting, 7 counts,
 --          8 the versions of forgotten items
 -- ARGV[1]  the header the caller expects, 8 bytes, without the flag that items were forgotten; of a
---          filter with a time window behind it the microseconds of an epoch, 8 bytes, slices and the
---          bits of a cell, one byte each
+--          filter with a time window behind it what cells.lua reads
 -- Reply    {header found, ...}; {header found} alone, and nothing written, if it is another one
 local LOST_LIFE_MS = 86400000
 local LEASE_OVER = 'its lease ran out before the work was done'
@@ -23,15 +22,10 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 
--- Of a filter with a time window: the epoch that the shard has turned to, that of the clock, slices,
--- and bits of a cell.
-local epoch, now_epoch, slices, cell_bits
+-- See cells.lua; nil without a time window.
+local window
 if #ARGV[1] > 8 then
-    local slice_us
-    slice_us, slices, cell_bits = struct.unpack('>I8BB', ARGV[1], 9)
-    local a, b, c, d, e = string.byte(call('GETRANGE', KEYS[1], 8, 12), 1, 5)
-    epoch = (((a * 256 + b) * 256 + c) * 256 + d) * 256 + e
-    now_epoch = math.floor(now_us / slice_us)
+    window = read_window(string.sub(ARGV[1], 9), KEYS[1], now_us)
 end
 
 local function integer(number)
@@ -219,24 +213,14 @@ local function count(counter)
     counted[counter] = (counted[counter] or 0) + 1
 end
 
--- The bits of a cell whose slices are live.
-local function live_bits()
-    local live = 0
-    for slice = math.max(epoch, now_epoch) - slices, epoch do
-        live = bit.bor(live, bit.lshift(1, slice % cell_bits))
-    end
-    return live
-end
-
 -- Test the bits of items, or set them; return for each item whether all were set before (of cells
 -- that are set it is not known).
 local function bits_of(items, command, operation)
     local kind, shift, live = 'u1', 0, nil
-    if epoch and operation == 'SET' then
-        -- The lowest bit of a cell is its last.
-        shift = cell_bits - 1 - epoch % cell_bits
-    elseif epoch then
-        kind, live = 'u' .. cell_bits, live_bits()
+    if window and operation == 'SET' then
+        shift = window.added
+    elseif window then
+        kind, live = window.kind, window.live
     end
     local words, owners, all_set = {}, {}, {}
     for item, places in ipairs(items) do

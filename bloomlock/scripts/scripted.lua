@@ -3,7 +3,8 @@
 -- KEYS     the shards of the items; if the caller goes by what was forgotten as many tables of it;
 --          then the keys of the caller's script
 -- ARGV[1]  how many shards
--- ARGV[2]  the header the caller expects of them, 8 bytes, without the flag that items were forgotten
+-- ARGV[2]  the header the caller expects of them, 8 bytes, without the flag that items were forgotten;
+--          of a filter with a time window behind it what cells.lua reads
 -- ARGV[3]  bytes of one item, four for each of its bits
 -- ARGV[4]  for each item the number of its shard among KEYS, two bytes
 -- ARGV[5]  the offsets of the items' bits, four bytes each, the highest first
@@ -13,10 +14,12 @@
 -- ARGV     from 8 on the arguments of the caller's script
 -- Reply    {1, what the caller's script returns}; and nothing done: {0}, if a shard has another
 --          header; {2}, if it has the flag and there are no tables; {3, for each item the version it
---          has}, if the offsets of one are of another
+--          has}, if the offsets of one are of another; {4, for each shard "1" if it has to turn to
+--          the epoch of the clock first, else "0"}, if one has to
 local shards, size = tonumber(ARGV[1]), tonumber(ARGV[3])
 local numbers, places = ARGV[4], ARGV[5]
 local tables, items = tonumber(ARGV[6]), ARGV[7]
+local windows, are_behind = {}, {4}
 for number = 1, shards do
     local header = redis.call('GETRANGE', KEYS[number], 0, 7)
     if string.byte(header, 2) == 2 then
@@ -25,8 +28,19 @@ for number = 1, shards do
         end
         header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
     end
-    if header ~= ARGV[2] then
+    if header ~= string.sub(ARGV[2], 1, 8) then
         return {0}
+    end
+    if #ARGV[2] > 8 then
+        local time = redis.call('TIME')
+        local now_us = time[1] * 1000000 + time[2]
+        windows[number] = read_window(string.sub(ARGV[2], 9), KEYS[number], now_us)
+        are_behind[number + 1] = windows[number].is_behind and '1' or '0'
+    end
+end
+for number = 1, #windows do
+    if windows[number].is_behind then
+        return are_behind
     end
 end
 if tables > 0 then
@@ -55,33 +69,48 @@ local function rest(words, first)
     return some
 end
 
-local function had_all(item, command, operation, value)
+local function shard_of(item)
     local high, low = string.byte(numbers, 2 * item - 1, 2 * item)
+    return high * 256 + low
+end
+
+-- Test the places of an item, or set a bit of each; return whether all had one of the bits.
+local function had_all(item, command, operation, kind, shift, bits, value)
     local words = {}
     for start = (item - 1) * size + 1, item * size, 4 do
         local a, b, c, d = string.byte(places, start, start + 3)
         local at = #words
         words[at + 1] = operation
-        words[at + 2] = 'u1'
-        words[at + 3] = ((a * 256 + b) * 256 + c) * 256 + d
+        words[at + 2] = kind
+        words[at + 3] = ((a * 256 + b) * 256 + c) * 256 + d + shift
         words[at + 4] = value
     end
-    for _, bit in ipairs(redis.call(command, KEYS[high * 256 + low], unpack(words))) do
-        if bit == 0 then
-            return false
-        end
+    for _, found in ipairs(redis.call(command, KEYS[shard_of(item)], unpack(words))) do
+        bits = bit.band(bits, found)
     end
-    return true
-end
-
--- Add item number `item`, the first is 1; return whether it is new.
-local function add(item)
-    return not had_all(item, 'BITFIELD', 'SET', 1)
+    return bits ~= 0
 end
 
 -- Return whether item number `item` was added.
 local function exists(item)
-    return had_all(item, 'BITFIELD_RO', 'GET')
+    local window = windows[shard_of(item)]
+    if window then
+        return had_all(item, 'BITFIELD_RO', 'GET', window.kind, 0, window.live)
+    end
+    return had_all(item, 'BITFIELD_RO', 'GET', 'u1', 0, 1)
+end
+
+-- Add item number `item`, the first is 1; return whether it is new.
+local function add(item)
+    local window = windows[shard_of(item)]
+    if not window then
+        return not had_all(item, 'BITFIELD', 'SET', 'u1', 0, 1, 1)
+    end
+    local is_new = not exists(item)
+    if is_new or window.renews then
+        had_all(item, 'BITFIELD', 'SET', 'u1', window.added, 1, 1)
+    end
+    return is_new
 end
 
 local function script(KEYS, ARGV)

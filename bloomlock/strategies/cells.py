@@ -6,6 +6,7 @@ BITFIELDs read header, state and cells of rows. A script turns a shard to the ne
 from __future__ import annotations
 
 import math
+import struct
 from functools import lru_cache, reduce
 from itertools import chain
 from operator import and_
@@ -16,9 +17,10 @@ from bloomlock.commands import encode_command
 from bloomlock.compiled import core
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.keys import window_keys
-from bloomlock.scripts import Script
+from bloomlock.parallel import in_parallel
+from bloomlock.scripts import Script, answer_of
 from bloomlock.sizing import HEADER_BITS
-from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, STATE_BITS, State
+from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, STATE_BITS, State, too_late
 
 from .base import error_of
 
@@ -38,6 +40,9 @@ COMMANDS_PER_WRITE = 4
 
 FEW_BITS = 256
 """Bits of a batch of few items, whose cells are quicker read without an array."""
+
+ROUNDS = 20
+"""How often what adds may come too late for its slice before that is an error."""
 
 TIME = encode_command("TIME")
 _SCRIPT = Script("window_turn")
@@ -194,6 +199,16 @@ def bits_of_cells(window: Window, offsets: Sequence[int]) -> list[int]:
     return [offset * window.cell_bits + start for offset in offsets]
 
 
+def packed_window(window: Window, *, renews: bool = False) -> bytes:
+    """Return a window as scripts take it; see cells.lua.
+
+    Args:
+        window: The filter's.
+        renews: Whether an add renews what is there.
+    """
+    return struct.pack(">QBBB", window.slice_us, window.slices, window.cell_bits, renews)
+
+
 def turn(window: Window, key: str, header: int) -> Core[Turning]:
     """Bring a shard to the epoch of the server's clock. Cost: a round trip for each part."""
     for _ in range(_TURNS):
@@ -201,6 +216,43 @@ def turn(window: Window, key: str, header: int) -> Core[Turning]:
         if turning.error is not None or turning.epoch is None or turning.epoch > 0:
             break
     return turning
+
+
+class Turns:
+    """Turns shards before a script that adds to them; an error if it comes too late each time.
+
+    Args:
+        window: The filter's; None: no shard has to turn.
+        what: What the script is, for messages.
+    """
+
+    def __init__(self, window: Window | None, what: str) -> None:
+        """Start without a turn."""
+        self._window = window
+        self._what = what
+        self._left = ROUNDS
+
+    def make(self, keys: Sequence[str], header: int) -> Core[None]:
+        """Turn shards to the epoch of the server's clock.
+
+        Args:
+            keys: Of the shards.
+            header: Theirs.
+
+        Raises:
+            BloomlockError: If that was done `ROUNDS` times before.
+            redis.exceptions.RedisError: What the server answered, or why it could not be reached.
+        """
+        window = self._window
+        if window is None:
+            raise TypeError("a filter without a window has nothing to turn")
+        if not self._left:
+            raise too_late(window, self._what)
+        self._left -= 1
+        turned = yield from in_parallel([turn(window, key, header) for key in keys])
+        for turning in turned:
+            if turning.error is not None:
+                answer_of(turning.error, "a filter with a window needs")
 
 
 def wipe(window: Window, key: str, header: int) -> Core[None]:

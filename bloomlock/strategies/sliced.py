@@ -21,6 +21,7 @@ from .base import Segment, Strategy, error_of
 from .cells import (
     COMMANDS_PER_WRITE,
     FEW_BITS,
+    ROUNDS,
     TIME,
     CellCommands,
     Reading,
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
     from .base import Rows, Shard
     from .cells import SomeRows
-
-ROUNDS = 20
-"""How often an add may come too late for its slice before that is an error."""
 
 FEWEST_AT_ONCE, MOST_AT_ONCE = 250, 65_536
 ITEM_US = 200

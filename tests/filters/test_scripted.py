@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 import redis
+from moved_clock import moved_server
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -15,6 +17,7 @@ from bloomlock import (
     ConfigurationError,
     FilterLostError,
 )
+from bloomlock.strategies.sliced import TRUST_S
 
 PUSH_NEW = """
 local new = {}
@@ -35,10 +38,13 @@ def server(valkey):
         yield client
 
 
-@pytest.mark.parametrize("layout", ["classic", "blocked"])
+KINDS = {"classic": {}, "blocked": {"layout": "blocked"}, "window": {"window": 86_400}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shards", [1, 5])
-def test_items_are_added_by_a_script_as_by_the_filter(server, valkey, layout, shards):
-    pages = BloomFilter("pages", 10_000, client=valkey, layout=layout, shards=shards)
+def test_items_are_added_by_a_script_as_by_the_filter(server, valkey, kind, shards):
+    pages = BloomFilter("pages", 10_000, client=valkey, shards=shards, **KINDS[kind])
     items = [f"item {number}" for number in range(400)]
     pages.add_many(items[::2])
     new = pages.run_script(PUSH_NEW, items, ["queue"], items)
@@ -117,6 +123,38 @@ def test_a_full_filter_takes_no_new_items_from_a_script(server, valkey):
         for item in items:
             pages.run_script(PUSH_NEW, [item], ["queue"], [item])
     assert 90 < server.llen("queue") < 110
+
+
+@pytest.mark.parametrize("refresh", [False, True])
+@pytest.mark.parametrize("kind", ["valkey", "redis62"])
+def test_a_script_goes_by_the_window(tmp_path, kind, refresh):
+    day, items = 86_400, ["a", "b", "c"]
+    ask = "local found = {} for i = 1, 3 do found[i] = exists(i) and 1 or 0 end return found"
+    with moved_server(kind, tmp_path) as (_, move, url):
+        pages = BloomFilter("x", 100, 1e-9, client=url, window=7 * day, shards=3, refresh=refresh)
+        assert pages.run_script(PUSH_NEW, items, ["{x}:q"], items) == [1, 2, 3]
+        move(4 * day)
+        assert pages.run_script(PUSH_NEW, ["a", "z"], ["{x}:q"], ["a", "z"]) == [2]
+        assert pages.run_script(ask, items) == [1, 1, 1]
+        # The slice of the first is over, and is the next one to be wiped.
+        move(15 * 7 * day // 14)
+        assert pages.run_script(ask, items) == [int(refresh), 0, 0]
+        move(8 * day)
+        assert pages.run_script(ask, items) == [int(refresh), 0, 0]
+        # The shard of the first has turned by then, those of the others have not.
+        assert pages.run_script(PUSH_NEW, ["a"], ["{x}:q"], ["a"]) == ([] if refresh else [1])
+        others = [str(number) for number in range(30)]
+        assert len(pages.run_script(PUSH_NEW, ["a", *others], ["{x}:q"], ["a", *others])) == 30
+        move(15 * day - 60)
+        assert pages.exists_many(others) == [True] * 30
+        # What a script adds after a clock was set back is there all the same.
+        move(31 * 7 * day // 14 + 15 * day)
+        pages.run_script(PUSH_NEW, others, ["{x}:q"], others)
+        move(15 * day)
+        back = [f"back {number}" for number in range(30)]
+        assert len(pages.run_script(PUSH_NEW, back, ["{x}:q"], back)) == 30
+        time.sleep(TRUST_S)
+        assert pages.exists_many(back) == [True] * 30
 
 
 @pytest.mark.parametrize(

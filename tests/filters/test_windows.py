@@ -449,7 +449,6 @@ def test_what_a_filter_with_a_window_cannot_do(r, tmp_path):
         lambda: MemoryBloomFilter.like(made),
         lambda: made.copy("y"),
         lambda: made.update(plain.to_memory()),
-        lambda: made.run_script("return 1", ["a"]),
         lambda: BloomFilter.open("x", client=r, near_cache=5),
         lambda: BloomFilter.open("x", client=r, strategy="lua"),
         lambda: BloomFilter.open("x", client=r, on_full="raise"),

@@ -53,16 +53,17 @@ def left(server: redis.Redis) -> list[bytes]:
     return server.keys("spider:requests*")
 
 
+@pytest.mark.parametrize("more", [{}, {"BLOOMLOCK_WINDOW": 86_400}], ids=["", "window"])
 def test_a_crawl_fetches_what_an_in_memory_one_does(
-    site: Site, server: redis.Redis, crawl: Callable[..., Crawl]
+    more: dict[str, Any], site: Site, server: redis.Redis, crawl: Callable[..., Crawl]
 ) -> None:
-    done = crawl(**OURS)
+    done = crawl(**OURS, **more)
     assert sorted(done.fetched) == site.paths
     assert done.stats["dupefilter/filtered"] == 2 * 8 * 8 - 7
     assert done.stats["scheduler/enqueued"] == done.stats["scheduler/dequeued"] == 8
     assert left(server) == []
     # The next run, here without asyncio, fetches its start page, and what is new.
-    again = crawl(**OURS, TWISTED_REACTOR="twisted.internet.selectreactor.SelectReactor")
+    again = crawl(**OURS, **more, TWISTED_REACTOR="twisted.internet.selectreactor.SelectReactor")
     assert again.fetched == ["/0"]
 
 
