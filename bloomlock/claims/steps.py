@@ -6,6 +6,8 @@ Every step may be repeated and is, where its reply is lost.
 
 from __future__ import annotations
 
+import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bloomlock.keys import ClaimKeys
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.effects import Core
+    from bloomlock.strategies.base import Chain
     from bloomlock.windows import Window
 
     from .model import ClaimRequest, Held
@@ -27,6 +30,8 @@ T = TypeVar("T")
 
 _BEHIND = b"behind"
 """In place of a header: the clock is ahead of the slices of the shard; nothing was done."""
+_GROWN = b"grown"
+"""The same: the shard has not as many slices as was believed."""
 
 ITEMS_PER_CALL = 64
 """Items of one script call: about a millisecond of the server's time."""
@@ -47,16 +52,29 @@ class Place(NamedTuple):
         bits_key: The shard.
         header: The header it has in the generation of the claims, 8 bytes.
         window: The filter's; None: items are remembered for ever.
+        chain: The slices of the shard of a filter that grows; None: it has one.
     """
 
     bits_key: str
     header: bytes
     window: Window | None = None
+    chain: Chain | None = None
 
     @property
     def expected(self) -> bytes:
         """What the scripts are given of it."""
-        return self.header if self.window is None else self.header + packed_window(self.window)
+        if self.window is not None:
+            return self.header + b"w" + packed_window(self.window)
+        if self.chain is not None:
+            return self.header + b"s" + bytes(self.chain.hasher.hashes[: self.chain.count])
+        return self.header
+
+    def packed(self, places: bytes) -> bytes:
+        """Return the places of an item as the scripts take them; see ClaimRequest."""
+        if self.chain is None:
+            return places
+        offsets = self.chain.hasher.offsets(places, self.chain.count)
+        return struct.pack(f">{len(offsets)}I", *offsets)
 
 
 def take(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Answer | None]]:
@@ -66,7 +84,7 @@ def take(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Ans
         An answer for each request in order; None where the shard is of another generation.
     """
 
-    def arguments(requests: Sequence[ClaimRequest]) -> list[bytes | int]:
+    def arguments(place: Place, requests: Sequence[ClaimRequest]) -> list[bytes | int]:
         first = requests[0]
         common: list[bytes | int] = [
             first.lease_ms,
@@ -76,7 +94,8 @@ def take(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Ans
             int(first.by_versions),
         ]
         for request in requests:
-            common += (request.id, request.token, request.places, request.carried)
+            places = place.packed(request.places)
+            common += (request.id, request.token, places, request.carried)
         return common
 
     return (yield from _run(TAKE, calls, arguments, _read_answer))
@@ -88,9 +107,14 @@ def commit(calls: Sequence[tuple[Place, Sequence[Held]]]) -> Core[list[bool | by
     False: another worker claimed the item since. A version: the item has that one, and its places
     are of another; nothing was done for it.
     """
-    return (
-        yield from _run(COMMIT, calls, lambda held: [w for one in held for w in one], _read_commit)
-    )
+
+    def arguments(place: Place, held: Sequence[Held]) -> list[bytes | int]:
+        words: list[bytes | int] = []
+        for one in held:
+            words += (one.id, one.token, place.packed(one.places))
+        return words
+
+    return (yield from _run(COMMIT, calls, arguments, _read_commit))
 
 
 def abandon(
@@ -102,7 +126,7 @@ def abandon(
     """Give items back; answers as `take`. See model.abandon."""
     text = b"" if error is None else b"+" + error.encode(errors="backslashreplace")
 
-    def arguments(held: Sequence[Held]) -> list[bytes | int]:
+    def arguments(_: Place, held: Sequence[Held]) -> list[bytes | int]:
         words: list[bytes | int] = [int(offered)]
         for one in held:
             words += (one.id, one.token, text)
@@ -114,7 +138,7 @@ def abandon(
 def renew(calls: Sequence[tuple[Place, Sequence[tuple[Held, int]]]]) -> Core[list[bool | None]]:
     """Let claims live for a number of milliseconds at least; answers as `take`."""
 
-    def arguments(held: Sequence[tuple[Held, int]]) -> list[bytes | int]:
+    def arguments(_: Place, held: Sequence[tuple[Held, int]]) -> list[bytes | int]:
         words: list[bytes | int] = []
         for one, lease_ms in held:
             words += (one.id, one.token, lease_ms)
@@ -125,17 +149,17 @@ def renew(calls: Sequence[tuple[Place, Sequence[tuple[Held, int]]]]) -> Core[lis
 
 def retry(calls: Sequence[tuple[Place, Sequence[bytes]]]) -> Core[list[bool | None]]:
     """Offer items that failed, or whose claims are over, by their ids; answers as `take`."""
-    return (yield from _run(RETRY, calls, lambda ids: ids, bool))
+    return (yield from _run(RETRY, calls, lambda _, ids: ids, bool))
 
 
 def drop(calls: Sequence[tuple[Place, Sequence[bytes]]]) -> Core[list[bool | None]]:
     """Forget items that failed, or whose claims are over, by their ids; answers as `take`."""
-    return (yield from _run(DROP, calls, lambda ids: ids, bool))
+    return (yield from _run(DROP, calls, lambda _, ids: ids, bool))
 
 
 def find_expired(place: Place, count: int) -> Core[list[tuple[bytes, Record]] | None]:
     """Return the claims of a shard that have been over for longest; None as `take`."""
-    ((header, *found),) = yield from _call(EXPIRED, place, [[count]])
+    ((header, *found),) = yield from _call(EXPIRED, place, [lambda: [count]])
     if header != place.header:
         return None
     return list(zip(found[::2], map(Record.decode, found[1::2]), strict=True))
@@ -144,7 +168,7 @@ def find_expired(place: Place, count: int) -> Core[list[tuple[bytes, Record]] | 
 def _run(
     script: Script,
     calls: Sequence[tuple[Place, Sequence[Any]]],
-    arguments: Callable[[Any], Sequence[bytes | int]],
+    arguments: Callable[[Place, Any], Sequence[bytes | int]],
     read: Callable[[Any], T],
 ) -> Core[list[T | None]]:
     parts = [
@@ -152,7 +176,7 @@ def _run(
         for _, items in calls
     ]
     wanted = [
-        (place, [arguments(items) for items in some])
+        (place, [partial(arguments, place, items) for items in some])
         for (place, _), some in zip(calls, parts, strict=True)
     ]
     replies = yield from in_parallel([_call(script, place, some) for place, some in wanted])
@@ -165,28 +189,32 @@ def _run(
 
 
 def _call(
-    script: Script, place: Place, calls: Sequence[Sequence[bytes | int]]
+    script: Script, place: Place, calls: Sequence[Callable[[], Sequence[bytes | int]]]
 ) -> Core[list[list[Any]]]:
-    """Run the script once for each call.
+    """Run the script once for each call, whose arguments are asked for before each try.
 
     Raises:
         redis.exceptions.RedisError: What the server answered, or why it could not be reached; the
             step may have been carried out for some items then.
         ConfigurationError: If the server runs no scripts for this client.
     """
-    keys, expected = ClaimKeys.of(place.bits_key), place.expected
-    asked = [(keys, (expected, *arguments)) for arguments in calls]
-    answers: list[Any] = [[_BEHIND]] * len(asked)
-    todo = list(range(len(asked)))
+    keys = ClaimKeys.of(place.bits_key)
+    answers: list[Any] = [None] * len(calls)
+    todo = list(range(len(calls)))
     turns = Turns(place.window, "a commit")
     while True:
-        replies = yield from script.call([asked[index] for index in todo], repeatable=True)
+        asked = [(keys, (place.expected, *calls[index]())) for index in todo]
+        replies = yield from script.call(asked, repeatable=True)
         for index, reply in zip(todo, replies, strict=True):
             answers[index] = answer_of(reply, "claims need")
-        todo = [index for index in todo if answers[index][0] == _BEHIND]
+        todo = [index for index in todo if answers[index][0] in (_BEHIND, _GROWN)]
         if not todo:
             return answers
-        yield from turns.make([place.bits_key], int.from_bytes(place.header, "big"))
+        found, *slices = answers[todo[0]]
+        if found == _BEHIND:
+            yield from turns.make([place.bits_key], int.from_bytes(place.header, "big"))
+        elif place.chain is not None:
+            (place.chain.count,) = slices
 
 
 def _read_commit(reply: Any) -> bool | bytes:

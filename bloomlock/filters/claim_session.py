@@ -473,7 +473,9 @@ def _commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
 
 
 def packed_places(view: View, identity: bytes, usual: Sequence[int], version: bytes = b"") -> bytes:
-    """Return the places of an item, four bytes each, and behind them its version if it has one."""
+    """Return the places of an item, and behind them its version if it has one; see ClaimRequest."""
+    if isinstance(usual, bytes):
+        return usual
     places = view.hasher.relocate(identity, version) if version else usual
     if view.descriptor.window is not None:
         places = bits_of_cells(view.descriptor.window, places)
@@ -483,7 +485,8 @@ def packed_places(view: View, identity: bytes, usual: Sequence[int], version: by
 def place_of(view: View, number: int) -> Place:
     """Return where the claims of a shard lie."""
     header = view.header.to_bytes(HEADER_BYTES, "big")
-    return Place(view.shards[number].key, header, view.descriptor.window)
+    shard = view.shards[number]
+    return Place(shard.key, header, view.descriptor.window, shard.chain)
 
 
 def _end(

@@ -279,11 +279,6 @@ def _hold(request: ClaimRequest, fence: int, sent: float, options: ClaimOptions)
 def refuse_strategy(state: FilterState, what: str = "claims") -> None:
     """Raise ConfigurationError where a script cannot test and set all bits of an item."""
     strategy = state.strategy
-    if strategy.is_growing:
-        raise ConfigurationError(
-            f"{what} are not possible with a filter that grows (on_full='grow'); filter "
-            f"{state.keys.name!r} does"
-        )
     if not strategy.is_atomic or strategy.is_exclusive or strategy.is_native:
         raise ConfigurationError(
             f'strategy must be "atomic", "lua" or "transaction" for {what}, not {strategy.name!r}'

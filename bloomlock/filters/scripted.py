@@ -39,6 +39,11 @@ def run_script(
     arguments: Sequence[Item | int],
 ) -> Core[Any]:
     """Run a script beside the shards of some items, in the generation attached to."""
+    if state.strategy.is_growing:
+        raise ConfigurationError(
+            "scripts are not possible with a filter that grows (on_full='grow'); filter "
+            f"{state.keys.name!r} does"
+        )
     refuse_strategy(state, "scripts")
     made = _made(_check_text("script", script))
     words = [_check_text("a key", key) for key in keys]

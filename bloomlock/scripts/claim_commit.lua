@@ -3,7 +3,11 @@
 -- ARGV: from 2 on for each item its id, token and places
 -- Reply: {header, for each item 1, or 0 if another worker claimed it since, or a string, and nothing
 --       done for it: the version that it has, if its places are of another}; {"behind"}, and
---       nothing done, if the shard has to turn to the epoch of the clock first
+--       nothing done, if the shard has to turn to the epoch of the clock first; {"grown", slices}, and
+--       nothing done, if it has not as many slices as the caller believes
+if has_grown then
+    return {'grown', num_slices}
+end
 if window and window.is_behind then
     return {'behind'}
 end

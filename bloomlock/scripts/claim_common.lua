@@ -2,8 +2,9 @@
 -- bloomlock/claims/model.py, under the same names.
 -- KEYS of every claim script: 1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 waiting, 7 counts,
 --          8 the versions of forgotten items
--- ARGV[1]  the header the caller expects, 8 bytes, without the flag that items were forgotten; of a
---          filter with a time window behind it what cells.lua reads
+-- ARGV[1]  the header the caller expects, 8 bytes, without what says that items were forgotten or
+--          that the shard has grown; of a filter with a time window behind it "w" and what cells.lua
+--          reads, of one that grows "s" and the bits of an item in each slice, a byte each
 -- Reply    {header found, ...}; {header found} alone, and nothing written, if it is another one
 local LOST_LIFE_MS = 86400000
 local LEASE_OVER = 'its lease ran out before the work was done'
@@ -15,6 +16,13 @@ local forgets = string.byte(header, 2) == 2
 if forgets then
     header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
 end
+local num_slices = 1
+if string.byte(header, 2) == 1 then
+    local last = string.byte(header, 8)
+    num_slices = last % 16 + 1
+    header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3, 7) ..
+        string.char(last - last % 16)
+end
 if header ~= string.sub(ARGV[1], 1, 8) then
     return {header}
 end
@@ -24,8 +32,20 @@ local now_ms = math.floor(now_us / 1000)
 
 -- See cells.lua; nil without a time window.
 local window
-if #ARGV[1] > 8 then
-    window = read_window(string.sub(ARGV[1], 9), KEYS[1], now_us)
+-- Of a filter that grows: the slice of each bit of an item; else nil.
+local slice_at
+local has_grown = false
+local kind_of_filter = string.sub(ARGV[1], 9, 9)
+if kind_of_filter == 'w' then
+    window = read_window(string.sub(ARGV[1], 10), KEYS[1], now_us)
+elseif kind_of_filter == 's' then
+    slice_at = {}
+    for slice, bits in ipairs({string.byte(ARGV[1], 10, -1)}) do
+        for _ = 1, bits do
+            slice_at[#slice_at + 1] = slice
+        end
+    end
+    has_grown = slice_at[#slice_at] ~= num_slices
 end
 
 local function integer(number)
@@ -213,8 +233,8 @@ local function count(counter)
     counted[counter] = (counted[counter] or 0) + 1
 end
 
--- Test the bits of items, or set them; return for each item whether all were set before (of cells
--- that are set it is not known).
+-- Test the bits of items, or set them, those of the newest slice; return for each item that is tested
+-- whether it is there.
 local function bits_of(items, command, operation)
     local kind, shift, live = 'u1', 0, nil
     if window and operation == 'SET' then
@@ -222,10 +242,16 @@ local function bits_of(items, command, operation)
     elseif window then
         kind, live = window.kind, window.live
     end
-    local words, owners, all_set = {}, {}, {}
+    local words, owners, all_set, missing = {}, {}, {}, {}
     for item, places in ipairs(items) do
         all_set[item] = live or true
-        for start = 1, #places, 4 do
+        local first = 1
+        if slice_at and operation == 'SET' then
+            while slice_at[first] ~= num_slices do
+                first = first + 1
+            end
+        end
+        for start = 4 * first - 3, #places, 4 do
             local a, b, c, d = string.byte(places, start, start + 3)
             local at = #words
             words[at + 1] = operation
@@ -234,11 +260,13 @@ local function bits_of(items, command, operation)
             if operation == 'SET' then
                 words[at + 4] = 1
             end
-            owners[#owners + 1] = item
+            owners[#owners + 1] = slice_at and 16 * item + slice_at[(start + 3) / 4] or item
         end
         if #owners >= BITS_PER_CALL or item == #items then
             for i, bits in ipairs(call(command, KEYS[1], unpack(words))) do
-                if live then
+                if slice_at then
+                    missing[owners[i]] = missing[owners[i]] or bits == 0
+                elseif live then
                     all_set[owners[i]] = bit.band(all_set[owners[i]], bits)
                 elseif bits == 0 then
                     all_set[owners[i]] = false
@@ -249,6 +277,12 @@ local function bits_of(items, command, operation)
     end
     for item = 1, live and #items or 0 do
         all_set[item] = all_set[item] ~= 0
+    end
+    for item = 1, slice_at and #items or 0 do
+        all_set[item] = false
+        for slice = 1, num_slices do
+            all_set[item] = all_set[item] or not missing[16 * item + slice]
+        end
     end
     return all_set
 end

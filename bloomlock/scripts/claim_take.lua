@@ -6,7 +6,7 @@
 -- Reply: {header, for each item a list}: {0} gone, {1, fence, attempts} new, {2} seen,
 --       {3, ms left of the other's lease, what it carries} busy, {4, attempts} failed too often,
 --       {5, version} not asked for, as it has another version than its places are of, or as the
---       caller goes by none
+--       caller goes by none; or {"grown", slices}, as claim_commit.lua
 local lease_ms, default_max, channel = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local only_expired = ARGV[5] == '1'
 local granted = {}
@@ -91,6 +91,9 @@ local function claim(id, token, is_seen, carried)
     return {1, integer(last_fence), attempts + 1}
 end
 
+if has_grown then
+    return {'grown', num_slices}
+end
 use(every(7, 4))
 local tokens, places, carried = every(8, 4), every(9, 4), every(10, 4)
 local others = other_versions(places)

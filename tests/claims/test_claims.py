@@ -53,6 +53,8 @@ SHAPES = {
     "transaction": {"strategy": "transaction"},
     "window": {"window": 86_400},
     "window, shards": {"window": 86_400, "slices": 30, "shards": 3},
+    "grows": {"on_full": "grow"},
+    "grows, lua, shards, key": {"on_full": "grow", "strategy": "lua", "shards": 3, "key": True},
 }
 
 

@@ -230,7 +230,6 @@ def test_what_needs_the_bits_in_one_place_is_refused(r, tmp_path):
         "to_memory": made.to_memory,
         "merge": lambda: made.update(MemoryBloomFilter(1000, 1e-3)),
         "like": lambda: MemoryBloomFilter.like(made),
-        "claim": lambda: made.claim("a"),
         "script": lambda: made.run_script("return add(1)", ["a"]),
         "memory": lambda: MemoryBloomFilter(1000, on_full="grow"),
     }

@@ -30,6 +30,7 @@ PROCESSED = {
 }
 DOWNLOADED = {**PROCESSED, "BLOOMLOCK_MARK": "downloaded"}
 WINDOW = {"BLOOMLOCK_WINDOW": 86_400}
+GROWS = {"BLOOMLOCK_ON_FULL": "grow", "BLOOMLOCK_CAPACITY": 4}
 
 
 def claims_of(valkey: str) -> Any:
@@ -43,7 +44,7 @@ def errors_of(valkey: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("r")
-@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED, PROCESSED | WINDOW])
+@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED, PROCESSED | WINDOW, PROCESSED | GROWS])
 def test_each_page_is_fetched_once_and_recorded(
     settings: dict[str, Any], valkey: str, crawl: Callable[..., Any]
 ) -> None:
