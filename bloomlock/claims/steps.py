@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_OUTCOMES = tuple(Outcome)
 _BEHIND = b"behind"
 """In place of a header: the clock is ahead of the slices of the shard; nothing was done."""
 _GROWN = b"grown"
@@ -222,7 +223,7 @@ def _read_commit(reply: Any) -> bool | bytes:
 
 
 def _read_answer(reply: list[Any]) -> Answer:
-    outcome = Outcome(reply[0])
+    outcome = _OUTCOMES[reply[0]]
     if outcome is Outcome.NEW:
         return Answer(outcome, int(reply[1]), reply[2])
     if outcome is Outcome.BUSY:

@@ -146,7 +146,8 @@ def claim_many(
 
 def _token_for(state: FilterState, data: bytes) -> bytes:
     """Return a token that no other claim has, but one of this item that was not answered."""
-    return state.unanswered.pop((os.getpid(), data), None) or TOKENS.new()
+    left = state.unanswered.pop((os.getpid(), data), None) if state.unanswered else None
+    return left or TOKENS.new()
 
 
 def _take(state: FilterState, wanted: Sequence[Try], how: How) -> Core[list[ClaimSession]]:
@@ -226,13 +227,13 @@ def _requests(
     view: View, wanted: Sequence[Try], how: How
 ) -> tuple[list[ClaimRequest], dict[Place, list[int]]]:
     """Return what is asked, and the indices of what is asked in each place."""
-    places: dict[Place, list[int]] = {}
+    by_shard: dict[int, list[int]] = {}
     requests = []
     for index, one in enumerate(wanted):
         number, request = _request(view, one, how)
         requests.append(request)
-        places.setdefault(place_of(view, number), []).append(index)
-    return requests, places
+        by_shard.setdefault(number, []).append(index)
+    return requests, {place_of(view, number): indices for number, indices in by_shard.items()}
 
 
 def _other_versions(ids: Sequence[bytes], answers: Sequence[Answer | None]) -> dict[bytes, bytes]:
