@@ -22,9 +22,12 @@ from bloomlock.claims.model import (
     Record,
     ShardClaims,
 )
+from bloomlock.descriptor import with_slices
 from bloomlock.hashing import Hasher
 from bloomlock.keys import ClaimKeys, FilterKeys
 from bloomlock.runtime.threads import threads_for
+from bloomlock.shard_hashing import Chained
+from bloomlock.strategies import Chain
 from bloomlock.strategies.cells import bits_of_cells, turn
 from bloomlock.windows import Window
 
@@ -39,6 +42,7 @@ HASHERS = {
     "key": Hasher(8192, 7, key=b"k" * 16),
     "blocked, key": Hasher(8192, 7, layout="blocked", key=b"k" * 16),
     "window": Hasher(1024, 7),
+    "growth": Chained([(64, 1000, 2), (1064, 4000, 3), (5064, 8000, 4)]),
 }
 WINDOWS = {"window": Window(6 * 86_400 * 10**6, 6)}
 
@@ -60,7 +64,7 @@ OPERATIONS = st.builds(
         ["claim"] * 8
         + ["wait", "expired", "commit", "commit", "abandon", "fail", "fail", "renew"]
         + ["run out", "run out", "find", "lose deadline", "lose record", "age lost", "clear"]
-        + ["add", "old generation", "retry", "retry", "drop"]
+        + ["add", "old generation", "retry", "retry", "drop", "grow"]
     ),
     st.sampled_from([(0,)] * 3 + [(1,)] * 3 + [(0, 1), (1, 0, 2), (0, 0), (1, 2, 1)]),
     st.integers(0, 2),
@@ -76,6 +80,9 @@ class Comparison:
     def __init__(self, client, hasher, window=None):
         client.flushall()
         self.client, self.hasher, self.window = client, hasher, window
+        # What two clients know of the slices of the shard.
+        grows = isinstance(hasher, Chained)
+        self.chains = [Chain(hasher), Chain(hasher)] if grows else [None, None]
         self.run = threads_for(client).run
         self.generation = 0
         self.pure = ShardClaims(b"")
@@ -89,10 +96,11 @@ class Comparison:
 
     def clear(self):
         self.generation += 1
-        header = b"B\0" + self.generation.to_bytes(6, "big")
+        header = b"B\0" + (self.generation << 4).to_bytes(6, "big")
         # With a window a state of 8 bytes, and a cell of one byte for each bit.
-        self.client.set(KEYS.bits, header + bytes(1024 if self.window is None else 1032))
+        self.client.set(KEYS.bits, header + bytes(2048 if self.window is None else 1032))
         self.pure.header, self.pure.bits = header, set()
+        self.num_slices = 1
 
     def held(self, operation):
         first, step = operation.worker, operation.next_worker
@@ -101,8 +109,10 @@ class Comparison:
         ]
 
     def held_by(self, worker, item):
-        data = b"item %d" % item
+        data = b"item%04d" % item
         _, offsets = self.hasher.locate(data)
+        if isinstance(offsets, bytes):
+            return Held(self.hasher.identify(data), b"t%d.%d" % (worker, item), data)
         if self.window is not None:
             offsets = bits_of_cells(self.window, offsets)
         places = struct.pack(f">{len(offsets)}I", *offsets)
@@ -146,7 +156,8 @@ class Comparison:
         held, state = self.held(operation), self.pure
         old = operation.what == "old generation"
         header = b"B\0earlier"[:8] if old else state.header
-        place = steps.Place(KEYS.bits, header, self.window)
+        chain = self.chains[operation.worker % 2]
+        place = steps.Place(KEYS.bits, header, self.window, chain)
         option = operation.option
         if operation.what in ("claim", "wait", "expired", "old generation"):
             requests = [
@@ -184,6 +195,10 @@ class Comparison:
             return expected, self.run(steps.renew([(place, renewals)]))
         if operation.what in ("find", "retry", "drop"):
             return self.administer(operation.what, [mine.id for mine in held], now_us, place)
+        if operation.what == "grow" and chain is not None:
+            self.num_slices = min(3, self.num_slices + 1)
+            grown = with_slices(int.from_bytes(state.header, "big"), self.num_slices)
+            self.client.setrange(KEYS.bits, 0, grown.to_bytes(8, "big"))
         for item, mine in zip(operation.items, held, strict=True):
             self.happen(operation.what, item, mine, now_us // 1000)
         return [], []
@@ -227,19 +242,29 @@ class Comparison:
             client.zadd(KEYS.lost, {mine.token: now_ms - LOST_LIFE_MS - TOLERANCE_MS})
         elif what == "add":
             state.bits |= model._bits_of(mine.places)
-            last = 0
+            last, places = 0, mine.places
+            if self.chains[0] is not None:
+                offsets = self.hasher.offsets(places, self.num_slices)
+                newest = offsets[-self.hasher.hashes[self.num_slices - 1] :]
+                places = struct.pack(f">{len(newest)}I", *newest)
             if self.window is not None:
                 header = int.from_bytes(state.header, "big")
                 epoch = self.run(turn(self.window, KEYS.bits, header)).epoch
                 last = 7 - epoch % 8
-            for (offset,) in struct.iter_unpack(">I", mine.places):
+            for (offset,) in struct.iter_unpack(">I", places):
                 client.setbit(KEYS.bits, offset + last, 1)
         elif what == "clear":
             self.clear()
 
     def compare(self):
         state, client = self.pure, self.client
-        assert set(map(struct.Struct(">I").pack, self.bits())) == state.bits
+        if self.chains[0] is None:
+            assert set(map(struct.Struct(">I").pack, self.bits())) == state.bits
+        else:
+            for mine in (self.held_by(0, item) for item in range(3)):
+                assert self.is_in_a_slice(mine.places) == (
+                    model._bits_of(mine.places) <= state.bits
+                )
         records = {k: Record.decode(v) for k, v in client.hgetall(KEYS.open).items()}
         assert records == state.open
         failed = {k: Failure.decode(v) for k, v in client.hgetall(KEYS.failed).items()}
@@ -269,6 +294,16 @@ class Comparison:
             for bit in range(8)
             if index >= 8 and byte >> (7 - bit) & 1
         ]
+
+    def is_in_a_slice(self, data):
+        """Return whether a slice that the shard has has all bits of an item."""
+        found, start = set(self.bits()), 0
+        offsets = self.hasher.offsets(data, self.num_slices)
+        for count in self.hasher.hashes[: self.num_slices]:
+            if found.issuperset(offsets[start : start + count]):
+                return True
+            start += count
+        return False
 
     def check_sums(self):
         """Each claim that was granted is open, or was counted as what became of it."""
