@@ -324,7 +324,8 @@ def abandon(
     found = state.open.get(held.id)
     if found is None or found.token != held.token:
         return False
-    attempts = found.attempts - (error is None)
+    # One that was retried since has no attempts.
+    attempts = found.attempts if error is not None else max(0, found.attempts - 1)
     if error is not None and found.max_attempts:
         state.failed[held.id] = Failure(attempts, found.max_attempts, error, found.carried)
     counter = "abandoned" if error is None else "failed"

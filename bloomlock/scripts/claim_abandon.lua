@@ -13,7 +13,8 @@ local function abandon(id, token, error)
     end
     local attempts, max_attempts, counter = found.attempts, found.max_attempts, 'failed'
     if error == '' then
-        attempts, counter = attempts - 1, 'abandoned'
+        -- One that was retried since has none.
+        attempts, counter = math.max(0, attempts - 1), 'abandoned'
     elseif max_attempts > 0 then
         write_failure(id, attempts, max_attempts, string.sub(error, 2), '', found.carried)
     end

@@ -57,6 +57,15 @@ def test_who_brings_a_retried_item_gets_it(jobs):
     assert (counts.claimed, counts.failed, counts.committed, counts.open) == (2, 1, 1, 0)
 
 
+def test_a_late_worker_that_gives_a_retried_item_back_takes_no_attempt(r, jobs):
+    late = jobs.claim("a", LONG, renew=False, max_attempts=2)
+    let_expire(r)
+    assert jobs.retry_failed(["a"]) == [True]
+    jobs.abandon_many([late], offer=True)
+    again = jobs.claim("a", max_attempts=2)
+    assert (again.state, again.attempts) == (NEW, 1)
+
+
 def test_the_limit_of_attempts_outlives_a_retry(jobs):
     fail(jobs, "a")
     jobs.retry_failed(["a"])

@@ -350,11 +350,22 @@ TWICE_IN_A_CALL = [
 """An item that is over is given to one in a call; the longest of several leases stays."""
 
 
+LATE_AFTER_A_RETRY = [
+    Operation("claim", (0,)),
+    Operation("run out", (0,)),
+    Operation("retry", (0,)),
+    Operation("abandon", (0,), option=True),
+    Operation("claim", (0,), worker=1, max_attempts=2),
+]
+"""A late worker gives back an item that was retried: it has no attempts, and not one fewer."""
+
+
 @settings(
     max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
 )
 @example(operations=GRANTED_AGAIN)
 @example(operations=TWICE_IN_A_CALL)
+@example(operations=LATE_AFTER_A_RETRY)
 @given(operations=st.lists(OPERATIONS, min_size=4, max_size=40))
 def test_every_kind_of_server(client, operations):
     carry_out(client, "classic", operations)
