@@ -88,6 +88,8 @@ local first_fence = last_fence
 -- All items of a call are read by one command of a kind, and written by one at the end.
 local ids, open, failed, leases
 local new_records, new_leases, over, cured, counted = {}, {}, {}, {}, {}
+-- The leases that this call has set, by id: they are written at the end.
+local set_leases = {}
 
 -- Say which items the script is for.
 local function use(items)
@@ -192,6 +194,9 @@ end
 
 -- When a claim's lease ends; nil: the deadline is missing.
 local function deadline_of(id)
+    if set_leases[id] then
+        return set_leases[id]
+    end
     leases = leases or read('ZMSCORE', KEYS[2], ids)
     return tonumber(leases[id] or nil)
 end
@@ -199,9 +204,7 @@ end
 local function set_lease(id, until_ms)
     local at = #new_leases
     new_leases[at + 1], new_leases[at + 2] = integer(until_ms), id
-    if leases then
-        leases[id] = until_ms
-    end
+    set_leases[id] = until_ms
 end
 
 -- Note that the claim of another worker is lost to it.

@@ -350,6 +350,13 @@ TWICE_IN_A_CALL = [
 """An item that is over is given to one in a call; the longest of several leases stays."""
 
 
+TWICE_WITHOUT_A_RECORD = [
+    Operation("claim", (0,)),
+    Operation("run out", (0,)),
+    Operation("lose record", (0,)),
+    Operation("claim", (0, 0), next_worker=1),
+]
+"""Of a call that grants an item anew, the second finds the first's lease, not the one before."""
 LATE_AFTER_A_RETRY = [
     Operation("claim", (0,)),
     Operation("run out", (0,)),
@@ -366,6 +373,7 @@ LATE_AFTER_A_RETRY = [
 @example(operations=GRANTED_AGAIN)
 @example(operations=TWICE_IN_A_CALL)
 @example(operations=LATE_AFTER_A_RETRY)
+@example(operations=TWICE_WITHOUT_A_RECORD)
 @given(operations=st.lists(OPERATIONS, min_size=4, max_size=40))
 def test_every_kind_of_server(client, operations):
     carry_out(client, "classic", operations)
