@@ -478,7 +478,7 @@ def packed_places(view: View, identity: bytes, usual: Sequence[int], version: by
         return usual
     places = view.hasher.relocate(identity, version) if version else usual
     if view.descriptor.window is not None:
-        places = bits_of_cells(view.descriptor.window, places)
+        places = bits_of_cells(view.descriptor.window.cell_bits, places)
     return struct.pack(f">{len(places)}I", *places) + version
 
 

@@ -104,7 +104,7 @@ def _head(
             items.append(identity + (version or NO_VERSION))
             offsets = hasher.relocate(identity, version) if version else offsets
         if window is not None:
-            offsets = bits_of_cells(window, offsets)
+            offsets = bits_of_cells(window.cell_bits, offsets)
         places.append(struct.pack(f">{len(offsets)}I", *offsets))
     shards = [view.shards[number].key for number in numbers]
     tables = [] if forgotten is None else list(map(forgotten_key, shards))

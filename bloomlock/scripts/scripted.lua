@@ -20,6 +20,8 @@ local shards, size = tonumber(ARGV[1]), tonumber(ARGV[3])
 local numbers, places = ARGV[4], ARGV[5]
 local tables, items = tonumber(ARGV[6]), ARGV[7]
 local windows, are_behind = {}, {4}
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
 for number = 1, shards do
     local header = redis.call('GETRANGE', KEYS[number], 0, 7)
     if string.byte(header, 2) == 2 then
@@ -32,8 +34,6 @@ for number = 1, shards do
         return {0}
     end
     if #ARGV[2] > 8 then
-        local time = redis.call('TIME')
-        local now_us = time[1] * 1000000 + time[2]
         windows[number] = read_window(string.sub(ARGV[2], 9), KEYS[number], now_us)
         are_behind[number + 1] = windows[number].is_behind and '1' or '0'
     end

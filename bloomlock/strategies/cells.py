@@ -163,7 +163,7 @@ def encode_cells(key: str, offsets: list[int], cell_bits: int, number: int | Non
     last = -1 if number is None else cell_bits - 1 - number
     if core is not None:
         return core.encode_cells(opening, offsets, cell_bits, start, last)
-    places = [offset * cell_bits + start for offset in offsets]
+    places = bits_of_cells(cell_bits, offsets)
     operations = [_operation("GET", f"u{cell_bits}", place) for place in places]
     if number is not None:
         operations += [_operation("SET", "u1", place + last) + "$1\r\n1\r\n" for place in places]
@@ -193,10 +193,10 @@ def microseconds(time: Sequence[bytes | str]) -> int:
     return int(seconds) * 10**6 + int(micros)
 
 
-def bits_of_cells(window: Window, offsets: Sequence[int]) -> list[int]:
+def bits_of_cells(cell_bits: int, offsets: Sequence[int]) -> list[int]:
     """Return the first bits of cells, whose numbers are the offsets of an item."""
-    start = _first_bit(window.cell_bits)
-    return [offset * window.cell_bits + start for offset in offsets]
+    start = _first_bit(cell_bits)
+    return [offset * cell_bits + start for offset in offsets]
 
 
 def packed_window(window: Window, *, renews: bool = False) -> bytes:

@@ -114,7 +114,7 @@ class Comparison:
         if isinstance(offsets, bytes):
             return Held(self.hasher.identify(data), b"t%d.%d" % (worker, item), data)
         if self.window is not None:
-            offsets = bits_of_cells(self.window, offsets)
+            offsets = bits_of_cells(self.window.cell_bits, offsets)
         places = struct.pack(f">{len(offsets)}I", *offsets)
         return Held(self.hasher.identify(data), b"t%d.%d" % (worker, item), places)
 
