@@ -245,7 +245,7 @@ local function bits_of(items, command, operation)
     elseif window then
         kind, live = window.kind, window.live
     end
-    local words, owners, all_set, missing = {}, {}, {}, {}
+    local words, owners, all_set, missing, num_bits = {}, {}, {}, {}, 0
     for item, places in ipairs(items) do
         all_set[item] = live or true
         local first = 1
@@ -263,10 +263,15 @@ local function bits_of(items, command, operation)
             if operation == 'SET' then
                 words[at + 4] = 1
             end
-            owners[#owners + 1] = slice_at and 16 * item + slice_at[(start + 3) / 4] or item
+            num_bits = num_bits + 1
+            if operation == 'GET' then
+                owners[num_bits] = slice_at and 16 * item + slice_at[(start + 3) / 4] or item
+            end
         end
-        if #owners >= BITS_PER_CALL or item == #items then
-            for i, bits in ipairs(call(command, KEYS[1], unpack(words))) do
+        if num_bits >= BITS_PER_CALL or item == #items then
+            local found = call(command, KEYS[1], unpack(words))
+            for i = 1, #owners do
+                local bits = found[i]
                 if slice_at then
                     missing[owners[i]] = missing[owners[i]] or bits == 0
                 elseif live then
@@ -275,7 +280,7 @@ local function bits_of(items, command, operation)
                     all_set[owners[i]] = false
                 end
             end
-            words, owners = {}, {}
+            words, owners, num_bits = {}, {}, 0
         end
     end
     for item = 1, live and #items or 0 do
