@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .filters.claim_session import ClaimState
     from .filters.claims import ClaimCounts
     from .filters.failed import FailedItem
+    from .filters.file_format import FileInfo, verify_file
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
     from .filters.open_claims import OpenClaim
@@ -89,6 +90,7 @@ __all__ = [
     "FailedItem",
     "FailedTooOften",
     "FairLock",
+    "FileInfo",
     "FilterInfo",
     "FilterLostError",
     "FilterMismatchError",
@@ -123,6 +125,7 @@ __all__ = [
     "once",
     "plan",
     "rename_filter",
+    "verify_file",
 ]
 
 # Imported at their first use (PEP 562): redis-py takes most of the time, filters more than locks.
@@ -152,6 +155,7 @@ _MODULES = {
     "FailedItem": ".filters.failed",
     "FailedTooOften": ".errors",
     "FairLock": ".locks.lock",
+    "FileInfo": ".filters.file_format",
     "FilterInfo": ".filters.inspection",
     "FilterLostError": ".errors",
     "FilterMismatchError": ".errors",
@@ -187,6 +191,7 @@ _MODULES = {
     "rename_filter": ".filters.catalog",
     "once": ".idempotency.once",
     "plan": ".planning",
+    "verify_file": ".filters.file_format",
 }
 
 

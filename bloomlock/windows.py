@@ -119,6 +119,11 @@ class Window:
         return CELL_BITS[self.slices]
 
     @property
+    def length(self) -> timedelta:
+        """The same as a timedelta."""
+        return timedelta(microseconds=self.length_us)
+
+    @property
     def slice_us(self) -> int:
         """Microseconds of an epoch."""
         return -(-self.length_us // self.slices)
@@ -129,7 +134,7 @@ class Window:
         >>> str(Window(7 * 86_400 * 10**6, 14))
         '7 days, 0:00:00 in 14 slices'
         """
-        return f"{timedelta(microseconds=self.length_us)} in {self.slices} slices"
+        return f"{self.length} in {self.slices} slices"
 
     @property
     def written(self) -> str:

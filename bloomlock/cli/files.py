@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bloomlock import BloomFilter, FilterNotFoundError, MemoryBloomFilter
+from bloomlock import BloomFilter, FilterNotFoundError, MemoryBloomFilter, verify_file
 
 from .errors import Failure, Stopped, warn
 from .filters import size_text
@@ -75,7 +75,7 @@ def export_command(
             _say("would write", bloom.info(), file)
             return
         total = bloom.num_bits // 8
-        with _moving(total) as moved:
+        with _moving(total if bloom.growth is None else None) as moved:
             target = sys.stdout.buffer if file == STDIN else file
             bloom.export_file(target, progress=moved)
         info = bloom.info()
@@ -110,9 +110,13 @@ def import_command(
     if dry_run:
         if file == STDIN:
             raise Failure("--dry-run needs a FILE, as what a pipe gives could not be read again")
-        memory = MemoryBloomFilter.load(file, mode="r", key=key, verify=True)
+        holds = verify_file(file, key=key)
         _refuse_taken(name, url, key, replace=replace)
-        _say("would import", memory.info(), name)
+        if holds.window is None and not holds.grows:
+            _say("would import", MemoryBloomFilter.load(file, mode="r", key=key).info(), name)
+        else:
+            size = size_text(holds.num_bytes)
+            warn(f"would import {name}: a filter of {holds.capacity} items, {size}")
         return
     total = None if file == STDIN else Path(file).stat().st_size
     with _moving(total) as moved:
@@ -163,7 +167,8 @@ def copy_command(
             _refuse_taken(new_name, target, key, replace=replace)
             _say("would copy", bloom.info(), new_name)
             return
-        with _moving(bloom.num_bits // 4) as moved:
+        total = bloom.num_bits // 4
+        with _moving(total if bloom.growth is None else None) as moved:
             made = bloom.copy_to(target, new_name, replace=replace, progress=moved)
     with made:
         _say("copied", made.info(), new_name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
 from bloomlock.runtime.clients import not_portable
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from bloomlock.descriptor import Descriptor
 
     from .state import FilterState
@@ -74,8 +75,7 @@ class Parameters:
     @property
     def window(self) -> timedelta | None:
         """How long an item is remembered at least; None: for ever."""
-        window = self._descriptor.window
-        return None if window is None else timedelta(microseconds=window.length_us)
+        return None if self._descriptor.window is None else self._descriptor.window.length
 
     @property
     def slices(self) -> int | None:

@@ -26,7 +26,7 @@ LOOKS = 300
 LOOK_SECONDS = 0.1
 """How often, and after how long, a client that waits looks again before it opens the filter."""
 
-_FENCE = Script("fence")
+_FENCE = Script("header", "fence")
 
 
 def close(keys: FilterKeys, stored: Descriptor, generation: int) -> Core[Descriptor]:

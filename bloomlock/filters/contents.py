@@ -14,7 +14,15 @@ from redis.exceptions import ResponseError
 
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask, check
-from bloomlock.descriptor import FORGETTING, GENERATION_BITS, HEADER_BYTES, generation_of
+from bloomlock.descriptor import (
+    FORGETTING,
+    GENERATION_BITS,
+    HEADER_BYTES,
+    generation_of,
+    slices_of,
+    with_slices,
+    without_slices,
+)
 from bloomlock.effects import Core, Request
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import forgotten_key, native_key
@@ -89,11 +97,11 @@ class Contents(ABC):
         """Raise ConfigurationError if the server cannot give out what a shard holds."""
         yield from ()
 
-    def check_may_rename(self) -> None:  # noqa: B027 - what is one string may
-        """Raise ConfigurationError if a filter cannot get another name."""
+    def check_is_string(self, method: str) -> None:  # noqa: B027 - all but one kind are
+        """Raise ConfigurationError if a shard is not all in its string, as a method needs it."""
 
     def check_has_bits(self, method: str) -> None:  # noqa: B027 - a bitmap has bits
-        """Raise ConfigurationError if a method that needs the bits cannot be had."""
+        """Raise ConfigurationError if a method that needs one bit in a place cannot be had."""
 
 
 class Bitmap(Contents):
@@ -109,7 +117,7 @@ class Bitmap(Contents):
         The full length is taken at once, so a server without the memory says so now and not later.
         """
         last = self.string_bytes(descriptor) - 1
-        return [encode_command("SETRANGE", key, last, b"\0"), set_header(key, descriptor)]
+        return [encode_command("SETRANGE", key, last, b"\0"), set_header(key, descriptor.header)]
 
     def keys(self, key: str, header: int) -> tuple[str, ...]:  # noqa: ARG002 - all is in the string
         """See Contents.keys."""
@@ -142,7 +150,8 @@ class Bitmap(Contents):
         target: Descriptor,
     ) -> Core[bool]:
         """See Contents.copy; what was forgotten before is forgotten in the copy."""
-        if (yield from self._copy_bits(source, prepared, target)):
+        size = self.string_bytes(target)
+        if (yield from self._copy_string(source, prepared, target.header, size)):
             return True
         flagged = source._replace(header=source.header | FORGETTING)
         (start,) = yield from ask(source.key, header_command(source.key))
@@ -150,16 +159,22 @@ class Bitmap(Contents):
             return False
         # Bits that are read after the versions have all that these stand for.
         yield from _copy_versions(source, prepared)
-        if not (yield from self._copy_bits(flagged, prepared, target)):
+        if not (yield from self._copy_string(flagged, prepared, target.header, size)):
             return False
         flags = (FORGETTING >> GENERATION_BITS).to_bytes(1, "big")
         yield from ask(prepared, encode_command("SETRANGE", prepared, 1, flags))
         return True
 
-    def _copy_bits(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
-        """Copy the bits of a shard that has exactly this header; False if it has another."""
-        size = self.string_bytes(target)
-        copied = combining.Target(prepared, target.header)
+    def _copy_string(self, source: Shard, prepared: str, header: int, size: int) -> Core[bool]:
+        """Copy what is behind the header of a shard that has exactly its own; else False.
+
+        Args:
+            source: The shard.
+            prepared: Where the copy is.
+            header: That of the copy.
+            size: Its length.
+        """
+        copied = combining.Target(prepared, header)
         for piece in chain.from_iterable(combining.pieces(1, size, travels=False)):
             done = yield from combining.combine(copied, "OR", (source,), piece)
             if done is None:
@@ -193,11 +208,6 @@ class Cells(Bitmap):
         """
         return count_cells(descriptor, shards)
 
-    def check_may_copy(self, shard: Shard) -> Core[None]:  # noqa: ARG002
-        """See Contents.check_may_copy."""
-        yield from ()
-        raise ConfigurationError("copy() is not possible with window=")
-
     def check_has_bits(self, method: str) -> None:
         """See Contents.check_has_bits."""
         raise ConfigurationError(f"{method} is not possible with window=")
@@ -210,14 +220,27 @@ class Slices(Bitmap):
         """See Contents.count. An item is in one slice, so those of all slices are added up."""
         return count_slices(descriptor, shards)
 
-    def check_may_copy(self, shard: Shard) -> Core[None]:  # noqa: ARG002 - no shard can be copied
-        """See Contents.check_may_copy."""
-        yield from ()
-        self.check_has_bits("copy()")
-
-    def check_may_rename(self) -> None:
-        """See Contents.check_may_rename."""
-        self.check_has_bits("rename()")
+    def copy(
+        self,
+        source: Shard,
+        prepared: str,
+        key: str,  # noqa: ARG002 - all is prepared beside the string
+        target: Descriptor,
+    ) -> Core[bool]:
+        """See Contents.copy; again if the shard grows meanwhile, at most once for each slice."""
+        before = 0
+        while True:
+            (start,) = yield from ask(source.key, header_command(source.key))
+            header = header_from_bytes(start)
+            if without_slices(header) != source.header or header == before:
+                return False
+            copied = with_slices(target.header, slices_of(header))
+            size = self.string_bytes(target, copied)
+            yield from ask(prepared, *lengthen(prepared, copied, size))
+            grown = source._replace(header=header)
+            if (yield from self._copy_string(grown, prepared, copied, size)):
+                return True
+            before = header
 
     def check_has_bits(self, method: str) -> None:
         """See Contents.check_has_bits."""
@@ -246,7 +269,7 @@ class ServersOwn(Contents):
         own = native_key(key, descriptor.generation)
         rate = repr(descriptor.error_rate)
         reserve = encode_command("BF.RESERVE", own, rate, items, "EXPANSION", EXPANSION)
-        return [encode_command("UNLINK", own), reserve, set_header(key, descriptor)]
+        return [encode_command("UNLINK", own), reserve, set_header(key, descriptor.header)]
 
     def keys(self, key: str, header: int) -> tuple[str, ...]:
         """See Contents.keys."""
@@ -311,12 +334,16 @@ class ServersOwn(Contents):
                     f"server refuses ({error})"
                 ) from None
 
-    def check_has_bits(self, method: str) -> None:
-        """See Contents.check_has_bits."""
+    def check_is_string(self, method: str) -> None:
+        """See Contents.check_is_string."""
         raise ConfigurationError(
             f"{method} is not possible with strategy 'native': the server does not say where it "
             "puts the bits of an item"
         )
+
+    def check_has_bits(self, method: str) -> None:
+        """See Contents.check_has_bits."""
+        self.check_is_string(method)
 
 
 def _copy_versions(source: Shard, prepared: str) -> Core[None]:
@@ -334,9 +361,14 @@ def _copy_versions(source: Shard, prepared: str) -> Core[None]:
             return
 
 
-def set_header(key: str, descriptor: Descriptor) -> bytes:
+def set_header(key: str, header: int) -> bytes:
     """Return the command that writes the header of a shard."""
-    return encode_command("SETRANGE", key, 0, descriptor.header.to_bytes(HEADER_BYTES, "big"))
+    return encode_command("SETRANGE", key, 0, header.to_bytes(HEADER_BYTES, "big"))
+
+
+def lengthen(key: str, header: int, size: int) -> list[bytes]:
+    """Return the commands that give a prepared shard a length, and the header that goes with it."""
+    return [encode_command("SETRANGE", key, size - 1, b"\0"), set_header(key, header)]
 
 
 BITMAP, CELLS, SLICES, SERVERS_OWN = Bitmap(), Cells(), Slices(), ServersOwn()

@@ -48,7 +48,7 @@ MOST_SECONDS = 10**9
 REFRESHES = 10
 """A filter that is used gets a new time-out this often in its idle time, by each client."""
 
-_EXPIRE, _SWEEP = Script("expire"), Script("sweep")
+_EXPIRE, _SWEEP = Script("header", "expire"), Script("sweep")
 
 
 def check_ttl(parameter: str, value: object) -> int:

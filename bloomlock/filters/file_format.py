@@ -4,13 +4,16 @@ r"""The file of a filter: written as a whole, read by mapping it into memory, or
     {"capacity": "1000", ...}\n       descriptor and length of the file, as JSON
     6f3b...\n                         SHA-256 of the two lines above, in hexadecimal
     zeros up to 4096 bytes
-    image of shard 0                  eight zero bytes, then the bits as in Redis
+    image of shard 0                  eight zero bytes, then the bits, or cells, as in Redis
     zeros up to the next multiple of 4096
     image of shard 1, and so on; the last is filled up too
     SHA-256 of each 65536 bytes from byte 4096 to here
     SHA-256 of the first 4096 bytes and of these sums, 32 bytes
 
-Format 1 ends after the images. `head -3` shows what a file holds.
+Format 1 ends after the images. Format 3 is that of a filter with a time window, and of one that
+grows. Of the latter the JSON has how many shards have one slice, two and so on ("3,1"), and the
+eighth byte of an image is how many slices there are beside the first.
+`head -3` shows what a file holds.
 """
 
 from __future__ import annotations
@@ -19,20 +22,31 @@ import hashlib
 import json
 import os
 import re
+from bisect import bisect_right
+from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
-from bloomlock.descriptor import READY
-from bloomlock.errors import BloomlockError, ConfigurationError
+from bloomlock.descriptor import HEADER_BYTES, READY, slices_of
+from bloomlock.errors import BloomlockError, ConfigurationError, FilterMismatchError
+from bloomlock.hash_keys import check_key, key_difference
 from bloomlock.stored_descriptor import CLEARED, FIELDS, decode, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
+
     from bloomlock.descriptor import Descriptor
+    from bloomlock.hash_keys import HashKey
 
     FilePath = str | os.PathLike[str]
 
 FORMAT = 2
+"""Of filters that a MemoryBloomFilter can be."""
+NEWEST_FORMAT = 3
+"""Of filters with a time window, or that grow."""
 MAGIC = b"bloomlock bitmap "
 PAGE = 4096
 """Images start at multiples of this, a page of memory on most machines."""
@@ -41,6 +55,7 @@ BLOCK_BYTES = 64 * 1024
 """Bytes that have a checksum of their own."""
 SUM_BYTES = 32
 PART_BYTES = 2 * 1024 * 1024
+_SHARDS_BY_SLICES = "shards_by_slices"
 CHANGED = b"changed in place".ljust(SUM_BYTES)
 """Stands for the last checksum of a file that may have been changed since it was written."""
 
@@ -57,6 +72,64 @@ class Part(NamedTuple):
     shard: int
     start: int
     data: bytes | memoryview
+
+
+class Images(NamedTuple):
+    """How long the images of a filter are.
+
+    Attributes:
+        lengths: Bytes of an image, by how many slices its shard has; of a filter that does not
+            grow all have one.
+        shards: How many shards have one slice, two, and so on.
+    """
+
+    lengths: tuple[int, ...]
+    shards: tuple[int, ...]
+
+    @classmethod
+    def of(cls, descriptor: Descriptor, headers: Iterable[int] = ()) -> Images:
+        """Return those of a filter.
+
+        Args:
+            descriptor: Its parameters.
+            headers: Those of all shards; of a filter that does not grow none is needed.
+        """
+        if not descriptor.slices:
+            return cls((descriptor.string_bytes,), (descriptor.size.shards,))
+        found = Counter(map(slices_of, headers))
+        counts = tuple(found[number] for number in range(1, len(descriptor.slices) + 1))
+        return cls(tuple(part.end_byte for part in descriptor.slices), counts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all of them."""
+        pairs = zip(self.lengths, self.shards, strict=True)
+        return sum(length * count for length, count in pairs)
+
+    @property
+    def end(self) -> int:
+        """The byte of a file behind them."""
+        pairs = zip(self.lengths, self.shards, strict=True)
+        return PAGE + sum(padded(length) * count for length, count in pairs)
+
+    @property
+    def most_slices(self) -> int:
+        """The most slices that a shard has."""
+        return max((number for number, count in enumerate(self.shards, 1) if count), default=1)
+
+    def slices_of(self, start: bytes | memoryview) -> int:
+        """Return how many slices the shard has whose image begins with these bytes."""
+        return 1 + start[HEADER_BYTES - 1] if len(self.lengths) > 1 else 1
+
+    def length_of(self, start: bytes | memoryview) -> int | None:
+        """Return the length of an image that begins with these bytes; None if there is none."""
+        slices = self.slices_of(start)
+        return self.lengths[slices - 1] if slices <= len(self.lengths) else None
+
+
+def image_start(header: int) -> bytes:
+    """Return what an image has in place of the header of its shard."""
+    return (slices_of(header) - 1).to_bytes(HEADER_BYTES, "big")
 
 
 class BlockSums:
@@ -102,16 +175,19 @@ class FileWriter:
     Args:
         target: The path, or a file that is open for bytes.
         descriptor: What the file holds.
+        images: How long its images are.
 
     Raises:
         OSError: If it cannot be written.
     """
 
-    def __init__(self, target: FilePath | BinaryIO, descriptor: Descriptor) -> None:
-        self._descriptor = descriptor
-        self._image = descriptor.string_bytes
+    def __init__(
+        self, target: FilePath | BinaryIO, descriptor: Descriptor, images: Images | None = None
+    ) -> None:
+        self._images = images or Images.of(descriptor)
+        self._image: int | None = None
         self._sums = BlockSums()
-        self._head = _header(descriptor)
+        self._head = _header(descriptor, self._images)
         self._target = self._beside = None
         if isinstance(target, (str, os.PathLike)):
             self._target = Path(target).resolve()  # a link stays one
@@ -129,6 +205,8 @@ class FileWriter:
 
     def write(self, part: Part) -> None:
         """Write the next part; parts come in order, without gaps."""
+        if not part.start:
+            self._image = self._images.length_of(part.data)
         self._put(part.data)
         if part.start + len(part.data) == self._image:
             self._put(bytes(-self._image % PAGE))
@@ -173,6 +251,8 @@ class FileReader:
     Attributes:
         name: What it is called in messages.
         descriptor: What the file holds; of a secret key the check alone.
+        images: How long its images are.
+        num_bytes: How long it is.
         has_sums: Whether the file has checksums of its bits. Those of a pipe are known at the end.
 
     Raises:
@@ -197,7 +277,7 @@ class FileReader:
     def _open(self) -> None:
         self._sums = BlockSums()
         self._table: bytes | None = None
-        self._shard = 0
+        self._starts = [PAGE]
         length = None
         with suppress(OSError):  # of what cannot be sought the length is known at the end
             if self._file.seekable():
@@ -206,10 +286,11 @@ class FileReader:
                 self._file.seek(start)
         self._is_whole = length is not None
         self._head = self._read(PAGE)
-        self.descriptor, self._version = read_header(self.name, self._head, length)
+        self.descriptor, self.images, self._version = read_header(self.name, self._head, length)
         self.has_sums = self._version > 1
-        self._image = self.descriptor.string_bytes
-        self._end = images_end(self.descriptor)
+        self._image = 0
+        self._end = self.images.end
+        self.num_bytes = file_bytes(self.images, self._version)
         if length is not None and self.has_sums:
             self._file.seek(start + self._end)
             self._take_table()
@@ -217,17 +298,25 @@ class FileReader:
 
     def read(self) -> Part | None:
         """Return the next part; None after the last, when all of the file is known to be whole."""
-        if self._shard == self.descriptor.size.shards:
+        shard = len(self._starts) - 1
+        if shard == self.descriptor.size.shards:
             self._end_reading()
             return None
-        first = PAGE + self._shard * padded(self._image)
-        start = self._sums.place - first
-        data = self._take(min(PART_BYTES, self._image - start))
-        part = Part(self._shard, start, data)
+        start = self._sums.place - self._starts[shard]
+        data = b""
+        if not start:
+            data = self._take(HEADER_BYTES)
+            length = self.images.length_of(data)
+            if length is None or self._starts[shard] + padded(length) > self._end:
+                raise ConfigurationError(
+                    f"{self.name} is damaged: the image of shard {shard} has no such length"
+                )
+            self._image = length
+        data += self._take(min(PART_BYTES, self._image - start) - len(data))
         if start + len(data) == self._image:
             self._take(-self._image % PAGE)
-            self._shard += 1
-        return part
+            self._starts.append(self._sums.place)
+        return Part(shard, start, data)
 
     def close(self) -> None:
         """Close the file, if it was opened here."""
@@ -239,7 +328,7 @@ class FileReader:
         if len(data) < size:
             raise ConfigurationError(
                 f"{self.name} is damaged: it was cut at byte {self._sums.place + len(data)} of "
-                f"{file_bytes(self.descriptor, self._version)}"
+                f"{self.num_bytes}"
             )
         before = len(self._sums.table)
         self._sums.take(data)
@@ -264,12 +353,11 @@ class FileReader:
             self._compare(0)
         if self._read(1):
             raise ConfigurationError(
-                f"{self.name} is damaged: it has more than its "
-                f"{file_bytes(self.descriptor, self._version)} bytes"
+                f"{self.name} is damaged: it has more than its {self.num_bytes} bytes"
             )
 
     def _take_table(self) -> None:
-        size = file_bytes(self.descriptor, self._version) - self._end
+        size = self.num_bytes - self._end
         found = self._read(size)
         if len(found) < size:
             raise ConfigurationError(
@@ -296,11 +384,84 @@ class FileReader:
             if found[at : at + SUM_BYTES] != self._table[at : at + SUM_BYTES]:
                 start = PAGE + at // SUM_BYTES * BLOCK_BYTES
                 stop = min(start + BLOCK_BYTES, self._end)
-                shard = (start - PAGE) // padded(self._image)
+                shard = bisect_right(self._starts[: self.descriptor.size.shards], start) - 1
                 raise ConfigurationError(
                     f"{self.name} is damaged: the bytes {start} to {stop - 1}, in shard {shard}, "
                     "have another checksum"
                 )
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """What a file holds.
+
+    Attributes:
+        capacity: Items that the filter is for.
+        error_rate: Its rate of false positives at that fill.
+        layout: As for BloomFilter.
+        shards: How many.
+        window: How long it remembers items; None: for ever.
+        grows: Whether it grows.
+        num_bytes: Length of the file.
+    """
+
+    capacity: int
+    error_rate: float
+    layout: str
+    shards: int
+    window: timedelta | None
+    grows: bool
+    num_bytes: int
+
+
+def verify_file(path: FilePath, *, key: str | bytes | Literal[True] | None = None) -> FileInfo:
+    """Read a whole file of a filter, compare its checksums, and return what it holds.
+
+    Args:
+        path: What `export_file` or `MemoryBloomFilter.save` wrote.
+        key: The secret that the filter was made with; a random key is in the file.
+
+    Raises:
+        ConfigurationError: If it is damaged, foreign or newer; the message names the place. Files
+            of format 1, and those that were changed in place, have no checksums of their bits.
+        FilterMismatchError: If the filter has another key.
+        OSError: If it cannot be read.
+
+    Cost: the file is read once; memory for some MiB.
+
+    >>> import tempfile
+    >>> from bloomlock import MemoryBloomFilter
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     MemoryBloomFilter(1000, 1e-3).save(f"{folder}/pages")
+    ...     verify_file(f"{folder}/pages").capacity
+    1000
+    """
+    reader = FileReader(path)
+    try:
+        descriptor = reader.descriptor
+        refuse_other_key(reader.name, descriptor, check_key(key))
+        while reader.read() is not None:
+            pass
+        return FileInfo(
+            capacity=descriptor.capacity,
+            error_rate=descriptor.error_rate,
+            layout=descriptor.layout,
+            shards=descriptor.size.shards,
+            window=None if descriptor.window is None else descriptor.window.length,
+            grows=bool(descriptor.slices),
+            num_bytes=reader.num_bytes,
+        )
+    finally:
+        reader.close()
+
+
+def refuse_other_key(name: str, descriptor: Descriptor, key: HashKey | None) -> None:
+    """Raise FilterMismatchError if a file's filter cannot be used with the key that is given."""
+    difference = key_difference(descriptor.key, key, opens=True)
+    if difference is not None:
+        raise FilterMismatchError(
+            f"{name} holds a filter with another key ({difference}); give the one it was made with"
+        )
 
 
 def padded(length: int) -> int:
@@ -308,35 +469,33 @@ def padded(length: int) -> int:
     return -(-length // PAGE) * PAGE
 
 
-def images_end(descriptor: Descriptor) -> int:
-    """Return the byte of a file behind the images."""
-    return PAGE + descriptor.size.shards * padded(descriptor.string_bytes)
-
-
-def file_bytes(descriptor: Descriptor, version: int = FORMAT) -> int:
+def file_bytes(images: Images, version: int = FORMAT) -> int:
     """Return the length of a file."""
-    end = images_end(descriptor)
+    end = images.end
     return end if version == 1 else end + (-(-(end - PAGE) // BLOCK_BYTES) + 1) * SUM_BYTES
 
 
-def _header(descriptor: Descriptor) -> bytes:
+def _header(descriptor: Descriptor, images: Images) -> bytes:
     fields: dict[str, Any] = encode(descriptor.with_generation(1, READY))
-    fields["bytes"] = file_bytes(descriptor)
-    lines = b"%s%d\n%s\n" % (MAGIC, FORMAT, json.dumps(fields).encode())
+    fields["bytes"] = file_bytes(images)
+    if descriptor.slices:
+        fields[_SHARDS_BY_SLICES] = ",".join(map(str, images.shards))
+    version = FORMAT if descriptor.window is None and not descriptor.slices else NEWEST_FORMAT
+    lines = b"%s%d\n%s\n" % (MAGIC, version, json.dumps(fields).encode())
     header = b"%s%s\n" % (lines, hashlib.sha256(lines).hexdigest().encode())
     return header.ljust(PAGE, b"\0")
 
 
-def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor, int]:
-    """Return descriptor and version from the first page of a file, or raise ConfigurationError."""
+def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor, Images, int]:
+    """Return what the first page of a file says, and its version, or raise ConfigurationError."""
     magic, _, rest = start.partition(b"\n")
     version = magic.removeprefix(MAGIC)
     if not magic.startswith(MAGIC) or not re.fullmatch(b"[0-9]{1,9}", version):
         raise ConfigurationError(f"{name} is no file of a MemoryBloomFilter")
-    if int(version) > FORMAT:
+    if int(version) > NEWEST_FORMAT:
         raise ConfigurationError(
             f"{name} has format {int(version)}, and this version of bloomlock reads "
-            f"formats up to {FORMAT}; upgrade bloomlock"
+            f"formats up to {NEWEST_FORMAT}; upgrade bloomlock"
         )
     text, _, rest = rest.partition(b"\n")
     lines = b"%s\n%s\n" % (magic, text)
@@ -355,10 +514,9 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
             raise ConfigurationError("it has no parameters")
         if descriptor.is_native:
             raise ConfigurationError("layout 'native' has no bits to be kept in a file")
-        if descriptor.window is not None:
-            raise ConfigurationError("a filter with a window is not kept in a file")
+        images = Images.of(descriptor)
         if descriptor.slices:
-            raise ConfigurationError("a filter that grows is not kept in a file")
+            images = images._replace(shards=_read_counts(descriptor, fields[_SHARDS_BY_SLICES]))
     except (
         BloomlockError,
         ValueError,
@@ -368,9 +526,17 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         RecursionError,  # of JSON that is nested too deeply
     ) as error:
         raise ConfigurationError(f"{name} has a header of no use ({error!s:.300})") from error
-    expected = file_bytes(descriptor, int(version))
+    expected = file_bytes(images, int(version))
     if length is not None and length != expected:
         raise ConfigurationError(
             f"{name} is damaged: it has {length} bytes and must have {expected}"
         )
-    return descriptor.with_generation(0, READY), int(version)
+    return descriptor.with_generation(0, READY), images, int(version)
+
+
+def _read_counts(descriptor: Descriptor, text: str) -> tuple[int, ...]:
+    counts = tuple(map(int, text.split(",")))
+    is_whole = sum(counts) == descriptor.size.shards and min(counts) >= 0
+    if not is_whole or len(counts) != len(descriptor.slices):
+        raise ConfigurationError(f"{_SHARDS_BY_SLICES} are {text!r:.80}")
+    return counts

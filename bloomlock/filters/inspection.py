@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
@@ -17,6 +16,8 @@ from .claims import ClaimCounts, count_claims
 from .state import in_one_generation
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
 
@@ -115,7 +116,7 @@ class FilterInfo:
             estimated_count=counted.items,
             current_error_rate=descriptor.error_rate_at_fill(fill_ratio) if rate is None else rate,
             memory_bytes=memory_bytes,
-            window=None if window is None else timedelta(microseconds=window.length_us),
+            window=None if window is None else window.length,
             forgotten=counted.forgotten,
             growth=None if descriptor.growth is None else descriptor.growth.factor,
             up_to=descriptor.most_items if descriptor.slices else None,

@@ -12,6 +12,7 @@ from bloomlock.parameters import Wanted
 
 from . import memory_file
 from .base import Parameters
+from .file_format import verify_file
 from .memory_bits import MemoryBits
 from .memory_state import MemoryState
 from .options import refuses
@@ -128,7 +129,7 @@ class MemoryBloomFilter(Parameters):
         """
         refuse = refuses(on_full)
         if verify:
-            memory_file.verify(path)
+            verify_file(path, key=key)
         descriptor, images, file = memory_file.load(path, mode, check_key(key))
         bits = MemoryBits(descriptor, images, file)
         return cls._with(MemoryState(descriptor, bits, refuse=refuse))

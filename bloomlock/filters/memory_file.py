@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bloomlock.arrays import np
-from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
-from bloomlock.hash_keys import key_difference
+from bloomlock.errors import ConfigurationError, FilterLostError
 
 from .file_format import (
     CHANGED,
     PAGE,
     PART_BYTES,
     SUM_BYTES,
-    FileReader,
     FileWriter,
     Part,
-    images_end,
     padded,
     read_header,
+    refuse_other_key,
 )
 
 if TYPE_CHECKING:
@@ -86,20 +84,6 @@ def save(path: FilePath, descriptor: Descriptor, images: Sequence[Bytes]) -> Non
         raise
 
 
-def verify(path: FilePath) -> None:
-    """Read a whole file and compare its checksums.
-
-    Raises:
-        ConfigurationError: If it is damaged.
-    """
-    reader = FileReader(path)
-    try:
-        while reader.read() is not None:
-            pass
-    finally:
-        reader.close()
-
-
 def load(
     path: FilePath, mode: Mode, key: HashKey | None = None
 ) -> tuple[Descriptor, list[Bytes], MappedFile]:
@@ -114,13 +98,14 @@ def load(
             _claim(file.fileno(), path)
         length = os.fstat(file.fileno()).st_size
         start = file.read(PAGE)
-        descriptor, version = read_header(repr(os.fspath(path)), start, length)
-        difference = key_difference(descriptor.key, key, opens=True)
-        if difference is not None:
-            raise FilterMismatchError(
-                f"{os.fspath(path)!r} holds a filter with another key ({difference}); give the one "
-                "it was made with"
+        descriptor, whole, version = read_header(repr(os.fspath(path)), start, length)
+        if descriptor.window is not None or descriptor.slices:
+            kind = "with a time window" if descriptor.window is not None else "that grows"
+            raise ConfigurationError(
+                f"{os.fspath(path)!r} holds a filter {kind}, which is in a server only; use "
+                "BloomFilter.import_file"
             )
+        refuse_other_key(repr(os.fspath(path)), descriptor, key)
         descriptor = descriptor.with_key(key)
         if mode == "r+" and version > 1:
             # Before any bit is changed: sums that do not hold any more must not be believed.
@@ -135,7 +120,7 @@ def load(
                 f"{os.fspath(path)!r} is damaged: it was cut while it was opened"
             ) from error
     size = descriptor.string_bytes
-    starts = range(PAGE, images_end(descriptor), padded(size))
+    starts = range(PAGE, whole.end, padded(size))
     images = [np.frombuffer(mapped, np.uint8, size, start) for start in starts]
     return descriptor, images, MappedFile(path, mapped)
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.errors import BloomlockError, ConfigurationError, FilterMismatchError
-from bloomlock.hash_keys import key_difference
+from bloomlock.errors import BloomlockError, ConfigurationError
 from bloomlock.keys import FilterKeys
 
 from .base import FilterBase
-from .file_format import FileReader, FileWriter, Part
+from .file_format import FileReader, FileWriter, Images, Part, refuse_other_key
 from .generation import new_generation
 from .options import OpenOptions
 from .prepared import Prepared
@@ -48,19 +47,28 @@ class Loading:
     Args:
         state: The filter that it is to be.
         model: Its parameters.
+        images: How long its images are.
         replace: Whether a filter that is there is replaced.
         what: What fills it, for messages.
         source: The header of the filter that it comes from; 0: from none.
     """
 
     def __init__(
-        self, state: FilterState, model: Descriptor, *, replace: bool, what: str, source: int = 0
+        self,
+        state: FilterState,
+        model: Descriptor,
+        images: Images,
+        *,
+        replace: bool,
+        what: str,
+        source: int = 0,
     ) -> None:
         if state.strategy.is_native:
             raise ConfigurationError(
                 f"{what} is not possible with strategy 'native': the server places the bits itself"
             )
         self._source = source
+        self._images = images
         self._prepared = Prepared(
             state.keys, model, new_generation(), may_replace=replace, what=what
         )
@@ -68,14 +76,16 @@ class Loading:
 
     def begin(self) -> Core[None]:
         """Take the memory, and the name where it is free."""
-        return self._prepared.begin(refused=self._source)
+        return self._prepared.begin(refused=self._source, slices=self._images.most_slices)
 
     def write(self, part: Part, *, note: bool = False) -> Core[None]:
         """Write a part; with `note` it is compared in the end."""
         if note:
             digest = hashlib.sha256(part.data).digest()
             self._written.append((part.shard, part.start, len(part.data), digest))
-        return self._prepared.write(*part)
+        if not part.start and (slices := self._images.slices_of(part.data)) > 1:
+            yield from self._prepared.lengthen(part.shard, slices)
+        yield from self._prepared.write(*part)
 
     def verify_next(self) -> Core[int]:
         """Read back a part that was noted, and return its length; 0 if there is no more.
@@ -166,8 +176,8 @@ class PortableFilter(_OpenedLater):
         """
         reading = Reading(self._state, "the export")
         view = self._run(reading.begin())
-        counter = _Counter(progress, view.descriptor)
-        writer = self._wait(FileWriter, path, view.descriptor)
+        counter = _Counter(progress, reading.images)
+        writer = self._wait(FileWriter, path, view.descriptor, reading.images)
         try:
             while part := self._run(reading.next_part()):
                 self._wait(writer.write, part)
@@ -220,9 +230,11 @@ class PortableFilter(_OpenedLater):
         try:
             reader = wait(FileReader, path)
             try:
-                _refuse_other_key(reader, state)
-                counter = _Counter(progress, reader.descriptor)
-                loading = Loading(state, reader.descriptor, replace=replace, what="the import")
+                refuse_other_key(reader.name, reader.descriptor, state.key)
+                counter = _Counter(progress, reader.images)
+                loading = Loading(
+                    state, reader.descriptor, reader.images, replace=replace, what="the import"
+                )
                 try:
                     run(loading.begin())
                     while part := wait(reader.read):
@@ -273,14 +285,19 @@ class PortableFilter(_OpenedLater):
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
         reading = Reading(self._state, "the copy")
         view = self._run(reading.begin())
-        counter = _Counter(progress, view.descriptor, times=2)
+        counter = _Counter(progress, reading.images, times=2)
         made = type(self).__new__(type(self))
         state = self._state.sibling(keys)
         made._connect(state, client)  # noqa: SLF001 - our own class
         run = made._run  # noqa: SLF001
         try:
             loading = Loading(
-                state, view.descriptor, replace=replace, what="a copy", source=view.header
+                state,
+                view.descriptor,
+                reading.images,
+                replace=replace,
+                what="a copy",
+                source=view.header,
             )
             try:
                 run(loading.begin())
@@ -321,8 +338,8 @@ class AsyncPortableFilter(_OpenedLater):
         """Write the filter to a file. See BloomFilter.export_file."""
         reading = Reading(self._state, "the export")
         view = await self._run(reading.begin())
-        counter = _Counter(progress, view.descriptor)
-        writer = await self._wait(FileWriter, path, view.descriptor)
+        counter = _Counter(progress, reading.images)
+        writer = await self._wait(FileWriter, path, view.descriptor, reading.images)
         try:
             while part := await self._run(reading.next_part()):
                 await self._wait(writer.write, part)
@@ -349,9 +366,11 @@ class AsyncPortableFilter(_OpenedLater):
         try:
             reader = await wait(FileReader, path)
             try:
-                _refuse_other_key(reader, state)
-                counter = _Counter(progress, reader.descriptor)
-                loading = Loading(state, reader.descriptor, replace=replace, what="the import")
+                refuse_other_key(reader.name, reader.descriptor, state.key)
+                counter = _Counter(progress, reader.images)
+                loading = Loading(
+                    state, reader.descriptor, reader.images, replace=replace, what="the import"
+                )
                 try:
                     await run(loading.begin())
                     while part := await wait(reader.read):
@@ -382,14 +401,19 @@ class AsyncPortableFilter(_OpenedLater):
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
         reading = Reading(self._state, "the copy")
         view = await self._run(reading.begin())
-        counter = _Counter(progress, view.descriptor, times=2)
+        counter = _Counter(progress, reading.images, times=2)
         made = type(self).__new__(type(self))
         state = self._state.sibling(keys)
         made._connect(state, client)  # noqa: SLF001 - our own class
         run = made._run  # noqa: SLF001
         try:
             loading = Loading(
-                state, view.descriptor, replace=replace, what="a copy", source=view.header
+                state,
+                view.descriptor,
+                reading.images,
+                replace=replace,
+                what="a copy",
+                source=view.header,
             )
             try:
                 await run(loading.begin())
@@ -413,23 +437,13 @@ class AsyncPortableFilter(_OpenedLater):
 class _Counter:
     """Counts the bytes that are done, and reports them."""
 
-    def __init__(self, progress: Progress | None, descriptor: Descriptor, times: int = 1) -> None:
+    def __init__(self, progress: Progress | None, images: Images, times: int = 1) -> None:
         self._progress = progress
         self._done = 0
-        self._all = times * descriptor.size.shards * descriptor.string_bytes
+        self._all = times * images.num_bytes
 
     def add(self, size: int) -> None:
         """Count some more."""
         self._done += size
         if self._progress is not None:
             self._progress(self._done, self._all)
-
-
-def _refuse_other_key(reader: FileReader, state: FilterState) -> None:
-    """Raise FilterMismatchError if a file's filter cannot be used with the key that was given."""
-    difference = key_difference(reader.descriptor.key, state.key, opens=True)
-    if difference is not None:
-        raise FilterMismatchError(
-            f"{reader.name} holds a filter with another key ({difference}); give the one it was "
-            "made with"
-        )

@@ -30,6 +30,8 @@ from bloomlock.descriptor import (
     READY,
     Descriptor,
     Replaced,
+    unflagged,
+    with_slices,
 )
 from bloomlock.effects import Core, Request
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
@@ -38,7 +40,8 @@ from bloomlock.parallel import in_parallel
 from bloomlock.slot_moves import through_moves
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 
-from .contents import SERVERS_OWN, contents_of, set_header
+from .contents import SERVERS_OWN, contents_of, lengthen
+from .file_format import image_start
 from .lifecycle import ATTEMPTS, repeated
 from .room import check_room
 from .stored_filter import Found, look, look_and_watch
@@ -98,19 +101,20 @@ class Prepared:
         self._what = what
         self._broken: set[int] = set()
 
-    def begin(self, *, reserve: bool = True, refused: int = 0) -> Core[None]:
+    def begin(self, *, reserve: bool = True, refused: int = 0, slices: int = 1) -> Core[None]:
         """Take the memory, and the name where it is free.
 
         Args:
             reserve: Whether a free name is taken; else the filter must be there.
             refused: The header of a filter that may not be replaced, as it is the source.
+            slices: The most slices that a shard will have, if it grows.
 
         Raises:
             ConfigurationError: If the name is taken, or the server has not the memory.
 
         Cost: four round trips; the server's memory for the full capacity is taken.
         """
-        yield from check_room(self.keys, self.target, replaces=False)
+        yield from check_room(self.keys, self.target, replaces=False, slices=slices)
         if reserve:
             yield from self._reserve(refused)
         size = self._contents.string_bytes(self.target)
@@ -121,6 +125,13 @@ class Prepared:
     def key(self, shard: int) -> str:
         """Return the key at which a shard is prepared."""
         return prepared_key(self.keys.bits(shard), self.target.generation)
+
+    def lengthen(self, shard: int, slices: int) -> Core[None]:
+        """Give a shard of a filter that grows the length of that many slices; may be repeated."""
+        header = with_slices(self.target.header, slices)
+        size = self._contents.string_bytes(self.target, header)
+        key = self.key(shard)
+        yield from ask(key, *lengthen(key, header, size))
 
     def write(self, shard: int, start: int, data: bytes | memoryview) -> Core[None]:
         """Write bytes of a shard's string; may be repeated."""
@@ -134,11 +145,12 @@ class Prepared:
             )
 
     def read(self, shard: int, start: int, size: int) -> Core[bytes]:
-        """Return bytes of a shard's string as they are prepared, with zeros for the header."""
+        """Return bytes of a shard's string as they are prepared, with its header as in a file."""
         key = self.key(shard)
         (data,) = yield from ask(key, encode_command("GETRANGE", key, start, start + size - 1))
-        skipped = max(0, HEADER_BYTES - start)
-        return bytes(skipped) + bytes(data[skipped:])
+        if start:
+            return bytes(data)
+        return image_start(header_from_bytes(data[:HEADER_BYTES])) + bytes(data[HEADER_BYTES:])
 
     def switch(self) -> Core[None]:
         """Make the generation the filter's.
@@ -197,12 +209,11 @@ class Prepared:
 
     def _prepare(self, shard: int) -> Core[None]:
         key = self.key(shard)
-        last = self._contents.string_bytes(self.target) - 1
+        size = self._contents.string_bytes(self.target)
         yield from ask(
             key,
             encode_command("UNLINK", key),
-            encode_command("SETRANGE", key, last, b"\0"),
-            set_header(key, self.target),
+            *lengthen(key, self.target.header, size),
             encode_command("EXPIRE", key, PREPARED_SECONDS),
         )
 
@@ -218,12 +229,12 @@ class Prepared:
             encode_command("EXPIRE", forgotten_key(key), PLACED_SECONDS),
             header_command(place),
         )
-        whole = length == self._contents.string_bytes(self.target)
-        if header_from_bytes(start) != plain_header(start):
+        header = header_from_bytes(start)
+        whole = self.target.has_header(unflagged(header))
+        whole = whole and length == self._contents.string_bytes(self.target, header)
+        if header != unflagged(header):
             whole = whole and bool(has_table)
-        if plain_header(there) != self.target.header and not (
-            whole and plain_header(start) == self.target.header
-        ):
+        if not whole and not self.target.has_header(plain_header(there)):
             raise self._lost()
 
     def _lost(self) -> FilterLostError:
@@ -264,7 +275,7 @@ class Prepared:
                 f"filter {self.keys.name!r} was deleted or replaced while it was filled by "
                 f"{self._what}"
             )
-        elif plain_header(start) != self.target.header:
+        elif not self.target.has_header(plain_header(start)):
             why = self._lost()
         if why is not None:
             yield Request(self.keys.meta, [UNWATCH])

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], None]
 
-_RENAME, _FENCE = Script("rename"), Script("fence")
+_RENAME, _FENCE = Script("header", "rename"), Script("header", "fence")
 _TO, _FROM, _NEXT = "to", "from_generation", "to_generation"
 
 DONE, CHANGED, TAKEN = range(3)
@@ -230,7 +230,7 @@ def _resume(
 def _move(plan: Plan, progress: Progress | None) -> Core[None]:
     """Steps 3, for the shards, to 5."""
     there = yield from look(plan.new)
-    is_open = there.descriptor == plan.after and there.header == plan.after.header
+    is_open = there.descriptor == plan.after and plan.after.has_header(there.header)
     if not is_open:
         copying = replace(plan.after, state=COPYING)
         if there.descriptor is None or there.descriptor != copying:
@@ -261,9 +261,7 @@ def _move(plan: Plan, progress: Progress | None) -> Core[None]:
 def _as_it_is(keys: FilterKeys, found: Found) -> Descriptor:
     """Return the parameters of a filter that may be renamed."""
     current = found.descriptor
-    if current is not None:
-        contents_of(current).check_may_rename()
-    if current is None or current.header != found.header:
+    if current is None or not current.has_header(found.header):
         raise FilterNotFoundError(f"there is no filter named {keys.name!r}, or not all of it")
     if current.state != READY:
         raise ConfigurationError(f"filter {keys.name!r} is {current.state}, and cannot be renamed")
@@ -278,7 +276,7 @@ def _placing(descriptor: Descriptor) -> Descriptor:
 def _put_in_place(plan: Plan, shard: int) -> Core[None]:
     """Give a copied shard its name, unless a try that was cut off did."""
     header, _ = yield from look_at_shard(plan.placed_new, shard)
-    if header == plan.after.header:
+    if plan.after.has_header(header):
         return
     key = plan.placed_new.bits(shard)
     (reply,) = yield Request(key, [encode_command("RENAME", plan.prepared(shard), key)])
@@ -307,12 +305,12 @@ def _copy_shard(plan: Plan, view: View, shard: int) -> Core[None]:
     """Copy bits and claims of a shard, unless they are in their place."""
     key = plan.placed_new.bits(shard)
     header, _ = yield from look_at_shard(plan.placed_new, shard)
-    if header == plan.after.header:
+    if plan.after.has_header(header):
         return
     yield from _copy_claims(plan, view.shards[shard].key, key)
     prepared = plan.prepared(shard)
     unlink = encode_command("UNLINK", prepared, forgotten_key(prepared))
-    yield from ask(prepared, unlink, set_header(prepared, plan.after))
+    yield from ask(prepared, unlink, set_header(prepared, plan.after.header))
     copied = yield from view.contents.copy(view.shards[shard], prepared, key, plan.after)
     # The versions of forgotten items are copied with the claims.
     yield from ask(key, encode_command("UNLINK", forgotten_key(prepared)))

@@ -34,13 +34,13 @@ KEPT_SECONDS = 30 * 24 * 3600
 """How long those that are all there stay, if it dies before they are in place, and no other client
 attaches to the filter meanwhile, which would put them there."""
 
-_SCRIPT = Script("replace")
+_SCRIPT = Script("header", "replace")
 
 
 def begin(key: str, target: Descriptor) -> Core[None]:
     """Make a prepared shard, empty as yet, at its key."""
     expiry = encode_command("EXPIRE", key, PREPARED_SECONDS)
-    yield from ask(key, encode_command("UNLINK", key), set_header(key, target), expiry)
+    yield from ask(key, encode_command("UNLINK", key), set_header(key, target.header), expiry)
 
 
 def withdraw(keys: FilterKeys, target: Descriptor) -> Core[None]:

@@ -1,7 +1,9 @@
 """Whole bitmaps: between a filter in Redis and one in the process, to a file, to another name.
 
 Bits only ever go from 0 to 1, so a copy made while other clients add holds at least what was added
-before it began.
+before it began. With a time window that holds for the slices that are live. A copy has the state
+that a shard had when it was read first. What is set in a later slice meanwhile is not live in it,
+and is wiped, or is of that slice, when the copy turns to it.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from redis.exceptions import RedisError
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.descriptor import HEADER_BYTES, Descriptor, unflagged
+from bloomlock.descriptor import HEADER_BYTES, Descriptor, unflagged, without_slices
 from bloomlock.effects import ConnectionLost, Core
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import image_bytes, merge_image
 
-from .file_format import Part
+from .file_format import Images, Part, image_start
 from .generation import new_generation
 from .memory import MemoryBloomFilter
 from .prepared import Prepared
@@ -163,31 +165,43 @@ def make(
 class Reading:
     """Reads the bits of one generation of a filter, part by part.
 
+    Of a shard that grows meanwhile it reads the slices that there were when it began.
+
     Args:
         state: The filter.
         what: What reads it, for messages.
+
+    Attributes:
+        images: How long its images are, as soon as it has begun.
     """
+
+    images: Images
 
     def __init__(self, state: FilterState, what: str) -> None:
         self._state = state
         self._what = what
         self._shard = self._start = 0
+        self._headers: list[int] = []
 
     def begin(self) -> Core[View]:
         """Find the generation that is read, and return what is known of it."""
 
         def find(view: View) -> Core[View | None]:
-            view.contents.check_has_bits(self._what)
+            view.contents.check_is_string(self._what)
             if view.forgotten is not None:
                 _refuse_forgotten(self._state, view, view.shards[0].also, self._what)
-            header, _ = yield from look_at_shard(self._state.keys, 0)
-            return view if header == view.header else None
+            keys = view.descriptor.place(self._state.keys)
+            looked = range(len(view.shards) if view.descriptor.slices else 1)
+            found = yield from in_parallel([look_at_shard(keys, shard) for shard in looked])
+            self._headers = [header for header, _ in found]
+            return view if all(map(view.descriptor.has_header, self._headers)) else None
 
-        self._view = yield from in_one_generation(self._state, find)
-        return self._view
+        self._view = view = yield from in_one_generation(self._state, find)
+        self.images = Images.of(view.descriptor, self._headers)
+        return view
 
     def next_part(self) -> Core[Part | None]:
-        """Return the next part, zeros in place of the header; None if there is no more.
+        """Return the next part, with the header as in a file; None if there is no more.
 
         Raises:
             FilterLostError: If the filter was cleared, replaced or lost since it began.
@@ -195,23 +209,25 @@ class Reading:
         if self._shard == len(self._view.shards):
             return None
         shard = self._view.shards[self._shard]
-        start, size = self._start, image_bytes(shard)
+        contents, descriptor = self._view.contents, self._view.descriptor
+        wanted = self._headers[self._shard] if descriptor.slices else shard.header
+        start, size = self._start, contents.string_bytes(descriptor, wanted)
         stop = min(start + BYTES_PER_TRIP, size)
         bits, header = yield from ask(
             shard.key,
             encode_command("GETRANGE", shard.key, start, stop - 1),
             header_command(shard.key),
         )
-        if (found := header_from_bytes(header)) != shard.header:
+        if without_slices(found := header_from_bytes(header)) != shard.header:
             _refuse_forgotten(self._state, self._view, found, self._what)
             self._state.forget()
             raise FilterLostError(
                 f"filter {self._state.keys.name!r} was cleared, replaced or lost during "
                 f"{self._what}"
             )
-        part = Part(
-            self._shard, start, bits if start else bytes(HEADER_BYTES) + bits[HEADER_BYTES:]
-        )
+        if not start:
+            bits = image_start(wanted) + bits[HEADER_BYTES:]
+        part = Part(self._shard, start, bits)
         self._start = stop
         if stop == size:
             self._shard, self._start = self._shard + 1, 0

@@ -298,7 +298,7 @@ def place_commands(key: str, descriptor: Descriptor, header: int) -> list[bytes]
         encode_command("RENAME", prepared, key),
         encode_command("PERSIST", key),
     ]
-    if header != descriptor.header:
+    if header != unflagged(header):
         table = forgotten_key(key)
         commands += [
             encode_command("RENAME", forgotten_key(prepared), table),
@@ -331,8 +331,8 @@ def _place_shard(key: str, descriptor: Descriptor) -> Core[None]:
         request = Request(key, commands, hold=True)
         _, *starts = check((yield from deliver(request, repeatable=True)))
         waiting, there = map(header_from_bytes, starts)
-        is_there = unflagged(there) == descriptor.header
-        if is_there or unflagged(waiting) != descriptor.header:
+        is_there = descriptor.has_header(unflagged(there))
+        if is_there or not descriptor.has_header(unflagged(waiting)):
             yield Request(key, [UNWATCH])
             if is_there:
                 return

@@ -1,8 +1,8 @@
 -- Give all keys of a filter other names and the filter a new generation; safe to repeat.
 -- KEYS      1 the descriptor, 2 the new one; then pairs of a key and its new name: the shards, as
 --           many as ARGV[4] says, then the counts of their claims, as many, then all others
--- ARGV[1]   the header of the shards, 8 bytes; ARGV[2] their new one. Both without the flag that
---           items were forgotten, which each shard keeps
+-- ARGV[1]   the header of the shards, 8 bytes; ARGV[2] their new one. Both without the flags that
+--           items were forgotten, or that a shard has grown, which each shard keeps
 -- ARGV[3]   the new generation, as it stands in the descriptor
 -- ARGV[4]   how many shards
 -- Reply     0 if it is done, now or before; 1 if the filter is another one; 2 if the new name is
@@ -12,13 +12,10 @@ local shards = tonumber(ARGV[4])
 if call('HGET', KEYS[2], 'generation') == ARGV[3] then
   return 0
 end
-local flags = {}
+local flags, slices = {}, {}
 for shard = 1, shards do
-  local header = call('GETRANGE', KEYS[2 * shard + 1], 0, 7)
-  flags[shard] = string.sub(header, 2, 2)
-  if flags[shard] == '\2' then
-    header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
-  end
+  local header
+  header, flags[shard], slices[shard] = read_header(KEYS[2 * shard + 1])
   if header ~= ARGV[1] then
     return 1
   end
@@ -35,8 +32,7 @@ for i = 1, #KEYS, 2 do
 end
 call('HSET', KEYS[2], 'generation', ARGV[3])
 for shard = 1, shards do
-  call('SETRANGE', KEYS[2 * shard + 2], 0, ARGV[2])
-  call('SETRANGE', KEYS[2 * shard + 2], 1, flags[shard])
+  call('SETRANGE', KEYS[2 * shard + 2], 0, flagged(ARGV[2], flags[shard], slices[shard]))
   local counts = KEYS[2 * (shards + shard) + 2]
   if call('HGET', counts, 'header') == ARGV[1] then
     call('HSET', counts, 'header', ARGV[2])

@@ -6,11 +6,9 @@
 -- Reply     0 if it is in place, now or before; 1 if the shard has another header; 2 if the
 --           prepared one has
 local call = redis.call
-local header = call('GETRANGE', KEYS[1], 0, 7)
+local header = read_header(KEYS[1])
 if #header < 8 then
   header = string.rep('\0', 8)
-elseif string.byte(header, 2) == 2 then
-  header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
 end
 if header == ARGV[1] then
   return 0

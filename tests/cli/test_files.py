@@ -47,6 +47,25 @@ def test_a_file_goes_out_and_comes_in(run, name, tmp_path, valkey, marked):
     assert f"{name} 2" in list_filters(client=valkey)
 
 
+@pytest.mark.parametrize("kind", [{"window": 3600}, {"on_full": "grow"}], ids=str)
+def test_filters_with_a_window_and_filters_that_grow(run, name, tmp_path, valkey, kind):
+    file = str(tmp_path / "urls.bloom")
+    with BloomFilter(name, 2000, client=valkey, shards=3, **kind) as made:
+        made.update(LINES)
+    assert run("filter", "export", name, file).returncode == 0
+    looked = run("filter", "import", "--dry-run", f"{name} 2", file)
+    assert (looked.returncode, looked.stdout) == (0, b"")
+    assert re.fullmatch(
+        rb"bloomlock: would import [^\n]+: a filter of 2000 items, [\d.]+ KiB\n", looked.stderr
+    )
+    assert run("filter", "import", f"{name} 2", file).returncode == 0
+    assert run("filter", "copy", name, f"{name} 3").returncode == 0
+    assert run("filter", "rename", f"{name} 3", f"{name} 4").returncode == 0
+    for number in (2, 4):
+        with BloomFilter.open(f"{name} {number}", client=valkey) as made:
+            assert made.exists_many(LINES) == [True] * 1000
+
+
 @pytest.mark.usefixtures("bloom")
 def test_through_pipes(run, name, valkey):
     written = run("filter", "export", name, "-")

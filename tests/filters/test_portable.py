@@ -44,12 +44,17 @@ SHAPES = [
     {"key": True},
     {"key": SECRET, "layout": "blocked", "shards": 2},
 ]
+WINDOW = {"window": 86_400, "shards": 2}
+GROWN = {"on_full": "grow", "capacity": 50, "shards": 3}
 ITEMS = [f"item {number}" for number in range(700)]
 
 
 def filled(client, name="x", shape=None, items=ITEMS):
-    made = BloomFilter(name, 20_000, 1e-9, client=client, **(shape or {}))
-    made.update(items)
+    made = BloomFilter(
+        name, **{"capacity": 20_000, "client": client} | (shape or {}), error_rate=1e-9
+    )
+    for start in range(0, len(items), 50):
+        made.update(items[start : start + 50])
     return made
 
 
@@ -133,7 +138,7 @@ def test_files_of_format_1_and_filters_of_formats_1_and_2_are_imported(r, path, 
     # What version 0.1 wrote: no sums, and the length without them.
     data = path.read_bytes()
     fields = json.loads(data.split(b"\n")[1])
-    end = file_format.images_end(made._descriptor)
+    end = file_format.Images.of(made._descriptor).end
     lines = b"bloomlock bitmap 1\n%s\n" % json.dumps(fields | {"bytes": end}).encode()
     head = lines + file_format.hashlib.sha256(lines).hexdigest().encode() + b"\n"
     old = tmp_path / "old"
@@ -191,10 +196,10 @@ def add_on(url, number, added, stop):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("layout", ["classic", "blocked"])
-def test_what_was_acknowledged_before_an_export_is_in_it(r, valkey, path, layout, monkeypatch):
+@pytest.mark.parametrize("shape", [{}, {"layout": "blocked"}, WINDOW, GROWN], ids=str)
+def test_what_was_acknowledged_before_an_export_is_in_it(r, valkey, path, shape, monkeypatch):
     monkeypatch.setattr(transfer, "BYTES_PER_TRIP", 50_000)
-    made = BloomFilter("x", 300_000, 1e-9, client=r, layout=layout, shards=3)
+    made = filled(r, shape={"capacity": 300_000, "shards": 3} | shape, items=["first"])
     context = multiprocessing.get_context("spawn")
     added, stop = context.Array("q", 3), context.Event()
     workers = [
@@ -212,7 +217,10 @@ def test_what_was_acknowledged_before_an_export_is_in_it(r, valkey, path, layout
                     copied = made.copy_to(other.url, f"copy {turn}")
                 else:
                     made.export_file(path)
-                    copied = MemoryBloomFilter.load(path, verify=True)
+                    if shape in (WINDOW, GROWN):
+                        copied = BloomFilter.import_file(f"copy {turn}", path, client=other.url)
+                    else:
+                        copied = MemoryBloomFilter.load(path, verify=True)
                 for number, count in enumerate(before):
                     items = [f"{number}:{one}" for one in range(count)]
                     there = copied.exists_many(items)
@@ -267,7 +275,7 @@ class Pipe(io.BytesIO):
         return super().read(min(size, 5_000) if size > 0 else size)
 
 
-@pytest.mark.parametrize("shape", [{"shards": 3}, {"layout": "blocked"}], ids=str)
+@pytest.mark.parametrize("shape", [{"shards": 3}, {"layout": "blocked"}, WINDOW, GROWN], ids=str)
 @pytest.mark.usefixtures("small_parts")
 def test_a_file_that_was_cut_or_changed_anywhere_is_refused(r, path, shape):
     seed = random.randrange(2**32)
@@ -307,7 +315,8 @@ def range_of(message):
     [
         (b"", "no file of a MemoryBloomFilter"),
         (b"PK\x03\x04" + bytes(9000), "no file of a MemoryBloomFilter"),
-        (b"bloomlock bitmap 3\n{}\n" + bytes(9000), "upgrade bloomlock"),
+        (b"bloomlock bitmap 4\n{}\n" + bytes(9000), "upgrade bloomlock"),
+        (b"bloomlock bitmap 3\n{}\n" + bytes(9000), "its header has another checksum"),
         (b"bloomlock bitmap 2\n{}\n" + bytes(9000), "its header has another checksum"),
     ],
 )
@@ -356,8 +365,10 @@ def test_an_import_that_the_server_has_no_memory_for_is_refused(r, path):
 
 def test_a_crash_at_any_moment_exposes_no_part_and_a_retry_goes_on(r, path):
     """Each request of an import, with and without a filter in its place, is the last one once."""
-    for shards, old in ((1, None), (3, None), (1, 4), (3, 5), (3, 3)):
-        source = filled(r, "source", {"shards": shards})
+    plain = ((1, None), (3, None), (1, 4), (3, 5), (3, 3))
+    for shape, old in [*(({"shards": n}, old) for n, old in plain), (WINDOW, 3), (GROWN, None)]:
+        shards = shape["shards"]
+        source = filled(r, "source", shape)
         source.export_file(path)
         source.delete()
         number = 0

@@ -228,11 +228,20 @@ def keys_in(nodes):
 
 
 @pytest.mark.parametrize(
-    "shape", [{}, {"key": b"a secret of 16 bytes or more"}, {"key": True, "layout": "blocked"}]
+    "shape",
+    [
+        {},
+        {"key": b"a secret of 16 bytes or more"},
+        {"key": True, "layout": "blocked"},
+        {"window": HOUR},
+        {"capacity": 50, "on_full": "grow"},
+    ],
+    ids=str,
 )
 def test_over_slots_all_is_copied(cluster, nodes, shape):
-    made = BloomFilter("x", 3000, client=cluster, shards=4, **shape)
-    made.update(ITEMS)
+    made = BloomFilter("x", **{"capacity": 3000, "client": cluster, "shards": 4} | shape)
+    for item in ITEMS:
+        made.add(item)
     claim = made.claim("job", renew=False)
     made.expire(HOUR)
     done = []
@@ -249,14 +258,16 @@ def test_over_slots_all_is_copied(cluster, nodes, shape):
     assert list_filters(client=cluster) == ["another"]
 
 
-def test_over_slots_a_rename_that_stops_at_any_step_loses_nothing(cluster, nodes):
+@pytest.mark.parametrize("shape", [{}, {"capacity": 50, "on_full": "grow"}], ids=str)
+def test_over_slots_a_rename_that_stops_at_any_step_loses_nothing(cluster, nodes, shape):
     """Whatever was answered as added is there, under one name or by calling it again."""
     for number in range(200):
         for client in nodes:
             client.flushall()
-        made = BloomFilter("x", 3000, client=cluster, shards=2)
-        late = BloomFilter("x", 3000, client=cluster, shards=2)
-        made.update(ITEMS)
+        shape = {"capacity": 3000, "client": cluster, "shards": 2} | shape
+        made, late = (BloomFilter("x", **shape) for _ in range(2))
+        for start in range(0, len(ITEMS), 50):
+            made.update(ITEMS[start : start + 50])
         added = list(ITEMS)
 
         def add(late=late, added=added):

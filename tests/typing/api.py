@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import assert_type
 
 import redis
@@ -106,6 +107,8 @@ def wholes(pages: BloomFilter) -> None:
     assert_type(pages.persist(), None)
     assert_type(pages.rename("other"), BloomFilter)
     assert_type(bloomlock.rename_filter("x", "y"), None)
+    assert_type(bloomlock.verify_file("pages.bloom").window, timedelta | None)
+    assert_type(bloomlock.verify_file(Path("pages.bloom"), key="secret"), bloomlock.FileInfo)
     assert_type(pages.ttl(), float | None)
     assert_type(pages.idle_ttl, float | None)
     BloomFilter("pages", 1000, window=timedelta(days=7), slices=6, refresh=True)

@@ -1,0 +1,358 @@
+"""Filters with a time window, and filters that grow: copied, exported, moved and renamed.
+
+A shard may grow, or turn to its next slice, at any step of a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import math
+import time
+
+import pytest
+import redis
+from moved_clock import moved_server
+from stepped import Stepped
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    ConfigurationError,
+    MemoryBloomFilter,
+    list_filters,
+)
+from bloomlock.descriptor import slices_of
+from bloomlock.filters import combining, file_format, transfer
+from bloomlock.server import PrivateServer
+from bloomlock.strategies.base import header_from_bytes
+from bloomlock.strategies.sliced import TRUST_S
+
+LENGTH = 6 * 3600
+"""Seconds of a window; less than a prepared key lives, which goes by the same clock."""
+SLICE = LENGTH / 14
+ITEMS = [f"item {number}" for number in range(600)]
+ABSENT = [f"never {number}" for number in range(600)]
+KINDS = {
+    "window": {"capacity": 30_000, "window": LENGTH},
+    "refresh": {"capacity": 30_000, "window": LENGTH, "slices": 30, "refresh": True},
+    "grown": {"capacity": 50, "on_full": "grow"},
+    "grown, keyed": {"capacity": 40, "on_full": "grow", "growth": 2, "key": True},
+    "not grown": {"capacity": 2000, "on_full": "grow"},
+}
+
+
+def filled(client, kind="grown", shards=3, name="x", made=BloomFilter):
+    one = made(name, error_rate=1e-9, shards=shards, client=client, **KINDS[kind])
+    for start in range(0, len(ITEMS), 25):
+        one.update(ITEMS[start : start + 25])
+    return one
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Parts of some thousand bytes, not of a divisor of anything."""
+    monkeypatch.setattr(transfer, "BYTES_PER_TRIP", 1_009)
+    monkeypatch.setattr(file_format, "PART_BYTES", 1_501)
+    monkeypatch.setattr(combining, "PART_BYTES", 1_013)
+    monkeypatch.setattr(combining, "WHOLE_BYTES", 500)
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    with PrivateServer() as server, redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+def strings(made, client):
+    """Return what the shards hold, but for the generation."""
+    found = []
+    for shard in made._state.view.shards:
+        whole = bytearray(client.get(shard.key))
+        whole[:8] = file_format.image_start(header_from_bytes(whole[:8]))
+        found.append(bytes(whole))
+    return found
+
+
+def num_bytes(made, path):
+    """Return how many bytes an export said that there are."""
+    moved = []
+    made.export_file(path / "counted", progress=lambda *parts: moved.append(parts))
+    assert moved[-1][0] == moved[-1][1]
+    return moved[-1][1]
+
+
+def by_file(made, client, path):
+    made.export_file(path)
+    moved = []
+    copied = BloomFilter.import_file(
+        "y", path, client=client, progress=lambda *parts: moved.append(parts)
+    )
+    assert moved[-1][0] == moved[-1][1]
+    return copied
+
+
+class Pipe(io.BytesIO):
+    """A file that cannot be sought, and gives what it has in pieces."""
+
+    def seekable(self):
+        return False
+
+    def read(self, size=-1):
+        return super().read(min(size, 5_000) if size > 0 else size)
+
+
+def by_pipe(made, client, path):
+    made.export_file(path)
+    return BloomFilter.import_file("y", Pipe(path.read_bytes()), client=client)
+
+
+def by_asyncio(made, client, path):
+    url = url_of(client)
+
+    async def run():
+        async with await AsyncBloomFilter.open("x", client=url_of(made._client)) as one:
+            await one.export_file(path)
+            async with await one.copy("z") as two, await two.copy_to(url, "between") as three:
+                assert await three.exists_many(ITEMS) == [True] * len(ITEMS)
+        async with await AsyncBloomFilter.import_file("y", path, client=url) as four:
+            return await four.exists_many(ITEMS)
+
+    assert asyncio.run(run()) == [True] * len(ITEMS)
+    return BloomFilter.open("y", client=client)
+
+
+def url_of(client):
+    settings = client.connection_pool.connection_kwargs
+    if "path" in settings:
+        return f"unix://{settings['path']}"
+    return f"redis://{settings['host']}:{settings['port']}/{settings.get('db') or 0}"
+
+
+WAYS = {
+    "copy": lambda made, _, __: made.copy("y"),
+    "file": by_file,
+    "pipe": by_pipe,
+    "copy_to": lambda made, client, _: made.copy_to(client, "y"),
+    "asyncio": by_asyncio,
+    "rename": lambda made, _, __: made.rename("y"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.usefixtures("small_parts")
+def test_a_copy_is_the_same_and_goes_on(r, elsewhere, tmp_path, way, kind, shards):
+    elsewhere.flushall()
+    target = elsewhere if way in ("file", "copy_to", "asyncio") else r
+    made = filled(r, kind, shards)
+    before, info = strings(made, r), made.info()
+    assert num_bytes(made, tmp_path) == sum(map(len, before))
+    copied = WAYS[way](made, target, tmp_path / "file")
+    assert strings(copied, target) == before
+    assert copied.generation != made.generation
+    assert copied.exists_many([*ITEMS, *ABSENT]) == [True] * 600 + [False] * 600
+    now = copied.info()
+    assert (now.slices, now.estimated_count) == (info.slices, info.estimated_count)
+    more = [f"more {number}" for number in range(2000)]
+    for start in range(0, len(more), 100):
+        assert copied.add_many(more[start : start + 100] * 2) == [True] * 100 + [False] * 100
+    assert copied.exists_many([*ITEMS, *more]) == [True] * 2600
+    if kind.startswith("grown"):
+        assert copied.info().slices > info.slices > 1
+        assert copied.info().current_error_rate < 1e-9
+    keys = [*r.scan_iter(), *elsewhere.scan_iter()]
+    assert not [key for key in keys if b"prepared" in key]
+    assert all(client.ttl(key) == -1 for client in (r, elsewhere) for key in client.scan_iter())
+
+
+def test_a_shard_that_grows_at_any_step_of_a_copy_loses_nothing(
+    r, elsewhere, tmp_path, monkeypatch
+):
+    """All that was added before is there, the copy is whole, and each of its shards can grow on."""
+    for module, name in ((transfer, "BYTES_PER_TRIP"), (combining, "PART_BYTES")):
+        monkeypatch.setattr(module, name, 5_003)
+    monkeypatch.setattr(combining, "WHOLE_BYTES", 500)
+    grew = set()
+    for way in ("copy", "file"):
+        number = 0
+        while True:
+            r.flushall()
+            elsewhere.flushall()
+            writer = filled(r, shards=2)
+
+            def grow(writer=writer):
+                before = writer.info().slices
+                for start in range(0, 2000, 200):
+                    writer.update(f"late {one}" for one in range(start, start + 200))
+                assert writer.info().slices > before
+
+            kind = Stepped.before(-1, grow)
+            made = kind.open("x", client=r)
+            kind.done, kind.at = 0, number
+            target = r if way == "copy" else elsewhere
+            copied = WAYS[way](made, target, tmp_path / "file")
+            is_over = kind.done <= number
+            assert copied.exists_many([*ITEMS, *ABSENT]) == [True] * 600 + [False] * 600, number
+            assert copied.reattach() is None
+            slices = [slices_of(header_from_bytes(each)) for each in headers(copied, target)]
+            grew.add((way, tuple(slices)))
+            for start in range(0, 2000, 200):
+                copied.update(f"late {one}" for one in range(start, start + 200))
+            assert all(copied.exists_many(f"late {one}" for one in range(2000)))
+            assert not any(copied.exists_many(ABSENT))
+            if is_over:
+                break
+            number += 1
+        assert number > 4, way
+    print(f"slices of the shards: {sorted(grew)}")
+    # A copy has the slices of before, or of after, or some shards have these and some those.
+    assert all(len({slices for way, slices in grew if way == one}) > 1 for one in ("copy", "file"))
+
+
+def headers(made, client):
+    return [client.getrange(shard.key, 0, 7) for shard in made._state.view.shards]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("way", ["copy", "file"])
+@pytest.mark.parametrize("step", [1, 2, 15])
+def test_a_shard_that_turns_in_the_middle_of_a_copy_forgets_in_time(tmp_path, way, step):
+    """Time goes on by some slices while a shard is read, and then up to where all is forgotten."""
+    with moved_server("valkey", tmp_path) as (client, move, _):
+
+        def move_and_wait(seconds):
+            move(seconds)
+            time.sleep(TRUST_S)
+
+        writer = filled(client, "window", 2)
+        now = 0
+
+        def turn():
+            nonlocal now
+            now = math.ceil(step * SLICE)
+            move_and_wait(now)
+            writer.update(f"late {one}" for one in range(600))
+
+        # The third part of the first shard, and the second part of the second.
+        number = 3 if way == "file" else 8
+        kind = Stepped.before(-1, turn)
+        made = kind.open("x", client=client)
+        kind.done, kind.at = 0, number
+        copied = WAYS[way](made, client, tmp_path / "file")
+        assert kind.done > number + 2
+        ends = (LENGTH - 60, *(start + LENGTH + math.ceil(SLICE) + 60 for start in (0, now)))
+        for end in sorted({now, *ends}):
+            if end < now:
+                continue
+            move_and_wait(end)
+            there = copied.exists_many(ITEMS)
+            if end < LENGTH:
+                assert all(there), (end, there.count(False))
+            if end > LENGTH + SLICE:
+                assert not any(there), (end, there.count(True))
+            if end > now + LENGTH + SLICE:
+                assert not any(copied.exists_many(f"late {one}" for one in range(600)))
+            assert not any(copied.exists_many(ABSENT))
+            # What a copy turns to is as it is for its source.
+            assert copied.add(f"at {end}") is True
+            assert copied.add(f"at {end}") is False
+        assert copied.add_many(ITEMS) == [True] * 600
+
+
+def test_what_is_imported_late_is_forgotten_by_then(tmp_path):
+    with moved_server("valkey", tmp_path) as (client, move, _):
+        path = tmp_path / "file"
+        made = filled(client, "window")
+        made.export_file(path)
+        move(LENGTH - 60)
+        assert BloomFilter.import_file("in time", path, client=client).exists_many(ITEMS) == (
+            [True] * 600
+        )
+        move(LENGTH + math.ceil(SLICE) + 60)
+        late = BloomFilter.import_file("late", path, client=client)
+        assert not any(late.exists_many(ITEMS))
+        assert late.add_many(ITEMS) == [True] * 600
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_scripts_may_not_run_a_window_is_copied_all_the_same(r, valkey, kind):
+    filled(r, kind)
+    r.acl_setuser("careful", enabled=True, nopass=True, keys="*", channels="*",
+                  commands=["+@all", "-@scripting"])  # fmt: skip
+    with redis.Redis.from_url(valkey, username="careful", password="any") as careful:  # noqa: S106
+        if not kind.startswith(("window", "refresh")):
+            with pytest.raises(ConfigurationError, match="needs a server that runs scripts"):
+                BloomFilter.open("x", client=careful).copy("y")
+            assert list_filters(client=r) == ["x"]
+            return
+        BloomFilter.open("x", client=careful).copy("y")
+    assert BloomFilter.open("y", client=r).exists_many(ITEMS) == [True] * 600
+
+
+@pytest.mark.parametrize("kind", ["window", "grown"])
+def test_a_file_is_for_a_server_alone(r, tmp_path, kind):
+    path = tmp_path / "file"
+    filled(r, kind).export_file(path)
+    lines = path.read_bytes().split(b"\n")
+    assert lines[0] == b"bloomlock bitmap 3"
+    for load in (MemoryBloomFilter.load, lambda file: MemoryBloomFilter.load(file, verify=True)):
+        with pytest.raises(ConfigurationError, match="which is in a server only; use"):
+            load(path)
+
+
+@pytest.mark.parametrize(
+    "counts", ["", "3", "0,0,2", "a,b", "-1,4", "3,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0", 3, None]
+)
+def test_a_header_that_says_other_shards_is_refused(r, tmp_path, counts):
+    path = tmp_path / "file"
+    filled(r).export_file(path)
+    data = path.read_bytes()
+    fields = json.loads(data.split(b"\n")[1])
+    assert sum(map(int, fields["shards_by_slices"].split(","))) == 3
+    if counts is None:
+        del fields["shards_by_slices"]
+    else:
+        fields["shards_by_slices"] = counts
+    lines = b"bloomlock bitmap 3\n%s\n" % json.dumps(fields).encode()
+    head = lines + file_format.hashlib.sha256(lines).hexdigest().encode() + b"\n"
+    forged = head.ljust(4096, b"\0") + data[4096:]
+    before = set(r.scan_iter())
+    for source in (path, Pipe(forged)):
+        path.write_bytes(forged)
+        with pytest.raises(ConfigurationError, match="of no use|is damaged") as caught:
+            BloomFilter.import_file("y", source, client=r)
+        assert "\n" not in str(caught.value)
+    assert set(r.scan_iter()) == before
+
+
+def test_an_image_of_another_length_is_refused(r, tmp_path):
+    """Its header says that no shard has as many slices; sums that are right say nothing of that."""
+    path = tmp_path / "file"
+    made = filled(r, "not grown", 1)
+    made.export_file(path)
+    data = bytearray(path.read_bytes())
+    data[4096 + 7] = 1
+    images = file_format.Images.of(made._descriptor, [made._descriptor.header])
+    sums = file_format.BlockSums()
+    sums.take(data[4096 : images.end])
+    sums.end()
+    table = bytes(sums.table)
+    data[images.end :] = table + file_format.hashlib.sha256(data[:4096] + table).digest()
+    path.write_bytes(data)
+    with pytest.raises(ConfigurationError, match="shard 0 has no such length"):
+        BloomFilter.import_file("y", path, client=r)
+    assert list_filters(client=r) == ["x"]
+
+
+def test_a_filter_is_exported_while_another_object_finds_it_full(r, tmp_path):
+    """Objects that are attached learn of slices each for itself; a file has those of the server."""
+    early = BloomFilter("x", error_rate=1e-9, shards=3, client=r, **KINDS["grown"])
+    filled(r)
+    assert all(shard.chain.count == 1 for shard in early._state.view.shards)
+    early.export_file(tmp_path / "file")
+    with contextlib.closing(BloomFilter.import_file("y", tmp_path / "file", client=r)) as copied:
+        assert copied.exists_many([*ITEMS, *ABSENT]) == [True] * 600 + [False] * 600
