@@ -37,13 +37,13 @@ _GROWN = b"grown"
 ITEMS_PER_CALL = 64
 """Items of one script call: about a millisecond of the server's time."""
 
-TAKE = Script("cells", "claim_common", "claim_take")
-COMMIT = Script("cells", "claim_common", "claim_commit")
-ABANDON = Script("cells", "claim_common", "claim_abandon")
-RENEW = Script("cells", "claim_common", "claim_renew")
-EXPIRED = Script("cells", "claim_common", "claim_expired")
-RETRY = Script("cells", "claim_common", "claim_retry")
-DROP = Script("cells", "claim_common", "claim_drop")
+TAKE = Script("header", "cells", "claim_common", "claim_take")
+COMMIT = Script("header", "cells", "claim_common", "claim_commit")
+ABANDON = Script("header", "cells", "claim_common", "claim_abandon")
+RENEW = Script("header", "cells", "claim_common", "claim_renew")
+EXPIRED = Script("header", "cells", "claim_common", "claim_expired")
+RETRY = Script("header", "cells", "claim_common", "claim_retry")
+DROP = Script("header", "cells", "claim_common", "claim_drop")
 
 
 class Place(NamedTuple):

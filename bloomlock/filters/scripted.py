@@ -11,6 +11,7 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import encode_items
 from bloomlock.keys import forgotten_key
 from bloomlock.scripts import Script, answer_of
+from bloomlock.shard_hashing import Chained
 from bloomlock.strategies.cells import Turns, bits_of_cells, packed_window
 
 from .claims import refuse_full, refuse_strategy
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bloomlock.effects import Core
+    from bloomlock.strategies import Shard
 
     from .claim_session import Item
     from .generation import View
     from .state import FilterState
 
 SCRIPTS_KEPT = 64
-_DONE, _FORGETS, _OTHER_VERSIONS, _BEHIND = 1, 2, 3, 4
+_DONE, _FORGETS, _OTHER_VERSIONS, _BEHIND, _GROWN = 1, 2, 3, 4, 5
 """What a script answers first; anything else: the filter is another one."""
 
 
@@ -39,11 +41,6 @@ def run_script(
     arguments: Sequence[Item | int],
 ) -> Core[Any]:
     """Run a script beside the shards of some items, in the generation attached to."""
-    if state.strategy.is_growing:
-        raise ConfigurationError(
-            "scripts are not possible with a filter that grows (on_full='grow'); filter "
-            f"{state.keys.name!r} does"
-        )
     refuse_strategy(state, "scripts")
     made = _made(_check_text("script", script))
     words = [_check_text("a key", key) for key in keys]
@@ -54,24 +51,26 @@ def run_script(
         yield from refuse_full(state, view, given)
         turns = Turns(view.descriptor.window, "a script")
         while True:
-            keys, head = _head(state, view, encoded)
-            call = ([*keys, *words], (*head, *arguments))
+            shards, tables, head = _head(state, view, encoded)
+            call = ([*(shard.key for shard in shards), *tables, *words], (*head, *arguments))
             (reply,) = yield from made.call([call], repeatable=True)
             how, *returned = _checked(answer_of(reply, "a script needs"))
             if how == _DONE:
                 return returned
             if how == _BEHIND:
                 behind = [
-                    key for key, is_behind in zip(keys, returned, strict=False) if is_behind == b"1"
+                    one.key for one, each in zip(shards, returned, strict=True) if each == b"1"
                 ]
                 yield from turns.make(behind, view.header)
-                continue
-            if how == _FORGETS:
-                state.note_forgetting(view)
-            if how != _OTHER_VERSIONS or view.forgotten is None:
+            elif how == _GROWN:
+                _learn_slices(shards, returned)
+            elif how == _OTHER_VERSIONS and view.forgotten is not None:
+                for data, version in zip(encoded, returned, strict=True):
+                    view.forgotten.learn(view.hasher.identify(data), version)
+            else:
+                if how == _FORGETS:
+                    state.note_forgetting(view)
                 return None
-            for data, version in zip(encoded, returned, strict=True):
-                view.forgotten.learn(view.hasher.identify(data), version)
 
     reply = yield from in_one_generation(state, work)
     if given and state.view is not None and state.fill.due(len(given)):
@@ -81,42 +80,67 @@ def run_script(
 
 @lru_cache(SCRIPTS_KEPT)
 def _made(text: str) -> Script:
-    return Script("cells", "scripted", "scripted_end", body=text)
+    return Script("header", "cells", "scripted", "scripted_end", body=text)
 
 
 def _head(
     state: FilterState, view: View, encoded: Sequence[bytes]
-) -> tuple[list[str], list[bytes | int]]:
+) -> tuple[list[Shard], list[str], list[bytes | int]]:
     """Return the shards and tables of items, and the arguments that say where their bits are."""
+    hasher, window = view.hasher, view.descriptor.window
+    located = [hasher.locate(data) for data in encoded]
     # Without items the first shard says which generation it is, and which server.
     numbers: dict[int, int] = {} if encoded else {0: 1}
-    hasher, forgotten, window = view.hasher, view.forgotten, view.descriptor.window
+    which = [numbers.setdefault(shard, len(numbers) + 1) for shard, _ in located]
+    shards = [view.shards[number] for number in numbers]
     expected = view.header.to_bytes(HEADER_BYTES, "big")
+    num_hashes, count = hasher.num_hashes, 1
     if window is not None:
-        expected += packed_window(window, renews=state.options.refresh)
-    which, places, items = [], [], []
-    for data in encoded:
-        shard, offsets = hasher.locate(data)
-        which.append(numbers.setdefault(shard, len(numbers) + 1))
-        if forgotten is not None:
-            identity = hasher.identify(data)
-            version = forgotten.version_of(identity)
-            items.append(identity + (version or NO_VERSION))
-            offsets = hasher.relocate(identity, version) if version else offsets
-        if window is not None:
-            offsets = bits_of_cells(window.cell_bits, offsets)
-        places.append(struct.pack(f">{len(offsets)}I", *offsets))
-    shards = [view.shards[number].key for number in numbers]
-    tables = [] if forgotten is None else list(map(forgotten_key, shards))
-    return [*shards, *tables], [
+        expected += b"w" + packed_window(window, renews=state.options.refresh)
+    if isinstance(hasher, Chained):
+        count = max(shard.chain.count for shard in shards if shard.chain is not None)
+        hashes = hasher.hashes[:count]
+        expected, num_hashes = expected + b"s" + bytes(hashes), sum(hashes)
+    placed = [
+        _place(view, data, offsets, count)
+        for data, (_, offsets) in zip(encoded, located, strict=True)
+    ]
+    tables = [] if view.forgotten is None else [forgotten_key(shard.key) for shard in shards]
+    head: list[bytes | int] = [
         len(shards),
         expected,
-        4 * hasher.num_hashes,
+        4 * num_hashes,
         struct.pack(f">{len(which)}H", *which),
-        b"".join(places),
+        b"".join(places for places, _ in placed),
         len(tables),
-        b"".join(items),
+        b"".join(version for _, version in placed),
     ]
+    return shards, tables, head
+
+
+def _place(view: View, data: bytes, usual: Sequence[int], count: int) -> tuple[bytes, bytes]:
+    """Return where the bits of an item are in `count` slices; and by which version, if any has one.
+
+    `usual` is where they are without a version, and without slices.
+    """
+    hasher, forgotten, window = view.hasher, view.forgotten, view.descriptor.window
+    offsets, by_version = usual, b""
+    if isinstance(hasher, Chained):
+        offsets = hasher.offsets(data, count)
+    if forgotten is not None:
+        identity = hasher.identify(data)
+        version = forgotten.version_of(identity)
+        by_version = identity + (version or NO_VERSION)
+        offsets = hasher.relocate(identity, version) if version else offsets
+    if window is not None:
+        offsets = bits_of_cells(window.cell_bits, offsets)
+    return struct.pack(f">{len(offsets)}I", *offsets), by_version
+
+
+def _learn_slices(shards: Sequence[Shard], counts: Sequence[int]) -> None:
+    for shard, count in zip(shards, counts, strict=True):
+        if shard.chain is not None:
+            shard.chain.count = count
 
 
 def _checked(reply: list[Any]) -> list[Any]:

@@ -11,18 +11,8 @@ local LEASE_OVER = 'its lease ran out before the work was done'
 local BITS_PER_CALL = 400
 local call = redis.call
 
-local header = call('GETRANGE', KEYS[1], 0, 7)
-local forgets = string.byte(header, 2) == 2
-if forgets then
-    header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
-end
-local num_slices = 1
-if string.byte(header, 2) == 1 then
-    local last = string.byte(header, 8)
-    num_slices = last % 16 + 1
-    header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3, 7) ..
-        string.char(last - last % 16)
-end
+local header, flag, more_slices = read_header(KEYS[1])
+local forgets, num_slices = flag == '\2', more_slices + 1
 if header ~= string.sub(ARGV[1], 1, 8) then
     return {header}
 end

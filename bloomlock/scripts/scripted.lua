@@ -3,11 +3,12 @@
 -- KEYS     the shards of the items; if the caller goes by what was forgotten as many tables of it;
 --          then the keys of the caller's script
 -- ARGV[1]  how many shards
--- ARGV[2]  the header the caller expects of them, 8 bytes, without the flag that items were forgotten;
---          of a filter with a time window behind it what cells.lua reads
+-- ARGV[2]  the header the caller expects of them, 8 bytes, without what says that items were forgotten
+--          or that a shard has grown; of a filter with a time window behind it "w" and what cells.lua
+--          reads, of one that grows "s" and the bits of an item in each slice, a byte each
 -- ARGV[3]  bytes of one item, four for each of its bits
 -- ARGV[4]  for each item the number of its shard among KEYS, two bytes
--- ARGV[5]  the offsets of the items' bits, four bytes each, the highest first
+-- ARGV[5]  the offsets of the items' bits, slice by slice, four bytes each, the highest first
 -- ARGV[6]  how many tables
 -- ARGV[7]  if there are tables, for each item its identity, 16 bytes, and the version that its
 --          offsets are of, six bytes, zeros for none
@@ -15,28 +16,42 @@
 -- Reply    {1, what the caller's script returns}; and nothing done: {0}, if a shard has another
 --          header; {2}, if it has the flag and there are no tables; {3, for each item the version it
 --          has}, if the offsets of one are of another; {4, for each shard "1" if it has to turn to
---          the epoch of the clock first, else "0"}, if one has to
+--          the epoch of the clock first, else "0"}, if one has to; {5, for each shard how many
+--          slices it has}, if one has more than the caller knows of
 local shards, size = tonumber(ARGV[1]), tonumber(ARGV[3])
 local numbers, places = ARGV[4], ARGV[5]
 local tables, items = tonumber(ARGV[6]), ARGV[7]
 local windows, are_behind = {}, {4}
+local slices, have_grown, too_many = {}, {5}, false
+-- The first and the last byte of an item's offsets in each slice.
+local firsts, lasts = {1}, {size}
+local kind_of_filter = string.sub(ARGV[2], 9, 9)
+if kind_of_filter == 's' then
+    local last = 0
+    for slice, bits in ipairs({string.byte(ARGV[2], 10, -1)}) do
+        firsts[slice], last = last + 1, last + 4 * bits
+        lasts[slice] = last
+    end
+end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 for number = 1, shards do
-    local header = redis.call('GETRANGE', KEYS[number], 0, 7)
-    if string.byte(header, 2) == 2 then
-        if tables == 0 then
-            return {2}
-        end
-        header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3)
+    local header, flag, more = read_header(KEYS[number])
+    if flag == '\2' and tables == 0 then
+        return {2}
     end
     if header ~= string.sub(ARGV[2], 1, 8) then
         return {0}
     end
-    if #ARGV[2] > 8 then
-        windows[number] = read_window(string.sub(ARGV[2], 9), KEYS[number], now_us)
+    if kind_of_filter == 'w' then
+        windows[number] = read_window(string.sub(ARGV[2], 10), KEYS[number], now_us)
         are_behind[number + 1] = windows[number].is_behind and '1' or '0'
     end
+    slices[number], have_grown[number + 1] = more + 1, more + 1
+    too_many = too_many or more >= #firsts
+end
+if too_many then
+    return have_grown
 end
 for number = 1, #windows do
     if windows[number].is_behind then
@@ -74,10 +89,11 @@ local function shard_of(item)
     return high * 256 + low
 end
 
--- Test the places of an item, or set a bit of each; return whether all had one of the bits.
-local function had_all(item, command, operation, kind, shift, bits, value)
-    local words = {}
-    for start = (item - 1) * size + 1, item * size, 4 do
+-- Test the places of an item in a slice, or set a bit of each; return whether all had one of the
+-- bits.
+local function had_all(item, slice, command, operation, kind, shift, bits, value)
+    local words, before = {}, (item - 1) * size
+    for start = before + firsts[slice], before + lasts[slice], 4 do
         local a, b, c, d = string.byte(places, start, start + 3)
         local at = #words
         words[at + 1] = operation
@@ -93,22 +109,29 @@ end
 
 -- Return whether item number `item` was added.
 local function exists(item)
-    local window = windows[shard_of(item)]
+    local shard = shard_of(item)
+    local window = windows[shard]
     if window then
-        return had_all(item, 'BITFIELD_RO', 'GET', window.kind, 0, window.live)
+        return had_all(item, 1, 'BITFIELD_RO', 'GET', window.kind, 0, window.live)
     end
-    return had_all(item, 'BITFIELD_RO', 'GET', 'u1', 0, 1)
+    for slice = slices[shard], 1, -1 do
+        if had_all(item, slice, 'BITFIELD_RO', 'GET', 'u1', 0, 1) then
+            return true
+        end
+    end
+    return false
 end
 
 -- Add item number `item`, the first is 1; return whether it is new.
 local function add(item)
-    local window = windows[shard_of(item)]
-    if not window then
-        return not had_all(item, 'BITFIELD', 'SET', 'u1', 0, 1, 1)
+    local shard = shard_of(item)
+    local window, newest = windows[shard], slices[shard]
+    if not window and newest == 1 then
+        return not had_all(item, 1, 'BITFIELD', 'SET', 'u1', 0, 1, 1)
     end
     local is_new = not exists(item)
-    if is_new or window.renews then
-        had_all(item, 'BITFIELD', 'SET', 'u1', window.added, 1, 1)
+    if is_new or (window and window.renews) then
+        had_all(item, newest, 'BITFIELD', 'SET', 'u1', window and window.added or 0, 1, 1)
     end
     return is_new
 end

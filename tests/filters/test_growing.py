@@ -228,7 +228,6 @@ def test_what_needs_the_bits_in_one_place_is_refused(r):
         "to_memory": made.to_memory,
         "merge": lambda: made.update(MemoryBloomFilter(1000, 1e-3)),
         "like": lambda: MemoryBloomFilter.like(made),
-        "script": lambda: made.run_script("return add(1)", ["a"]),
         "memory": lambda: MemoryBloomFilter(1000, on_full="grow"),
     }
     keys = set(r.keys())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import random
 import threading
 import time
 
@@ -38,15 +40,26 @@ def server(valkey):
         yield client
 
 
-KINDS = {"classic": {}, "blocked": {"layout": "blocked"}, "window": {"window": 86_400}}
+GROWING = {"capacity": 20, "on_full": "grow"}
+KINDS = {
+    "classic": {},
+    "blocked": {"layout": "blocked"},
+    "window": {"window": 86_400},
+    "growing": GROWING,
+    "growing, keyed": GROWING | {"key": True, "growth": 2},
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shards", [1, 5])
 def test_items_are_added_by_a_script_as_by_the_filter(server, valkey, kind, shards):
-    pages = BloomFilter("pages", 10_000, client=valkey, shards=shards, **KINDS[kind])
+    shape = {"capacity": 10_000, "shards": shards} | KINDS[kind]
+    pages = BloomFilter("pages", client=valkey, **shape)
+    late = BloomFilter.open("pages", client=valkey)
     items = [f"item {number}" for number in range(400)]
-    pages.add_many(items[::2])
+    for start in range(0, 400, 20):
+        pages.add_many(items[start : start + 20 : 2])
+    assert late.run_script("return exists(1) and exists(2) and 1 or 0", ["item 0", "item 398"]) == 1
     new = pages.run_script(PUSH_NEW, items, ["queue"], items)
     assert new == list(range(2, 401, 2))
     assert server.lrange("queue", 0, -1) == [item.encode() for item in items[1::2]]
@@ -79,6 +92,63 @@ def test_one_caller_of_many_adds_an_item(server, valkey):
     for thread in threads:
         thread.join()
     assert sorted(server.lrange("queue", 0, -1)) == sorted(map(str.encode, items))
+
+
+def test_a_filter_grows_by_what_scripts_add(server, valkey):
+    """Each script may be the first that a client runs after any number of growths."""
+    pages = BloomFilter("pages", 20, 1e-9, client=valkey, on_full="grow", shards=3)
+    others = [BloomFilter.open("pages", client=valkey) for _ in range(3)]
+    items = [f"item {number}" for number in range(1200)]
+    for start in range(0, 1200, 10):
+        some = items[start : start + 10]
+        assert pages.run_script(PUSH_NEW, some, ["{pages}:q"], some) == list(range(1, 11))
+        if start % 400 == 390:
+            other = others.pop()
+            assert other.run_script(PUSH_NEW, items[: start + 10], ["{pages}:q"]) == []
+            assert other.add_many([*items[: start + 10], str(start)]) == [False] * (start + 10) + [
+                True
+            ]
+            assert pages.run_script(PUSH_NEW, [str(start)], ["{pages}:q"], ["0"]) == []
+    assert pages.info().slices > 3
+    assert server.llen("{pages}:q") == 1200
+    assert pages.exists_many(items) == [True] * 1200
+    assert not any(pages.exists_many(f"no {number}" for number in range(1200)))
+
+
+def push_all(url, seed, queue):
+    rng = random.Random(seed)
+    pages = BloomFilter.open("pages", client=url)
+    items = [str(number) for number in range(3000)]
+    rng.shuffle(items)
+    won = 0
+    for start in range(0, 3000, 25):
+        some = items[start : start + 25]
+        if rng.random() < 0.5:
+            won += len(pages.run_script(PUSH_NEW, some, ["{pages}:q"], some))
+        else:
+            won += sum(pages.add_many(some))
+    queue.put(won)
+
+
+@pytest.mark.processes
+def test_one_process_of_several_adds_an_item_while_the_filter_grows(server, valkey):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    pages = BloomFilter("pages", 20, 1e-9, client=valkey, on_full="grow", shards=3)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    workers = [
+        context.Process(target=push_all, args=(valkey, seed + number, queue)) for number in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+    won = [queue.get(timeout=300) for _ in workers]
+    for worker in workers:
+        worker.join(300)
+    assert sum(won) == 3000, won
+    assert pages.info().slices > 3
+    assert len(set(server.lrange("{pages}:q", 0, -1))) == server.llen("{pages}:q")
+    assert pages.exists_many(map(str, range(3000))) == [True] * 3000
 
 
 def test_a_script_in_asyncio(server, valkey):

@@ -16,6 +16,8 @@ import pytest
 import redis
 from proxy import Proxy
 
+from bloomlock import BloomFilter
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -53,7 +55,12 @@ def left(server: redis.Redis) -> list[bytes]:
     return server.keys("spider:requests*")
 
 
-@pytest.mark.parametrize("more", [{}, {"BLOOMLOCK_WINDOW": 86_400}], ids=["", "window"])
+GROWS = {"BLOOMLOCK_ON_FULL": "grow", "BLOOMLOCK_CAPACITY": 4}
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"BLOOMLOCK_WINDOW": 86_400}, GROWS], ids=["", "window", "grows"]
+)
 def test_a_crawl_fetches_what_an_in_memory_one_does(
     more: dict[str, Any], site: Site, server: redis.Redis, crawl: Callable[..., Crawl]
 ) -> None:
@@ -67,12 +74,17 @@ def test_a_crawl_fetches_what_an_in_memory_one_does(
     assert again.fetched == ["/0"]
 
 
+@pytest.mark.parametrize("more", [{}, GROWS], ids=["", "grows"])
 def test_processes_share_one_crawl(
-    site: Site, graph: set[str], server: redis.Redis, start_spider: Callable[..., Crawl]
+    more: dict[str, Any],
+    site: Site,
+    graph: set[str],
+    server: redis.Redis,
+    start_spider: Callable[..., Crawl],
 ) -> None:
     all_there = threading.Event()
     site.on_request = lambda _: all_there.wait(PATIENCE)
-    crawls = [start_spider(**OURS) for _ in range(4)]
+    crawls = [start_spider(**OURS, **more) for _ in range(4)]
     await_workers(server, 4)
     all_there.set()
     done = [one.finish() for one in crawls]
@@ -80,6 +92,8 @@ def test_processes_share_one_crawl(
     assert fetched == dict.fromkeys(graph, 1)
     assert [one.stats["finish_reason"] for one in done] == ["finished"] * 4
     assert left(server) == []
+    with BloomFilter.open("spider:dupefilter", client=server) as made:
+        assert (made.info().slices > 1) is bool(more)
 
 
 def test_killed_processes_lose_nothing(
