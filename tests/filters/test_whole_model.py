@@ -1,4 +1,4 @@
-"""A randomized model: clients add while filters are combined, rebuilt, renamed, cleared and expire.
+"""A randomized model: clients add while filters are combined, rebuilt, moved, cleared and expire.
 
 Workers add to filters by name and note, for each item, in which generation it was answered. A
 conductor changes the filters as wholes, one change after the other, and derives for each new
@@ -17,6 +17,7 @@ import random
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
@@ -30,6 +31,9 @@ from bloomlock import (
     FilterMismatchError,
     FilterNotFoundError,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAMES = ("a", "b", "c", "d")
 WORKERS = 3
@@ -46,12 +50,20 @@ CHANGES = (
     "union",
     "intersection",
     "copy",
+    "file",
+    "copy_to",
     "rename",
     "rename",
     "rebuild",
     "clear",
     "expire",
 )
+KINDS = {
+    "bitmap": {},
+    "window": {"window": 86_400.0},
+    "growing": {"capacity": 100, "on_full": "grow"},
+}
+"""By kind what is unlike a filter of one bitmap; what a kind cannot do it refuses."""
 
 
 @dataclass
@@ -70,13 +82,13 @@ class Generation:
 
 
 class Model:
-    def __init__(self, url: str, seed: str) -> None:
+    def __init__(self, url: str, seed: str, kind: str, folder: Path) -> None:
         self.url = url
+        self.folder = folder
         self.random = random.Random(seed)
-        self.shape = {
-            "shards": self.random.choice((1, 3)),
-            "layout": self.random.choice(("classic", "blocked")),
-        }
+        self.shape = {"capacity": CAPACITY, "shards": self.random.choice((1, 3))} | KINDS[kind]
+        if kind == "bitmap":
+            self.shape["layout"] = self.random.choice(("classic", "blocked"))
         self.seed = seed
         self.ticks = itertools.count()
         self.generations: dict[int, Generation] = {}
@@ -90,6 +102,9 @@ class Model:
         self.over = threading.Event()
         self.failures: list[BaseException] = []
         self.changes: Counter[str] = Counter()
+
+    def make(self, name: str) -> BloomFilter:
+        return BloomFilter(name, error_rate=1e-9, client=self.url, **self.shape)
 
     def open(self, name: str) -> BloomFilter | None:
         with contextlib.suppress(FilterNotFoundError, FilterLostError, FilterMismatchError):
@@ -161,7 +176,7 @@ class Model:
         one, two = self.open(name), self.open(other)
         start = next(self.ticks)
         if one is None:
-            with BloomFilter(name, CAPACITY, 1e-9, client=self.url, **self.shape) as made:
+            with self.make(name) as made:
                 self.generations[made.generation] = Generation(start)
             return
         before = one.generation
@@ -186,20 +201,29 @@ class Model:
             return None if two is None else getattr(one, change)(two, free)
         if change in ("copy", "rename"):
             return getattr(one, change)(free)
-        if change in ("clear", "rebuild"):
-            getattr(self, f"_{change}")(one)
-            return one
-        one.expire(0.001)
-        servers.wait_until(lambda: self.open(one.name) is None)
-        return BloomFilter(one.name, CAPACITY, 1e-9, client=self.url, **self.shape)
+        return getattr(self, f"_{change}")(one, free)
 
-    def _clear(self, one: BloomFilter) -> None:
+    def _copy_to(self, one: BloomFilter, free: str) -> BloomFilter:
+        return one.copy_to(self.url, free)
+
+    def _file(self, one: BloomFilter, free: str) -> BloomFilter:
+        one.export_file(self.folder / free)
+        return BloomFilter.import_file(free, self.folder / free, client=self.url)
+
+    def _clear(self, one: BloomFilter, _free: str) -> BloomFilter:
         one.clear()
+        return one
 
-    def _rebuild(self, one: BloomFilter) -> None:
+    def _rebuild(self, one: BloomFilter, _free: str) -> BloomFilter:
         # What is tried is noted before it is added, so it may stand for the source.
         items = self.known(one.generation, next(self.ticks))
         one.rebuild(items, late=lambda: list(self.tried), shards=one.shards)
+        return one
+
+    def _expire(self, one: BloomFilter, _free: str) -> BloomFilter:
+        one.expire(0.001)
+        servers.wait_until(lambda: self.open(one.name) is None)
+        return self.make(one.name)
 
     def _derive(
         self, change: str, made: BloomFilter, before: int, theirs: int | None, start: int
@@ -219,7 +243,7 @@ class Model:
             new.must, new.may = mine | other, may_mine | may_other
         elif change in ("intersection", "intersection_update"):
             new.must, new.may = mine & other, may_mine & may_other
-        elif change == "copy":
+        elif change in ("copy", "copy_to", "file"):
             new.must, new.may = mine, may_mine
         elif change in ("rename", "rebuild"):
             # All that was answered in the generation before, whenever: no answer came after.
@@ -231,7 +255,7 @@ class Model:
 
     def run(self) -> list[str]:
         for name in NAMES[:3]:
-            with BloomFilter(name, CAPACITY, 1e-9, client=self.url, **self.shape) as made:
+            with self.make(name) as made:
                 self.generations[made.generation] = Generation(0)
         workers = [threading.Thread(target=self.work, args=(n,)) for n in range(WORKERS)]
         for worker in workers:
@@ -269,14 +293,15 @@ class Model:
                 yield f"invented: {item} in {name}"
 
 
-def test_no_item_is_lost_or_invented(r, valkey):
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_item_is_lost_or_invented(r, valkey, tmp_path, kind):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     changes: Counter[str] = Counter()
     answers = 0
     for number in range(ROUNDS):
         r.flushall()
-        model = Model(valkey, f"{seed} {number}")
+        model = Model(valkey, f"{seed} {number}", kind, tmp_path)
         try:
             violations = model.run()
         except BloomlockError as error:
