@@ -100,6 +100,10 @@ class Contents(ABC):
     def check_is_string(self, method: str) -> None:  # noqa: B027 - all but one kind are
         """Raise ConfigurationError if a shard is not all in its string, as a method needs it."""
 
+    def check_may_rebuild(self) -> None:
+        """Raise ConfigurationError if the filter cannot be made anew from its items."""
+        self.check_has_bits("rebuild()")
+
     def check_has_bits(self, method: str) -> None:  # noqa: B027 - a bitmap has bits
         """Raise ConfigurationError if a method that needs one bit in a place cannot be had."""
 
@@ -215,6 +219,9 @@ class Cells(Bitmap):
 
 class Slices(Bitmap):
     """The slices of a filter that grows, one behind the other in the same string."""
+
+    def check_may_rebuild(self) -> None:
+        """See Contents.check_may_rebuild; what is added meanwhile may make both grow."""
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Contents.count. An item is in one slice, so those of all slices are added up."""

@@ -86,9 +86,9 @@ class Rebuild:
         """Find the filter, and take the memory for the new one."""
 
         def find(view: View) -> Core[View | None]:
-            view.contents.check_has_bits("rebuild()")
+            view.contents.check_may_rebuild()
             header, _ = yield from look_at_shard(self._state.keys, 0)
-            return view if header == view.header else None
+            return view if view.descriptor.has_header(header) else None
 
         view = yield from in_one_generation(self._state, find)
         self._header = view.header
@@ -104,6 +104,7 @@ class Rebuild:
         target = prepared.target.with_generation(prepared.target.generation, READY)
         keys = _PreparedKeys(prepared.keys, target.generation)
         self._loader = FilterState(keys, options, None)
+        self._loader.set_up(grows=bool(target.slices))
         self._loader.key, self._loader.items_per_chunk = model.key, self._state.items_per_chunk
         loading = View.of(keys, target, set())
         self._loader.view = loading
@@ -111,6 +112,11 @@ class Rebuild:
 
     def _wanted(self, old: Descriptor) -> Wanted:
         capacity, error_rate, shape = self._asked
+        growth, up_to = None, None
+        if old.growth is not None:
+            growth, up_to = old.growth.factor, old.growth.up_to
+            if up_to is not None and capacity is not None:
+                up_to = max(up_to, capacity)
         asked = Wanted.check(
             old.capacity if capacity is None else capacity,
             old.error_rate if error_rate is None else error_rate,
@@ -119,6 +125,9 @@ class Rebuild:
             shape.get("layout", old.layout),
             num_hashes=shape.get("num_hashes"),
             optimize=shape.get("optimize"),
+            grows=old.growth is not None,
+            growth=growth,
+            up_to=up_to,
         )
         if asked.seeds and old.key:
             raise ConfigurationError("seeds must be None, as the filter has a key")
@@ -215,7 +224,7 @@ class RebuildableFilter(FilterBase):
             error_rate: Of the new filter; None: as it is.
             late: Returns the items that came meanwhile; None: there are none.
             **shape: `layout`, `seeds`, `num_hashes`, `optimize`, `shards`, as for BloomFilter.
-                The key and the idle time stay.
+                The key and the idle time stay. A filter that grows begins anew with one slice.
 
         Raises:
             FilterLostError: If the filter is cleared, replaced or lost meanwhile.

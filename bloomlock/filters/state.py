@@ -144,7 +144,7 @@ class FilterState(LockOwner):
         self.on_unknown = options.on_unknown
         self.clock = time.monotonic
         self.routes = RouteTimes()
-        self._start(grows=wanted is not None and wanted.growth is not None)
+        self.set_up(grows=wanted is not None and wanted.growth is not None)
         self.view: View | None = None
         self.lost: str | None = None
         self.unreported = Unreported()
@@ -155,7 +155,7 @@ class FilterState(LockOwner):
         self.near: NearCache | None = None
         self.idle: IdleTime | None = None
 
-    def _start(self, *, grows: bool) -> None:
+    def set_up(self, *, grows: bool) -> None:
         """Take the strategy and the watch of a filter that grows, or that does not."""
         note, name = self.routes.note_round_trip, self.keys.name
         window = self.wanted.window if self.wanted is not None else None
@@ -264,7 +264,7 @@ class FilterState(LockOwner):
                 "not 'grow'"
             )
         if grows and not self.strategy.is_growing:
-            self._start(grows=True)
+            self.set_up(grows=True)
             yield from self.strategy.check_server(self.keys.meta)
 
     def clear(self) -> Core[None]:

@@ -218,7 +218,8 @@ def test_what_needs_the_bits_in_one_place_is_refused(r):
     made, _ = grown(r)
     beside = BloomFilter("z", 1000, 1e-3, client=r)
     refused = {
-        "rebuild": lambda: made.rebuild(["a"]),
+        "blocked": lambda: made.rebuild(["a"], layout="blocked"),
+        "seeds": lambda: made.rebuild(["a"], seeds=range(20)),
         "discard": lambda: made.discard("a"),
         "window": lambda: BloomFilter("y", 1000, client=r, on_full="grow", window=60),
         "union": lambda: made.union(made, into="y"),

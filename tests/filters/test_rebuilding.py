@@ -22,6 +22,7 @@ from bloomlock.descriptor import MOST_FOLLOWED
 from bloomlock.filters import closing
 
 OLD = [f"old {number}" for number in range(300)]
+GROWN = {"capacity": 100, "on_full": "grow"}
 
 
 @pytest.fixture
@@ -32,8 +33,9 @@ def impatient(monkeypatch):
 
 
 def filled(client, **shape):
-    made = BloomFilter("x", 2_000, 1e-9, client=client, **shape)
-    made.update(OLD)
+    made = BloomFilter("x", **{"capacity": 2_000, "client": client} | shape, error_rate=1e-9)
+    for start in range(0, len(OLD), 100):
+        made.update(OLD[start : start + 100])
     return made
 
 
@@ -49,6 +51,9 @@ def opened(client):
         ({"shards": 2}, {"layout": "blocked", "shards": 5}),
         ({"key": True}, {"num_hashes": 24}),
         ({"idle_ttl": 600.0}, {"capacity": 3_000}),
+        (GROWN, {"capacity": 3_000}),
+        (GROWN | {"shards": 3, "up_to": 1_000}, {"capacity": 60, "shards": 2, "error_rate": 0.001}),
+        (GROWN | {"up_to": 1_000, "growth": 2}, {"capacity": 2_000}),
     ],
     ids=str,
 )
@@ -60,6 +65,7 @@ def test_a_filter_gets_other_parameters_and_keeps_its_items(r, old, new):
         assert getattr(made, name) == value
     assert made.exists_many([*OLD, "late", "never"]) == [True] * 301 + [False]
     assert opened(r).exists_many([*OLD, "late"]) == [True] * 301
+    assert made.growth == attached.growth == (old.get("growth", 4) if "on_full" in old else None)
     assert made.key_kind == ("random" if "key" in old else None)
     assert made.idle_ttl == old.get("idle_ttl")
     assert attached.exists_many([*OLD, "late", "never"]) == [True] * 301 + [False]
@@ -82,20 +88,20 @@ def test_asyncio_does_the_same(r, valkey):
     assert asyncio.run(run()) == (9_000, [True] * 301 + [False])
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shape", [{}, {"shards": 3}, GROWN | {"shards": 3}], ids=str)
 @pytest.mark.usefixtures("impatient")
-def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shards):
+def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shape):
     """An object that is attached adds between any two requests of a rebuild."""
-    number = 0
-    while True:
+    moments = [0]
+    for number in moments:
         r.flushall()
-        filled(r, shards=shards)
+        filled(r, **shape)
         attached = opened(r)
         journal, acknowledged, acted = [], [], []
 
         def act(journal=journal, attached=attached, acknowledged=acknowledged, acted=acted):
             acted.append(None)
-            items = [f"meanwhile {one}" for one in range(20)]
+            items = [f"meanwhile {one}" for one in range(8)]
             for item in items:
                 journal.append(item)
                 attached.add(item)
@@ -104,24 +110,30 @@ def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shards):
 
         kind = Stepped.before(number, act)
         made = kind.open("x", client=r)
-        made.rebuild(OLD, 5_000, late=lambda journal=journal: journal)
+        capacity = 50 if shape.get("on_full") else 5_000
+        made.rebuild(OLD, capacity, late=lambda journal=journal: journal)
+        if number == 0:
+            # To fill a filter that grows takes hundreds of requests that are all alike.
+            moments += [*range(1, 20), *range(20, kind.done - 60, 13)]
+            moments += range(max(20, kind.done - 60), kind.done)
         if not acted:
+            # Another one takes fewer requests than the first one did.
             break
-        assert len(acknowledged) == 20
+        assert len(acknowledged) == 8
         for one in (opened(r), attached):
             assert all(one.exists_many([*OLD, *acknowledged])), number
-            assert one.capacity == 5_000
-        number += 1
+            assert one.capacity == capacity
+            assert (one.info().slices > 1) is (capacity == 50)
     assert number > 10
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shape", [{}, {"shards": 3}, GROWN | {"shards": 3}], ids=str)
 @pytest.mark.usefixtures("impatient")
-def test_a_crash_at_any_moment_loses_nothing(r, shards):
+def test_a_crash_at_any_moment_loses_nothing(r, shape):
     number, states = 0, set()
     while True:
         r.flushall()
-        filled(r, shards=shards)
+        filled(r, **shape)
         kind = Stepped.before(number, crash)
 
         def die(kind=kind):
@@ -137,7 +149,7 @@ def test_a_crash_at_any_moment_loses_nothing(r, shards):
             break
         again = opened(r)
         assert all(again.exists_many(OLD)), number
-        assert again.capacity in (2_000, 5_000)
+        assert again.capacity in (100, 2_000, 5_000)
         if again.capacity == 5_000:
             assert "late" in again
         assert again.add("goes on")
@@ -211,7 +223,7 @@ def test_what_goes_wrong_leaves_the_filter_as_it_was(r):
 
 
 def work(url, number, folder, stop, added):
-    made = BloomFilter("x", 50_000, 1e-9, client=url, shards=2)
+    made = BloomFilter.open("x", client=url)
     count = 0
     with Path(folder, f"journal {number}").open("w", buffering=1) as journal:
         while not stop.is_set():
@@ -225,8 +237,9 @@ def work(url, number, folder, stop, added):
 
 
 @pytest.mark.processes
-def test_processes_add_while_a_filter_is_made_anew(r, valkey, tmp_path):
-    made = BloomFilter("x", 50_000, 1e-9, client=r, shards=2)
+@pytest.mark.parametrize("shape", [{"capacity": 50_000}, GROWN], ids=str)
+def test_processes_add_while_a_filter_is_made_anew(r, valkey, tmp_path, shape):
+    made = BloomFilter("x", error_rate=1e-9, client=r, shards=2, **shape)
     context = multiprocessing.get_context("spawn")
     added, stop = context.Array("q", 3), context.Event()
     workers = [
@@ -243,8 +256,8 @@ def test_processes_add_while_a_filter_is_made_anew(r, valkey, tmp_path):
     try:
         for turn in range(4):
             while not all(now > 40 * (turn + 1) for now in list(added)):
-                pass
-            made.rebuild(journal(), 60_000 + turn, late=journal, shards=1 + turn)
+                assert all(worker.is_alive() for worker in workers)
+            made.rebuild(journal(), shape["capacity"] + turn, late=journal, shards=1 + turn)
     finally:
         stop.set()
         for worker in workers:
@@ -256,7 +269,7 @@ def test_processes_add_while_a_filter_is_made_anew(r, valkey, tmp_path):
 
 
 @pytest.mark.parametrize("first", ["add", "add_many", "update", "exists", "exists_many"])
-@pytest.mark.parametrize("old", [{}, {"shards": 4}, {"layout": "blocked"}], ids=str)
+@pytest.mark.parametrize("old", [{}, {"shards": 4}, {"layout": "blocked"}, GROWN], ids=str)
 @pytest.mark.parametrize("new", [{"error_rate": 0.01}, {"shards": 2}, {"capacity": 9_000}], ids=str)
 def test_the_first_request_after_it_goes_to_other_bits(r, old, new, first):
     """It carries the places of the filter from before; the new one may be smaller."""
