@@ -12,7 +12,7 @@ local BITS_PER_CALL = 400
 local call = redis.call
 
 local header, flag, more_slices = read_header(KEYS[1])
-local forgets, num_slices = flag == '\2', more_slices + 1
+local forgets, num_slices = flag == FORGETS, more_slices + 1
 if header ~= string.sub(ARGV[1], 1, 8) then
     return {header}
 end

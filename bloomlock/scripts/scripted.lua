@@ -21,8 +21,8 @@
 local shards, size = tonumber(ARGV[1]), tonumber(ARGV[3])
 local numbers, places = ARGV[4], ARGV[5]
 local tables, items = tonumber(ARGV[6]), ARGV[7]
-local windows, are_behind = {}, {4}
-local slices, have_grown, too_many = {}, {5}, false
+local windows, slices = {}, {}
+local is_behind, has_grown = false, false
 -- The first and the last byte of an item's offsets in each slice.
 local firsts, lasts = {1}, {size}
 local kind_of_filter = string.sub(ARGV[2], 9, 9)
@@ -33,11 +33,14 @@ if kind_of_filter == 's' then
         lasts[slice] = last
     end
 end
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
+local now_us
+if kind_of_filter == 'w' then
+    local time = redis.call('TIME')
+    now_us = time[1] * 1000000 + time[2]
+end
 for number = 1, shards do
     local header, flag, more = read_header(KEYS[number])
-    if flag == '\2' and tables == 0 then
+    if flag == FORGETS and tables == 0 then
         return {2}
     end
     if header ~= string.sub(ARGV[2], 1, 8) then
@@ -45,18 +48,20 @@ for number = 1, shards do
     end
     if kind_of_filter == 'w' then
         windows[number] = read_window(string.sub(ARGV[2], 10), KEYS[number], now_us)
-        are_behind[number + 1] = windows[number].is_behind and '1' or '0'
+        is_behind = is_behind or windows[number].is_behind
     end
-    slices[number], have_grown[number + 1] = more + 1, more + 1
-    too_many = too_many or more >= #firsts
+    slices[number] = more + 1
+    has_grown = has_grown or more >= #firsts
 end
-if too_many then
-    return have_grown
+if has_grown then
+    return {5, unpack(slices)}
 end
-for number = 1, #windows do
-    if windows[number].is_behind then
-        return are_behind
+if is_behind then
+    local behind = {4}
+    for number, window in ipairs(windows) do
+        behind[number + 1] = window.is_behind and '1' or '0'
     end
+    return behind
 end
 if tables > 0 then
     local versions, are_right = {3}, true
