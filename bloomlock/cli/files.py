@@ -74,8 +74,7 @@ def export_command(
         if dry_run:
             _say("would write", bloom.info(), file)
             return
-        total = bloom.num_bits // 8
-        with _moving(total if bloom.growth is None else None) as moved:
+        with _moving(_num_bytes(bloom)) as moved:
             target = sys.stdout.buffer if file == STDIN else file
             bloom.export_file(target, progress=moved)
         info = bloom.info()
@@ -167,8 +166,7 @@ def copy_command(
             _refuse_taken(new_name, target, key, replace=replace)
             _say("would copy", bloom.info(), new_name)
             return
-        total = bloom.num_bits // 4
-        with _moving(total if bloom.growth is None else None) as moved:
+        with _moving(2 * _num_bytes(bloom)) as moved:
             made = bloom.copy_to(target, new_name, replace=replace, progress=moved)
     with made:
         _say("copied", made.info(), new_name)
@@ -250,6 +248,11 @@ class Journal:
         yield from filter(None, self._begun)
 
 
+def _num_bytes(bloom: BloomFilter) -> int:
+    """Return how long the bits of a filter are, those of all slices if it grows."""
+    return (bloom.num_bits if bloom.growth is None else bloom.info().num_bits) // 8
+
+
 @contextmanager
 def _moving(total: int | None) -> Iterator[Callable[[int, int], None]]:
     """Show a bar of the bytes, and let a signal end what goes on between two parts."""
@@ -284,6 +287,6 @@ def _say(what: str, info: FilterInfo, where: str) -> None:
     """Write one line about what was done to standard error, as data may go to the other."""
     called = "standard output" if where == STDIN else os.fspath(where)
     warn(
-        f"{what} {called}: about {info.estimated_count} items of {info.capacity}, "
+        f"{what} {called}: about {info.estimated_count} items of {info.up_to or info.capacity}, "
         f"{size_text(info.memory_bytes)}"
     )
