@@ -93,9 +93,10 @@ class FilterStats:
 
     def note(self, info: FilterInfo) -> None:
         """Put the state of the filter into the stats; warn if its rate passes the asked one."""
+        most = info.up_to or info.capacity
         self._set(
             estimated_count=info.estimated_count,
-            capacity_used=info.estimated_count / info.capacity,
+            capacity_used=info.estimated_count / most,
             fill_ratio=info.fill_ratio,
             current_error_rate=info.current_error_rate,
             memory_bytes=info.memory_bytes,
@@ -111,7 +112,7 @@ class FilterStats:
                 info.current_error_rate,
                 info.error_rate,
                 f"{info.estimated_count:,}",
-                f"{info.capacity:,}",
+                f"{most:,}",
             )
 
     def _set(self, **values: float) -> None:

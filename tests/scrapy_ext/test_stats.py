@@ -88,6 +88,18 @@ def test_a_rate_above_the_asked_one_is_warned_of_once(
     assert "and is made for 1,000. " in line
 
 
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("settings", [{}, OURS], ids=["filter", "scheduler"])
+def test_a_filter_that_grows_is_for_what_it_can_grow_to(
+    settings: dict[str, Any], crawl: Callable[..., Crawl]
+) -> None:
+    grows = {"BLOOMLOCK_ON_FULL": "grow", "BLOOMLOCK_CAPACITY": 4}
+    result = crawl(**grows, **settings)
+    assert result.own("estimated_count") > 6
+    assert 0 < result.own("capacity_used") < 0.1
+    assert WARNING not in result.log
+
+
 def test_the_fill_is_looked_at_while_the_crawl_runs(
     r: redis.Redis,
     valkey: str,
