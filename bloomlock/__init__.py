@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .filters.claim_session import ClaimState
     from .filters.claims import ClaimCounts
     from .filters.failed import FailedItem
-    from .filters.file_format import FileInfo, verify_file
+    from .filters.files import FileInfo, verify_file
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
     from .filters.open_claims import OpenClaim
@@ -155,7 +155,7 @@ _MODULES = {
     "FailedItem": ".filters.failed",
     "FailedTooOften": ".errors",
     "FairLock": ".locks.lock",
-    "FileInfo": ".filters.file_format",
+    "FileInfo": ".filters.files",
     "FilterInfo": ".filters.inspection",
     "FilterLostError": ".errors",
     "FilterMismatchError": ".errors",
@@ -191,7 +191,7 @@ _MODULES = {
     "rename_filter": ".filters.catalog",
     "once": ".idempotency.once",
     "plan": ".planning",
-    "verify_file": ".filters.file_format",
+    "verify_file": ".filters.files",
 }
 
 

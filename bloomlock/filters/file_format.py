@@ -1,4 +1,4 @@
-r"""The file of a filter: written as a whole, read by mapping it into memory, or part by part.
+r"""What the bytes of a filter's file mean. Pure.
 
     bloomlock bitmap 2\n              magic and version of this format
     {"capacity": "1000", ...}\n       descriptor and length of the file, as JSON
@@ -20,28 +20,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-from bisect import bisect_right
 from collections import Counter
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.descriptor import HEADER_BYTES, READY, slices_of
-from bloomlock.errors import BloomlockError, ConfigurationError, FilterMismatchError
-from bloomlock.hash_keys import check_key, key_difference
+from bloomlock.errors import BloomlockError, ConfigurationError
 from bloomlock.stored_descriptor import CLEARED, FIELDS, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import timedelta
 
     from bloomlock.descriptor import Descriptor
-    from bloomlock.hash_keys import HashKey
-
-    FilePath = str | os.PathLike[str]
 
 FORMAT = 2
 """Of filters that a MemoryBloomFilter can be."""
@@ -54,7 +44,6 @@ PAGE = 4096
 BLOCK_BYTES = 64 * 1024
 """Bytes that have a checksum of their own."""
 SUM_BYTES = 32
-PART_BYTES = 2 * 1024 * 1024
 _SHARDS_BY_SLICES = "shards_by_slices"
 CHANGED = b"changed in place".ljust(SUM_BYTES)
 """Stands for the last checksum of a file that may have been changed since it was written."""
@@ -166,304 +155,6 @@ class BlockSums:
             self._left, self._hash = BLOCK_BYTES, hashlib.sha256()
 
 
-class FileWriter:
-    """Writes a file part by part.
-
-    It is written beside its place and renamed at the end, so that it is there as a whole or not. An
-    open file, such as a pipe, is written as it is.
-
-    Args:
-        target: The path, or a file that is open for bytes.
-        descriptor: What the file holds.
-        images: How long its images are.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-
-    def __init__(
-        self, target: FilePath | BinaryIO, descriptor: Descriptor, images: Images | None = None
-    ) -> None:
-        self._images = images or Images.of(descriptor)
-        self._image: int | None = None
-        self._sums = BlockSums()
-        self._head = _header(descriptor, self._images)
-        self._target = self._beside = None
-        if isinstance(target, (str, os.PathLike)):
-            self._target = Path(target).resolve()  # a link stays one
-            # Another name for every writer: two that write at once each leave a whole file.
-            suffix = f"{os.getpid()}.{os.urandom(4).hex()}"
-            self._beside = self._target.with_name(f".{self._target.name}.{suffix}")
-            self._file: BinaryIO = self._beside.open("xb")
-        else:
-            self._file = target
-        try:
-            self._file.write(self._head)
-        except BaseException:
-            self.discard()
-            raise
-
-    def write(self, part: Part) -> None:
-        """Write the next part; parts come in order, without gaps."""
-        if not part.start:
-            self._image = self._images.length_of(part.data)
-        self._put(part.data)
-        if part.start + len(part.data) == self._image:
-            self._put(bytes(-self._image % PAGE))
-
-    def finish(self) -> None:
-        """Write the checksums, and give the file its name."""
-        self._sums.end()
-        table = bytes(self._sums.table)
-        self._file.write(table + hashlib.sha256(self._head + table).digest())
-        self._file.flush()
-        if self._target is None or self._beside is None:
-            return
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._beside.replace(self._target)
-        folder = os.open(self._target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # else the rename may be lost with the machine's power
-        finally:
-            os.close(folder)
-
-    def discard(self) -> None:
-        """Leave no file, after an error."""
-        if self._beside is not None:
-            self._beside.unlink(missing_ok=True)
-            with suppress(OSError):  # what is not written yet is of no use
-                self._file.close()
-
-    def _put(self, data: bytes | memoryview) -> None:
-        self._sums.take(data)
-        self._file.write(data)
-
-
-class FileReader:
-    """Reads a file part by part, and compares its checksums.
-
-    Where the file can be sought each block is compared when it was read, else at the end.
-
-    Args:
-        source: The path, or a file that is open for bytes.
-
-    Attributes:
-        name: What it is called in messages.
-        descriptor: What the file holds; of a secret key the check alone.
-        images: How long its images are.
-        num_bytes: How long it is.
-        has_sums: Whether the file has checksums of its bits. Those of a pipe are known at the end.
-
-    Raises:
-        ConfigurationError: If it is no whole file of this format or an earlier one.
-        OSError: If it cannot be read.
-    """
-
-    def __init__(self, source: FilePath | BinaryIO) -> None:
-        self._owns = isinstance(source, (str, os.PathLike))
-        if isinstance(source, (str, os.PathLike)):
-            self.name = repr(os.fspath(source))
-            self._file: BinaryIO = Path(source).open("rb")  # noqa: SIM115 - closed by close()
-        else:
-            self.name = "the file that was given"
-            self._file = source
-        try:
-            self._open()
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self) -> None:
-        self._sums = BlockSums()
-        self._table: bytes | None = None
-        self._starts = [PAGE]
-        length = None
-        with suppress(OSError):  # of what cannot be sought the length is known at the end
-            if self._file.seekable():
-                start = self._file.tell()
-                length = self._file.seek(0, os.SEEK_END) - start
-                self._file.seek(start)
-        self._is_whole = length is not None
-        self._head = self._read(PAGE)
-        self.descriptor, self.images, self._version = read_header(self.name, self._head, length)
-        self.has_sums = self._version > 1
-        self._image = 0
-        self._end = self.images.end
-        self.num_bytes = file_bytes(self.images, self._version)
-        if length is not None and self.has_sums:
-            self._file.seek(start + self._end)
-            self._take_table()
-            self._file.seek(start + PAGE)
-
-    def read(self) -> Part | None:
-        """Return the next part; None after the last, when all of the file is known to be whole."""
-        shard = len(self._starts) - 1
-        if shard == self.descriptor.size.shards:
-            self._end_reading()
-            return None
-        start = self._sums.place - self._starts[shard]
-        data = b""
-        if not start:
-            data = self._take(HEADER_BYTES)
-            length = self.images.length_of(data)
-            if length is None or self._starts[shard] + padded(length) > self._end:
-                raise ConfigurationError(
-                    f"{self.name} is damaged: the image of shard {shard} has no such length"
-                )
-            self._image = length
-        data += self._take(min(PART_BYTES, self._image - start) - len(data))
-        if start + len(data) == self._image:
-            self._take(-self._image % PAGE)
-            self._starts.append(self._sums.place)
-        return Part(shard, start, data)
-
-    def close(self) -> None:
-        """Close the file, if it was opened here."""
-        if self._owns:
-            self._file.close()
-
-    def _take(self, size: int) -> bytes:
-        data = self._read(size)
-        if len(data) < size:
-            raise ConfigurationError(
-                f"{self.name} is damaged: it was cut at byte {self._sums.place + len(data)} of "
-                f"{self.num_bytes}"
-            )
-        before = len(self._sums.table)
-        self._sums.take(data)
-        self._compare(before)
-        return data
-
-    def _read(self, size: int) -> bytes:
-        """Return `size` bytes, or less where the file ends; a pipe gives it in pieces."""
-        data = self._file.read(size)
-        while len(data) < size and (more := self._file.read(size - len(data))):
-            data += more
-        return data
-
-    def _end_reading(self) -> None:
-        before = len(self._sums.table)
-        self._sums.end()
-        self._compare(before)
-        if self._is_whole:
-            return
-        if self.has_sums:
-            self._take_table()
-            self._compare(0)
-        if self._read(1):
-            raise ConfigurationError(
-                f"{self.name} is damaged: it has more than its {self.num_bytes} bytes"
-            )
-
-    def _take_table(self) -> None:
-        size = self.num_bytes - self._end
-        found = self._read(size)
-        if len(found) < size:
-            raise ConfigurationError(
-                f"{self.name} is damaged: it was cut at byte {self._end + len(found)} of "
-                f"{self._end + size}"
-            )
-        table, seal = found[:-SUM_BYTES], found[-SUM_BYTES:]
-        if seal == CHANGED:
-            self.has_sums = False
-        elif seal != hashlib.sha256(self._head + table).digest():
-            raise ConfigurationError(
-                f"{self.name} is damaged: its first {PAGE} bytes, or the checksums from byte "
-                f"{self._end} on, were changed"
-            )
-        else:
-            self._table = table
-
-    def _compare(self, first: int) -> None:
-        """Compare the checksums from byte `first` of the table on."""
-        if self._table is None:
-            return
-        found = self._sums.table
-        for at in range(first, len(found), SUM_BYTES):
-            if found[at : at + SUM_BYTES] != self._table[at : at + SUM_BYTES]:
-                start = PAGE + at // SUM_BYTES * BLOCK_BYTES
-                stop = min(start + BLOCK_BYTES, self._end)
-                shard = bisect_right(self._starts[: self.descriptor.size.shards], start) - 1
-                raise ConfigurationError(
-                    f"{self.name} is damaged: the bytes {start} to {stop - 1}, in shard {shard}, "
-                    "have another checksum"
-                )
-
-
-@dataclass(frozen=True)
-class FileInfo:
-    """What a file holds.
-
-    Attributes:
-        capacity: Items that the filter is for.
-        error_rate: Its rate of false positives at that fill.
-        layout: As for BloomFilter.
-        shards: How many.
-        window: How long it remembers items; None: for ever.
-        grows: Whether it grows.
-        num_bytes: Length of the file.
-    """
-
-    capacity: int
-    error_rate: float
-    layout: str
-    shards: int
-    window: timedelta | None
-    grows: bool
-    num_bytes: int
-
-
-def verify_file(path: FilePath, *, key: str | bytes | Literal[True] | None = None) -> FileInfo:
-    """Read a whole file of a filter, compare its checksums, and return what it holds.
-
-    Args:
-        path: What `export_file` or `MemoryBloomFilter.save` wrote.
-        key: The secret that the filter was made with; a random key is in the file.
-
-    Raises:
-        ConfigurationError: If it is damaged, foreign or newer; the message names the place. Files
-            of format 1, and those that were changed in place, have no checksums of their bits.
-        FilterMismatchError: If the filter has another key.
-        OSError: If it cannot be read.
-
-    Cost: the file is read once; memory for some MiB.
-
-    >>> import tempfile
-    >>> from bloomlock import MemoryBloomFilter
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     MemoryBloomFilter(1000, 1e-3).save(f"{folder}/pages")
-    ...     verify_file(f"{folder}/pages").capacity
-    1000
-    """
-    reader = FileReader(path)
-    try:
-        descriptor = reader.descriptor
-        refuse_other_key(reader.name, descriptor, check_key(key))
-        while reader.read() is not None:
-            pass
-        return FileInfo(
-            capacity=descriptor.capacity,
-            error_rate=descriptor.error_rate,
-            layout=descriptor.layout,
-            shards=descriptor.size.shards,
-            window=None if descriptor.window is None else descriptor.window.length,
-            grows=bool(descriptor.slices),
-            num_bytes=reader.num_bytes,
-        )
-    finally:
-        reader.close()
-
-
-def refuse_other_key(name: str, descriptor: Descriptor, key: HashKey | None) -> None:
-    """Raise FilterMismatchError if a file's filter cannot be used with the key that is given."""
-    difference = key_difference(descriptor.key, key, opens=True)
-    if difference is not None:
-        raise FilterMismatchError(
-            f"{name} holds a filter with another key ({difference}); give the one it was made with"
-        )
-
-
 def padded(length: int) -> int:
     """Return how many bytes of a file an image takes."""
     return -(-length // PAGE) * PAGE
@@ -475,7 +166,8 @@ def file_bytes(images: Images, version: int = FORMAT) -> int:
     return end if version == 1 else end + (-(-(end - PAGE) // BLOCK_BYTES) + 1) * SUM_BYTES
 
 
-def _header(descriptor: Descriptor, images: Images) -> bytes:
+def encode_header(descriptor: Descriptor, images: Images) -> bytes:
+    """Return the first page of a file."""
     fields: dict[str, Any] = encode(descriptor.with_generation(1, READY))
     fields["bytes"] = file_bytes(images)
     if descriptor.slices:

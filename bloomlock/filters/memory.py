@@ -12,7 +12,7 @@ from bloomlock.parameters import Wanted
 
 from . import memory_file
 from .base import Parameters
-from .file_format import verify_file
+from .files import verify_file
 from .memory_bits import MemoryBits
 from .memory_state import MemoryState
 from .options import refuses
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from bloomlock.descriptor import Descriptor
 
-    from .file_format import FilePath
+    from .files import FilePath
     from .inspection import FilterInfo
     from .memory_file import Mode
     from .memory_state import Items

@@ -1,4 +1,4 @@
-"""The file of a MemoryBloomFilter: saved, mapped into memory, compared with its checksums."""
+"""The file of a MemoryBloomFilter: saved, and mapped into memory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 from bloomlock.arrays import np
 from bloomlock.errors import ConfigurationError, FilterLostError
 
-from .file_format import (
-    CHANGED,
-    PAGE,
-    PART_BYTES,
-    SUM_BYTES,
-    FileWriter,
-    Part,
-    padded,
-    read_header,
-    refuse_other_key,
-)
+from .file_format import CHANGED, PAGE, SUM_BYTES, Part, padded, read_header
+from .files import PART_BYTES, FileWriter, refuse_other_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +21,7 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.hash_keys import HashKey
 
-    from .file_format import FilePath
+    from .files import FilePath
 
     Bytes = npt.NDArray[np.uint8]
 

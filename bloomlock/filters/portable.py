@@ -13,7 +13,7 @@ from bloomlock.errors import BloomlockError, ConfigurationError
 from bloomlock.keys import FilterKeys
 
 from .base import FilterBase
-from .file_format import FileReader, FileWriter, Images, Part, refuse_other_key
+from .files import FileReader, FileWriter, refuse_other_key
 from .generation import new_generation
 from .options import OpenOptions
 from .prepared import Prepared
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from bloomlock.effects import Core
 
     from .algebra import Progress
-    from .file_format import FilePath
+    from .file_format import Images, Part
+    from .files import FilePath
     from .options import OpenParameters
     from .whole import Run
 

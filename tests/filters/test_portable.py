@@ -30,7 +30,7 @@ from bloomlock import (
     delete_filter,
     list_filters,
 )
-from bloomlock.filters import file_format, transfer
+from bloomlock.filters import file_format, files, transfer
 from bloomlock.server import PrivateServer
 
 SECRET = b"a secret of more than 16 bytes"
@@ -70,7 +70,7 @@ def same_bits(one, other):
 def small_parts(monkeypatch):
     """Parts of some thousand bytes, not of a divisor of anything."""
     monkeypatch.setattr(transfer, "BYTES_PER_TRIP", 10_007)
-    monkeypatch.setattr(file_format, "PART_BYTES", 7_001)
+    monkeypatch.setattr(files, "PART_BYTES", 7_001)
 
 
 @pytest.fixture
@@ -429,7 +429,7 @@ def import_slowly(url, path, replace, part):
         if count == part:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    file_format.PART_BYTES = 7_001
+    files.PART_BYTES = 7_001
     BloomFilter.import_file("y", path, client=url, replace=replace, progress=die)
 
 

@@ -25,7 +25,7 @@ from bloomlock import (
     list_filters,
 )
 from bloomlock.descriptor import slices_of
-from bloomlock.filters import combining, file_format, transfer
+from bloomlock.filters import combining, file_format, files, transfer
 from bloomlock.server import PrivateServer
 from bloomlock.strategies.base import header_from_bytes
 from bloomlock.strategies.sliced import TRUST_S
@@ -55,7 +55,7 @@ def filled(client, kind="grown", shards=3, name="x", made=BloomFilter):
 def small_parts(monkeypatch):
     """Parts of some thousand bytes, not of a divisor of anything."""
     monkeypatch.setattr(transfer, "BYTES_PER_TRIP", 1_009)
-    monkeypatch.setattr(file_format, "PART_BYTES", 1_501)
+    monkeypatch.setattr(files, "PART_BYTES", 1_501)
     monkeypatch.setattr(combining, "PART_BYTES", 1_013)
     monkeypatch.setattr(combining, "WHOLE_BYTES", 500)
 
