@@ -41,7 +41,7 @@ from .expiry import set_expiry, time_left
 from .generation import View, new_generation
 from .lifecycle import delete, repeated
 from .room import check_room
-from .stored_filter import look, look_at_shard
+from .stored_filter import look, look_at_shard, most_slices
 from .writing import Changed, mark_ready, store_command, write_watched
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ def _noted(old: FilterKeys) -> Core[tuple[str, int, int] | None]:
 
 def _begin(plan: Plan) -> Core[None]:
     """Steps 1 to 3."""
-    yield from check_room(plan.new, plan.after, replaces=False)
+    slices = yield from most_slices(plan.old, plan.before)
+    yield from check_room(plan.new, plan.after, replaces=False, slices=slices)
     copying = replace(plan.after, state=COPYING)
     note = encode_command(
         "HSET", plan.old.meta, _TO, plan.new.name,

@@ -12,10 +12,11 @@ from redis.exceptions import ResponseError
 
 from bloomlock.commands import Replies, encode_command
 from bloomlock.delivery import check, deliver
-from bloomlock.descriptor import HEADER_BYTES, Descriptor, is_header, unflagged
+from bloomlock.descriptor import HEADER_BYTES, Descriptor, is_header, slices_of, unflagged
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import FilterMismatchError
 from bloomlock.keys import NUMBERED_SHARDS, PLACES
+from bloomlock.parallel import in_parallel
 from bloomlock.stored_descriptor import FIELDS, decode, refuse_newer_format, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes
 
@@ -159,6 +160,18 @@ def look_at_shard(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
     key = keys.bits(shard)
     header, length = _read_shard(keys, shard, (yield from _ask(key, _shard_commands(key))))
     return unflagged(header), length
+
+
+def most_slices(keys: FilterKeys, descriptor: Descriptor) -> Core[int]:
+    """Return the most slices that a shard has; 1 of a filter that does not grow.
+
+    Cost: one round trip if it grows.
+    """
+    if not descriptor.slices:
+        return 1
+    placed, shards = descriptor.place(keys), range(descriptor.size.shards)
+    found = yield from in_parallel([look_at_shard(placed, shard) for shard in shards])
+    return max(slices_of(header) for header, _ in found)
 
 
 def look_at_shard_and_watch(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:

@@ -27,7 +27,7 @@ from .generation import new_generation
 from .memory import MemoryBloomFilter
 from .prepared import Prepared
 from .state import in_one_generation
-from .stored_filter import look_at_shard
+from .stored_filter import look_at_shard, most_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,13 +136,15 @@ def copy(
             if progress is not None:
                 progress(number + 1, len(view.shards))
 
-    yield from make(view, keys, fill)
+    slices = yield from most_slices(state.keys, view.descriptor)
+    yield from make(view, keys, fill, slices)
 
 
 def make(
     view: View,
     keys: FilterKeys,
     fill: Callable[[Callable[[int], str], Descriptor], Core[None]],
+    slices: int = 1,
 ) -> Core[None]:
     """Make a filter of the same parameters under a name that is free.
 
@@ -151,10 +153,11 @@ def make(
         keys: Those of the new filter.
         fill: Fills the prepared shards, whose keys it gets by their numbers, and whose headers
             are there. They take their places when it is done.
+        slices: The most slices that a shard will have, if it grows.
     """
     prepared = Prepared(keys, view.descriptor, new_generation(), may_replace=False, what="a copy")
     try:
-        yield from prepared.begin()
+        yield from prepared.begin(slices=slices)
         yield from fill(prepared.key, prepared.target)
         yield from prepared.switch()
     except (BloomlockError, RedisError):

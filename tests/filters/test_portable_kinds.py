@@ -356,3 +356,23 @@ def test_a_filter_is_exported_while_another_object_finds_it_full(r, tmp_path):
     early.export_file(tmp_path / "file")
     with contextlib.closing(BloomFilter.import_file("y", tmp_path / "file", client=r)) as copied:
         assert copied.exists_many([*ITEMS, *ABSENT]) == [True] * 600 + [False] * 600
+
+
+@pytest.mark.parametrize("way", ["copy", "file", "copy_to"])
+def test_what_the_server_has_no_memory_for_is_refused_before_it_begins(tmp_path, way):
+    """It is as long as all slices that there are, and not as the first."""
+    with (
+        PrivateServer(config={"maxmemory-policy": "noeviction"}) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        made = BloomFilter("x", 20_000, 1e-9, client=client, on_full="grow", shards=2)
+        for start in range(0, 150_000, 5_000):
+            made.update(f"item {number}" for number in range(start, start + 5_000))
+        assert made.info().slices == 3
+        size = sum(map(len, strings(made, client)))
+        # The first slice would fit five times.
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + size // 2)
+        with pytest.raises(ConfigurationError, match="of memory and its server has"):
+            WAYS[way](made, client, tmp_path / "file")
+        assert list_filters(client=client) == ["x"]
+        assert not client.keys("*y*")
