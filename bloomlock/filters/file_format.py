@@ -183,7 +183,7 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
     magic, _, rest = start.partition(b"\n")
     version = magic.removeprefix(MAGIC)
     if not magic.startswith(MAGIC) or not re.fullmatch(b"[0-9]{1,9}", version):
-        raise ConfigurationError(f"{name} is no file of a MemoryBloomFilter")
+        raise ConfigurationError(f"{name} is no file of a filter")
     if int(version) > NEWEST_FORMAT:
         raise ConfigurationError(
             f"{name} has format {int(version)}, and this version of bloomlock reads "

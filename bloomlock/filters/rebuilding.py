@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
@@ -115,8 +116,8 @@ class Rebuild:
         growth, up_to = None, None
         if old.growth is not None:
             growth, up_to = old.growth.factor, old.growth.up_to
-            if up_to is not None and capacity is not None:
-                up_to = max(up_to, capacity)
+            if up_to is not None and isinstance(capacity, Integral):
+                up_to = max(up_to, int(capacity))
         asked = Wanted.check(
             old.capacity if capacity is None else capacity,
             old.error_rate if error_rate is None else error_rate,

@@ -131,8 +131,8 @@ def changed(data: bytes, **fields: object) -> bytes:
 
 
 DAMAGES = {
-    "empty": (lambda data: data[:0], "no file of a MemoryBloomFilter"),
-    "foreign": (lambda data: b"PK\x03\x04" + data, "no file of a MemoryBloomFilter"),
+    "empty": (lambda data: data[:0], "no file of a filter"),
+    "foreign": (lambda data: b"PK\x03\x04" + data, "no file of a filter"),
     "short header": (lambda data: data[:100], "checksum"),
     "flipped": (lambda data: data.replace(b'"1000"', b'"1001"'), "checksum"),
     "newer": (lambda data: data.replace(b"bitmap 2", b"bitmap 4"), "upgrade bloomlock"),

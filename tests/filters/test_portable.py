@@ -313,8 +313,8 @@ def range_of(message):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "no file of a MemoryBloomFilter"),
-        (b"PK\x03\x04" + bytes(9000), "no file of a MemoryBloomFilter"),
+        (b"", "no file of a filter"),
+        (b"PK\x03\x04" + bytes(9000), "no file of a filter"),
         (b"bloomlock bitmap 4\n{}\n" + bytes(9000), "upgrade bloomlock"),
         (b"bloomlock bitmap 3\n{}\n" + bytes(9000), "its header has another checksum"),
         (b"bloomlock bitmap 2\n{}\n" + bytes(9000), "its header has another checksum"),

@@ -161,6 +161,19 @@ def test_a_crash_at_any_moment_loses_nothing(r, shape):
     assert states >= {b"ready", b"closed"}
 
 
+def test_parameters_of_a_filter_that_grows(r):
+    made = filled(r, **GROWN, up_to=5_000)
+    for wrong in (0, "9", 1.5, True):
+        with pytest.raises(ConfigurationError, match="capacity must be"):
+            made.rebuild(OLD, wrong)
+    for name, value in {"layout": "blocked", "seeds": (1, 2), "num_hashes": 65}.items():
+        with pytest.raises(ConfigurationError, match=f"{name} must be"):
+            made.rebuild(OLD, **{name: value})
+    assert (made.capacity, made.up_to) == (100, 5_000)
+    made.rebuild(OLD, 6_000)
+    assert (made.capacity, made.up_to) == (6_000, 6_000)
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_filter_that_was_opened_again_is_closed_again(r):
     made = filled(r)
@@ -209,8 +222,9 @@ def test_what_goes_wrong_leaves_the_filter_as_it_was(r):
     made.reattach()
     assert made.capacity == 2_000
     assert all(made.exists_many(OLD))
-    with pytest.raises(ConfigurationError, match="capacity must be"):
-        made.rebuild(OLD, 0)
+    for wrong in (0, "9", 1.5, True):
+        with pytest.raises(ConfigurationError, match="capacity must be"):
+            made.rebuild(OLD, wrong)
     with pytest.raises(ConfigurationError, match="seeds must be None"):
         made.rebuild(OLD, layout="blocked", seeds=(1, 2))
     with pytest.raises(TypeError):
