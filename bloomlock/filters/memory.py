@@ -120,8 +120,9 @@ class MemoryBloomFilter(Parameters):
         `cp` over it does not.
 
         Raises:
-            ConfigurationError: If the file is not whole, no file of a filter, or of a newer format;
-                with `verify`, also if its bits were changed.
+            ConfigurationError: If the file is not whole, no file of a filter, or of a newer format,
+                or its filter has a time window or grows; with `verify`, also if its bits were
+                changed.
             FilterMismatchError: If the filter has another key.
             OSError: If it cannot be opened.
 

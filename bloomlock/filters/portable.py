@@ -145,9 +145,10 @@ class PortableFilter(_OpenedLater):
         return function(*arguments)
 
     def export_file(self, path: FilePath | BinaryIO, *, progress: Progress | None = None) -> None:
-        """Write the filter to a file, which `import_file` and `MemoryBloomFilter.load` read.
+        """Write the filter to a file, which `import_file` reads.
 
-        What was added before is in it, whichever client added it; what is added meanwhile may be.
+        `MemoryBloomFilter.load` reads it too, unless the filter has a time window or grows. What
+        was added before is in it, whichever client added it; what is added meanwhile may be.
         The file has its name when it is whole and on the disk. It has checksums of all its bytes.
         A random key is in it, and of a secret one a check alone.
 
@@ -158,7 +159,8 @@ class PortableFilter(_OpenedLater):
 
         Raises:
             FilterLostError: If the filter is cleared, replaced or lost meanwhile; no file is left.
-            ConfigurationError: If the strategy is "native", whose bits are the server's.
+            ConfigurationError: If the strategy is "native", whose bits are the server's, or items
+                were forgotten (`discard`).
             OSError: If the file cannot be written; what was there before is unchanged.
 
         Cost: the whole bitmap comes, 2 MiB in a round trip; memory for some MiB. Clients that add

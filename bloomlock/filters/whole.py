@@ -62,8 +62,9 @@ class WholeFilter(FilterBase):
             ConfigurationError: If the name is taken, or the server has not the memory.
 
         Cost: one round trip for each shard, for each 512 KiB of a shard above 8 MiB, and thirteen;
-        the server is done with each in some milliseconds. In a cluster, and where scripts are
-        forbidden, the bitmap travels through this client, 1 MiB in one round trip each way.
+        of a filter that grows two more for each shard, and one. The server is done with each in
+        some milliseconds. In a cluster, and where scripts are forbidden, the bitmap travels through
+        this client, 1 MiB in one round trip each way.
         """
         keys = FilterKeys(name, self._state.keys.prefix)
         self._run(transfer.copy(self._state, keys, progress))
