@@ -2,7 +2,8 @@
 
 The header is the first 64 bits of every shard, big-endian: the letter B, eight flag bits, and the
 48-bit generation. Zero means: this is no filter (any more). A shard that has grown has the flag 1,
-and the lowest four bits, which are 0 in every generation, are how many slices it has got.
+and the lowest four bits, which are 0 in every generation, are how many slices it has got. One of
+which items were forgotten has the flag 2.
 """
 
 from __future__ import annotations
@@ -97,6 +98,15 @@ def unflagged(value: int) -> int:
     '0x4200000000000abc'
     """
     return value & ~FORGETTING
+
+
+def says_forgotten(header: int) -> bool:
+    """Return whether a header says that items were forgotten.
+
+    >>> says_forgotten(header_of(0xABC) | FORGETTING), says_forgotten(header_of(0xABC))
+    (True, False)
+    """
+    return header & FORGETTING != 0
 
 
 def with_slices(header: int, slices: int) -> int:

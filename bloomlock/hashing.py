@@ -282,6 +282,10 @@ class Hasher:
         """
         return self.locate(identity + version)[1]
 
+    def relocated_row(self, identity: bytes, version: bytes) -> Sequence[int] | Words:
+        """Return the same as a row of many, as `place` returns them."""
+        return self.relocate(identity, version)
+
     def digests(self, items: Sequence[bytes]) -> Words:
         """Return the digests of many encoded items, which `place` turns into offsets.
 

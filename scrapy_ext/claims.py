@@ -228,10 +228,13 @@ class ClaimingFilter(GuardedFilter):
         elif self._settled:
             self._settle_later(SETTLE_SECONDS)
 
-    def settle_now(self) -> bool:
-        """Send the outcomes there are, and return whether all are sent; the caller waits for it."""
+    def settle_now(self, *, at_end: bool = False) -> bool:
+        """Send the outcomes there are, and return whether all are sent; the caller waits for it.
+
+        `at_end`: the server is asked in any case, as it is not asked again.
+        """
         if self._settled or self._owed_requests():
-            if not self._breaker.may_try():
+            if not (at_end or self._breaker.may_try()):
                 return False
             settlement = self._next_settlement()
             self._send(settlement)
@@ -249,8 +252,7 @@ class ClaimingFilter(GuardedFilter):
         return owed
 
     def _next_settlement(self) -> Settlement:
-        owed = [one for one in self._owed_requests() if one.outcome != DONE]
-        return Settlement([*self._settled.values()], owed, self._lease())
+        return Settlement([*self._settled.values()], self._owed_requests(), self._lease())
 
     def _send(self, settlement: Settlement) -> None:
         with self._sending:
@@ -367,7 +369,8 @@ class ClaimingFilter(GuardedFilter):
         """Send all outcomes and hand over what is open, then as GuardedFilter. Never raises."""
         if self._filter is not None and not self._is_finished:
             self._is_finished = True
-            self.settle_now()
+            # What is done and not recorded is handed over too, and fetched again.
+            self.settle_now(at_end=True)
             try:
                 self._hand_over()
             except Exception as error:  # noqa: BLE001 - what is open expires, and is taken over

@@ -111,6 +111,9 @@ class GuardedFilter:
         # What the filter was answered for or is owed; and what was let through but is not for it.
         self._known: MemoryBloomFilter | LastRequests = LastRequests()
         self._unrecorded = LastRequests()
+        # Of a time window: what the filter was not given yet, as it could not be asked.
+        self._lacking = LastRequests()
+        self._were_lacking = 0
         self._clears = 0
         self._under_way: list[RoundTrip] = []
         self._refill_due = False
@@ -312,6 +315,7 @@ class GuardedFilter:
                 if not trip.may_be_recorded(number):
                     continue
                 self._count("unknown")
+                self._note_lacking(key)
             known = trip.were_known[number] and not cleared
             if answer and known:
                 self._refill_due = True
@@ -327,15 +331,23 @@ class GuardedFilter:
         self._known.update(known_now)
         return found
 
+    def _note_lacking(self, key: Key) -> None:
+        """Note that a filter with a time window has to be given an item."""
+        if self.shared.window is not None:
+            self._lacking.add(key)
+
     def _let_through(self, key: Key) -> None:
         """Say so to the round trips that are under way."""
         for trip in self._under_way:
             trip.let_through.add(key)
 
     def _were_known(self, keys: Sequence[Key]) -> list[bool]:
-        """Return for each item whether it has to be there; of a time window that is not known."""
+        """Return for each item whether it has to be there.
+
+        What a time window had may be forgotten; what it was not given is not.
+        """
         if self.shared.window is not None:
-            return [False] * len(keys)
+            return self._lacking.exists_many(keys)
         return self._known.exists_many(keys)
 
     def _read_look(self, look: Look) -> dict[Key, Verdict]:
@@ -405,6 +417,8 @@ class GuardedFilter:
         if recorded:
             chosen.add(key)
             self._let_through(key)
+            if owed:
+                self._note_lacking(key)
         return Verdict.ALLOWED
 
     def wipe(self) -> None:
@@ -443,6 +457,7 @@ class GuardedFilter:
         # A generation that returns is one of a server that was set back.
         if shared.cleared and shared.generation not in self._past:
             self._known.clear()
+            self._lacking.clear()
             for trip in self._under_way:
                 trip.let_through.clear()
             self._clears += 1
@@ -460,6 +475,7 @@ class GuardedFilter:
         ):
             return False
         self._refill_due, self._is_refilling = False, True
+        self._were_lacking = len(self._lacking)
         return True
 
     def _owed(self) -> MemoryBloomFilter | list[Key]:
@@ -483,6 +499,9 @@ class GuardedFilter:
             self._count("refills")
             logger.warning("The filter %r was given all requests this process knows.", self.name)
             self._refills.answered()
+            # What came meanwhile is given the next time.
+            if len(self._lacking) == self._were_lacking:
+                self._lacking.clear()
         elif isinstance(error, CapacityError):
             self._full(error)
             self._refills.answered()

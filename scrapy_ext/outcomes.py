@@ -51,6 +51,8 @@ class Processing:
         response: Is held, so that its identity is no other's.
         entries: The requests that led to it: its own, and those that were redirected to it.
         num_items: Items that have not left the pipelines.
+        holds_requests: Whether requests were yielded behind items. Where there is no batching they
+            wait for these in Scrapy's queue, and are claimed when they come out of it.
         has_ended: Whether the callback came to its end.
         error: Why its requests failed; empty: they did not.
     """
@@ -58,6 +60,7 @@ class Processing:
     response: Response
     entries: list[OpenRequest]
     num_items: int = 0
+    holds_requests: bool = False
     has_ended: bool = False
     error: str = ""
 
@@ -173,15 +176,9 @@ class Outcomes:
 
     # The spider.
 
-    def is_followed(self, response: Response) -> bool:
-        """Return whether a response is that of an open request."""
-        return id(response) in self._processing
-
-    def item_found(self, response: Response) -> None:
-        """Note that a callback yielded an item."""
-        made = self._processing.get(id(response))
-        if made is not None:
-            made.num_items += 1
+    def followed(self, response: Response) -> Processing | None:
+        """Return what is noted of a response; None if it is not that of an open request."""
+        return self._processing.get(id(response))
 
     def callback_ended(self, response: Response) -> None:
         """Note that a callback came to its end."""
@@ -212,7 +209,8 @@ class Outcomes:
 
     def _end(self, made: Processing) -> None:
         """Settle the requests of a response if nothing of it is left."""
-        if made.has_ended and (not made.num_items or self._config.mark == "downloaded"):
+        waits = made.holds_requests or self._config.mark == "processed"
+        if made.has_ended and not (made.num_items and waits):
             del self._processing[id(made.response)]
             self._settle(made.entries, made.error or DONE)
 
@@ -352,13 +350,16 @@ class OutcomeMiddleware:
     ) -> AsyncIterator[Any]:
         """Yield what a callback yields; count its items, and note its end."""
         outcomes = self._outcomes
-        if outcomes is None or not outcomes.is_followed(response):
+        made = None if outcomes is None else outcomes.followed(response)
+        if outcomes is None or made is None:
             async for output in result:
                 yield output
             return
         async for output in result:
-            if output is not None and not isinstance(output, Request):
-                outcomes.item_found(response)
+            if isinstance(output, Request):
+                made.holds_requests |= made.num_items > 0
+            elif output is not None:
+                made.num_items += 1
             yield output
         outcomes.callback_ended(response)
 

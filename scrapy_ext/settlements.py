@@ -93,6 +93,7 @@ class Settlement:
         owed: Requests that are owed a claim.
         lease: Seconds.
         claims: What the claims of `owed` were answered.
+        granted: Those of them that are this process's, by request.
         claimed_in: The generation of the filter that answered.
         kept: For each of `entries` that was sent whether its claim was kept; False: it was lost,
             and what is done is recorded without it.
@@ -104,6 +105,7 @@ class Settlement:
     owed: list[OpenRequest]
     lease: float
     claims: list[Claim] = field(default_factory=list)
+    granted: dict[Key, Claim] = field(default_factory=dict)
     claimed_in: int = 0
     kept: dict[Key, bool] = field(default_factory=dict)
     error: Exception | None = None
@@ -131,16 +133,20 @@ class Settlement:
                 max_attempts=ATTEMPTS,
             )
             self.claimed_in = shared.generation
+            answered = zip(self.owed, self.claims, strict=True)
+            self.granted = {one.key: claim for one, claim in answered if claim}
 
     def _record(self, shared: BloomFilter) -> None:
         done = [one for one in self.entries if one.outcome == DONE]
-        claimed = [(one, one.claim) for one in done if one.claim is not None]
-        if unclaimed := [one.key for one in done if one.claim is None]:
+        # What was owed may have been claimed before, by a claim whose reply was lost. That one has
+        # to end: it would keep the spider open for its lease.
+        claimed = self.granted | {one.key: one.claim for one in done if one.claim is not None}
+        claimed = {one.key: claimed[one.key] for one in done if one.key in claimed}
+        if unclaimed := [one.key for one in done if one.key not in claimed]:
             shared.update(unclaimed)
             self.kept.update(dict.fromkeys(unclaimed, True))
         if claimed:
-            kept = shared.commit_many([claim for _, claim in claimed])
-            answers = dict(zip((one.key for one, _ in claimed), kept, strict=True))
+            answers = dict(zip(claimed, shared.commit_many(claimed.values()), strict=True))
             # The claim went with data of the server, or another process has it: it is done all the
             # same. If this fails, all of it is sent again.
             if lost := [key for key, was_kept in answers.items() if not was_kept]:
@@ -148,13 +154,19 @@ class Settlement:
             self.kept.update(answers)
 
     def _give_back(self, shared: BloomFilter) -> None:
-        """Give back what failed, with the error; the server lists it then."""
+        """Give back what failed, with the error; the server lists it then.
+
+        What was taken over is not offered again: it would keep the crawl open, to fail once in
+        each lease.
+        """
         given: dict[str, list[OpenRequest]] = {}
         for one in self.entries:
             if one.outcome != DONE and one.claim is not None:
                 given.setdefault(one.outcome, []).append(one)
         for error, some in given.items():
-            shared.abandon_many([one.claim for one in some if one.claim is not None], error)
+            shared.abandon_many(
+                [one.claim for one in some if one.claim is not None], error, offer=False
+            )
             self.kept.update(dict.fromkeys((one.key for one in some), True))
 
 

@@ -61,6 +61,8 @@ LONGEST = (
     "tests/scrapy_ext/test_kills.py",
 )
 """The files that take longest. They start first, else all would wait for the last of them."""
+WAITING = "tests/locks"
+"""Tests that mostly wait: for a lease to end, or for a renewal. The others need a processor."""
 SLOW = ("long", "measures", "thorough")
 """Markers of tests in these files that it leaves out."""
 
@@ -104,11 +106,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"tests/conftest.py names what is not there: {gone}")
     places = {path: place for place, path in enumerate(longest)}
     items.sort(key=lambda item: places.get(item.path, len(longest)))
+    mix(items, config.rootpath / WAITING)
     for item in items:
         if not any(map(item.get_closest_marker, SLOW)) and any(
             item.path.is_relative_to(path) for path in quick
         ):
             item.add_marker("quick")
+
+
+def mix(items: list[pytest.Item], waiting: Path) -> None:
+    """Spread the files of a folder over all others, both in their order.
+
+    So at any time some of the workers wait and some work; else all would want the processors at
+    first, and none at the end.
+    """
+    files = {item.path: item.path.is_relative_to(waiting) for item in items}
+    places: dict[Path, float] = {}
+    for kind in (False, True):
+        alike = [path for path, waits in files.items() if waits is kind]
+        places |= {path: place / len(alike) for place, path in enumerate(alike)}
+    items.sort(key=lambda item: places[item.path])
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -70,8 +70,9 @@ class ClaimRequest(NamedTuple):
     Attributes:
         id: Of the item.
         token: No other claim has it; fixed before the first byte is sent. Without spaces.
-        places: The offsets of the item's bits, four bytes each; of a filter that grows the item
-            itself, as they depend on how many slices the shard has.
+        places: The offsets of the item's bits, four bytes each, and behind them its version if it
+            was forgotten. They depend on how many slices the shard has where the filter grows: of
+            such a one the item itself, or identity and version, behind the length of the version.
         lease_ms: How long the claim lives without renewal.
         max_attempts: Attempts after which the item is given to no worker any more; 0: that of its
             earlier claims, if there is one.

@@ -74,8 +74,10 @@ class Place(NamedTuple):
         """Return the places of an item as the scripts take them; see ClaimRequest."""
         if self.chain is None:
             return places
-        offsets = self.chain.hasher.offsets(places, self.chain.count)
-        return struct.pack(f">{len(offsets)}I", *offsets)
+        of_version, row = places[0], places[1:]
+        offsets = self.chain.hasher.offsets(row, self.chain.count)
+        version = row[-of_version:] if of_version else b""
+        return struct.pack(f">{len(offsets)}I", *offsets) + version
 
 
 def take(calls: Sequence[tuple[Place, Sequence[ClaimRequest]]]) -> Core[list[Answer | None]]:

@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 from operator import not_
 from typing import TYPE_CHECKING, TypeVar
 
-from bloomlock.errors import CapacityError, PartialResultError
+from bloomlock.errors import BatchError, CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
 from bloomlock.strategies import ReplicaReads
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .state import FilterState
 
 A = TypeVar("A")
+T = TypeVar("T")
 
 REPEATS_SAMPLE = 1024
 """Items of a batch among which repeats are counted before its route is chosen."""
@@ -225,7 +226,8 @@ def _add_in_shares(
             if stop < min(len(items), start + ASKED_FIRST):
                 if start >= len(seen):
                     seen += [True] * (start - len(seen))
-                    seen += yield from _exists_chunk(state, items[start : start + ASKED_FIRST])
+                    asked = items[start : start + ASKED_FIRST]
+                    seen += yield from before_adding(_exists_chunk(state, asked))
                 new = (index for index in range(start, len(seen)) if not seen[index])
                 stop = next(islice(new, stop - start, None), len(seen))
             results += yield from _add_now(state, items[start:stop], route, answers=answers)
@@ -361,7 +363,7 @@ def _repeat(answered: dict[bytes, A], items: Sequence[bytes], *, write: bool) ->
 
 
 def _refuse_new(state: FilterState, items: Sequence[bytes]) -> Core[list[bool]]:
-    seen = yield from _exists_chunk(state, items)
+    seen = yield from before_adding(_exists_chunk(state, items))
     if not all(seen) and not state.fill.refusing:
         # The filter was cleared meanwhile, and asking followed it there.
         return (yield from _add_chunk(state, items))
@@ -376,6 +378,20 @@ def _refuse_new(state: FilterState, items: Sequence[bytes]) -> Core[list[bool]]:
 def take_unreported(state: FilterState, item: bytes) -> bool:
     """Return whether an item that is there was added as new and not reported to a caller."""
     return state.view is not None and state.unreported.take(state.view.unreported, item)
+
+
+def before_adding(test: Core[T]) -> Core[T]:
+    """Carry out a test of items that are to be added; an error has none of its answers.
+
+    "Not there" would be taken for "not new".
+    """
+    try:
+        return (yield from test)
+    except BatchError as error:
+        raise error.__cause__ or error from None
+    except PartialResultError as error:
+        error.results.clear()
+        raise
 
 
 def _exists_chunk(

@@ -265,8 +265,8 @@ class AsyncBloomFilter(
             await self._runtime.close_client()
 
     async def __aenter__(self) -> Self:
-        """Create the filter or attach to it."""
-        return await self._attach()
+        """Create the filter or attach to it, unless that was done."""
+        return self if self._state.view is not None else await self._attach()
 
     async def __aexit__(
         self,

@@ -366,7 +366,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             FilterLostError: If the filter is gone and `on_lost="raise"`.
 
         Cost: one round trip, repeated if its reply is lost; O(k) on the server. Two more for the
-        first item of a filter of several shards. 50 to 100 bytes of the server's memory for each
+        first item of a filter of several shards, one more for each growth that this object has not
+        heard of. 50 to 100 bytes of the server's memory for each
         item that was forgotten, until `clear`; added again an item takes room as a new one does.
         From the first on an `add` or `exists` takes the server 1.1 times as long (1.2 to 1.6 in a
         batch), and still one round trip; two at an object's first call for an item that others

@@ -106,14 +106,18 @@ class Claim(ClaimBase):
         """
         self._run(self._session.commit())
 
-    def abandon(self, error: str | BaseException | None = None, *, offer: bool = False) -> None:
+    def abandon(
+        self, error: str | BaseException | None = None, *, offer: bool | None = None
+    ) -> None:
         """Give the item back, so that the next who claims it gets it.
 
         Args:
             error: Why the work failed: the attempt counts, and with `max_attempts` the text is
                 kept. None: it did not fail, and the attempt does not count.
             offer: Whether `expired` gives the item, with its payload, to the next who asks, from
-                now on. It does not if the item failed `max_attempts` times.
+                now on. It does not if the item failed `max_attempts` times. None: an item that
+                `expired` gave is given again when the lease it had is over, as no other caller
+                may bring it; others are not.
 
         Raises:
             ClaimError: If it is not NEW, was committed, or is of a parent process.
@@ -163,7 +167,7 @@ class AsyncClaim(ClaimBase):
         await self._run(self._session.commit())
 
     async def abandon(
-        self, error: str | BaseException | None = None, *, offer: bool = False
+        self, error: str | BaseException | None = None, *, offer: bool | None = None
     ) -> None:
         """Give the item back. See Claim.abandon."""
         await self._run(self._session.abandon(error, offer=offer))

@@ -315,7 +315,7 @@ class ClaimSession:
         return bool(done)
 
     def abandon(
-        self, error: str | BaseException | None = None, *, offer: bool = False
+        self, error: str | BaseException | None = None, *, offer: bool | None = None
     ) -> Core[None]:
         """Give the item back; see `abandon_many`."""
         if self.ended not in {"given back", "lost"}:
@@ -436,11 +436,17 @@ def abandon_many(
     sessions: Sequence[ClaimSession],
     error: str | BaseException | None = None,
     *,
-    offer: bool = False,
+    offer: bool | None = None,
 ) -> Core[None]:
-    """Give items back; `error`: why the work failed, if it did; `offer`: to `expired` at once."""
+    """Give items back; `error`: why the work failed, if it did; `offer`: to `expired` at once.
+
+    `offer` None: when `expired` gives an item that it gave before is said by its session.
+    """
     text = check_error(error)
-    check_flag("offer", offer)
+    wanted = None
+    if offer is not None:
+        check_flag("offer", offer)
+        wanted = Offered.AT_ONCE if offer else Offered.NEVER
     pending = [one for one in sessions if one.ended not in {"given back", "lost"}]
     for session in pending:
         session.require()
@@ -448,7 +454,7 @@ def abandon_many(
         session.unwatch()
     groups: dict[Offered, list[ClaimSession]] = {}
     for session in pending:
-        groups.setdefault(Offered.AT_ONCE if offer else session.offered, []).append(session)
+        groups.setdefault(session.offered if wanted is None else wanted, []).append(session)
     for offered, some in groups.items():
         yield from _end(some, partial(steps.abandon, error=text, offered=offered))
     for session in pending:
@@ -474,9 +480,9 @@ def _commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
 
 def packed_places(view: View, identity: bytes, usual: Sequence[int], version: bytes = b"") -> bytes:
     """Return the places of an item, and behind them its version if it has one; see ClaimRequest."""
-    if isinstance(usual, bytes):
-        return usual
     places = view.hasher.relocate(identity, version) if version else usual
+    if isinstance(places, bytes):
+        return bytes([len(version)]) + places
     if view.descriptor.window is not None:
         places = bits_of_cells(view.descriptor.window.cell_bits, places)
     return struct.pack(f">{len(places)}I", *places) + version

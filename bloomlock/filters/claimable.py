@@ -129,7 +129,7 @@ class ClaimableFilter(FilterBase):
         made: Iterable[Claim],
         error: str | BaseException | None = None,
         *,
-        offer: bool = False,
+        offer: bool | None = None,
     ) -> None:
         """Give items back; see Claim.abandon.
 
@@ -298,7 +298,7 @@ class AsyncClaimableFilter(FilterBase):
         made: Iterable[AsyncClaim],
         error: str | BaseException | None = None,
         *,
-        offer: bool = False,
+        offer: bool | None = None,
     ) -> None:
         """Give items back. See BloomFilter.abandon_many."""
         await self._run(abandon_many(sessions_of(made), error, offer=offer))

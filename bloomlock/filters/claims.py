@@ -31,7 +31,7 @@ from bloomlock.locks.session import TOKENS
 from bloomlock.parallel import in_parallel
 from bloomlock.runtime.clock import boot_clock
 
-from .answers import exists_many
+from .answers import before_adding, exists_many
 from .claim_session import (
     ClaimSession,
     ClaimState,
@@ -293,7 +293,7 @@ def refuse_full(state: FilterState, view: View, items: Sequence[Item]) -> Core[N
     if state.fill.refusing or not state.fill.until_look:
         yield from state.fill.look(view)
     if state.fill.refusing:
-        seen = yield from exists_many(state, items)
+        seen = yield from before_adding(exists_many(state, items))
         if not all(seen):
             raise CapacityError(
                 f"filter {state.keys.name!r} is full: it holds its capacity of "

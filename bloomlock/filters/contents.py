@@ -16,10 +16,11 @@ from bloomlock.commands import encode_command
 from bloomlock.delivery import ask, check
 from bloomlock.descriptor import (
     FORGETTING,
-    GENERATION_BITS,
     HEADER_BYTES,
     generation_of,
+    says_forgotten,
     slices_of,
+    unflagged,
     with_slices,
     without_slices,
 )
@@ -165,8 +166,7 @@ class Bitmap(Contents):
         yield from _copy_versions(source, prepared)
         if not (yield from self._copy_string(flagged, prepared, target.header, size)):
             return False
-        flags = (FORGETTING >> GENERATION_BITS).to_bytes(1, "big")
-        yield from ask(prepared, encode_command("SETRANGE", prepared, 1, flags))
+        yield from ask(prepared, set_header(prepared, target.header | FORGETTING))
         return True
 
     def _copy_string(self, source: Shard, prepared: str, header: int, size: int) -> Core[bool]:
@@ -234,18 +234,23 @@ class Slices(Bitmap):
         key: str,  # noqa: ARG002 - all is prepared beside the string
         target: Descriptor,
     ) -> Core[bool]:
-        """See Contents.copy; again if the shard grows meanwhile, at most once for each slice."""
+        """See Contents.copy; again if the shard grows meanwhile, or the first item is forgotten."""
         before = 0
         while True:
             (start,) = yield from ask(source.key, header_command(source.key))
             header = header_from_bytes(start)
-            if without_slices(header) != source.header or header == before:
+            if without_slices(unflagged(header)) != source.header or header == before:
                 return False
             copied = with_slices(target.header, slices_of(header))
             size = self.string_bytes(target, copied)
             yield from ask(prepared, *lengthen(prepared, copied, size))
-            grown = source._replace(header=header)
-            if (yield from self._copy_string(grown, prepared, copied, size)):
+            if says_forgotten(header):
+                # Bits that are read after the versions have all that these stand for.
+                yield from _copy_versions(source, prepared)
+            found = source._replace(header=header)
+            if (yield from self._copy_string(found, prepared, copied, size)):
+                if says_forgotten(header):
+                    yield from ask(prepared, set_header(prepared, copied | FORGETTING))
                 return True
             before = header
 
@@ -354,15 +359,19 @@ class ServersOwn(Contents):
 
 
 def _copy_versions(source: Shard, prepared: str) -> Core[None]:
-    """Copy the versions of forgotten items beside the shard that is prepared at a key."""
+    """Copy the versions of forgotten items beside the shard that is prepared at a key.
+
+    There is a table even if no item of this shard was forgotten: one that is missing was lost.
+    """
     table, copied, cursor = forgotten_key(source.key), forgotten_key(prepared), 0
-    yield from ask(copied, encode_command("UNLINK", copied))
+    expiry = encode_command("EXPIRE", copied, COPIED_SECONDS)
+    empty = encode_command("HSET", copied, "count", 0)
+    yield from ask(copied, encode_command("UNLINK", copied), empty, expiry)
     while True:
         ((cursor, found),) = yield from ask(
             table, encode_command("HSCAN", table, cursor, "COUNT", VERSIONS_PER_TRIP)
         )
         if found:
-            expiry = encode_command("EXPIRE", copied, COPIED_SECONDS)
             yield from ask(copied, encode_command("HSET", copied, *found), expiry)
         if not int(cursor):
             return

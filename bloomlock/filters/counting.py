@@ -147,10 +147,12 @@ def count_slices(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counte
     asked = [_count_bits_of_slices(descriptor, shard) for shard in shards]
     found = yield from in_parallel(asked)
     items = rate = 0.0
-    bits_set = num_bits = most = 0
-    for counts in found:
-        if counts is None:
+    bits_set = num_bits = most = forgotten = 0
+    for counted in found:
+        if counted is None:
             return None
+        counts, often = counted
+        forgotten += often
         rates = []
         for part, bits in zip(descriptor.slices, counts, strict=False):
             items += estimate_count(bits, part.bits, part.num_hashes)
@@ -161,22 +163,29 @@ def count_slices(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counte
         rate += compound_error_rate(rates) / len(shards)
         bits_set += sum(counts)
         most = max(most, len(counts))
-    return Counted(round(items), bits_set, rate, num_bits=num_bits, slices=most)
+    left = max(0, round(items) - forgotten)
+    return Counted(left, bits_set, rate, num_bits=num_bits, forgotten=forgotten, slices=most)
 
 
-def _count_bits_of_slices(descriptor: Descriptor, shard: Shard) -> Core[list[int] | None]:
-    """Return the bits set in each slice of a shard; None if it is of another generation."""
+def _count_bits_of_slices(
+    descriptor: Descriptor, shard: Shard
+) -> Core[tuple[list[int], int] | None]:
+    """Return the bits set in each slice of a shard, and how often any item was forgotten.
+
+    None if it is of another generation.
+    """
     (start,) = yield from ask(shard.key, header_command(shard.key))
-    header = header_from_bytes(start)
+    header = plain_header(start)
     if not descriptor.has_header(header):
         return None
-    counts = []
+    counts, forgotten = [], 0
     for part in descriptor.slices[: slices_of(header)]:
         found = yield from _count_bits(shard, part.end_byte - part.first_byte, part.first_byte)
         if found is None:
             return None
-        counts.append(found[0])
-    return counts
+        bits, forgotten = found
+        counts.append(bits)
+    return counts, forgotten
 
 
 def count_servers_own(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:

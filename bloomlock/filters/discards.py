@@ -13,9 +13,9 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from bloomlock.descriptor import HEADER_BYTES, unflagged
+from bloomlock.descriptor import HEADER_BYTES, says_forgotten, unflagged
 from bloomlock.effects import ConnectionLost, Pause
 from bloomlock.errors import (
     CapacityError,
@@ -28,6 +28,7 @@ from bloomlock.hashing import encode_item, encode_items
 from bloomlock.keys import forgotten_key
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
+from bloomlock.shard_hashing import Chained
 from bloomlock.strategies.base import header_from_bytes
 
 from .batches import fail_after
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bloomlock.effects import Core
+    from bloomlock.hashing import Hasher
     from bloomlock.scripts import Call
     from bloomlock.strategies import Shard
 
@@ -55,7 +57,7 @@ of the server's time."""
 VERSIONS_TRIED = 64
 """In a filter at its error rate one is enough; of one that has all bits set none is."""
 
-_SCRIPT, NEEDS = Script("discard"), "discard needs"
+_SCRIPT, NEEDS = Script("header", "discard"), "discard needs"
 _FORGOTTEN, _ABSENT, _TAKEN = 1, 0, 2
 
 
@@ -160,8 +162,6 @@ class _Discards:
 
     def _forget(self, view: View) -> Core[bool | None]:
         """Forget what is left; None: it met another generation, or heard of forgotten items."""
-        if view.descriptor.slices:
-            view.contents.check_has_bits("discard()")
         if view.descriptor.window is not None:
             raise ConfigurationError(
                 "window must be None for discard(), remove() and discard_many(): the bits of an "
@@ -206,13 +206,14 @@ class _Discards:
 
     def _flag_all(self, view: View) -> Core[bool]:
         """Set the flag in all shards; False: the filter is of another generation."""
-        arguments: list[bytes | int] = [view.header.to_bytes(HEADER_BYTES, "big"), 0]
+        arguments: list[bytes | int] = [_header_bytes(view), 0]
         calls = [
             _SCRIPT.call([([shard.key, forgotten_key(shard.key)], arguments)], repeatable=True)
             for shard in view.shards
         ]
         for (reply,) in (yield from in_parallel(calls)):
-            if unflagged(header_from_bytes(answer_of(reply, NEEDS)[0])) != view.header:
+            found = header_from_bytes(answer_of(reply, NEEDS)[0])
+            if not view.descriptor.has_header(unflagged(found)):
                 return False
         now = self._state.note_forgetting(view)
         if now.forgotten is not None and now.header == view.header:
@@ -222,28 +223,37 @@ class _Discards:
 
     def _forget_once(self, view: View) -> Core[list[ConnectionLost] | None]:
         """Ask once for what is left; return what was lost, None for another generation."""
-        by_shard = self._calls(view)
+        by_shard = self._by_shard(view)
+        hashes = {number: _hashes(view, view.shards[number]) for number in by_shard}
+        asked = {
+            number: [self._words(view, item, hashes[number]) for item in items]
+            for number, items in by_shard.items()
+        }
         answered = yield from in_parallel(
             [
-                _call(view.shards[number], view.header, [words for _, words in asked])
-                for number, asked in by_shard.items()
+                _call(view.shards[number], _header_bytes(view) + bytes(hashes[number]), words)
+                for number, words in asked.items()
             ]
         )
         lost: list[ConnectionLost] = []
         has_flag, is_over = False, False
-        pairs = zip(chain(*by_shard.values()), chain(*answered), strict=True)
-        for (item, (identity, *_)), (header, reply) in pairs:
+        shards = chain(*([view.shards[number]] * len(items) for number, items in by_shard.items()))
+        each = zip(shards, chain(*by_shard.values()), chain(*answered), strict=True)
+        for shard, item, (header, reply) in each:
             if isinstance(reply, ConnectionLost):
                 lost.append(reply)
                 if reply.sent:
                     self._doubtful.add(item)
             elif isinstance(reply, Exception):
                 answer_of(reply, NEEDS)
-            elif unflagged(header) != view.header:
+            elif not view.descriptor.has_header(unflagged(header)):
                 is_over = True
             else:
-                has_flag |= header != view.header
-                self._take(view, item, identity, reply)
+                has_flag |= says_forgotten(header)
+                if shard.chain is not None:
+                    shard.chain.learn(header)
+                if reply is not None:
+                    self._take(view, item, reply)
         if is_over:
             return None
         if has_flag and view.forgotten is None:
@@ -252,20 +262,23 @@ class _Discards:
             return None if self._left else lost
         return lost
 
-    def _calls(self, view: View) -> dict[int, list[tuple[bytes, list[bytes]]]]:
-        """Return by shard what is left, each item with its part of the arguments of the script."""
-        forgotten, hasher = view.forgotten, view.hasher
-        by_shard: dict[int, list[tuple[bytes, list[bytes]]]] = {}
+    def _by_shard(self, view: View) -> dict[int, list[bytes]]:
+        """Return what is left, by shard."""
+        by_shard: dict[int, list[bytes]] = {}
         for item in self._left:
-            identity = hasher.identify(item)
-            number, usual = hasher.locate(item)
-            believed = forgotten.version_of(identity) if forgotten is not None else b""
-            version = self._versions.setdefault(item, new_version())
-            now = hasher.relocate(identity, believed) if believed else usual
-            later = hasher.relocate(identity, version)
-            words = [identity, believed, version, _packed(now), _packed(later)]
-            by_shard.setdefault(number, []).append((item, words))
+            by_shard.setdefault(view.hasher.locate(item)[0], []).append(item)
         return by_shard
+
+    def _words(self, view: View, item: bytes, hashes: Sequence[int]) -> list[bytes]:
+        """Return the part of the script's arguments that is for an item."""
+        forgotten, hasher = view.forgotten, view.hasher
+        identity = hasher.identify(item)
+        believed = forgotten.version_of(identity) if forgotten is not None else b""
+        version = self._versions.setdefault(item, new_version())
+        now = hasher.relocate(identity, believed) if believed else hasher.locate(item)[1]
+        later = hasher.relocate(identity, version)
+        packed = (_packed(hasher, places, len(hashes)) for places in (now, later))
+        return [identity, believed, version, *packed]
 
     def _note_versions(self, view: View) -> None:
         """Go by what was forgotten, first of all here."""
@@ -275,9 +288,9 @@ class _Discards:
                 if answer:
                     now.forgotten.learn(view.hasher.identify(item), self._versions[item])
 
-    def _take(self, view: View, item: bytes, identity: bytes, reply: Any) -> None:
+    def _take(self, view: View, item: bytes, reply: Any) -> None:
         """Take the reply about one item."""
-        version = self._versions[item]
+        version, identity = self._versions[item], view.hasher.identify(item)
         self._tries[item] += 1
         if reply in (_FORGOTTEN, _ABSENT):
             if reply == _FORGOTTEN and view.forgotten is not None:
@@ -303,12 +316,27 @@ class _Discards:
             view.forgotten.learn(identity, found)
 
 
-def _packed(places: Sequence[int]) -> bytes:
+def _header_bytes(view: View) -> bytes:
+    """Return the header of a view's generation as the script takes it."""
+    return view.header.to_bytes(HEADER_BYTES, "big")
+
+
+def _hashes(view: View, shard: Shard) -> Sequence[int]:
+    """Return how many bits an item has in each slice of a shard, as far as this object knows."""
+    if shard.chain is None:
+        return (view.hasher.num_hashes,)
+    return shard.chain.hasher.hashes[: shard.chain.count]
+
+
+def _packed(hasher: Hasher, places: Sequence[int], slices: int) -> bytes:
+    """Return the offsets of an item, or of what stands for it in a filter that grows."""
+    if isinstance(hasher, Chained):
+        places = hasher.offsets(cast("bytes", places), slices)
     return struct.pack(f">{len(places)}I", *places)
 
 
 def _call(
-    shard: Shard, header: int, asked: Sequence[Sequence[bytes]]
+    shard: Shard, expected: bytes, asked: Sequence[Sequence[bytes]]
 ) -> Core[list[tuple[int, Any]]]:
     """Run the script for items of one shard; for each the header and the reply, or an error."""
     bits = len(asked[0][3]) // 4
@@ -316,8 +344,7 @@ def _call(
     keys = [shard.key, forgotten_key(shard.key)]
     parts = [asked[start : start + size] for start in range(0, len(asked), size)]
     calls: list[Call] = [
-        (keys, [header.to_bytes(HEADER_BYTES, "big"), len(part), *(w for one in part for w in one)])
-        for part in parts
+        (keys, [expected, len(part), *(word for one in part for word in one)]) for part in parts
     ]
     answers: list[tuple[int, Any]] = []
     replies = yield from _SCRIPT.call(calls, repeatable=False)

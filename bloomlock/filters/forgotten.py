@@ -103,7 +103,7 @@ def ask(view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool) 
                 usual.setdefault(index, rows[index].copy())
                 versions[index] = version
                 rows[index] = (
-                    hasher.relocate(identities[index], version) if version else usual[index]
+                    hasher.relocated_row(identities[index], version) if version else usual[index]
                 )
         parts = []
         for number, indices in by_shard.items():

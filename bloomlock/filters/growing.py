@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.descriptor import HEADER_BYTES, slices_of, with_slices
+from bloomlock.descriptor import (
+    HEADER_BYTES,
+    slices_of,
+    unflagged,
+    with_slices,
+    without_slices,
+)
 from bloomlock.effects import ConnectionLost
 from bloomlock.errors import ConfigurationError
 from bloomlock.parallel import in_parallel
@@ -144,9 +150,9 @@ class GrowthWatch(FillWatch):
                 header_command(shard.key),
             )
             header = header_from_bytes(start)
-            if not view.descriptor.has_header(header):
+            if not view.descriptor.has_header(unflagged(header)):
                 return None
-            shard.chain.count = slices_of(header)
+            shard.chain.learn(header)
             if shard.chain.count == count:
                 filled = bits / min(8 * size, part.bits) * part.bits
                 items = estimate_count(filled, part.bits, part.num_hashes)
@@ -175,7 +181,7 @@ class GrowthWatch(FillWatch):
                 logger.warning("filter %r cannot grow: %s", self._name, reply)
                 return False
             if one.shard.chain is not None:
-                one.shard.chain.count = slices_of(header_from_bytes(reply))
+                one.shard.chain.learn(header_from_bytes(reply))
         logger.info(
             "filter %r has grown: %d shards have %d slices", self._name, len(full), most + 1
         )
@@ -198,7 +204,7 @@ class GrowthWatch(FillWatch):
 
 def _add_slice(view: View, one: _Looked) -> Core[bytes | Exception]:
     count = slices_of(one.header)
-    grown = with_slices(view.header, count + 1)
+    grown = with_slices(without_slices(one.header), count + 1)
     arguments: list[str | bytes | int] = [
         one.header.to_bytes(HEADER_BYTES, "big"),
         grown.to_bytes(HEADER_BYTES, "big"),

@@ -123,6 +123,7 @@ class Operation:
 
     def _ask_until_known(self, view: View, answered: Answered | None) -> Core[None]:
         todo = np.arange(len(self._items), dtype=np.intp)
+        later = todo[:0]
         repeats = Repeats()
         vanished = 0
         while True:
@@ -155,11 +156,28 @@ class Operation:
                 else:
                     yield Pause(pause)
                     again += [indices for indices, _ in lost]
+            if self._failure is not None or self._lost:
+                self._results[later] = NOT_DONE
             self._raise_failure()
-            if not again:
+            if not again and not later.size:
                 return
             # Shard by shard is not the order of the items, and of repeated ones the first is new.
-            todo = np.sort(np.concatenate(again))
+            todo = np.sort(np.concatenate([*again, later]))
+            todo, later = yield from self._share(view, todo)
+
+    def _share(self, view: View, todo: Indices) -> Core[tuple[Indices, Indices]]:
+        """Return what is asked for at once, and what after that.
+
+        In a filter that grows a new generation may have much less room than the one before, for
+        which the number of items was chosen.
+        """
+        fill = self._state.fill
+        if not (self._write and view.descriptor.slices):
+            return todo, todo[:0]
+        if fill.due(todo.size):
+            yield from fill.look_after_add(view)
+        most = max(1, fill.until_look)
+        return todo[:most], todo[most:]
 
     def _exchange(self, view: View, todo: Indices) -> Core[Answered]:
         """Ask for the items that `todo` names, in its order; each answer has its own index."""

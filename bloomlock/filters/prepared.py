@@ -30,6 +30,7 @@ from bloomlock.descriptor import (
     READY,
     Descriptor,
     Replaced,
+    says_forgotten,
     unflagged,
     with_slices,
 )
@@ -232,7 +233,7 @@ class Prepared:
         header = header_from_bytes(start)
         whole = self.target.has_header(unflagged(header))
         whole = whole and length == self._contents.string_bytes(self.target, header)
-        if header != unflagged(header):
+        if says_forgotten(header):
             whole = whole and bool(has_table)
         if not whole and not self.target.has_header(plain_header(there)):
             raise self._lost()

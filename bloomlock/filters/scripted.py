@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.errors import ConfigurationError
@@ -125,13 +125,13 @@ def _place(view: View, data: bytes, usual: Sequence[int], count: int) -> tuple[b
     """
     hasher, forgotten, window = view.hasher, view.forgotten, view.descriptor.window
     offsets, by_version = usual, b""
-    if isinstance(hasher, Chained):
-        offsets = hasher.offsets(data, count)
     if forgotten is not None:
         identity = hasher.identify(data)
         version = forgotten.version_of(identity)
         by_version = identity + (version or NO_VERSION)
         offsets = hasher.relocate(identity, version) if version else offsets
+    if isinstance(hasher, Chained):
+        offsets = hasher.offsets(cast("bytes", offsets), count)
     if window is not None:
         offsets = bits_of_cells(window.cell_bits, offsets)
     return struct.pack(f">{len(offsets)}I", *offsets), by_version

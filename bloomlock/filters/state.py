@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.descriptor import Descriptor, header_of, without_slices
+from bloomlock.descriptor import Descriptor, header_of, unflagged, without_slices
 from bloomlock.effects import IsCluster
 from bloomlock.errors import (
     BloomlockError,
@@ -306,7 +306,7 @@ class FilterState(LockOwner):
 
         What one thread clears is no loss to the others.
         """
-        return without_slices(header) in self._own_headers
+        return without_slices(unflagged(header)) in self._own_headers
 
     def lose(self, view: View, why: str) -> bool:
         """Note why a view is no longer true; False: it is not the object's view any more."""

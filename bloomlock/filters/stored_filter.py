@@ -12,7 +12,14 @@ from redis.exceptions import ResponseError
 
 from bloomlock.commands import Replies, encode_command
 from bloomlock.delivery import check, deliver
-from bloomlock.descriptor import HEADER_BYTES, Descriptor, is_header, slices_of, unflagged
+from bloomlock.descriptor import (
+    HEADER_BYTES,
+    Descriptor,
+    is_header,
+    says_forgotten,
+    slices_of,
+    unflagged,
+)
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import FilterMismatchError
 from bloomlock.keys import NUMBERED_SHARDS, PLACES
@@ -90,9 +97,10 @@ def look_and_watch(keys: FilterKeys) -> Core[Found]:
 
 def _found(keys: FilterKeys, values: Fields, header: int, length: int) -> Found:
     descriptor = decode(keys.name, values)
-    if descriptor is not None and unflagged(header) == descriptor.header != header:
+    plain = unflagged(header)
+    if descriptor is not None and descriptor.has_header(plain) and says_forgotten(header):
         descriptor = replace(descriptor, forgets=True)
-    return Found(descriptor, unflagged(header), length)
+    return Found(descriptor, plain, length)
 
 
 def _with_contents(keys: FilterKeys, found: Found, *, hold: bool) -> Core[Found | None]:

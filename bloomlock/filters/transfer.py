@@ -15,7 +15,13 @@ from redis.exceptions import RedisError
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.descriptor import HEADER_BYTES, Descriptor, unflagged, without_slices
+from bloomlock.descriptor import (
+    HEADER_BYTES,
+    Descriptor,
+    says_forgotten,
+    unflagged,
+    without_slices,
+)
 from bloomlock.effects import ConnectionLost, Core
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.parallel import in_parallel
@@ -93,7 +99,7 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
 
 def _refuse_forgotten(state: FilterState, view: View, header: int, method: str) -> None:
     """Raise ConfigurationError if a header of the view's generation has the flag of forgetting."""
-    if unflagged(header) == view.header != header:
+    if says_forgotten(header) and view.descriptor.has_header(unflagged(header)):
         raise ConfigurationError(
             f"{method} is not possible with filter {state.keys.name!r}, of which items were "
             "forgotten (discard), as a file and a MemoryBloomFilter have no place for that; clear "

@@ -22,6 +22,7 @@ from bloomlock.descriptor import (
     READY,
     Descriptor,
     Replaced,
+    says_forgotten,
     unflagged,
     without_slices,
 )
@@ -298,7 +299,7 @@ def place_commands(key: str, descriptor: Descriptor, header: int) -> list[bytes]
         encode_command("RENAME", prepared, key),
         encode_command("PERSIST", key),
     ]
-    if header != unflagged(header):
+    if says_forgotten(header):
         table = forgotten_key(key)
         commands += [
             encode_command("RENAME", forgotten_key(prepared), table),

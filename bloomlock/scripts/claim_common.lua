@@ -11,8 +11,8 @@ local LEASE_OVER = 'its lease ran out before the work was done'
 local BITS_PER_CALL = 400
 local call = redis.call
 
-local header, flag, more_slices = read_header(KEYS[1])
-local forgets, num_slices = flag == FORGETS, more_slices + 1
+local header, more_slices, forgets = read_header(KEYS[1])
+local num_slices = more_slices + 1
 if header ~= string.sub(ARGV[1], 1, 8) then
     return {header}
 end

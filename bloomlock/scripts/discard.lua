@@ -1,35 +1,32 @@
 -- Forget some items of one shard: from now on each has another version, and other bits.
 -- KEYS[1]  the shard
 -- KEYS[2]  the versions of forgotten items: identity -> version; `count` -> how often any was
--- ARGV[1]  the header the caller expects, 8 bytes, without the flag that items were forgotten
--- ARGV[2]  how many items; 0: only set that flag
+-- ARGV[1]  the header the caller expects, 8 bytes, without what says that items were forgotten or
+--          that the shard has grown; behind it the bits of an item in each slice, a byte each
+-- ARGV[2]  how many items; 0: only set the flag that items were forgotten
 -- ARGV     from 3 on for each item its identity, the version it has as the caller believes (empty:
 --          none), the version it is to have, new with each call but for its repetitions, and the
---          offsets of its bits by the one and by the other, four bytes each
+--          offsets of its bits by the one and by the other, slice by slice, four bytes each
 -- Reply    {header found, for each item 1 if it was forgotten, by this call or by an earlier try of
 --          it; 0 if it is not there; 2 if all bits of the version it is to have are set already, so
 --          that it needs another; or a string, if it has not the version the caller believes: "1"
 --          or "0", whether all bits of the version it is to have are set, and the version it has};
---          {header found} alone, and nothing written, if it is not the expected one
+--          {header found} alone, and nothing written, if it is not the expected one, or there are
+--          items and it has another number of slices
 -- Safe to repeat: a version never returns, and an item that has the version it is to have was
 -- forgotten by this call. Of a version that was in force once all bits are set.
-local FORGETTING = 2
 local call = redis.call
-local header = call('GETRANGE', KEYS[1], 0, 7)
-local magic, flags = string.byte(header, 1, 2)
-local is_flagged = flags == FORGETTING
-local plain = header
-if is_flagged then
-    plain = string.char(magic, 0) .. string.sub(header, 3)
-end
-if plain ~= ARGV[1] then
-    return {header}
+local found = call('GETRANGE', KEYS[1], 0, 7)
+local header, more_slices, forgets = read_header(KEYS[1])
+local count, slices = tonumber(ARGV[2]), {string.byte(ARGV[1], 9, -1)}
+if header ~= string.sub(ARGV[1], 1, 8) or (count > 0 and #slices ~= more_slices + 1) then
+    return {found}
 end
 
 local allowed = true
-local function are_set(places)
+local function are_in_slice(places, first, last)
     local words = {}
-    for start = 1, #places, 4 do
+    for start = first, last, 4 do
         local a, b, c, d = string.byte(places, start, start + 3)
         local at = #words
         words[at + 1] = 'GET'
@@ -52,7 +49,19 @@ local function are_set(places)
     return true
 end
 
-local count = tonumber(ARGV[2])
+-- Whether a slice has all bits of an item.
+local function are_set(places)
+    local first = 1
+    for _, bits in ipairs(slices) do
+        local last = first + 4 * bits - 1
+        if are_in_slice(places, first, last) then
+            return true
+        end
+        first = last + 1
+    end
+    return false
+end
+
 local identities = {}
 for item = 1, count do
     identities[item] = ARGV[5 * item - 2]
@@ -62,15 +71,15 @@ if count > 0 then
     versions = call('HMGET', KEYS[2], unpack(identities))
 end
 
-local reply, written, forgotten = {header}, {}, 0
+local reply, written, forgotten = {found}, {}, 0
 for item = 1, count do
     local at = 5 * item - 2
     local believed, version = ARGV[at + 1], ARGV[at + 2]
-    local found = versions[item] or ''
-    if found == version then
+    local current = versions[item] or ''
+    if current == version then
         reply[item + 1] = 1
-    elseif found ~= believed then
-        reply[item + 1] = (are_set(ARGV[at + 4]) and '1' or '0') .. found
+    elseif current ~= believed then
+        reply[item + 1] = (are_set(ARGV[at + 4]) and '1' or '0') .. current
     elseif not are_set(ARGV[at + 3]) then
         reply[item + 1] = 0
     elseif are_set(ARGV[at + 4]) then
@@ -82,10 +91,10 @@ for item = 1, count do
         reply[item + 1] = 1
     end
 end
-if not is_flagged and (forgotten > 0 or count == 0) then
+if not forgets and (forgotten > 0 or count == 0) then
     -- First, so that no client goes by the table without the flag.
-    call('SETRANGE', KEYS[1], 1, string.char(FORGETTING))
-    reply[1] = call('GETRANGE', KEYS[1], 0, 7)
+    reply[1] = flagged(header, more_slices, true)
+    call('SETRANGE', KEYS[1], 0, reply[1])
 end
 if forgotten > 0 then
     call('HSET', KEYS[2], unpack(written))

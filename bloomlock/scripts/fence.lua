@@ -4,12 +4,12 @@
 --           were forgotten, or that it has grown, which it keeps
 -- ARGV[3]   the length it has at least
 -- Reply     1 if it has that header, now or before; 0, and nothing is changed, if it is another one
-local header, flag, slices = read_header(KEYS[1])
+local header, slices, forgets = read_header(KEYS[1])
 if header == ARGV[2] then
   return 1
 end
 if header ~= ARGV[1] or redis.call('STRLEN', KEYS[1]) < tonumber(ARGV[3]) then
   return 0
 end
-redis.call('SETRANGE', KEYS[1], 0, flagged(ARGV[2], flag, slices))
+redis.call('SETRANGE', KEYS[1], 0, flagged(ARGV[2], slices, forgets))
 return 1

@@ -2,22 +2,26 @@
 
 local HAS_GROWN, FORGETS = 1, 2
 
--- Return the header of a shard without what says that items were forgotten or that it has grown; the
--- byte that says so; and how many slices it has beside the first.
+-- Return the header of a shard without what says that items were forgotten or that it has grown;
+-- how many slices it has beside the first; and whether items were forgotten.
 local function read_header(key)
   local header = redis.call('GETRANGE', key, 0, 7)
-  local flag, slices = string.byte(header, 2), 0
-  if #header == 8 and (flag == HAS_GROWN or flag == FORGETS) then
-    local last = string.byte(header, 8)
-    slices = flag == HAS_GROWN and last % 16 or 0
-    header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3, 7) ..
-      string.char(last - slices)
+  local flags, slices = string.byte(header, 2), 0
+  if #header < 8 or flags == 0 or flags > HAS_GROWN + FORGETS then
+    return header, slices, false
   end
-  return header, flag, slices
+  local last = string.byte(header, 8)
+  if flags % FORGETS == HAS_GROWN then
+    slices = last % 16
+  end
+  header = string.sub(header, 1, 1) .. '\0' .. string.sub(header, 3, 7) ..
+    string.char(last - slices)
+  return header, slices, flags >= FORGETS
 end
 
--- Return a header of another generation that says the same of forgotten items and slices.
-local function flagged(header, flag, slices)
-  return string.sub(header, 1, 1) .. string.char(flag) .. string.sub(header, 3, 7) ..
+-- Return a header, as read_header does, with what it says of slices and forgotten items.
+local function flagged(header, slices, forgets)
+  local flags = (slices > 0 and HAS_GROWN or 0) + (forgets and FORGETS or 0)
+  return string.sub(header, 1, 1) .. string.char(flags) .. string.sub(header, 3, 7) ..
     string.char(string.byte(header, 8) + slices)
 end

@@ -8,8 +8,9 @@
 --           its header has flags that a newer version has set, -2 if its header is another one
 local header = redis.call('GETRANGE', KEYS[1], 0, 7)
 local magic, flags = string.byte(header, 1, 2)
-if magic == 66 and flags == 2 then
-  header, flags = string.char(magic, 0) .. string.sub(header, 3), 0
+if magic == 66 and (flags == 2 or flags == 3) then
+  flags = flags - 2
+  header = string.char(magic, flags) .. string.sub(header, 3)
 end
 if header == ARGV[1] then
   return 0

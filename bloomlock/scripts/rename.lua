@@ -12,10 +12,10 @@ local shards = tonumber(ARGV[4])
 if call('HGET', KEYS[2], 'generation') == ARGV[3] then
   return 0
 end
-local flags, slices = {}, {}
+local slices, forgets = {}, {}
 for shard = 1, shards do
   local header
-  header, flags[shard], slices[shard] = read_header(KEYS[2 * shard + 1])
+  header, slices[shard], forgets[shard] = read_header(KEYS[2 * shard + 1])
   if header ~= ARGV[1] then
     return 1
   end
@@ -32,7 +32,7 @@ for i = 1, #KEYS, 2 do
 end
 call('HSET', KEYS[2], 'generation', ARGV[3])
 for shard = 1, shards do
-  call('SETRANGE', KEYS[2 * shard + 2], 0, flagged(ARGV[2], flags[shard], slices[shard]))
+  call('SETRANGE', KEYS[2 * shard + 2], 0, flagged(ARGV[2], slices[shard], forgets[shard]))
   local counts = KEYS[2 * (shards + shard) + 2]
   if call('HGET', counts, 'header') == ARGV[1] then
     call('HSET', counts, 'header', ARGV[2])

@@ -39,8 +39,8 @@ if kind_of_filter == 'w' then
     now_us = time[1] * 1000000 + time[2]
 end
 for number = 1, shards do
-    local header, flag, more = read_header(KEYS[number])
-    if flag == FORGETS and tables == 0 then
+    local header, more, forgets = read_header(KEYS[number])
+    if forgets and tables == 0 then
         return {2}
     end
     if header ~= string.sub(ARGV[2], 1, 8) then

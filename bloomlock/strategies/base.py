@@ -19,7 +19,13 @@ from redis.exceptions import ResponseError
 
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
-from bloomlock.descriptor import HEADER_BYTES, unflagged, without_slices
+from bloomlock.descriptor import (
+    HEADER_BYTES,
+    says_forgotten,
+    slices_of,
+    unflagged,
+    without_slices,
+)
 from bloomlock.parallel import in_parallel
 from bloomlock.refusals import is_missing
 
@@ -87,14 +93,20 @@ class Chain:
         hasher: Places items in all slices that there can be.
         count: How many slices the shard has, as the last reply said; a number that is wrong costs
             a round trip and nothing else.
+        forgets: Whether the last reply said that items were forgotten; the same holds.
     """
 
-    __slots__ = ("count", "hasher")
+    __slots__ = ("count", "forgets", "hasher")
 
     def __init__(self, hasher: Chained) -> None:
         """Believe that the shard has not grown."""
         self.hasher = hasher
         self.count = 1
+        self.forgets = False
+
+    def learn(self, header: int) -> None:
+        """Take note of the header of the shard."""
+        self.count, self.forgets = slices_of(header), says_forgotten(header)
 
 
 class Segment(NamedTuple):

@@ -23,7 +23,6 @@ from bloomlock.delivery import collect
 from bloomlock.descriptor import (
     HEADER_BYTES,
     is_header,
-    slices_of,
     with_slices,
     without_slices,
 )
@@ -109,9 +108,9 @@ class GrowingStrategy(Strategy):
             if not isinstance(reply, list):
                 return [Segment(len(rows), error=error_of(reply))]
             header = header_from_bytes(reply[0]) if write else reply[0]
-            if without_slices(header) != shard.header:
+            if not shard.has(without_slices(header)):
                 return [Segment(len(rows), without_slices(header) if is_header(header) else header)]
-            chain.count = slices_of(header)
+            chain.learn(header)
             if write and len(reply) > 1:
                 answers = [flag == ord("1") for flag in reply[1]]
                 return [Segment(len(rows), shard.header, answers)]
@@ -142,10 +141,10 @@ class GrowingStrategy(Strategy):
                 mine = todo[start : start + segment.rows]
                 start += segment.rows
                 header = segment.header
-                if segment.error is not None or without_slices(header) != shard.header:
+                if segment.error is not None or not shard.has(without_slices(header)):
                     outcomes.end(mine, segment)
                     continue
-                chain.count = slices_of(header)
+                chain.learn(header)
                 if segment.missing is None:
                     again.append(mine)
                     continue
@@ -210,8 +209,11 @@ def _chain_of(shard: Shard) -> Chain:
 
 def _opening(shard: Shard, count: int, write: bool) -> tuple[bytes, int, bytes]:
     """Return what a call begins with for a shard that has `count` slices."""
-    header = with_slices(shard.header, count).to_bytes(HEADER_BYTES, "big")
-    return header, int(write), bytes(_chain_of(shard).hasher.hashes[:count])
+    chain = _chain_of(shard)
+    # A client that has not heard of forgotten items is to get another header, and so to hear.
+    expected = shard.also if shard.also and chain.forgets else shard.header
+    header = with_slices(expected, count).to_bytes(HEADER_BYTES, "big")
+    return header, int(write), bytes(chain.hasher.hashes[:count])
 
 
 def _missing(reply: Replies, hashes: Sequence[int]) -> list[bool]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import random
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+from processes import FORKS
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
 
@@ -121,7 +121,7 @@ def test_each_item_is_committed_once_by_processes_while_it_grows(r, valkey):
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     growing(valkey, shards=2).close()
-    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(3, mp_context=FORKS) as pool:
         jobs = [pool.submit(work, valkey, seed + number) for number in range(3)]
         won = Counter(item for job in jobs for item in job.result())
     assert set(won.values()) == {1}

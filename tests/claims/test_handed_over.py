@@ -83,6 +83,18 @@ def test_what_failed_too_often_is_not_offered(r, valkey):
         assert mine.claim("a").state is FAILED
 
 
+def test_what_expired_gave_is_not_offered_again_on_request(r, valkey):
+    with pages(valkey) as mine:
+        mine.claim("a", payload="1", max_attempts=9).abandon(offer=True)
+        [taken] = mine.expired()
+        taken.abandon("why", offer=False)
+        assert [(one.item, one.payload, one.error) for one in mine.failed()] == [("a", "1", "why")]
+        assert mine.count_claims().open == 0
+        let_expire(r)
+        assert not list(mine.expired())
+        assert mine.claim("a").attempts == 2
+
+
 def test_asyncio(r, valkey):
     async def work():
         async with AsyncBloomFilter("pages", 1000, client=valkey) as mine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -11,6 +10,7 @@ from collections import Counter, defaultdict
 
 import pytest
 import redis
+from processes import FORKS
 from proxy import Proxy
 from servers import require_server, wait_until
 
@@ -96,14 +96,12 @@ class Workers:
     """Processes that are started again when they were killed."""
 
     def __init__(self, count, arguments, seed):
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["numpy", "bloomlock.filters.bloom"])
         self.arguments, self.seed = arguments, seed
         self.running = [self.start(number) for number in range(count)]
         self.started = count
 
     def start(self, number):
-        process = self.context.Process(
+        process = FORKS.Process(
             target=work_until_stopped, args=(*self.arguments, self.seed + number)
         )
         process.start()

@@ -112,7 +112,7 @@ class Comparison:
         data = b"item%04d" % item
         _, offsets = self.hasher.locate(data)
         if isinstance(offsets, bytes):
-            return Held(self.hasher.identify(data), b"t%d.%d" % (worker, item), data)
+            return Held(self.hasher.identify(data), b"t%d.%d" % (worker, item), b"\0" + data)
         if self.window is not None:
             offsets = bits_of_cells(self.window.cell_bits, offsets)
         places = struct.pack(f">{len(offsets)}I", *offsets)
@@ -244,7 +244,7 @@ class Comparison:
             state.bits |= model._bits_of(mine.places)
             last, places = 0, mine.places
             if self.chains[0] is not None:
-                offsets = self.hasher.offsets(places, self.num_slices)
+                offsets = self.hasher.offsets(places[1:], self.num_slices)
                 newest = offsets[-self.hasher.hashes[self.num_slices - 1] :]
                 places = struct.pack(f">{len(newest)}I", *newest)
             if self.window is not None:
@@ -262,7 +262,7 @@ class Comparison:
             assert set(map(struct.Struct(">I").pack, self.bits())) == state.bits
         else:
             for mine in (self.held_by(0, item) for item in range(3)):
-                assert self.is_in_a_slice(mine.places) == (
+                assert self.is_in_a_slice(mine.places[1:]) == (
                     model._bits_of(mine.places) <= state.bits
                 )
         records = {k: Record.decode(v) for k, v in client.hgetall(KEYS.open).items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
 from collections import Counter
@@ -11,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 from moved_clock import moved_server
+from processes import FORKS
 
 from bloomlock import BloomFilter, ClaimState
 from bloomlock.strategies.sliced import TRUST_S
@@ -133,10 +133,9 @@ def test_each_item_is_committed_once_in_a_window_while_slices_turn(tmp_path):
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chances = random.Random(seed)
-    spawn = multiprocessing.get_context("spawn")
     with (
         moved_server("valkey", tmp_path) as (client, move, url),
-        ProcessPoolExecutor(WORKERS, mp_context=spawn) as pool,
+        ProcessPoolExecutor(WORKERS, mp_context=FORKS) as pool,
     ):
         BloomFilter("x", 10_000, 1e-9, client=url, window=WEEK, shards=2).close()
         now = 0

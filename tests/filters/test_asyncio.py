@@ -10,7 +10,13 @@ import redis
 import redis.asyncio
 from strategies import STRATEGIES
 
-from bloomlock import AsyncBloomFilter, BloomFilter, FilterLostError, FilterNotFoundError
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    FilterLostError,
+    FilterNotFoundError,
+    delete_filter,
+)
 
 
 @pytest.fixture(params=STRATEGIES)
@@ -90,5 +96,23 @@ def test_a_cancelled_call_leaves_its_neighbours_their_own_answers(valkey, strate
             for expected, answer in zip(calls.values(), answers, strict=True):
                 assert answer is expected or isinstance(answer, asyncio.CancelledError)
         await shared.aclose()
+
+    asyncio.run(run())
+
+
+def test_entering_an_attached_object_makes_no_filter(valkey, r):
+    """One that was opened, and deleted by another client before `async with`, stays deleted."""
+
+    async def run():
+        BloomFilter("x", 1000, client=valkey)
+        opened = await AsyncBloomFilter.open("x", client=valkey)
+        assert delete_filter("x", client=valkey)
+        async with opened:
+            assert r.keys() == []
+            with pytest.raises(FilterLostError):
+                await opened.add("a")
+        assert r.keys() == []
+        async with AsyncBloomFilter("x", 1000, client=valkey) as made:
+            assert await made.add("a") is True
 
     asyncio.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 
@@ -9,7 +10,7 @@ import pytest
 import redis
 from proxy import Proxy
 
-from bloomlock import BloomFilter, CapacityError
+from bloomlock import AsyncBloomFilter, BloomFilter, CapacityError, FilterLostError
 
 
 def test_exactly_the_capacity_fits(client):
@@ -164,3 +165,29 @@ def test_the_current_rate_rises_beyond_capacity(client):
     assert info.current_error_rate > 0.2
     measured = sum(made.exists_many(f"out {number}" for number in range(5000))) / 5000
     assert measured == pytest.approx(info.current_error_rate, rel=0.15)
+
+
+@pytest.mark.parametrize("options", [{"on_full": "raise"}, {"on_full": "grow"}], ids=str)
+def test_what_is_tested_before_it_is_added_is_no_answer_to_an_add(r, valkey, options):
+    """Near the capacity a batch is tested first; "not there" is not "not new"."""
+    made = BloomFilter("x", 20, 1e-9, client=r, shards=3, **options)
+    r.delete(made._state.view.shards[1].key)
+    items = [f"item {number}" for number in range(60)]
+    with pytest.raises(FilterLostError) as error:
+        made.add_many(items)
+    assert error.value.results == []
+    with pytest.raises(FilterLostError):
+        made.claim_many(items)
+    r.lpush(made._state.view.shards[1].key, "what another program wrote")
+    made._state.lost = None
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE") as failed:
+        made.add_many(items)
+    assert not getattr(failed.value, "results", [])
+
+    async def add_together():
+        async with AsyncBloomFilter("y", 20, 1e-9, client=valkey, shards=3, **options) as other:
+            r.delete(other._state.view.shards[1].key)
+            return await asyncio.gather(*map(other.add, items), return_exceptions=True)
+
+    answers = asyncio.run(add_together())
+    assert False not in answers, "seen, though no client has added it"

@@ -22,8 +22,8 @@ KINDS = ("add", "add_many", "exists", "discard", "discard")
 def make_world(r):
     made = []
 
-    def make(strategy, shards):
-        made.append(World(r, strategy, shards))
+    def make(strategy, shards, **options):
+        made.append(World(r, strategy, shards, **options))
         return made[-1]
 
     yield make
@@ -63,17 +63,31 @@ def test_a_crash_or_a_loss_at_every_step(make_world, start, programs):
     print(walk_all(world, start, programs, [True, False], faults=1), "ways")
 
 
+@pytest.mark.parametrize(
+    "programs",
+    [*PAIRS[:3], (["discard"], ["grow"]), (["grow", "add"], ["discard"])],
+    ids=str,
+)
+@pytest.mark.parametrize("start", STARTS)
+def test_two_clients_of_a_filter_that_grows(make_world, start, programs):
+    world = make_world("atomic", 1, grows=True)
+    heard = [random.random() < 0.5, random.random() < 0.5]
+    print(heard, walk_all(world, start, programs, heard), "ways")
+
+
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction"])
+@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "growing"])
 def test_two_and_three_clients_in_orders_by_chance(make_world, strategy, shards):
     """Whatever they do, with up to two faults."""
-    world = make_world(strategy, shards)
+    grows = strategy == "growing"
+    world = make_world("atomic" if grows else strategy, shards, grows=grows)
+    kinds = (*KINDS, "grow") if grows else KINDS
     seed = random.randrange(2**32)
     print("seed", seed)
     rng = random.Random(seed)
     for _ in range(250):
         clients = rng.choice([2, 3])
-        programs = [rng.choices(KINDS, k=rng.choice([1, 2])) for _ in range(clients)]
+        programs = [rng.choices(kinds, k=rng.choice([1, 2])) for _ in range(clients)]
         heard = [rng.random() < 0.5 for _ in range(clients)]
         # A fault is one of many choices, or most walks would have theirs at once.
         faults = rng.choice([0, 1, 2])

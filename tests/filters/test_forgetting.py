@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 
 import pytest
@@ -23,27 +24,41 @@ from bloomlock import (
     OutcomeUnknownError,
 )
 from bloomlock.filters import discards, forgotten
+from bloomlock.filters.operation import Operation
 from bloomlock.keys import FilterKeys, forgotten_key
+from bloomlock.strategies.growing import GROWING as GROWABLE
 
 TABLE = forgotten_key(FilterKeys("x").bits(0))
+GROWING = {"capacity": 20, "on_full": "grow"}
+KINDS = {"plain": {"capacity": 5000}, "growing": GROWING}
+"""By kind how a filter is made; one that grows has grown when it has the items of a test."""
+
 SHAPES = {
     "one shard": {},
     "shards": {"shards": 3},
     "blocked": {"layout": "blocked", "shards": 2},
     "seeds": {"seeds": range(30)},
     "key": {"key": "a secret of many bytes"},
+    "growing": GROWING,
+    "growing shards": GROWING | {"shards": 3, "key": "a secret of many bytes"},
 }
+WAYS = [
+    (strategy, shape)
+    for strategy, shape in itertools.product(BITMAPS, SHAPES)
+    if "growing" not in shape or strategy in GROWABLE
+]
 
 
-def routes_of(strategy):
+def routes_of(strategy, shape):
+    if "growing" in shape:
+        return ("auto", "items")
     return ("auto", "items") if strategy == "lock" else ("auto", "items", "script", "bitmap")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("strategy", BITMAPS)
+@pytest.mark.parametrize(("strategy", "shape"), WAYS)
 def test_a_forgotten_item_is_new_again_and_no_other(r, strategy, shape):
     options = {"client": r, "strategy": strategy, "key": SHAPES[shape].get("key")}
-    made = BloomFilter("x", 5000, 1e-9, **(options | SHAPES[shape]))
+    made = BloomFilter("x", error_rate=1e-9, **({"capacity": 5000} | options | SHAPES[shape]))
     other = BloomFilter.open("x", **options)
     items = [f"item {number}" for number in range(240)]
     gone = items[::3]
@@ -58,10 +73,11 @@ def test_a_forgotten_item_is_new_again_and_no_other(r, strategy, shape):
     there = [item not in gone for item in items]
     late = BloomFilter.open("x", **options)
     for one in (made, other, late):
-        for route in routes_of(strategy):
+        for route in routes_of(strategy, shape):
             assert one.exists_many(items, route=route) == there
         assert [one.exists(item) for item in items[:9]] == there[:9]
-    for one, route in zip((made, other, late, made), routes_of(strategy), strict=False):
+    assert made.info().slices > 1 or "growing" not in shape
+    for one, route in zip((made, other, late, made), routes_of(strategy, shape), strict=False):
         some = [gone.pop() for _ in range(15)]
         assert one.add_many([*some, *some], route=route) == [True] * 15 + [False] * 15
         assert other.exists_many(some) == [True] * 15
@@ -78,11 +94,13 @@ def test_a_forgotten_item_is_new_again_and_no_other(r, strategy, shape):
     assert info.memory_bytes > sum(len(r.get(key)) for key in r.keys("*:bits"))
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shards", [1, 3])
-def test_the_asyncio_twin(valkey, r, shards):
+def test_the_asyncio_twin(valkey, r, shards, kind):
     async def run():
         client = redis.asyncio.Redis.from_url(valkey)
-        async with AsyncBloomFilter("x", 5000, 1e-9, client=client, shards=shards) as made:
+        options = {"error_rate": 1e-9, "client": client, "shards": shards}
+        async with AsyncBloomFilter("x", **options, **KINDS[kind]) as made:
             items = [f"item {number}" for number in range(60)]
             await made.update(items)
             assert await made.discard("item 3") is True
@@ -120,16 +138,20 @@ def test_a_filter_that_never_forgot_pays_nothing(valkey, r, strategy):
         assert r.keys("*forgotten*") == []
 
 
-@pytest.mark.parametrize("strategy", BITMAPS)
-def test_each_call_stays_one_round_trip(valkey, r, strategy):
+@pytest.mark.parametrize(
+    ("strategy", "kind"), [*((one, "plain") for one in BITMAPS), ("atomic", "growing")]
+)
+def test_each_call_stays_one_round_trip(valkey, r, strategy, kind):
     turns = Turns()
     adding = 3 if strategy == "lock" else 1
     with turns.client(valkey) as client:
-        made = BloomFilter("x", 5000, client=client, strategy=strategy)
+        made = BloomFilter("x", client=client, strategy=strategy, **KINDS[kind])
         other = BloomFilter.open("x", client=r)
         other.update(map(str, range(100)))
         # With the sources of the scripts.
         made.discard("1"), made.add("warm"), made.exists_many(map(str, range(50)))
+        # From here on it has no look at the fill.
+        made._state.fill._until_look = 10**9
         assert turns.of(lambda: made.discard("2")) == 1
         assert turns.of(lambda: made.discard("no such item")) == 1
         assert turns.of(lambda: made.exists("2")) == 1
@@ -142,28 +164,33 @@ def test_each_call_stays_one_round_trip(valkey, r, strategy):
         assert turns.of(lambda: made.exists("7")) == 1
 
 
-def test_all_shards_say_so_before_the_first_item_is_forgotten(r):
-    made = BloomFilter("x", 5000, client=r, shards=5)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_shards_say_so_before_the_first_item_is_forgotten(r, kind):
+    made = BloomFilter("x", client=r, shards=5, **KINDS[kind])
     keys = [FilterKeys("x").spread(5).bits(number) for number in range(5)]
-    made.add("a")
+    made.update(["a", *map(str, range(900))])
     assert made.discard("b") is False
-    assert [r.getrange(key, 1, 1) for key in keys] == [b"\0"] * 5
+    before = [r.getrange(key, 1, 1) for key in keys]
+    assert (b"\1" in before) is (kind == "growing")
     assert made.discard("a") is True
-    assert [r.getrange(key, 1, 1) for key in keys] == [b"\2"] * 5
+    flagged = [bytes([flags[0] + 2]) for flags in before]
+    assert [r.getrange(key, 1, 1) for key in keys] == flagged
     assert len(r.keys("*forgotten")) == 1
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("scripts", [True, False])
-def test_clear_delete_and_creation_leave_no_table(r, valkey, shards, scripts):
+@pytest.mark.parametrize(
+    ("kind", "scripts"), [("plain", True), ("plain", False), ("growing", True)]
+)
+def test_clear_delete_and_creation_leave_no_table(r, valkey, shards, kind, scripts):
     rights = [] if scripts else ["-@scripting"]
     r.acl_setuser("mine", enabled=True, nopass=True, reset_keys=True, keys="*", channels="*",
                   commands=["+@all", *rights])  # fmt: skip
     user = redis.Redis.from_url(valkey, username="mine", password="any")  # noqa: S106
     items = [str(number) for number in range(20)]
-    made = BloomFilter("x", 5000, client=r, shards=shards)
+    made = BloomFilter("x", client=r, shards=shards, **KINDS[kind])
     mine = BloomFilter.open("x", client=user, on_lost="recreate")
-    made.update(items)
+    made.update(map(str, range(200)))
     made.discard_many(items)
     assert len(r.keys("*forgotten")) == shards
     mine.clear()
@@ -188,10 +215,11 @@ def test_clear_delete_and_creation_leave_no_table(r, valkey, shards, scripts):
     r.acl_deluser("mine")
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("has_heard", [True, False])
-def test_a_copy_has_forgotten_the_same(r, shards, has_heard):
-    made = BloomFilter("x", 5000, 1e-9, client=r, shards=shards)
+def test_a_copy_has_forgotten_the_same(r, shards, has_heard, kind):
+    made = BloomFilter("x", error_rate=1e-9, client=r, shards=shards, **KINDS[kind])
     other = BloomFilter.open("x", client=r)
     items = [str(number) for number in range(3000)]
     made.update(items)
@@ -210,11 +238,29 @@ def test_a_copy_has_forgotten_the_same(r, shards, has_heard):
     assert r.keys("*copied*") == []
 
 
-def test_what_an_item_that_was_forgotten_is_lost_to(r):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_of_shards_of_which_one_has_a_forgotten_item(r, kind):
+    made = BloomFilter("x", error_rate=1e-9, client=r, shards=5, **KINDS[kind])
+    items = [str(number) for number in range(900)]
+    made.update(items)
+    made.discard("7")
+    copied = made.copy("y")
+    assert copied.exists_many(items) == [item != "7" for item in items]
+    assert copied.discard_many(["7", "8"]) == [False, True]
+    assert copied.info().forgotten == 2
+    assert made.info().forgotten == 1
+    copied.rename("z")
+    assert BloomFilter.open("z", client=r).count() == pytest.approx(898, abs=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_item_that_was_forgotten_is_lost_to(r, kind):
     """Its claim, a script, a bitmap from the process."""
-    made = BloomFilter("x", 5000, client=r)
+    made = BloomFilter("x", client=r, **KINDS[kind])
     other = BloomFilter.open("x", client=r, near_cache=100)
     claim = other.claim("late")
+    others = [f"other {number}" for number in range(200)]
+    made.update(others[:100])
     with made.claim("a"):
         pass
     made.add("late")
@@ -230,6 +276,7 @@ def test_what_an_item_that_was_forgotten_is_lost_to(r):
     made.add("b"), made.discard("b"), made.add("b"), other.discard("b")
     held.commit()
     assert other.exists("b")
+    made.update(others[100:])
     late = BloomFilter.open("x", client=r)
     made.discard_many(["a", "b"])
     script = (
@@ -238,7 +285,8 @@ def test_what_an_item_that_was_forgotten_is_lost_to(r):
     for one in (late, made):
         assert one.run_script(script, ["a", "b", "late"]) == [1, 0, 1, 0]
         assert other.discard("a") is True
-    for one in (late, made):
+    assert late.exists_many(others) == [True] * 200
+    for one in (late, made) if kind == "plain" else ():
         with pytest.raises(ConfigurationError, match="of which items were forgotten"):
             one.to_memory()
         with pytest.raises(ConfigurationError, match="of which items were forgotten"):
@@ -246,11 +294,12 @@ def test_what_an_item_that_was_forgotten_is_lost_to(r):
         assert one.exists("late")
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("has_heard", [True, False])
-def test_files_and_copies_elsewhere_refuse(r, tmp_path, has_heard):
-    made = BloomFilter("x", 5000, client=r)
+def test_files_and_copies_elsewhere_refuse(r, tmp_path, has_heard, kind):
+    made = BloomFilter("x", client=r, **KINDS[kind])
     mine = made if has_heard else BloomFilter.open("x", client=r)
-    made.update(["a", "b"])
+    made.update(["a", "b", *map(str, range(50))])
     made.discard("a")
     for call in (
         lambda: mine.export_file(tmp_path / "file"),
@@ -306,10 +355,11 @@ def test_a_filter_is_replaced_though_an_item_is_forgotten_meanwhile(r):
     assert r.keys("*forgotten") == []
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("has_heard", [True, False])
-def test_another_name_and_a_time_out_are_of_the_table_too(r, shards, has_heard):
-    made = BloomFilter("x", 5000, 1e-9, client=r, shards=shards)
+def test_another_name_and_a_time_out_are_of_the_table_too(r, shards, has_heard, kind):
+    made = BloomFilter("x", error_rate=1e-9, client=r, shards=shards, **KINDS[kind])
     other = made if has_heard else BloomFilter.open("x", client=r)
     items = [str(number) for number in range(60)]
     made.update(items)
@@ -339,11 +389,12 @@ def test_a_filter_that_expires_has_a_table_that_expires(r):
     assert r.exists(TABLE)
 
 
-def test_claims_of_before_stay_when_the_first_item_is_forgotten(r):
-    made = BloomFilter("x", 5000, client=r)
+@pytest.mark.parametrize("kind", KINDS)
+def test_claims_of_before_stay_when_the_first_item_is_forgotten(r, kind):
+    made = BloomFilter("x", client=r, **KINDS[kind])
     other = BloomFilter.open("x", client=r)
     claim = made.claim("work")
-    made.add("a"), other.discard("a")
+    made.update(["a", *map(str, range(50))]), other.discard("a")
     assert other.claim("work").state.name == "BUSY"
     assert made.count_claims().open == other.count_claims().open == 1
     assert [one.item for one in other.open_claims()] == ["work"]
@@ -352,10 +403,11 @@ def test_claims_of_before_stay_when_the_first_item_is_forgotten(r):
     assert other.claim("work").state.name == "NEW"
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("strategy", ["atomic", "lua"])
-def test_a_kept_answer_ends_after_max_staleness(r, strategy):
+def test_a_kept_answer_ends_after_max_staleness(r, strategy, kind):
     """Whatever replies come in between, of the same shard or of another one."""
-    made = BloomFilter("x", 5000, client=r, near_cache=1000, strategy=strategy, shards=3)
+    made = BloomFilter("x", client=r, near_cache=1000, strategy=strategy, shards=3, **KINDS[kind])
     other = BloomFilter.open("x", client=r)
     clock = Clock(made)
     items = [f"item {number}" for number in range(30)]
@@ -429,10 +481,11 @@ def test_what_was_added_without_a_report_and_forgotten_is_reported_once(r):
     assert [made.add("b"), made.add("b")] == [True, False]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_reply_that_is_lost_leaves_no_doubt(r, valkey, shards):
+def test_a_reply_that_is_lost_leaves_no_doubt(r, valkey, shards, kind):
     """A discard is repeated, and knows by its version whether it was carried out."""
-    made = BloomFilter("x", 5000, 1e-9, client=r, shards=shards)
+    made = BloomFilter("x", error_rate=1e-9, client=r, shards=shards, **KINDS[kind])
     rng = random.Random(seed := random.randrange(2**32))
     print("seed", seed)
     present = dict.fromkeys((f"item {number}" for number in range(40)), False)
@@ -485,13 +538,14 @@ def test_a_server_that_is_gone_leaves_the_outcome_unknown(r, valkey):
         mine.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_discard_that_meets_another_generation(r, shards):
-    made = BloomFilter("x", 5000, 1e-9, client=r, shards=shards)
+def test_a_discard_that_meets_another_generation(r, shards, kind):
+    made = BloomFilter("x", error_rate=1e-9, client=r, shards=shards, **KINDS[kind])
     follows = BloomFilter.open("x", client=r, on_lost="recreate")
     other = BloomFilter.open("x", client=r, on_lost="recreate")
     for _ in range(2):
-        other.update(["a", "b"])
+        other.update(["a", "b", *map(str, range(50))])
         assert other.discard("b") is True
         other.clear()
         other.update(["a", "c"])
@@ -503,6 +557,34 @@ def test_a_discard_that_meets_another_generation(r, shards):
         assert follows.discard_many(["a", "b"]) == [True, False]
         assert other.exists_many(["a", "b", "c"]) == [False, False, True]
         assert made.add("a") is True
+
+
+def test_an_operation_in_the_middle_of_the_objects_own_clear_is_not_lost(r):
+    """Although another client forgets an item of the new generation meanwhile."""
+    made = BloomFilter("x", 5000, client=r)
+    view = made._state.view
+    made.clear()
+    other = BloomFilter.open("x", client=r)
+    other.add("a"), other.discard("a")
+    # As in another thread, before the one that clears has attached anew.
+    made._state.view = view
+    assert made.add_many(["b", "a"]) == [True, True]
+    assert other.exists_many(["a", "b"]) == [True, True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_operation_that_began_before_the_object_heard_goes_by_versions_too(r, kind):
+    made = BloomFilter("x", client=r, **KINDS[kind])
+    other = BloomFilter.open("x", client=r)
+    made.update(["a", "b"])
+    view = made._state.view
+    other.discard("a")
+    # As in another thread.
+    assert made.exists("b")
+    for items, answers in ((["a"], [True]), (["a", "b"], [False, False]), (["new"], [True])):
+        began_before = Operation(made._state, [item.encode() for item in items], write=True)
+        assert made._run(began_before.run(view)) == answers
+    assert other.exists("a")
 
 
 def test_bad_input(r, valkey):
@@ -562,11 +644,12 @@ def test_a_window_refuses(r):
     assert made.exists("a")
 
 
-def test_what_an_object_knows_of_versions_is_bounded(r, monkeypatch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_object_knows_of_versions_is_bounded(r, monkeypatch, kind):
     monkeypatch.setattr("bloomlock.filters.versions.VERSIONS_KEPT", 10)
     monkeypatch.setattr(forgotten, "IDENTITIES_PER_COMMAND", 7)
     monkeypatch.setattr(discards, "ITEMS_PER_CHUNK", 30)
-    made = BloomFilter("x", 5000, 1e-9, client=r)
+    made = BloomFilter("x", error_rate=1e-9, client=r, **KINDS[kind])
     items = [str(number) for number in range(100)]
     made.update(items)
     assert made.discard_many(iter(items)) == [True] * 100

@@ -19,6 +19,7 @@ from bloomlock import (
     delete_filter,
 )
 from bloomlock.descriptor import slices_of
+from bloomlock.filters import answers
 from bloomlock.keys import FilterKeys
 
 META, BITS = "bloomlock:{x}:meta", "bloomlock:{x}:bits"
@@ -220,7 +221,6 @@ def test_what_needs_the_bits_in_one_place_is_refused(r):
     refused = {
         "blocked": lambda: made.rebuild(["a"], layout="blocked"),
         "seeds": lambda: made.rebuild(["a"], seeds=range(20)),
-        "discard": lambda: made.discard("a"),
         "window": lambda: BloomFilter("y", 1000, client=r, on_full="grow", window=60),
         "union": lambda: made.union(made, into="y"),
         "union_update": lambda: made.union_update(beside),
@@ -339,3 +339,43 @@ def test_a_filter_that_has_grown_is_replaced_as_a_whole(r, tmp_path):
         assert not any(found.exists_many(items[:100]))
     keys = [FilterKeys("x").spread(2).bits(n).encode() for n in range(2)]
     assert sorted(r.keys("*bits*")) == sorted(keys)
+
+
+def test_what_was_meant_for_a_large_slice_does_not_overfill_a_small_one(r):
+    """Clients of a filter that has grown, and is cleared, add no more than their shares."""
+    made, items = grown(r, times=64, capacity=1000, error_rate=1e-3)
+    # More than are in the third slice.
+    made.update(items[:25_000])
+    clients = [BloomFilter.open("x", client=r, on_lost="recreate") for _ in range(6)]
+    assert made.info().slices > 3
+    most = min(client._state.fill.until_look for client in clients)
+    assert most > 300
+    made.clear()
+    cores = [
+        answers.add_many(client._state, [f"{number} {item}" for item in range(most)])
+        for number, client in enumerate(clients)
+    ]
+    added = in_turns(clients, cores)
+    assert sum(map(sum, added)) >= 6 * most * (1 - 2e-3)
+    assert made.info().slices > 1
+    made.reattach()
+    assert made.info().current_error_rate <= 1e-3
+
+
+def in_turns(clients, cores):
+    """Carry out cores together, a request of each in turn, and return their results."""
+    results = [None] * len(cores)
+    left = dict.fromkeys(range(len(cores)))
+
+    def one(step):
+        return (yield step)
+
+    while left:
+        for number, answer in list(left.items()):
+            try:
+                step = cores[number].send(answer)
+                left[number] = clients[number]._run(one(step))
+            except StopIteration as stop:
+                results[number] = stop.value
+                del left[number]
+    return results

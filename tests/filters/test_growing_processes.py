@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import threading
 
 import pytest
 import redis
+from processes import FORKS
 
 from bloomlock import BloomFilter
 from bloomlock.descriptor import slices_of
@@ -44,10 +44,9 @@ def test_one_wins_each_item_and_none_is_denied_while_the_filter_grows(valkey):
     client.flushall()
     options = {"client": valkey, "on_full": "grow", "shards": SHARDS, "up_to": 50 * CAPACITY}
     made = BloomFilter("race", CAPACITY, ERROR_RATE, **options)
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(WORKERS), context.Queue()
+    barrier, results = FORKS.Barrier(WORKERS), FORKS.Queue()
     workers = [
-        context.Process(target=offer, args=(valkey, seed, number, barrier, results))
+        FORKS.Process(target=offer, args=(valkey, seed, number, barrier, results))
         for number in range(WORKERS)
     ]
     for worker in workers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import random
 import threading
 from functools import partial
@@ -13,6 +12,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import FORKS
 from strategies import BITMAPS, STRATEGIES, in_pairs, maker_of
 
 from bloomlock import (
@@ -436,10 +436,9 @@ def _create(url, barrier, results):
 
 @pytest.mark.processes
 def test_processes_that_create_at_once_agree(valkey):
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(4), context.Queue()
+    barrier, results = FORKS.Barrier(4), FORKS.Queue()
     redis.Redis.from_url(valkey).flushall()
-    workers = [context.Process(target=_create, args=(valkey, barrier, results)) for _ in range(4)]
+    workers = [FORKS.Process(target=_create, args=(valkey, barrier, results)) for _ in range(4)]
     for worker in workers:
         worker.start()
     answers = [results.get(timeout=60) for _ in range(80)]

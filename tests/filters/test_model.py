@@ -12,7 +12,7 @@ from filter_model import LOST, NEW, NOT_THERE, SEEN, THERE, run_rounds
 def test_no_answer_is_wrong(valkey):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    done = run_rounds(valkey, seed, answers=40_000)
+    done = run_rounds(valkey, seed, answers=100_000)
     print(done)
     assert done.resets > 10
     assert min(done.kinds[what] for what in (NEW, SEEN, THERE, NOT_THERE)) > 100

@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import io
 import json
-import multiprocessing
 import os
 import random
 import signal
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 import redis
+from processes import FORKS
 from proxy import HANDSHAKE, Proxy
+from servers import wait_until
 from stepped import Crash, Stepped, crash
 
 from bloomlock import (
@@ -195,24 +197,27 @@ def add_on(url, number, added, stop):
         added[number] = count
 
 
+def counts_above(added, least):
+    """Return how many each has added, if each has more than that."""
+    now = list(added)
+    return now if min(now) > least else None
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("shape", [{}, {"layout": "blocked"}, WINDOW, GROWN], ids=str)
 def test_what_was_acknowledged_before_an_export_is_in_it(r, valkey, path, shape, monkeypatch):
     monkeypatch.setattr(transfer, "BYTES_PER_TRIP", 50_000)
     made = filled(r, shape={"capacity": 300_000, "shards": 3} | shape, items=["first"])
-    context = multiprocessing.get_context("spawn")
-    added, stop = context.Array("q", 3), context.Event()
+    added, stop = FORKS.Array("q", 3), FORKS.Event()
     workers = [
-        context.Process(target=add_on, args=(valkey, number, added, stop)) for number in range(3)
+        FORKS.Process(target=add_on, args=(valkey, number, added, stop)) for number in range(3)
     ]
     for worker in workers:
         worker.start()
     try:
         with PrivateServer() as other:
             for turn in range(4):
-                before = list(added)
-                while not all(now > 60 * turn for now in before):
-                    before = list(added)
+                before = wait_until(partial(counts_above, added, 60 * turn), 300)
                 if turn % 2:
                     copied = made.copy_to(other.url, f"copy {turn}")
                 else:
@@ -439,7 +444,7 @@ def test_a_killed_import_is_made_good_by_the_next(r, valkey, path, replace):
     filled(r, "source", {"shards": 3}).export_file(path)
     if replace:
         filled(r, "y", {"shards": 2}, ["old"])
-    worker = multiprocessing.get_context("spawn").Process(
+    worker = FORKS.Process(
         target=import_slowly, args=(valkey, path, replace, random.randrange(1, 10))
     )
     worker.start()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
+from processes import FORKS
+from servers import wait_until
 from stepped import Crash, Stepped, crash
 
 from bloomlock import (
@@ -32,11 +34,19 @@ def impatient(monkeypatch):
     monkeypatch.setattr(closing, "LOOK_SECONDS", 0.001)
 
 
-def filled(client, **shape):
+def filled(client, *, items=OLD, **shape):
     made = BloomFilter("x", **{"capacity": 2_000, "client": client} | shape, error_rate=1e-9)
-    for start in range(0, len(OLD), 100):
-        made.update(OLD[start : start + 100])
+    for start in range(0, len(items), 100):
+        made.update(items[start : start + 100])
     return made
+
+
+def few_for(shape):
+    """Return items for a filter that is filled again and again: what grows takes them one by one.
+
+    They fill a second slice, if it grows.
+    """
+    return OLD[:120] if "on_full" in shape else OLD
 
 
 def opened(client):
@@ -92,10 +102,10 @@ def test_asyncio_does_the_same(r, valkey):
 @pytest.mark.usefixtures("impatient")
 def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shape):
     """An object that is attached adds between any two requests of a rebuild."""
-    moments = [0]
+    moments, old = [0], few_for(shape)
     for number in moments:
         r.flushall()
-        filled(r, **shape)
+        filled(r, items=old, **shape)
         attached = opened(r)
         journal, acknowledged, acted = [], [], []
 
@@ -111,7 +121,7 @@ def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shape):
         kind = Stepped.before(number, act)
         made = kind.open("x", client=r)
         capacity = 50 if shape.get("on_full") else 5_000
-        made.rebuild(OLD, capacity, late=lambda journal=journal: journal)
+        made.rebuild(old, capacity, late=lambda journal=journal: journal)
         if number == 0:
             # To fill a filter that grows takes hundreds of requests that are all alike.
             moments += [*range(1, 20), *range(20, kind.done - 60, 13)]
@@ -121,7 +131,7 @@ def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shape):
             break
         assert len(acknowledged) == 8
         for one in (opened(r), attached):
-            assert all(one.exists_many([*OLD, *acknowledged])), number
+            assert all(one.exists_many([*old, *acknowledged])), number
             assert one.capacity == capacity
             assert (one.info().slices > 1) is (capacity == 50)
     assert number > 10
@@ -130,10 +140,10 @@ def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shape):
 @pytest.mark.parametrize("shape", [{}, {"shards": 3}, GROWN | {"shards": 3}], ids=str)
 @pytest.mark.usefixtures("impatient")
 def test_a_crash_at_any_moment_loses_nothing(r, shape):
-    number, states = 0, set()
+    number, states, old = 0, set(), few_for(shape)
     while True:
         r.flushall()
-        filled(r, **shape)
+        filled(r, items=old, **shape)
         kind = Stepped.before(number, crash)
 
         def die(kind=kind):
@@ -142,19 +152,19 @@ def test_a_crash_at_any_moment_loses_nothing(r, shape):
 
         kind.act = staticmethod(die)
         try:
-            kind.open("x", client=r).rebuild(OLD, 5_000, late=lambda: ["late"])
+            kind.open("x", client=r).rebuild(old, 5_000, late=lambda: ["late"])
         except Crash:
             states.add(r.hget("bloomlock:{x}:meta", "state"))
         else:
             break
         again = opened(r)
-        assert all(again.exists_many(OLD)), number
+        assert all(again.exists_many(old)), number
         assert again.capacity in (100, 2_000, 5_000)
         if again.capacity == 5_000:
             assert "late" in again
         assert again.add("goes on")
-        again.rebuild([*OLD, "goes on"], 7_000)
-        assert all(opened(r).exists_many([*OLD, "goes on"]))
+        again.rebuild([*old, "goes on"], 7_000)
+        assert all(opened(r).exists_many([*old, "goes on"]))
         left = [key for key in r.scan_iter() if r.ttl(key) == -1]
         assert len(left) == again.shards + 1
         number += 1
@@ -250,14 +260,18 @@ def work(url, number, folder, stop, added):
                 assert f"{number}:{old}" in made, f"{number}:{old} was denied"
 
 
+def are_above(added, least, workers):
+    assert all(worker.is_alive() for worker in workers)
+    return min(added) > least
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("shape", [{"capacity": 50_000}, GROWN], ids=str)
 def test_processes_add_while_a_filter_is_made_anew(r, valkey, tmp_path, shape):
     made = BloomFilter("x", error_rate=1e-9, client=r, shards=2, **shape)
-    context = multiprocessing.get_context("spawn")
-    added, stop = context.Array("q", 3), context.Event()
+    added, stop = FORKS.Array("q", 3), FORKS.Event()
     workers = [
-        context.Process(target=work, args=(valkey, number, str(tmp_path), stop, added))
+        FORKS.Process(target=work, args=(valkey, number, str(tmp_path), stop, added))
         for number in range(3)
     ]
     for worker in workers:
@@ -269,8 +283,7 @@ def test_processes_add_while_a_filter_is_made_anew(r, valkey, tmp_path, shape):
 
     try:
         for turn in range(4):
-            while not all(now > 40 * (turn + 1) for now in list(added)):
-                assert all(worker.is_alive() for worker in workers)
+            wait_until(partial(are_above, added, 40 * (turn + 1), workers), 300)
             made.rebuild(journal(), shape["capacity"] + turn, late=journal, shards=1 + turn)
     finally:
         stop.set()

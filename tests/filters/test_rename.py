@@ -228,26 +228,32 @@ def keys_in(nodes):
 
 
 @pytest.mark.parametrize(
-    "shape",
+    ("shape", "gone"),
     [
-        {},
-        {"key": b"a secret of 16 bytes or more"},
-        {"key": True, "layout": "blocked"},
-        {"window": HOUR},
-        {"capacity": 50, "on_full": "grow"},
+        ({}, []),
+        ({}, ["7"]),
+        ({"key": b"a secret of 16 bytes or more"}, []),
+        ({"key": True, "layout": "blocked"}, ITEMS[:30]),
+        ({"window": HOUR}, []),
+        ({"capacity": 50, "on_full": "grow"}, []),
+        ({"capacity": 50, "on_full": "grow"}, ["7"]),
+        ({"capacity": 50, "on_full": "grow"}, ITEMS[:30]),
     ],
     ids=str,
 )
-def test_over_slots_all_is_copied(cluster, nodes, shape):
+def test_over_slots_all_is_copied(cluster, nodes, shape, gone):
     made = BloomFilter("x", **{"capacity": 3000, "client": cluster, "shards": 4} | shape)
     for item in ITEMS:
         made.add(item)
+    if gone:
+        assert made.discard_many(gone) == [True] * len(gone)
     claim = made.claim("job", renew=False)
     made.expire(HOUR)
     done = []
     renamed = made.rename("another", progress=lambda *now: done.append(now))
     assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert renamed.exists_many(ITEMS) == [True] * 300
+    assert renamed.exists_many(ITEMS) == [item not in gone for item in ITEMS]
+    assert renamed.info().forgotten == len(gone)
     assert renamed.claim("job").state.name == "BUSY"
     assert HOUR - 600 < renamed.ttl() <= HOUR
     with pytest.raises(ClaimLostError):
@@ -258,8 +264,10 @@ def test_over_slots_all_is_copied(cluster, nodes, shape):
     assert list_filters(client=cluster) == ["another"]
 
 
-@pytest.mark.parametrize("shape", [{}, {"capacity": 50, "on_full": "grow"}], ids=str)
-def test_over_slots_a_rename_that_stops_at_any_step_loses_nothing(cluster, nodes, shape):
+@pytest.mark.parametrize(
+    ("shape", "gone"), [({}, []), ({"capacity": 50, "on_full": "grow"}, ["gone"])], ids=str
+)
+def test_over_slots_a_rename_that_stops_at_any_step_loses_nothing(cluster, nodes, shape, gone):
     """Whatever was answered as added is there, under one name or by calling it again."""
     for number in range(200):
         for client in nodes:
@@ -268,6 +276,8 @@ def test_over_slots_a_rename_that_stops_at_any_step_loses_nothing(cluster, nodes
         made, late = (BloomFilter("x", **shape) for _ in range(2))
         for start in range(0, len(ITEMS), 50):
             made.update(ITEMS[start : start + 50])
+        made.update(gone)
+        assert made.discard_many(gone) == [True] * len(gone)
         added = list(ITEMS)
 
         def add(late=late, added=added):
@@ -291,6 +301,7 @@ def test_over_slots_a_rename_that_stops_at_any_step_loses_nothing(cluster, nodes
             rename_filter("x", "y", client=cluster)
         with BloomFilter.open("y", client=cluster) as renamed:
             assert renamed.exists_many(added) == [True] * len(added)
+            assert renamed.exists_many(gone) == [False] * len(gone)
             assert renamed.add("new") is True
         assert not [key for key in keys_in(nodes) if "{x" in key and "meta" in key]
         if done:

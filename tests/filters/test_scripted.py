@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import random
 import threading
 import time
@@ -11,6 +10,7 @@ import time
 import pytest
 import redis
 from moved_clock import moved_server
+from processes import FORKS
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -135,10 +135,9 @@ def test_one_process_of_several_adds_an_item_while_the_filter_grows(server, valk
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     pages = BloomFilter("pages", 20, 1e-9, client=valkey, on_full="grow", shards=3)
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
+    queue = FORKS.Queue()
     workers = [
-        context.Process(target=push_all, args=(valkey, seed + number, queue)) for number in range(3)
+        FORKS.Process(target=push_all, args=(valkey, seed + number, queue)) for number in range(3)
     ]
     for worker in workers:
         worker.start()

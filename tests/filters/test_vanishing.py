@@ -23,7 +23,7 @@ from bloomlock.server import PrivateServer
 
 pytestmark = pytest.mark.processes
 WRITERS = 3
-SECONDS = 1.5
+SECONDS = 0.4
 ENOUGH = 20
 
 

@@ -11,6 +11,7 @@ generation what must be in it and what may be. When all rest it is compared with
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import random
@@ -22,14 +23,18 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 import servers
+from proxy import Proxy
 
 from bloomlock import (
+    AsyncBloomFilter,
     BloomFilter,
     BloomlockError,
+    ClaimState,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
     FilterNotFoundError,
+    OutcomeUnknownError,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
 NAMES = ("a", "b", "c", "d")
 WORKERS = 3
 ITEMS = 3000
-CAPACITY = 5000
+CAPACITY = 12_000
 ROUNDS = 5
 TURNS = 20
 ROOM = 0.7
@@ -65,6 +70,24 @@ KINDS = {
 }
 """By kind what is unlike a filter of one bitmap; what a kind cannot do it refuses."""
 
+STRATEGIES = {
+    "bitmap": ("atomic", "lua", "transaction"),
+    "window": ("atomic",),
+    "growing": ("atomic", "lua"),
+}
+LOSSES = 0.01
+"""Part of the commands of the workers of which they, or their replies, are lost, in some rounds."""
+
+WAYS = {"add_many": 10, "add": 4, "update": 2, "script": 2, "claim": 4, "together": 1}
+"""How workers add, and how often."""
+
+SCRIPT = "local new = {} for i = 1, #ARGV do new[i] = add(i) and 1 or 0 end return new"
+
+LOST = (FilterNotFoundError, FilterLostError, FilterMismatchError)
+"""What is raised where a filter is not there, or not the one that was opened."""
+
+Answers = tuple[list[str], list[bool]]
+
 
 @dataclass
 class Generation:
@@ -84,6 +107,7 @@ class Generation:
 class Model:
     def __init__(self, url: str, seed: str, kind: str, folder: Path) -> None:
         self.url = url
+        self.kind = kind
         self.folder = folder
         self.random = random.Random(seed)
         self.shape = {"capacity": CAPACITY, "shards": self.random.choice((1, 3))} | KINDS[kind]
@@ -102,14 +126,27 @@ class Model:
         self.over = threading.Event()
         self.failures: list[BaseException] = []
         self.changes: Counter[str] = Counter()
+        # By generation and item of a namespace of its own, whether it was added last or forgotten.
+        self.forgets = kind != "window" and self.random.random() < 0.5
+        self.state: dict[int, dict[str, bool]] = defaultdict(dict)
+        self.forgotten = 0
+        self.loses = self.random.random() < 0.4
+        self.lost = 0
 
     def make(self, name: str) -> BloomFilter:
         return BloomFilter(name, error_rate=1e-9, client=self.url, **self.shape)
 
-    def open(self, name: str) -> BloomFilter | None:
-        with contextlib.suppress(FilterNotFoundError, FilterLostError, FilterMismatchError):
-            return BloomFilter.open(name, client=self.url)
+    def open(self, name: str, **options: object) -> BloomFilter | None:
+        with contextlib.suppress(*LOST, redis.ConnectionError):
+            return BloomFilter.open(name, **{"client": self.url} | options)
         return None
+
+    def options(self, rng: random.Random) -> dict[str, object]:
+        """Return what an object of a worker may have, for a filter of this kind."""
+        options = {"strategy": rng.choice(STRATEGIES[self.kind])}
+        if self.kind != "window" and rng.random() < 0.5:
+            options["near_cache"] = 200
+        return options
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -120,6 +157,104 @@ class Model:
             self.failures.append(error)
 
     def _work(self, rng: random.Random) -> None:
+        if not self.loses:
+            self._add_all_the_time(rng, self.url)
+            return
+
+        def judge(_name: str, _number: int) -> str:
+            return rng.choice(("before", "after")) if rng.random() < LOSSES else "pass"
+
+        with (
+            Proxy(self.url, judge, handshake=False) as proxy,
+            proxy.client() as client,
+        ):
+            self._add_all_the_time(rng, client)
+            self.lost += proxy.lost
+
+    def _add_all_the_time(self, rng: random.Random, client: str | redis.Redis) -> None:
+        opened: dict[str, BloomFilter] = {}
+        while not self.over.is_set():
+            name = rng.choice(NAMES)
+            if name in opened:
+                made = opened[name]
+            else:
+                made = self.open(name, client=client, **self.options(rng))
+            if made is None:
+                continue
+            opened[name] = made
+            way = rng.choices(list(WAYS), WAYS.values())[0]
+            items = [f"{rng.randrange(ITEMS)}" for _ in range(rng.choice((1, 1, 10, 60)))]
+            if way == "claim":
+                items = [f"claimed {item}" for item in dict.fromkeys(items)]
+            # (A lost update may have set bits in a generation that comes later.)
+            self._try(items, 10**9)
+            before = made.generation
+            try:
+                done, answers = getattr(self, f"_{way}")(made, items)
+            except LOST:
+                opened.pop(name).close()
+                continue
+            except (OutcomeUnknownError, redis.ConnectionError):
+                continue
+            if made.generation == before:
+                self._note(before, done, answers)
+                self._look(made, before, rng)
+            self._try(items, 0)
+
+    def _add_many(self, made: BloomFilter, items: list[str]) -> Answers:
+        return items, made.add_many(items)
+
+    def _add(self, made: BloomFilter, items: list[str]) -> Answers:
+        return items[:1], [made.add(items[0])]
+
+    def _update(self, made: BloomFilter, items: list[str]) -> Answers:
+        made.update(items)
+        return items, [False] * len(items)
+
+    def _script(self, made: BloomFilter, items: list[str]) -> Answers:
+        answers = made.run_script(SCRIPT, items[:20], (), [""] * len(items[:20]))
+        return items[:20], [answer == 1 for answer in answers]
+
+    def _claim(self, made: BloomFilter, items: list[str]) -> Answers:
+        claims = made.claim_many(items, renew=False)
+        new = [claim for claim in claims if claim]
+        done = made.commit_many(new)
+        mine = [claim.item for claim, is_in in zip(new, done, strict=True) if is_in]
+        seen = [claim.item for claim in claims if claim.state is ClaimState.SEEN]
+        return [*mine, *seen], [True] * len(mine) + [False] * len(seen)
+
+    def _together(self, made: BloomFilter, items: list[str]) -> Answers:
+        """Add by single calls of an asyncio object, which go out together."""
+
+        async def add() -> list[bool]:
+            async with await AsyncBloomFilter.open(made.name, client=self.url) as opened:
+                if opened.generation != made.generation:
+                    raise FilterLostError(made.name)
+                answers = await asyncio.gather(*map(opened.add, items))
+                if opened.generation != made.generation:
+                    raise FilterLostError(made.name)
+                return answers
+
+        return items, asyncio.run(add())
+
+    def _look(self, made: BloomFilter, generation: int, rng: random.Random) -> None:
+        """Look for some of what was answered in a generation, which has to be there."""
+        with self.lock:
+            added = list(self.added[generation])
+        some = rng.sample(added, min(20, len(added)))
+        with contextlib.suppress(*LOST, redis.ConnectionError):
+            there = made.exists_many(some)
+            if made.generation == generation and not all(there):
+                raise AssertionError(f"lost of {made.name}: {dict(zip(some, there, strict=True))}")
+
+    def forget(self) -> None:
+        try:
+            self._forget(random.Random(f"{self.seed} forget"))
+        except BaseException as error:  # noqa: BLE001 - raised in the main thread
+            self.failures.append(error)
+
+    def _forget(self, rng: random.Random) -> None:
+        """Add and discard some items, which no other worker touches."""
         opened: dict[str, BloomFilter] = {}
         while not self.over.is_set():
             name = rng.choice(NAMES)
@@ -127,18 +262,22 @@ class Model:
             if made is None:
                 continue
             opened[name] = made
-            items = [f"{rng.randrange(ITEMS)}" for _ in range(rng.choice((1, 1, 10, 60)))]
-            # (A lost update may have set bits in a generation that comes later.)
-            self._try(items, 10**9)
+            item, adds = f"volatile {rng.randrange(30)}", rng.random() < 0.5
             before = made.generation
             try:
-                answers = made.add_many(items)
-            except (FilterLostError, FilterMismatchError):
+                answer = made.add(item) if adds else made.discard(item)
+            except LOST:
                 opened.pop(name).close()
+                self.state[before].pop(item, None)
                 continue
-            if made.generation == before:
-                self._note(before, items, answers)
-            self._try(items, 0)
+            state = self.state[before]
+            if made.generation != before:
+                state.pop(item, None)
+                continue
+            if item in state and answer is not (adds is not state[item]):
+                raise AssertionError(f"{item}: {answer}, but it was {state[item]} in {before}")
+            state[item] = adds
+            self.forgotten += answer and not adds
 
     def _try(self, items: list[str], later: int) -> None:
         with self.lock:
@@ -258,6 +397,7 @@ class Model:
             with self.make(name) as made:
                 self.generations[made.generation] = Generation(0)
         workers = [threading.Thread(target=self.work, args=(n,)) for n in range(WORKERS)]
+        workers += [threading.Thread(target=self.forget)] * self.forgets
         for worker in workers:
             worker.start()
         try:
@@ -280,6 +420,7 @@ class Model:
             if number > 1:
                 yield f"two: {item} in {generation}"
         every = [str(number) for number in range(ITEMS)]
+        every += [f"claimed {item}" for item in every]
         for name in NAMES:
             made = self.open(name)
             if made is None:
@@ -291,6 +432,9 @@ class Model:
                 yield f"lost: {item} of {name}"
             for item in sorted(there - must - self.possible(made.generation)):
                 yield f"invented: {item} in {name}"
+            for item, is_there in self.state[made.generation].items():
+                if made.exists(item) is not is_there:
+                    yield f"{'lost' if is_there else 'not forgotten'}: {item} of {name}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -298,7 +442,7 @@ def test_no_item_is_lost_or_invented(r, valkey, tmp_path, kind):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     changes: Counter[str] = Counter()
-    answers = 0
+    answers = forgotten = lost = 0
     for number in range(ROUNDS):
         r.flushall()
         model = Model(valkey, f"{seed} {number}", kind, tmp_path)
@@ -309,10 +453,12 @@ def test_no_item_is_lost_or_invented(r, valkey, tmp_path, kind):
         assert violations == [], f"seed {seed} {number}: {model.changes}"
         changes += model.changes
         answers += model.answers
+        forgotten += model.forgotten
+        lost += model.lost
         left = [key for key in r.scan_iter("*:next:*") if r.ttl(key) < 0]
         assert left == []
         assert all(r.type(key) != b"string" or r.ttl(key) >= -1 for key in r.scan_iter())
-    print(f"{answers} answers: {dict(changes)}")
+    print(f"{answers} answers, {forgotten} forgotten, {lost} losses: {dict(changes)}")
     assert sum(changes.values()) > ROUNDS
     with contextlib.suppress(redis.RedisError):
         r.flushall()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import multiprocessing
 import random
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +14,7 @@ from itertools import pairwise
 import pytest
 import redis
 from moved_clock import moved_server
+from processes import FORKS
 from proxy import HANDSHAKE, Proxy
 from servers import wait_until
 
@@ -301,7 +301,7 @@ def test_one_winner_in_a_window_among_processes(valkey):
         made = BloomFilter("x", 4000, 1e-9, client=client, window=3, slices=6, shards=3)
         items = [f"item {number}" for number in range(200)]
         began_us = _now_us(client)
-        with ProcessPoolExecutor(4, multiprocessing.get_context("forkserver")) as pool:
+        with ProcessPoolExecutor(4, FORKS) as pool:
             started = [pool.submit(_add_all, valkey, n, items, 4.0) for n in range(4)]
             won = [one for some in started for one in some.result()]
         ended_us = _now_us(client)

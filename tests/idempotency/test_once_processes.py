@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -10,6 +9,7 @@ from collections import Counter
 
 import pytest
 import redis
+from processes import FORKS
 from servers import wait_until
 
 from bloomlock import BloomFilter, InProgress, once
@@ -44,9 +44,7 @@ def work(url, seed, number):
 def test_killed_in_the_middle(r, valkey):
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["numpy", "bloomlock.filters.bloom"])
-    workers = [context.Process(target=work, args=(valkey, seed, number)) for number in range(3)]
+    workers = [FORKS.Process(target=work, args=(valkey, seed, number)) for number in range(3)]
     for worker in workers:
         worker.start()
     wait_until(lambda: r.get("stuck"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections import Counter
@@ -10,6 +9,7 @@ from functools import partial
 
 import pytest
 import redis
+from processes import FORKS
 from servers import wait_until
 
 from bloomlock import ACK, BloomFilter, consume
@@ -43,9 +43,7 @@ def test_a_worker_is_killed_in_the_middle(r, valkey):
     r.xgroup_create("orders", "workers", id="0", mkstream=True)
     for order in 2 * [*(f"order {number}" for number in range(NUM_ORDERS)), "stuck"]:
         r.xadd("orders", {"order": order})
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["numpy", "bloomlock.filters.bloom"])
-    workers = [context.Process(target=work, args=(valkey, f"worker {n}")) for n in range(3)]
+    workers = [FORKS.Process(target=work, args=(valkey, f"worker {n}")) for n in range(3)]
     for worker in workers:
         worker.start()
     wait_until(lambda: r.get("stuck"))

@@ -20,7 +20,7 @@ from bloomlock.locks import watchdog
 TTL = 0.3
 """A lease that is to end. Holds that are to be kept have a minute, and the fixture `often`."""
 MANY = 50
-QUIET = 0.6
+QUIET = 0.3
 """Long enough for several renewals, if there were any."""
 OFTEN = pytest.mark.usefixtures("often")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import random
 import re
 import threading
@@ -15,6 +14,7 @@ import pytest
 import redis
 import redis.asyncio
 import servers
+from processes import FORKS
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import TryAgainError
 from slot_moves import mover_of, moving
@@ -387,11 +387,9 @@ def work(port, seed, barrier, results):
 @pytest.mark.processes
 def test_several_processes_while_slots_move(nodes, cluster):
     seed = seeded()
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["numpy", "redis.asyncio", "bloomlock.filters.async_bloom"])
-    barrier, results = context.Barrier(WORKERS), context.Queue()
+    barrier, results = FORKS.Barrier(WORKERS), FORKS.Queue()
     workers = [
-        context.Process(
+        FORKS.Process(
             target=work, args=(port_of(nodes[n % len(nodes)]), seed + n, barrier, results)
         )
         for n in range(WORKERS)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 PAGES = 8
 RUN_SPIDER = Path(__file__).with_name("run_spider.py")
+SUPPORT = Path(__file__).parents[1] / "support"
 PATIENCE = 300.0
+STATUS = 2
 
 try:
     is_asyncio_available()
@@ -107,7 +109,8 @@ class Spider:
 
     def _read(self, number: int, file: int) -> None:
         with os.fdopen(file) as pipe:
-            self._outputs[number] = pipe.read()
+            # Processes started later have the file of the status open, too: it does not end.
+            self._outputs[number] = pipe.readline() if number == STATUS else pipe.read()
 
     @property
     def is_running(self) -> bool:
@@ -141,6 +144,7 @@ def run_spider() -> Iterator[Callable[[dict[str, Any]], Spider]]:
         [sys.executable, str(RUN_SPIDER), str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(SUPPORT)},
     )
     theirs.close()
     ours.settimeout(PATIENCE)

@@ -27,6 +27,7 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.misc import load_object
 from scrapy.utils.request import referer_str
+from scripted_spider import ScriptedSpider  # noqa: F401 - found by its name
 from twisted.internet.defer import Deferred
 
 from scrapy_ext.spiders import RedisSpider
@@ -252,6 +253,14 @@ class PickyPipeline:
         return item
 
 
+class StuckPipeline:
+    """Never gives an item back."""
+
+    async def process_item(self, item):
+        del item
+        await maybe_deferred_to_future(Deferred())
+
+
 class OneForAllFingerprinter:
     """Takes all requests for the same."""
 
@@ -299,7 +308,7 @@ def become(outputs, task) -> None:
 def await_end(child, status) -> None:
     """Write how a process ended."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.write(status, b"%d" % code)
+    os.write(status, b"%d\n" % code)
     os.close(status)
 
 

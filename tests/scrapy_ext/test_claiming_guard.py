@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from proxy import Proxy, deliver
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy import Request, Spider
@@ -37,14 +38,21 @@ def server() -> Iterator[PrivateServer]:
 
 
 @pytest.fixture
-def guard(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClaimingFilter]:
+def proxy(server: PrivateServer) -> Iterator[Proxy]:
+    """Between the guard and the server."""
+    with Proxy(server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def guard(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClaimingFilter]:
     """A guard that sends outcomes when the test says so: there is no reactor."""
     monkeypatch.setattr("scrapy_ext.claims.call_later", lambda *_: None)
 
     def connect() -> redis.Redis:
         retry = Retry(NoBackoff(), 0)
         timeouts = {"socket_timeout": 30, "socket_connect_timeout": 30}
-        return redis.Redis.from_url(server.url, retry=retry, **timeouts)
+        return redis.Redis.from_url(proxy.url, retry=retry, **timeouts)
 
     made = ClaimingFilter(
         replace(CONFIG, max_staleness=3600.0), connect, lambda _: None, print, SPIDER
@@ -140,3 +148,35 @@ def test_what_is_claimed_again_while_the_filter_is_cleared_is_claimed_once_more(
     assert open_urls(server) == []
     assert guard.settle_now()
     assert open_urls(server) == ["data:,a", "data:,b"]
+
+
+@pytest.mark.parametrize("outcome", [DONE, "an error"])
+def test_a_claim_whose_reply_was_lost_ends_with_its_request(
+    outcome: str, server: PrivateServer, proxy: Proxy, guard: ClaimingFilter
+) -> None:
+    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
+        shared.claim("the first is refused, as the server does not know the script").abandon()
+    proxy.judge = lambda name, _: "after" if name == "EVALSHA" else "pass"
+    assert check(guard, Request("https://example.org/")) == [Verdict.ALLOWED]
+    proxy.judge = deliver
+    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
+        assert shared.count_claims().open == 1
+        guard.settle([b"https://example.org/"], outcome)
+        wait_until(lambda: guard.settle_now() and not guard.num_open)
+        assert shared.count_claims().open == 0
+        assert shared.exists(b"https://example.org/") is (outcome == DONE)
+
+
+def test_what_is_done_is_recorded_at_the_end_though_the_server_was_away(
+    server: PrivateServer, proxy: Proxy, guard: ClaimingFilter
+) -> None:
+    assert check(guard, Request("https://example.org/")) == [Verdict.NEW]
+    guard.settle([b"https://example.org/"], DONE)
+    proxy.judge = lambda *_: "before"
+    assert not guard.settle_now()
+    proxy.judge = deliver
+    # The server is left alone for a while after a failure, but not at the end.
+    guard.finish(lambda _: None)
+    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
+        assert shared.exists(b"https://example.org/")
+        assert shared.count_claims().open == 0

@@ -107,6 +107,7 @@ def test_a_named_crawl_is_gone_on_with(folder: Path, valkey: str, r: redis.Redis
     assert second.notes == []
     assert BloomFilter.open("docs", client=r).count() == PAGES + 2
     assert [key for key in r.scan_iter() if b":crawl:" in key] == []
+    options["workers"] = 1
     third = run(JobOptions(**options))
     assert third.ok
     assert third.pages == 0

@@ -129,6 +129,20 @@ def test_an_outage_hides_nothing_this_process_knows(
     assert guard.counted[-1] == "refills"
 
 
+@pytest.mark.parametrize("window", [None, 86_400.0])
+def test_the_first_answer_after_an_outage_is_about_what_was_let_through(
+    window: float | None, server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(near_cache=0, window=window)
+    kill(server, guard)
+    assert guard.check(b"let through") is Verdict.ALLOWED
+    server.start()
+    while guard.broken:
+        assert guard.check(b"let through") is Verdict.SEEN
+    assert guard.counted[-1] == "refills"
+    assert guard.check(b"let through") is Verdict.SEEN
+
+
 def test_a_page_of_links_that_the_near_cache_knows_takes_no_thread(
     start: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:

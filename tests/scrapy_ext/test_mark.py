@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from claim_tools import let_expire
+from servers import wait_until
 
 from bloomlock import BloomFilter
 from scrapy_ext.claims import SETTLE_SECONDS
@@ -188,6 +189,22 @@ def test_a_page_is_not_recorded_before_its_links_are_claimed(
     assert sorted(crawl(**settings).fetched) == ["/0", "/3", "/4", "/5"]
 
 
+def test_requests_that_wait_behind_items_are_not_lost(
+    r: Any, start_spider: Callable[..., Any], site: Any
+) -> None:
+    # Without batching they are in a queue of Scrapy's, and claimed when they come out of it.
+    site.links = lambda page: [page + 1] if page < 4 else []
+    alone = {**DOWNLOADED, "SPIDER_MIDDLEWARES": MIDDLEWARE}
+    stuck = {"CONCURRENT_ITEMS": 1, "ITEM_PIPELINES": {"__main__.StuckPipeline": 1}}
+    killed = start_spider(arguments={"items": ["/2"]}, **alone, **stuck)
+    wait_until(lambda: "/2" in site.requested, 60.0)
+    time.sleep(8 * SETTLE_SECONDS)
+    os.kill(killed.process.pid, signal.SIGKILL)
+    killed.finish()
+    let_expire(r)
+    assert {"/3", "/4"} <= {*start_spider(**alone).finish().fetched}
+
+
 def test_a_job_directory_and_claims_fetch_nothing_twice(
     r: Any, valkey: str, tmp_path: Any, start_spider: Callable[..., Any], site: Any
 ) -> None:
@@ -226,3 +243,28 @@ def test_a_job_directory_and_claims_fetch_nothing_twice(
     assert {path for path, times in fetched.items() if times > 1} <= unsure
     assert all(fetched[path] <= 2 for path in unsure - {"/0"})
     assert claims_of(valkey).open == 0
+
+
+def test_what_was_taken_over_and_fails_again_is_left_to_the_next_start(
+    r: Any, valkey: str, start_spider: Callable[..., Any], site: Any
+) -> None:
+    site.links = lambda page: [1] if page == 0 else []
+    site.answer = lambda path: [503] if path == "/1" else [200]
+    killed = start_spider(**PROCESSED)
+
+    def kill(_count: int) -> None:
+        if site.requested[-1] == "/1":
+            os.kill(killed.process.pid, signal.SIGKILL)
+
+    site.on_request = kill
+    assert killed.finish().process.returncode == -signal.SIGKILL
+    site.on_request = None
+    let_expire(r)
+    for _ in range(2):
+        site.requested.clear()
+        # It does not stay open for the lease, to fetch the page again and again.
+        result = start_spider(**PROCESSED).finish()
+        assert result.stats["finish_reason"] == "finished"
+        assert site.requested.count("/1") == 2
+        assert errors_of(valkey) == ["the status was 503"]
+        assert claims_of(valkey).open == 0

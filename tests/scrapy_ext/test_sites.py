@@ -1,4 +1,4 @@
-"""Whole crawls of a real site by one, two and four processes, against one crawl in memory.
+"""Whole crawls of a real site by two or four processes, against one crawl in memory.
 
 One site is documentation rendered by pydoc. Another is the folder that BLOOMLOCK_TEST_SITE names,
 with at least one `index.html`: unpacked documentation packages of Debian, for example.
@@ -102,7 +102,11 @@ class _Handler(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module", params=["pydoc", "named"])
+PROCESSES = {"pydoc": 4, "named": 2}
+"""For each site: how many crawl it at once. What one process does alone, other files test."""
+
+
+@pytest.fixture(scope="module", params=PROCESSES)
 def site(request: pytest.FixtureRequest) -> Iterator[FolderSite]:
     """Each site has filters and queues of its own, by its name."""
     if request.param == "pydoc":
@@ -155,17 +159,16 @@ def in_memory(site: FolderSite, crawl: Callable[..., list[list[str]]]) -> frozen
 
 @pytest.mark.processes
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("processes", [1, 2, 4])
 def test_processes_fetch_what_one_in_memory_does(
     site: FolderSite,
     crawl: Callable[..., list[list[str]]],
     in_memory: frozenset[str],
     valkey: str,
     scheduler: str,
-    processes: int,
 ) -> None:
+    processes = PROCESSES[site.name]
     fetched = crawl(
-        f"{site.name}-{scheduler}-{processes}",
+        f"{site.name}-{scheduler}",
         *(site.starts[number::processes] for number in range(processes)),
         REDIS_URL=valkey,
         BLOOMLOCK_CAPACITY=20 * len(in_memory),

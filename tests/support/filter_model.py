@@ -44,14 +44,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAME = "model"
-CAPACITY = 5000
 ERROR_RATE = 1e-9
 STALENESS = 0.05
 WORKERS = 4
 OBJECTS = 3
 ITEMS = 240
 """So few, or eight times as many; a false positive among them is out of the question."""
-EXACT = ("atomic", "lua", "transaction", "lock")
+KINDS: dict[str, dict[str, Any]] = {
+    "bitmap": {"capacity": 5000},
+    "full": {"capacity": 100, "on_full": "raise"},
+    "growing": {"capacity": 30, "on_full": "grow"},
+    "window": {"capacity": 100_000, "window": 86_400.0},
+}
+STRATEGIES = {
+    "bitmap": ("atomic", "lua", "transaction", "lock"),
+    "full": ("atomic", "lua", "transaction", "lock"),
+    "growing": ("atomic", "lua"),
+    "window": ("atomic",),
+}
+"""By kind those that are exact."""
 PATIENCE = 120.0
 
 NEW, SEEN, THERE, NOT_THERE = "new", "seen", "there", "not there"
@@ -94,9 +105,12 @@ class Round:
         self._ticks = itertools.count()
         choose = self.random.choice
         self.shards = choose((1, 3, 4))
-        self.layout = choose(("classic", "blocked"))
-        self.pipeline = self.random.random() < 0.2
-        strategies = [*EXACT, "pipeline"] if self.pipeline else EXACT
+        self.kind = choose(("bitmap", "bitmap", "full", "growing", "window"))
+        self.shape = dict(KINDS[self.kind])
+        if self.kind in ("bitmap", "full"):
+            self.shape["layout"] = choose(("classic", "blocked"))
+        self.pipeline = self.kind == "bitmap" and self.random.random() < 0.2
+        strategies = [*STRATEGIES[self.kind], *(["pipeline"] if self.pipeline else [])]
         if self.faults:
             # A lock whose holder was cut off is in the way for the rest of its lease.
             strategies = [name for name in strategies if name != "lock"]
@@ -110,7 +124,7 @@ class Round:
                 "strategy": choose(strategies),
                 "on_lost": choose(("raise", "recreate")),
                 "on_unknown": choose(("raise", "new")),
-                "near_cache": choose((0, 0, 50)),
+                "near_cache": 0 if self.kind == "window" else choose((0, 0, 50)),
                 "max_staleness": STALENESS,
             }
             for _ in range(OBJECTS)
@@ -122,16 +136,20 @@ class Round:
             f"near={one['near_cache']}"
             for one in self.options
         )
-        return f"seed {self.seed}: {self.shards} shards, {self.layout}: {objects}"
+        return f"seed {self.seed}: {self.shards} shards, {self.kind}, {self.shape}: {objects}"
 
     def now(self) -> Moment:
         return Moment(next(self._ticks), time.monotonic())
 
     def make(self, kind: Any, number: int, client: Any) -> Any:
         return kind(
-            NAME, CAPACITY, ERROR_RATE, client=client, shards=self.shards, layout=self.layout,
+            NAME,
+            error_rate=ERROR_RATE,
+            client=client,
+            shards=self.shards,
+            **self.shape,
             **self.options[number],
-        )  # fmt: skip
+        )
 
     def pick(self, rng: random.Random, number: int) -> tuple[str, list[str], dict[str, str]]:
         """Return the next call of an object: a method, items, options."""
@@ -141,7 +159,7 @@ class Round:
             return method, [self.item(rng, number)], {}
         items = [self.item(rng, number) for _ in range(rng.choice((2, 10, 60, 150)))]
         routes = ("auto", "items")
-        if self.options[number]["strategy"] != "lock":
+        if self.kind in ("bitmap", "full") and self.options[number]["strategy"] != "lock":
             routes = ("auto", "items", "script", "bitmap")
         return method, items, {"route": rng.choice(routes)}
 

@@ -22,20 +22,38 @@ import redis
 
 from bloomlock import BloomFilter, OutcomeUnknownError
 from bloomlock.commands import EXEC, MULTI
+from bloomlock.delivery import ask
+from bloomlock.descriptor import slices_of
 from bloomlock.effects import ConnectionLost, Parallel, Pause, Pipeline
-from bloomlock.filters import answers, discards
+from bloomlock.filters import answers, discards, growing
 from bloomlock.filters.state import Unreported
 from bloomlock.keys import FilterKeys, forgotten_key
+from bloomlock.strategies.base import header_command, header_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 ITEM, OTHER, NEVER = "item", "other", "never"
+MOST_SLICES = 3
+
+
+def grow(state: Any) -> Any:
+    """Add a slice to each shard that has not grown as far as it knows, as a full one would get."""
+    view = state.view
+    for shard in view.shards:
+        (start,) = yield from ask(shard.key, header_command(shard.key))
+        header = header_from_bytes(start)
+        if slices_of(header) < MOST_SLICES:
+            yield from growing._add_slice(view, growing._Looked(shard, header, 0, 0))
+    return True
+
+
 CORES: dict[str, Callable[..., Any]] = {
     "add": lambda state: answers.add(state, ITEM),
     "add_many": lambda state: answers.add_many(state, [ITEM, OTHER], "items"),
     "exists": lambda state: answers.exists(state, ITEM),
     "discard": lambda state: discards.discard(state, ITEM),
+    "grow": grow,
 }
 STARTS = ("absent", "there", "forgotten", "again")
 """What was done with the item before: nothing; add; add and discard; and add once more."""
@@ -75,7 +93,9 @@ def is_linearizable(history: Sequence[Done], present: bool) -> bool:
             if one.start > first_end:
                 continue
             rest = left - {index}
-            if one.kind == "exists":
+            if one.kind == "grow":
+                ways = [there]
+            elif one.kind == "exists":
                 ways = [there] if one.answer in (None, there) else []
             elif one.kind == "discard":
                 ways = [False] if one.answer in (None, there) else []
@@ -212,12 +232,19 @@ class World:
         client: Of an empty server.
         strategy: That of all clients.
         shards: Of the filter.
+        grows: Whether it grows. What was done before was done in its first slice, but that it was
+            forgotten, and there are two.
     """
 
-    def __init__(self, client: redis.Redis, strategy: str, shards: int) -> None:
+    def __init__(
+        self, client: redis.Redis, strategy: str, shards: int, *, grows: bool = False
+    ) -> None:
         self._client = client
         self._connection = client.connection_pool.get_connection()
-        made = BloomFilter("x", 50, 1e-9, client=client, shards=shards, strategy=strategy)
+        on_full = "grow" if grows else "warn"
+        made = BloomFilter(
+            "x", 50, 1e-9, client=client, shards=shards, strategy=strategy, on_full=on_full
+        )
         made.add(OTHER)
         placed = FilterKeys("x").spread(shards)
         self._bits = [placed.bits(number) for number in range(shards)]
@@ -229,6 +256,8 @@ class World:
         for start, method in zip(STARTS, ("", "add", "discard", "add"), strict=True):
             if method:
                 assert getattr(made, method)(ITEM)
+            if grows and start == "there":
+                made._run(grow(made._state))
             self._contents[start] = (
                 [client.get(key) for key in self._bits],
                 [client.hgetall(key) for key in self._tables],
@@ -271,6 +300,9 @@ class World:
                 view = view.with_forgotten()
                 # What it knows may be of long ago.
                 view.forgotten.learn(*self._old["forgotten"])
+            for shard in view.shards:
+                if shard.chain is not None:
+                    shard.chain.count, shard.chain.forgets = 1, has_heard
             state.view, state.lost = view, None
             # No looks at the fill, which come after so many adds.
             state.fill._until_look = 10**9

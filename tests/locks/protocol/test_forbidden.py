@@ -11,6 +11,7 @@ import pytest
 
 from bloomlock import Lock, ReadWriteLock
 from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol import waiting
 from bloomlock.locks.protocol.model import AcquireRequest, Granted, ReleaseRequest
 
 THREADS, ROUNDS = 5, 20
@@ -58,7 +59,9 @@ def test_without_scripts_readers_share(client, as_user):
 
 @pytest.mark.parametrize("rules", [[], ["-@scripting"]], ids=["scripts", "watch"])
 @pytest.mark.parametrize("who", ["waiter", "holder", "both"])
-def test_without_channels_a_waiter_looks_by_itself(client, as_user, rules, who):
+def test_without_channels_a_waiter_looks_by_itself(client, as_user, rules, who, monkeypatch):
+    # Who hears nothing though it may listen looks every two seconds.
+    monkeypatch.setattr(waiting, "SLICE_MS", 200)
     allowed, not_allowed = as_user(*rules), as_user(*rules, *NO_CHANNELS)
     holder = Lock("x", client=allowed if who == "waiter" else not_allowed)
     waiter = Lock("x", client=allowed if who == "holder" else not_allowed)

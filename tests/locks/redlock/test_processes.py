@@ -7,6 +7,7 @@ import random
 
 import pytest
 import redis
+from processes import FORKS
 from servers import wait_until
 from several import LONG
 
@@ -36,9 +37,8 @@ def test_each_turn_counts(five, valkey, dead):
     print(f"seed {seed}")
     counter = redis.Redis.from_url(valkey)
     counter.delete("count")
-    context = multiprocessing.get_context("spawn")
     workers = [
-        context.Process(target=work, args=(five.urls, valkey, seed + number))
+        FORKS.Process(target=work, args=(five.urls, valkey, seed + number))
         for number in range(PROCESSES)
     ]
     for worker in workers:

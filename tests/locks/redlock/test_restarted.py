@@ -119,7 +119,7 @@ def as_worker(several, *rules):
 
 def test_the_same_server_twice_is_found_out(three):
     urls = [three.urls[0], three.servers[0].tcp_url, three.urls[1]]
-    lock = Redlock("job", clients=urls, ttl=1)
+    lock = Redlock("job", clients=urls, ttl=1, server_timeout=1)
     wait_until(lambda: all_vote(three, 1))
     with pytest.raises(ConfigurationError, match=r"clients\[0\] and clients\[1\] are the same one"):
         lock.acquire(blocking=False)

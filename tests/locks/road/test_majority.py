@@ -15,18 +15,30 @@ from bloomlock import LockError, Redlock
 from bloomlock.server import PrivateServer
 
 LEASE = 2.0
+TESTS = 5
+"""Below, each of which has servers of its own."""
+
+
+@pytest.fixture(scope="module")
+def spare():
+    """Servers for each test, three at a time: all grow older than a lease while one waits."""
+    with contextlib.ExitStack() as stack:
+        binary = require_server("valkey")
+        yield [
+            [stack.enter_context(PrivateServer(binary=binary)) for _ in range(3)]
+            for _ in range(TESTS)
+        ]
 
 
 @pytest.fixture
-def three():
+def three(spare):
     """Three independent servers that keep nothing, up for longer than a lease."""
-    with contextlib.ExitStack() as stack:
-        servers = [
-            stack.enter_context(PrivateServer(binary=require_server("valkey"))) for _ in range(3)
-        ]
-        clients = [redis.Redis.from_url(server.url) for server in servers]
-        wait_until(lambda: all(uptime(client) > LEASE for client in clients))
-        yield servers, clients
+    servers = spare.pop()
+    clients = [redis.Redis.from_url(server.url) for server in servers]
+    wait_until(lambda: all(uptime(client) > LEASE for client in clients))
+    yield servers, clients
+    for server in servers:
+        server.stop()
 
 
 def uptime(client):

@@ -130,7 +130,7 @@ def retreat_with_a_lost_reply(server_url, client, number):
     with Gate(server_url, lambda _name, n: "after" if n == number else "pass") as gate:
         quitter = FairLock("job", client=gate.url, ttl=3600.0)
         threads = [
-            threading.Thread(target=quitter.acquire, kwargs={"timeout": 1.0}, daemon=True),
+            threading.Thread(target=quitter.acquire, kwargs={"timeout": 0.2}, daemon=True),
             *(
                 threading.Thread(target=take_turn, args=(client, place, got), daemon=True)
                 for place in (1, 2)
