@@ -7,7 +7,10 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from bloomlock.locks.hold import Hold
 
 logger = logging.getLogger("bloomlock.locks")
 
@@ -42,7 +45,8 @@ class Events:
 
     What its holder does is reported in the holder's own thread, whatever it raises included.
     What happens behind the holder's back is reported where the watchdog has such functions called,
-    so that an observer that blocks or raises stops no renewal.
+    so that an observer that blocks or raises stops no renewal. A renewal is reported between the
+    acquisition and the end of its hold, or not at all.
     """
 
     def __init__(self, observer: Observer | None) -> None:
@@ -52,29 +56,31 @@ class Events:
     def _start_over(self) -> None:
         self._pid = os.getpid()
         # The oldest go first where an observer blocks for ever.
-        self._pending: deque[LockEvent] = deque(maxlen=KEPT_EVENTS)
+        self._pending: deque[tuple[LockEvent, Hold | None]] = deque(maxlen=KEPT_EVENTS)
         # Who takes its element reports what is pending. Both are C through and through: a
         # KeyboardInterrupt leaves them whole.
         self._turn: list[None] = [None]
 
-    def report(self, event: LockEvent) -> None:
+    def report(self, event: LockEvent, hold: Hold | None = None) -> None:
         """Report an event now, or after those whose report is under way in another thread."""
         if self._observer is not None:
-            self._append(event)
+            self._append(event, hold)
             self._report_pending()
 
-    def report_behind(self, event: LockEvent, call: Callable[[Callable[[], None]], None]) -> None:
+    def report_behind(
+        self, event: LockEvent, hold: Hold, call: Callable[[Callable[[], None]], None]
+    ) -> None:
         """Report an event apart from the thread that notices it; never raises."""
         if self._observer is not None:
-            self._append(event)
+            self._append(event, hold)
             if self._turn:
                 call(self._report_behind)
 
-    def _append(self, event: LockEvent) -> None:
+    def _append(self, event: LockEvent, hold: Hold | None) -> None:
         if self._pid != os.getpid():
             # The thread that reported stayed in the parent process.
             self._start_over()
-        self._pending.append(event)
+        self._pending.append((event, hold))
 
     def _report_behind(self) -> None:
         self._report_pending(BaseException)
@@ -88,11 +94,16 @@ class Events:
                 return
             try:
                 while self._pending:
-                    self._call(self._pending.popleft(), logged)
+                    self._call(*self._pending.popleft(), logged)
             finally:
                 self._turn.append(None)
 
-    def _call(self, event: LockEvent, logged: type[BaseException]) -> None:
+    def _call(self, event: LockEvent, hold: Hold | None, logged: type[BaseException]) -> None:
+        if hold is not None:
+            # The reply to a renewal may come while the hold is given back.
+            if event.kind == "renewed" and hold.reported not in ("acquired", "renewed"):
+                return
+            hold.reported = event.kind
         try:
             self._observer(event)  # type: ignore[misc]  # nothing is pending without one
         except logged:

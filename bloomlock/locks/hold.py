@@ -31,6 +31,7 @@ class Hold:
         lost: Why it is lost; empty: it is not.
         unreported: Emptied by the thread that reports that it is lost.
         event: Set when it is lost; made at its first use.
+        reported: Kind of the event that was reported of it last; empty: none.
     """
 
     token: bytes
@@ -49,6 +50,7 @@ class Hold:
     lost: str = ""
     unreported: list[None] = field(default_factory=partial(list, (None,)))
     event: Any = field(default=None)
+    reported: str = ""
 
     @property
     def renewal_seconds(self) -> float:

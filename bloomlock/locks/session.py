@@ -341,7 +341,8 @@ class LockSession:
         self.holdings.put(owner, hold)
         self._watch(hold)
         if self.options.observer is not None:
-            self.events.report(LockEvent("acquired", self.name, hold.fence, now - began))
+            event = LockEvent("acquired", self.name, hold.fence, now - began)
+            self.events.report(event, hold)
         if not self.holdings.is_only(hold):
             self._lose_rivals(hold)
             self.holdings.forget_lost(owner)
@@ -404,7 +405,8 @@ class LockSession:
             self.lose(hold, "its key was gone when it was released")
             raise self._lost_error(hold)
         if self.options.observer is not None:
-            self.events.report(LockEvent("released", self.name, hold.fence, now - hold.since))
+            event = LockEvent("released", self.name, hold.fence, now - hold.since)
+            self.events.report(event, hold)
 
     def extend(self, owner: object, ttl: float | None, *, add: bool = False) -> Core[bool]:
         """Let the lease be `ttl` seconds from now, and that long at each renewal; True.
@@ -485,7 +487,8 @@ class LockSession:
     def renewed(self, hold: Hold, now: float) -> None:
         """Report a renewal."""
         if self.options.observer is not None:
-            self.report_behind(LockEvent("renewed", self.name, hold.fence, now - hold.since))
+            event = LockEvent("renewed", self.name, hold.fence, now - hold.since)
+            self.report_behind(event, hold)
 
     def renew_all(self, renewals: Sequence[Renewal]) -> Core[list[bool | Exception]]:
         """Renew holds that lie on one server; see the function of that name."""
@@ -532,9 +535,9 @@ class LockSession:
         event = LockEvent("lost", self.name, hold.fence, boot_clock() - hold.since, reason)
         self.report_lost()
         if behind:
-            self.report_behind(event)
+            self.report_behind(event, hold)
         else:
-            self.events.report(event)
+            self.events.report(event, hold)
         return True
 
     def lose_behind(self, hold: Hold, reason: str) -> None:
@@ -544,9 +547,9 @@ class LockSession:
             if self.holdings.is_orphan(hold):
                 self.holdings.drop(hold)
 
-    def report_behind(self, event: LockEvent) -> None:
+    def report_behind(self, event: LockEvent, hold: Hold) -> None:
         """Report what happened behind the holder's back; never raises, never waits."""
-        self.events.report_behind(event, self._watcher.call)
+        self.events.report_behind(event, hold, self._watcher.call)
 
     def _require(self, owner: object) -> Hold:
         hold = self.holdings.of(owner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter
 
 import pytest
@@ -12,6 +13,8 @@ from lock_tools import LONG, happened, is_free
 from servers import wait_until
 
 from bloomlock import AsyncLock, Lock, LockEvent, LockLostError, ReentrantLock
+from bloomlock.locks.events import Events
+from bloomlock.locks.session import LockSession
 
 OFTEN = pytest.mark.usefixtures("often")
 
@@ -91,9 +94,44 @@ def test_an_observer_that_raises_harms_nothing(r, caplog):
         wait_until(lambda: seen.count("renewed") >= 3)
         assert lock.acquire(blocking=False) is False
         assert lock.owned()
+    # A renewal that is being reported reports the release after it, in its own thread.
+    wait_until(lambda: "released" in seen)
     assert seen[-1] == "released"
     assert is_free(r, lock)
     assert "the observer of lock 'job' raised" in caplog.text
+
+
+@OFTEN
+@pytest.mark.parametrize("turn", ["acquired", "released"])
+def test_renewals_are_reported_between_the_acquisition_and_the_release(r, monkeypatch, turn):
+    """The watchdog's thread is held up between a reply and its report, or the holder's thread."""
+    renewed, go_on, events = threading.Event(), threading.Event(), []
+    report_renewed, report = LockSession.renewed, Events.report
+
+    def renewed_late(self, hold, now):
+        renewed.set()
+        assert turn == "acquired" or go_on.wait(LONG)
+        report_renewed(self, hold, now)
+        go_on.set()
+
+    def report_late(self, event, hold=None):
+        if event.kind == turn == "acquired":
+            assert go_on.wait(LONG)
+        report(self, event, hold)
+
+    monkeypatch.setattr(LockSession, "renewed", renewed_late)
+    monkeypatch.setattr(Events, "report", report_late)
+    lock = Lock("job", client=r, ttl=LONG, observer=events.append)
+    lock.acquire()
+    lock.extend()
+    assert renewed.wait(LONG)
+    lock.release()
+    go_on.set()
+    with Lock("other", client=r, ttl=LONG, observer=events.append) as other:
+        other.extend()
+        wait_until(lambda: kinds(events).count("renewed") >= 3)
+    of_job = [event.kind for event in events if event.name == "job"]
+    assert (of_job[0], of_job[-1]) == ("acquired", "released")
 
 
 @OFTEN
