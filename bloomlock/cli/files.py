@@ -111,7 +111,7 @@ def import_command(
             raise Failure("--dry-run needs a FILE, as what a pipe gives could not be read again")
         holds = verify_file(file, key=key)
         _refuse_taken(name, url, key, replace=replace)
-        if holds.window is None and not holds.grows:
+        if holds.window is None and not holds.grows and not holds.forgotten:
             _say("would import", MemoryBloomFilter.load(file, mode="r", key=key).info(), name)
         else:
             size = size_text(holds.num_bytes)

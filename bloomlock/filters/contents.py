@@ -26,7 +26,7 @@ from bloomlock.descriptor import (
 )
 from bloomlock.effects import Core, Request
 from bloomlock.errors import ConfigurationError
-from bloomlock.keys import forgotten_key, native_key
+from bloomlock.keys import native_key
 from bloomlock.native import EXPANSION
 from bloomlock.refusals import is_missing
 from bloomlock.sizing import shard_capacity
@@ -35,6 +35,7 @@ from bloomlock.strategies.native import is_no_key
 
 from . import combining
 from .counting import Counted, count_bitmaps, count_cells, count_servers_own, count_slices
+from .version_tables import copy_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Shard
 
 COPIED_BYTES_PER_TRIP = 1024 * 1024
-VERSIONS_PER_TRIP = 1000
-COPIED_SECONDS = 24 * 3600
-"""How long versions that are copied outlive a client that dies before they are in their place."""
 
 
 class Contents(ABC):
@@ -163,7 +161,7 @@ class Bitmap(Contents):
         if header_from_bytes(start) != flagged.header:
             return False
         # Bits that are read after the versions have all that these stand for.
-        yield from _copy_versions(source, prepared)
+        yield from copy_table(source, prepared)
         if not (yield from self._copy_string(flagged, prepared, target.header, size)):
             return False
         yield from ask(prepared, set_header(prepared, target.header | FORGETTING))
@@ -246,7 +244,7 @@ class Slices(Bitmap):
             yield from ask(prepared, *lengthen(prepared, copied, size))
             if says_forgotten(header):
                 # Bits that are read after the versions have all that these stand for.
-                yield from _copy_versions(source, prepared)
+                yield from copy_table(source, prepared)
             found = source._replace(header=header)
             if (yield from self._copy_string(found, prepared, copied, size)):
                 if says_forgotten(header):
@@ -356,25 +354,6 @@ class ServersOwn(Contents):
     def check_has_bits(self, method: str) -> None:
         """See Contents.check_has_bits."""
         self.check_is_string(method)
-
-
-def _copy_versions(source: Shard, prepared: str) -> Core[None]:
-    """Copy the versions of forgotten items beside the shard that is prepared at a key.
-
-    There is a table even if no item of this shard was forgotten: one that is missing was lost.
-    """
-    table, copied, cursor = forgotten_key(source.key), forgotten_key(prepared), 0
-    expiry = encode_command("EXPIRE", copied, COPIED_SECONDS)
-    empty = encode_command("HSET", copied, "count", 0)
-    yield from ask(copied, encode_command("UNLINK", copied), empty, expiry)
-    while True:
-        ((cursor, found),) = yield from ask(
-            table, encode_command("HSCAN", table, cursor, "COUNT", VERSIONS_PER_TRIP)
-        )
-        if found:
-            yield from ask(copied, encode_command("HSET", copied, *found), expiry)
-        if not int(cursor):
-            return
 
 
 def set_header(key: str, header: int) -> bytes:

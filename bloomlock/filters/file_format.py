@@ -13,6 +13,15 @@ r"""What the bytes of a filter's file mean. Pure.
 Format 1 ends after the images. Format 3 is that of a filter with a time window, and of one that
 grows. Of the latter the JSON has how many shards have one slice, two and so on ("3,1"), and the
 eighth byte of an image is how many slices there are beside the first.
+
+Format 4 is that of a filter of which items were forgotten. The JSON says of how many, and behind
+the images are the tables of the shards, one behind the other:
+
+    8 bytes       how many items the table has
+    8 bytes       how often an item of the shard was forgotten
+    6 bytes       zero
+    16 + 6 bytes  identity and version of an item, and so on
+    zeros up to the next multiple of 4096, behind the last table
 `head -3` shows what a file holds.
 """
 
@@ -28,6 +37,8 @@ from bloomlock.descriptor import HEADER_BYTES, READY, slices_of
 from bloomlock.errors import BloomlockError, ConfigurationError
 from bloomlock.stored_descriptor import CLEARED, FIELDS, decode, encode
 
+from .versions import RECORD_BYTES, table_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -35,8 +46,10 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 """Of filters that a MemoryBloomFilter can be."""
-NEWEST_FORMAT = 3
+KINDS_FORMAT = 3
 """Of filters with a time window, or that grow."""
+NEWEST_FORMAT = 4
+"""Of filters of which items were forgotten."""
 MAGIC = b"bloomlock bitmap "
 PAGE = 4096
 """Images start at multiples of this, a page of memory on most machines."""
@@ -45,20 +58,22 @@ BLOCK_BYTES = 64 * 1024
 """Bytes that have a checksum of their own."""
 SUM_BYTES = 32
 _SHARDS_BY_SLICES = "shards_by_slices"
+_FORGOTTEN = "forgotten"
 CHANGED = b"changed in place".ljust(SUM_BYTES)
 """Stands for the last checksum of a file that may have been changed since it was written."""
 
 
 class Part(NamedTuple):
-    """Some bytes of a shard.
+    """Some bytes of an image, or of a table.
 
     Attributes:
-        shard: Its number.
-        start: The first byte of its string that they are.
-        data: They.
+        image: The number of the shard whose image it is. The tables of the shards, in their order,
+            have the numbers behind those.
+        start: The first byte of it that they are.
+        data: They. Of a table they are whole records.
     """
 
-    shard: int
+    image: int
     start: int
     data: bytes | memoryview
 
@@ -70,10 +85,12 @@ class Images(NamedTuple):
         lengths: Bytes of an image, by how many slices its shard has; of a filter that does not
             grow all have one.
         shards: How many shards have one slice, two, and so on.
+        forgotten: How many items the tables have; None: there are none.
     """
 
     lengths: tuple[int, ...]
     shards: tuple[int, ...]
+    forgotten: int | None = None
 
     @classmethod
     def of(cls, descriptor: Descriptor, headers: Iterable[int] = ()) -> Images:
@@ -90,16 +107,33 @@ class Images(NamedTuple):
         return cls(tuple(part.end_byte for part in descriptor.slices), counts)
 
     @property
+    def num_images(self) -> int:
+        """How many images and tables there are."""
+        return sum(self.shards) * (1 if self.forgotten is None else 2)
+
+    @property
     def num_bytes(self) -> int:
-        """Bytes of all of them."""
+        """Bytes of all images and tables."""
         pairs = zip(self.lengths, self.shards, strict=True)
-        return sum(length * count for length, count in pairs)
+        return sum(length * count for length, count in pairs) + self._table_bytes
 
     @property
     def end(self) -> int:
         """The byte of a file behind them."""
         pairs = zip(self.lengths, self.shards, strict=True)
-        return PAGE + sum(padded(length) * count for length, count in pairs)
+        images = sum(padded(length) * count for length, count in pairs)
+        return PAGE + images + padded(self._table_bytes)
+
+    @property
+    def end_of_last(self) -> int:
+        """The byte behind the last table, or behind the zeros that follow the last image."""
+        return self.end - -self._table_bytes % PAGE
+
+    @property
+    def _table_bytes(self) -> int:
+        if self.forgotten is None:
+            return 0
+        return RECORD_BYTES * (sum(self.shards) + self.forgotten)
 
     @property
     def most_slices(self) -> int:
@@ -110,8 +144,18 @@ class Images(NamedTuple):
         """Return how many slices the shard has whose image begins with these bytes."""
         return 1 + start[HEADER_BYTES - 1] if len(self.lengths) > 1 else 1
 
-    def length_of(self, start: bytes | memoryview) -> int | None:
-        """Return the length of an image that begins with these bytes; None if there is none."""
+    def is_table(self, image: int) -> bool:
+        """Return whether that is the number of a table."""
+        return image >= sum(self.shards)
+
+    def is_padded(self, image: int) -> bool:
+        """Return whether zeros follow an image or a table."""
+        return not self.is_table(image) or image == self.num_images - 1
+
+    def length_of(self, image: int, start: bytes | memoryview) -> int | None:
+        """Return the length of an image or a table that begins with these bytes; None: of none."""
+        if self.is_table(image):
+            return table_bytes(start)
         slices = self.slices_of(start)
         return self.lengths[slices - 1] if slices <= len(self.lengths) else None
 
@@ -172,7 +216,10 @@ def encode_header(descriptor: Descriptor, images: Images) -> bytes:
     fields["bytes"] = file_bytes(images)
     if descriptor.slices:
         fields[_SHARDS_BY_SLICES] = ",".join(map(str, images.shards))
-    version = FORMAT if descriptor.window is None and not descriptor.slices else NEWEST_FORMAT
+    version = FORMAT if descriptor.window is None and not descriptor.slices else KINDS_FORMAT
+    if images.forgotten is not None:
+        fields[_FORGOTTEN] = images.forgotten
+        version = NEWEST_FORMAT
     lines = b"%s%d\n%s\n" % (MAGIC, version, json.dumps(fields).encode())
     header = b"%s%s\n" % (lines, hashlib.sha256(lines).hexdigest().encode())
     return header.ljust(PAGE, b"\0")
@@ -209,6 +256,8 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         images = Images.of(descriptor)
         if descriptor.slices:
             images = images._replace(shards=_read_counts(descriptor, fields[_SHARDS_BY_SLICES]))
+        if _FORGOTTEN in fields:
+            images = images._replace(forgotten=_read_forgotten(descriptor, fields[_FORGOTTEN]))
     except (
         BloomlockError,
         ValueError,
@@ -232,3 +281,9 @@ def _read_counts(descriptor: Descriptor, text: str) -> tuple[int, ...]:
     if not is_whole or len(counts) != len(descriptor.slices):
         raise ConfigurationError(f"{_SHARDS_BY_SLICES} are {text!r:.80}")
     return counts
+
+
+def _read_forgotten(descriptor: Descriptor, number: object) -> int:
+    if type(number) is not int or number < 0 or descriptor.window is not None:
+        raise ConfigurationError(f"{_FORGOTTEN} is {number!r:.80}")
+    return number

@@ -24,9 +24,9 @@ from .file_format import (
     Part,
     encode_header,
     file_bytes,
-    padded,
     read_header,
 )
+from .versions import RECORD_BYTES
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     FilePath = str | os.PathLike[str]
 
 PART_BYTES = 2 * 1024 * 1024
+TABLE_PART_RECORDS = 5000
+"""Records of a table that go in one part."""
 
 
 class FileWriter:
@@ -58,7 +60,7 @@ class FileWriter:
         self, target: FilePath | BinaryIO, descriptor: Descriptor, images: Images | None = None
     ) -> None:
         self._images = images or Images.of(descriptor)
-        self._image: int | None = None
+        self._length: int | None = None
         self._sums = BlockSums()
         self._head = encode_header(descriptor, self._images)
         self._target = self._beside = None
@@ -79,10 +81,10 @@ class FileWriter:
     def write(self, part: Part) -> None:
         """Write the next part; parts come in order, without gaps."""
         if not part.start:
-            self._image = self._images.length_of(part.data)
+            self._length = self._images.length_of(part.image, part.data)
         self._put(part.data)
-        if part.start + len(part.data) == self._image:
-            self._put(bytes(-self._image % PAGE))
+        if part.start + len(part.data) == self._length and self._images.is_padded(part.image):
+            self._put(bytes(-self._sums.place % PAGE))
 
     def finish(self) -> None:
         """Write the checksums, and give the file its name."""
@@ -161,7 +163,7 @@ class FileReader:
         self._head = self._read(PAGE)
         self.descriptor, self.images, self._version = read_header(self.name, self._head, length)
         self.has_sums = self._version > 1
-        self._image = 0
+        self._length = 0
         self._end = self.images.end
         self.num_bytes = file_bytes(self.images, self._version)
         if length is not None and self.has_sums:
@@ -171,30 +173,39 @@ class FileReader:
 
     def read(self) -> Part | None:
         """Return the next part; None after the last, when all of the file is known to be whole."""
-        shard = len(self._starts) - 1
-        if shard == self.descriptor.size.shards:
+        image = len(self._starts) - 1
+        if image == self.images.num_images:
             self._end_reading()
             return None
-        start = self._sums.place - self._starts[shard]
+        is_table = self.images.is_table(image)
+        start = self._sums.place - self._starts[image]
         data = b""
         if not start:
-            data = self._take(HEADER_BYTES)
-            length = self.images.length_of(data)
-            if length is None or self._starts[shard] + padded(length) > self._end:
+            data = self._take(RECORD_BYTES if is_table else HEADER_BYTES)
+            length = self.images.length_of(image, data)
+            left = self.images.end_of_last - self._starts[image]
+            is_last_table = is_table and image == self.images.num_images - 1
+            if length is None or length > left or (is_last_table and length < left):
                 raise ConfigurationError(
-                    f"{self.name} is damaged: the image of shard {shard} has no such length"
+                    f"{self.name} is damaged: {self._name_of(image)} has no such length"
                 )
-            self._image = length
-        data += self._take(min(PART_BYTES, self._image - start) - len(data))
-        if start + len(data) == self._image:
-            self._take(-self._image % PAGE)
+            self._length = length
+        most = TABLE_PART_RECORDS * RECORD_BYTES if is_table else PART_BYTES
+        data += self._take(min(most, self._length - start) - len(data))
+        if start + len(data) == self._length:
+            if self.images.is_padded(image):
+                self._take(-self._sums.place % PAGE)
             self._starts.append(self._sums.place)
-        return Part(shard, start, data)
+        return Part(image, start, data)
 
     def close(self) -> None:
         """Close the file, if it was opened here."""
         if self._owns:
             self._file.close()
+
+    def _name_of(self, image: int) -> str:
+        shards = self.descriptor.size.shards
+        return f"the {'table' if image >= shards else 'image'} of shard {image % shards}"
 
     def _take(self, size: int) -> bytes:
         data = self._read(size)
@@ -219,6 +230,11 @@ class FileReader:
         before = len(self._sums.table)
         self._sums.end()
         self._compare(before)
+        if self._sums.place != self._end:
+            raise ConfigurationError(
+                f"{self.name} is damaged: its images end at byte {self._sums.place} and not at "
+                f"byte {self._end}"
+            )
         if self._is_whole:
             return
         if self.has_sums:
@@ -257,10 +273,10 @@ class FileReader:
             if found[at : at + SUM_BYTES] != self._table[at : at + SUM_BYTES]:
                 start = PAGE + at // SUM_BYTES * BLOCK_BYTES
                 stop = min(start + BLOCK_BYTES, self._end)
-                shard = bisect_right(self._starts[: self.descriptor.size.shards], start) - 1
+                image = bisect_right(self._starts[: self.images.num_images], start) - 1
                 raise ConfigurationError(
-                    f"{self.name} is damaged: the bytes {start} to {stop - 1}, in shard {shard}, "
-                    "have another checksum"
+                    f"{self.name} is damaged: the bytes {start} to {stop - 1}, in "
+                    f"{self._name_of(image)}, have another checksum"
                 )
 
 
@@ -275,6 +291,7 @@ class FileInfo:
         shards: How many.
         window: How long it remembers items; None: for ever.
         grows: Whether it grows.
+        forgotten: Items that were forgotten (`discard`), as many as have a version.
         num_bytes: Length of the file.
     """
 
@@ -284,6 +301,7 @@ class FileInfo:
     shards: int
     window: timedelta | None
     grows: bool
+    forgotten: int
     num_bytes: int
 
 
@@ -322,6 +340,7 @@ def verify_file(path: FilePath, *, key: str | bytes | Literal[True] | None = Non
             shards=descriptor.size.shards,
             window=None if descriptor.window is None else descriptor.window.length,
             grows=bool(descriptor.slices),
+            forgotten=reader.images.forgotten or 0,
             num_bytes=reader.num_bytes,
         )
     finally:

@@ -96,6 +96,11 @@ def load(
                 f"{os.fspath(path)!r} holds a filter {kind}, which is in a server only; use "
                 "BloomFilter.import_file"
             )
+        if whole.forgotten is not None:
+            raise ConfigurationError(
+                f"{os.fspath(path)!r} holds a filter of which items were forgotten (discard), "
+                "which is in a server only; use BloomFilter.import_file"
+            )
         refuse_other_key(repr(os.fspath(path)), descriptor, key)
         descriptor = descriptor.with_key(key)
         if mode == "r+" and version > 1:

@@ -74,6 +74,7 @@ class Loading:
             state.keys, model, new_generation(), may_replace=replace, what=what
         )
         self._written: list[tuple[int, int, int, bytes]] = []
+        self._tables: list[Part] = []
 
     def begin(self) -> Core[None]:
         """Take the memory, and the name where it is free."""
@@ -81,11 +82,17 @@ class Loading:
 
     def write(self, part: Part, *, note: bool = False) -> Core[None]:
         """Write a part; with `note` it is compared in the end."""
+        if self._images.is_table(part.image):
+            if note:
+                self._tables.append(part)
+            shard = part.image - self._prepared.target.size.shards
+            yield from self._prepared.write_table(shard, part.start, part.data)
+            return
         if note:
             digest = hashlib.sha256(part.data).digest()
-            self._written.append((part.shard, part.start, len(part.data), digest))
+            self._written.append((part.image, part.start, len(part.data), digest))
         if not part.start and (slices := self._images.slices_of(part.data)) > 1:
-            yield from self._prepared.lengthen(part.shard, slices)
+            yield from self._prepared.lengthen(part.image, slices)
         yield from self._prepared.write(*part)
 
     def verify_next(self) -> Core[int]:
@@ -94,6 +101,10 @@ class Loading:
         Raises:
             BloomlockError: If it is not what was written.
         """
+        if self._tables:
+            part = self._tables.pop()
+            yield from self._verify_table(part)
+            return len(part.data)
         if not self._written:
             return 0
         shard, start, size, digest = self._written.pop()
@@ -104,6 +115,14 @@ class Loading:
                 f"shard {shard} are not what was written; nothing was put in its place"
             )
         return size
+
+    def _verify_table(self, part: Part) -> Core[None]:
+        shard = part.image - self._prepared.target.size.shards
+        if (yield from self._prepared.read_table(shard, part.start, part.data)) != part.data:
+            raise BloomlockError(
+                f"filter {self._prepared.keys.name!r}: the versions of forgotten items of shard "
+                f"{shard} are not what was written; nothing was put in its place"
+            )
 
     def finish(self) -> Core[None]:
         """Put it in its place."""
@@ -147,8 +166,9 @@ class PortableFilter(_OpenedLater):
     def export_file(self, path: FilePath | BinaryIO, *, progress: Progress | None = None) -> None:
         """Write the filter to a file, which `import_file` reads.
 
-        `MemoryBloomFilter.load` reads it too, unless the filter has a time window or grows. What
-        was added before is in it, whichever client added it; what is added meanwhile may be.
+        `MemoryBloomFilter.load` reads it too, unless the filter has a time window, grows, or items
+        were forgotten (`discard`). What was added before is in it, whichever client added it; what
+        is added meanwhile may be. What was forgotten before is forgotten in it.
         The file has its name when it is whole and on the disk. It has checksums of all its bytes.
         A random key is in it, and of a secret one a check alone.
 
@@ -159,12 +179,11 @@ class PortableFilter(_OpenedLater):
 
         Raises:
             FilterLostError: If the filter is cleared, replaced or lost meanwhile; no file is left.
-            ConfigurationError: If the strategy is "native", whose bits are the server's, or items
-                were forgotten (`discard`).
+            ConfigurationError: If the strategy is "native", whose bits are the server's.
             OSError: If the file cannot be written; what was there before is unchanged.
 
-        Cost: the whole bitmap comes, 2 MiB in a round trip; memory for some MiB. Clients that add
-        are not held up.
+        Cost: the whole bitmap comes, 2 MiB in a round trip, and 1,000 forgotten items; memory for
+        some MiB, and 22 bytes for each forgotten item. Clients that add are not held up.
 
         >>> import tempfile
         >>> from bloomlock import BloomFilter, MemoryBloomFilter
@@ -266,8 +285,9 @@ class PortableFilter(_OpenedLater):
     ) -> Self:
         """Copy the filter to another server, and return the copy, opened there.
 
-        What was added before is in it; what is added meanwhile may be. All that was written is
-        read back and compared, then the copy gets its name, as in `import_file`.
+        What was added before is in it; what is added meanwhile may be. What was forgotten before is
+        forgotten in it. All that was written is read back and compared, then the copy gets its
+        name, as in `import_file`.
 
         Args:
             client: That of the other server, or its URL.
@@ -283,7 +303,8 @@ class PortableFilter(_OpenedLater):
             ConfigurationError: As `import_file`; and for a copy of a filter to itself.
 
         Cost: the bitmap comes once, and travels to the other server and back, 2 MiB in a round
-        trip; memory for some MiB, and 100 bytes for each of these parts.
+        trip; memory for some MiB, 100 bytes for each of these parts, and 22 bytes for each
+        forgotten item.
         """
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
         reading = Reading(self._state, "the copy")

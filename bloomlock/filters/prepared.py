@@ -24,6 +24,7 @@ from bloomlock.commands import EXEC, MULTI, UNWATCH, encode_command
 from bloomlock.delivery import ask, check
 from bloomlock.descriptor import (
     CLOSED,
+    FORGETTING,
     HEADER_BYTES,
     PLACING,
     PREPARING,
@@ -41,11 +42,12 @@ from bloomlock.parallel import in_parallel
 from bloomlock.slot_moves import through_moves
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 
-from .contents import SERVERS_OWN, contents_of, lengthen
+from .contents import SERVERS_OWN, contents_of, lengthen, set_header
 from .file_format import image_start
 from .lifecycle import ATTEMPTS, repeated
 from .room import check_room
 from .stored_filter import Found, look, look_and_watch
+from .version_tables import PREPARED_SECONDS, read_back, write_table
 from .writing import (
     EMPTIED_BYTES,
     Changed,
@@ -59,9 +61,6 @@ from .writing import (
 
 if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
-
-PREPARED_SECONDS = 24 * 3600
-"""How long a prepared key outlives its client; each write begins it anew for its shard."""
 
 PLACED_SECONDS = 7 * 24 * 3600
 """The same once the generation is the filter's, until a client has put it in its place."""
@@ -152,6 +151,21 @@ class Prepared:
         if start:
             return bytes(data)
         return image_start(header_from_bytes(data[:HEADER_BYTES])) + bytes(data[HEADER_BYTES:])
+
+    def write_table(self, shard: int, start: int, data: bytes | memoryview) -> Core[None]:
+        """Write a part of the table of a shard, whose string is whole; may be repeated.
+
+        The shard gets the flag of forgetting.
+        """
+        key = self.key(shard)
+        if not start:
+            (found,) = yield from ask(key, header_command(key))
+            yield from ask(key, set_header(key, header_from_bytes(found) | FORGETTING))
+        yield from write_table(key, start, data)
+
+    def read_table(self, shard: int, start: int, data: bytes | memoryview) -> Core[bytes]:
+        """Return what a part of a table that was written is now."""
+        return read_back(self.key(shard), start, data)
 
     def switch(self) -> Core[None]:
         """Make the generation the filter's.

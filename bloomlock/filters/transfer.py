@@ -29,11 +29,14 @@ from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import image_bytes, merge_image
 
 from .file_format import Images, Part, image_start
+from .files import TABLE_PART_RECORDS
 from .generation import new_generation
 from .memory import MemoryBloomFilter
 from .prepared import Prepared
 from .state import in_one_generation
-from .stored_filter import look_at_shard, most_slices
+from .stored_filter import most_slices
+from .version_tables import read_table
+from .versions import RECORD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 BYTES_PER_TRIP = 2 * 1024 * 1024
+TABLES_AT_ONCE = 8
 FETCHED_BYTES = 16 * 1024 * 1024
 """Shards that are read at once."""
 
@@ -102,7 +106,7 @@ def _refuse_forgotten(state: FilterState, view: View, header: int, method: str) 
     if says_forgotten(header) and view.descriptor.has_header(unflagged(header)):
         raise ConfigurationError(
             f"{method} is not possible with filter {state.keys.name!r}, of which items were "
-            "forgotten (discard), as a file and a MemoryBloomFilter have no place for that; clear "
+            "forgotten (discard), as a MemoryBloomFilter has no place for that; clear "
             "the filter, or make another one of the items"
         )
 
@@ -172,9 +176,12 @@ def make(
 
 
 class Reading:
-    """Reads the bits of one generation of a filter, part by part.
+    """Reads the bits of one generation of a filter, part by part, and what was forgotten.
 
-    Of a shard that grows meanwhile it reads the slices that there were when it began.
+    Of a shard that grows meanwhile it reads the slices that there were when it began. The tables
+    of forgotten items are read when it begins, and come last: 22 bytes an item of memory. An item
+    that is forgotten meanwhile may be there in what is read: all bits of the version that it had
+    stay set.
 
     Args:
         state: The filter.
@@ -189,37 +196,48 @@ class Reading:
     def __init__(self, state: FilterState, what: str) -> None:
         self._state = state
         self._what = what
-        self._shard = self._start = 0
+        self._image = self._start = 0
         self._headers: list[int] = []
+        self._tables: list[bytes] = []
 
     def begin(self) -> Core[View]:
         """Find the generation that is read, and return what is known of it."""
 
         def find(view: View) -> Core[View | None]:
             view.contents.check_is_string(self._what)
-            if view.forgotten is not None:
-                _refuse_forgotten(self._state, view, view.shards[0].also, self._what)
-            keys = view.descriptor.place(self._state.keys)
-            looked = range(len(view.shards) if view.descriptor.slices else 1)
-            found = yield from in_parallel([look_at_shard(keys, shard) for shard in looked])
-            self._headers = [header for header, _ in found]
-            return view if all(map(view.descriptor.has_header, self._headers)) else None
+            # All shards have the flag of forgetting before the first item is forgotten.
+            looked = view.shards if view.descriptor.slices else view.shards[:1]
+            found = yield from in_parallel([_header_at(shard.key) for shard in looked])
+            self._headers = [unflagged(header) for header in found]
+            if not all(map(view.descriptor.has_header, self._headers)):
+                return None
+            if any(map(says_forgotten, found)):
+                tables = [read_table(shard.key) for shard in view.shards]
+                self._tables = yield from in_parallel(tables, TABLES_AT_ONCE)
+            return view
 
         self._view = view = yield from in_one_generation(self._state, find)
         self.images = Images.of(view.descriptor, self._headers)
+        if self._tables:
+            size = sum(map(len, self._tables)) // RECORD_BYTES
+            self.images = self.images._replace(forgotten=size - len(self._tables))
         return view
 
     def next_part(self) -> Core[Part | None]:
-        """Return the next part, with the header as in a file; None if there is no more.
+        """Return the next part, as in a file; None if there is no more.
 
         Raises:
             FilterLostError: If the filter was cleared, replaced or lost since it began.
         """
-        if self._shard == len(self._view.shards):
+        if self._image == self.images.num_images:
             return None
-        shard = self._view.shards[self._shard]
+        if self.images.is_table(self._image):
+            table = self._tables[self._image - len(self._view.shards)]
+            stop = min(self._start + TABLE_PART_RECORDS * RECORD_BYTES, len(table))
+            return self._part(table[self._start : stop], len(table))
+        shard = self._view.shards[self._image]
         contents, descriptor = self._view.contents, self._view.descriptor
-        wanted = self._headers[self._shard] if descriptor.slices else shard.header
+        wanted = self._headers[self._image] if descriptor.slices else shard.header
         start, size = self._start, contents.string_bytes(descriptor, wanted)
         stop = min(start + BYTES_PER_TRIP, size)
         bits, header = yield from ask(
@@ -227,8 +245,7 @@ class Reading:
             encode_command("GETRANGE", shard.key, start, stop - 1),
             header_command(shard.key),
         )
-        if without_slices(found := header_from_bytes(header)) != shard.header:
-            _refuse_forgotten(self._state, self._view, found, self._what)
+        if without_slices(unflagged(header_from_bytes(header))) != shard.header:
             self._state.forget()
             raise FilterLostError(
                 f"filter {self._state.keys.name!r} was cleared, replaced or lost during "
@@ -236,8 +253,18 @@ class Reading:
             )
         if not start:
             bits = image_start(wanted) + bits[HEADER_BYTES:]
-        part = Part(self._shard, start, bits)
-        self._start = stop
-        if stop == size:
-            self._shard, self._start = self._shard + 1, 0
+        return self._part(bits, size)
+
+    def _part(self, data: bytes, size: int) -> Part:
+        """Return the next part of an image, or a table, of that size, and turn to what follows."""
+        part = Part(self._image, self._start, data)
+        self._start += len(data)
+        if self._start == size:
+            self._image, self._start = self._image + 1, 0
         return part
+
+
+def _header_at(key: str) -> Core[int]:
+    """Return the header of a shard, with its flags."""
+    (start,) = yield from ask(key, header_command(key))
+    return header_from_bytes(start)

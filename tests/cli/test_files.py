@@ -47,10 +47,13 @@ def test_a_file_goes_out_and_comes_in(run, name, tmp_path, valkey, marked):
     assert f"{name} 2" in list_filters(client=valkey)
 
 
-@pytest.mark.parametrize("kind", [{"window": 3600}, {"on_full": "grow"}], ids=str)
-def test_filters_with_a_window_and_filters_that_grow(run, name, tmp_path, valkey, kind):
+@pytest.mark.parametrize("kind", [{"window": 3600}, {"on_full": "grow"}, {"key": None}], ids=str)
+def test_filters_with_a_window_that_grow_or_forgot(run, name, tmp_path, valkey, kind):
     file = str(tmp_path / "urls.bloom")
     with BloomFilter(name, 2000, client=valkey, shards=3, **kind) as made:
+        if "key" in kind:
+            made.add("forgotten")
+            assert made.discard("forgotten")
         made.update(LINES)
     assert run("filter", "export", name, file).returncode == 0
     looked = run("filter", "import", "--dry-run", f"{name} 2", file)
@@ -63,7 +66,7 @@ def test_filters_with_a_window_and_filters_that_grow(run, name, tmp_path, valkey
     assert run("filter", "rename", f"{name} 3", f"{name} 4").returncode == 0
     for number in (2, 4):
         with BloomFilter.open(f"{name} {number}", client=valkey) as made:
-            assert made.exists_many(LINES) == [True] * 1000
+            assert made.exists_many(["forgotten", *LINES]) == [False] + [True] * 1000
 
 
 @pytest.mark.usefixtures("bloom")

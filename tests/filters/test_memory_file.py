@@ -135,7 +135,7 @@ DAMAGES = {
     "foreign": (lambda data: b"PK\x03\x04" + data, "no file of a filter"),
     "short header": (lambda data: data[:100], "checksum"),
     "flipped": (lambda data: data.replace(b'"1000"', b'"1001"'), "checksum"),
-    "newer": (lambda data: data.replace(b"bitmap 2", b"bitmap 4"), "upgrade bloomlock"),
+    "newer": (lambda data: data.replace(b"bitmap 2", b"bitmap 5"), "upgrade bloomlock"),
     "cut": (lambda data: data[:-1], "must have"),
     "longer": (lambda data: data + b"\0", "must have"),
     "only a header": (lambda data: data[:4096], "must have"),

@@ -48,13 +48,18 @@ SHAPES = [
 ]
 WINDOW = {"window": 86_400, "shards": 2}
 GROWN = {"on_full": "grow", "capacity": 50, "shards": 3}
+FORGOT = {"shards": 2, "forgotten": 40}
+"""Items were forgotten, and workers forget some of what they add."""
 ITEMS = [f"item {number}" for number in range(700)]
 
 
 def filled(client, name="x", shape=None, items=ITEMS):
-    made = BloomFilter(
-        name, **{"capacity": 20_000, "client": client} | (shape or {}), error_rate=1e-9
-    )
+    options = {"capacity": 20_000, "client": client} | (shape or {})
+    gone = [f"gone {number}" for number in range(options.pop("forgotten", 0))]
+    made = BloomFilter(name, **options, error_rate=1e-9)
+    if gone:
+        made.update(gone)
+        assert all(made.discard_many(gone))
     for start in range(0, len(items), 50):
         made.update(items[start : start + 50])
     return made
@@ -184,12 +189,15 @@ def test_native_filters_are_refused(path, all_servers):
 # -- while others add ----------------------------------------------------------------------------
 
 
-def add_on(url, number, added, stop):
+def add_on(url, number, added, stop, forgets):
     made = BloomFilter.open("x", client=url)
     count = 0
     while not stop.is_set():
         if count % 7:
             made.add(f"{number}:{count}")
+            if forgets:
+                made.add(f"{number}:{count} forgotten")
+                assert made.discard(f"{number}:{count} forgotten")
             count += 1
         else:
             made.update(f"{number}:{count + more}" for more in range(50))
@@ -204,13 +212,14 @@ def counts_above(added, least):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("shape", [{}, {"layout": "blocked"}, WINDOW, GROWN], ids=str)
+@pytest.mark.parametrize("shape", [{}, {"layout": "blocked"}, WINDOW, GROWN, FORGOT], ids=str)
 def test_what_was_acknowledged_before_an_export_is_in_it(r, valkey, path, shape, monkeypatch):
     monkeypatch.setattr(transfer, "BYTES_PER_TRIP", 50_000)
     made = filled(r, shape={"capacity": 300_000, "shards": 3} | shape, items=["first"])
     added, stop = FORKS.Array("q", 3), FORKS.Event()
     workers = [
-        FORKS.Process(target=add_on, args=(valkey, number, added, stop)) for number in range(3)
+        FORKS.Process(target=add_on, args=(valkey, number, added, stop, shape == FORGOT))
+        for number in range(3)
     ]
     for worker in workers:
         worker.start()
@@ -222,7 +231,7 @@ def test_what_was_acknowledged_before_an_export_is_in_it(r, valkey, path, shape,
                     copied = made.copy_to(other.url, f"copy {turn}")
                 else:
                     made.export_file(path)
-                    if shape in (WINDOW, GROWN):
+                    if shape in (WINDOW, GROWN, FORGOT):
                         copied = BloomFilter.import_file(f"copy {turn}", path, client=other.url)
                     else:
                         copied = MemoryBloomFilter.load(path, verify=True)
@@ -230,6 +239,7 @@ def test_what_was_acknowledged_before_an_export_is_in_it(r, valkey, path, shape,
                     items = [f"{number}:{one}" for one in range(count)]
                     there = copied.exists_many(items)
                     assert all(there), f"{items[there.index(False)]} of {before} is not there"
+                    assert not any(copied.exists_many(f"{item} forgotten" for item in items))
                 assert not any(copied.exists_many(f"never {one}" for one in range(1000)))
     finally:
         stop.set()
@@ -280,7 +290,9 @@ class Pipe(io.BytesIO):
         return super().read(min(size, 5_000) if size > 0 else size)
 
 
-@pytest.mark.parametrize("shape", [{"shards": 3}, {"layout": "blocked"}, WINDOW, GROWN], ids=str)
+@pytest.mark.parametrize(
+    "shape", [{"shards": 3}, {"layout": "blocked"}, WINDOW, GROWN, FORGOT], ids=str
+)
 @pytest.mark.usefixtures("small_parts")
 def test_a_file_that_was_cut_or_changed_anywhere_is_refused(r, path, shape):
     seed = random.randrange(2**32)
@@ -320,8 +332,8 @@ def range_of(message):
     [
         (b"", "no file of a filter"),
         (b"PK\x03\x04" + bytes(9000), "no file of a filter"),
-        (b"bloomlock bitmap 4\n{}\n" + bytes(9000), "upgrade bloomlock"),
-        (b"bloomlock bitmap 3\n{}\n" + bytes(9000), "its header has another checksum"),
+        (b"bloomlock bitmap 5\n{}\n" + bytes(9000), "upgrade bloomlock"),
+        (b"bloomlock bitmap 4\n{}\n" + bytes(9000), "its header has another checksum"),
         (b"bloomlock bitmap 2\n{}\n" + bytes(9000), "its header has another checksum"),
     ],
 )
@@ -371,7 +383,8 @@ def test_an_import_that_the_server_has_no_memory_for_is_refused(r, path):
 def test_a_crash_at_any_moment_exposes_no_part_and_a_retry_goes_on(r, path):
     """Each request of an import, with and without a filter in its place, is the last one once."""
     plain = ((1, None), (3, None), (1, 4), (3, 5), (3, 3))
-    for shape, old in [*(({"shards": n}, old) for n, old in plain), (WINDOW, 3), (GROWN, None)]:
+    kinds = ((WINDOW, 3), (GROWN, None), (FORGOT, None), (FORGOT, 3))
+    for shape, old in [*(({"shards": n}, old) for n, old in plain), *kinds]:
         shards = shape["shards"]
         source = filled(r, "source", shape)
         source.export_file(path)
@@ -398,7 +411,7 @@ def test_a_crash_at_any_moment_exposes_no_part_and_a_retry_goes_on(r, path):
                 made = BloomFilter.import_file("y", path, client=r, replace=old is not None)
                 assert made.exists_many([*ITEMS, "old"]) == [True] * 700 + [False]
             left = [key for key in r.scan_iter() if r.ttl(key) == -1]
-            assert len(left) == shards + 1, left
+            assert len(left) == shards + 1 + (shards if "forgotten" in shape else 0), left
             assert all(b":prepared:" in key for key in set(r.scan_iter()) - set(left))
             number += 1
         assert number > 8
@@ -684,18 +697,31 @@ def test_a_filter_is_copied_to_another_server(r, elsewhere, shape):
         assert all(other.ttl(key) == -1 for key in other.scan_iter())
 
 
+def change_a_bit(client):
+    key = min(key for key in client.keys("*:prepared:*") if not key.endswith(b":forgotten"))
+    client.setbit(key, 70_001, 1 - client.getbit(key, 70_001))
+
+
+def change_a_version(client):
+    table = min(client.keys("*:prepared:*:forgotten"))
+    client.hset(table, client.hrandfield(table), "other!")
+
+
+def delete_a_version(client):
+    table = min(client.keys("*:prepared:*:forgotten"))
+    client.hdel(table, next(field for field in client.hkeys(table) if field != b"count"))
+
+
+@pytest.mark.parametrize("change", [change_a_bit, change_a_version, delete_a_version])
 @pytest.mark.usefixtures("small_parts")
-def test_a_copy_that_is_not_what_was_written_is_refused(r, elsewhere):
-    made = filled(r, shape={"shards": 2})
+def test_a_copy_that_is_not_what_was_written_is_refused(r, elsewhere, change):
+    made = filled(r, shape=FORGOT)
     with redis.Redis.from_url(elsewhere) as other:
         other.flushall()
-        calls = []
 
-        def spoil(*_size):
-            calls.append(1)
-            if len(calls) == 12:
-                key = min(other.keys("*:prepared:*"))
-                other.setbit(key, 70_001, 1 - other.getbit(key, 70_001))
+        def spoil(done, whole):
+            if 2 * done == whole:
+                change(other)
 
         with pytest.raises(BloomlockError, match="are not what was written"):
             made.copy_to(other, progress=spoil)

@@ -24,9 +24,11 @@ from bloomlock import (
     ConfigurationError,
     MemoryBloomFilter,
     list_filters,
+    verify_file,
 )
 from bloomlock.descriptor import slices_of
-from bloomlock.filters import combining, file_format, files, transfer
+from bloomlock.filters import combining, file_format, files, transfer, version_tables
+from bloomlock.keys import forgotten_key
 from bloomlock.server import PrivateServer
 from bloomlock.strategies.base import header_from_bytes
 from bloomlock.strategies.sliced import TRUST_S
@@ -44,13 +46,23 @@ KINDS = {
     "grown": {"capacity": 50, "on_full": "grow"},
     "grown, keyed": {"capacity": 40, "on_full": "grow", "growth": 2, "key": True},
     "not grown": {"capacity": 2000, "on_full": "grow"},
+    "forgotten": {"capacity": 3000},
+    "forgotten, keyed": {"capacity": 3000, "key": True},
+    "grown, forgotten": {"capacity": 50, "on_full": "grow"},
 }
+FORGOTTEN = [f"forgotten {number}" for number in range(90)]
+"""Items that were there, and are not; the first of the others were forgotten and added again."""
 
 
 def filled(client, kind="grown", shards=3, name="x", made=BloomFilter):
     one = made(name, error_rate=1e-9, shards=shards, client=client, **KINDS[kind])
     for start in range(0, len(ITEMS), 25):
         one.update(ITEMS[start : start + 25])
+        if "forgotten" in kind and not start:
+            one.update(FORGOTTEN)
+            assert one.discard_many([*FORGOTTEN, *ITEMS[:20]]) == [True] * 110
+    if "forgotten" in kind:
+        one.update(ITEMS[:20])
     return one
 
 
@@ -61,6 +73,9 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(files, "PART_BYTES", 1_501)
     monkeypatch.setattr(combining, "PART_BYTES", 1_013)
     monkeypatch.setattr(combining, "WHOLE_BYTES", 500)
+    monkeypatch.setattr(version_tables, "VERSIONS_PER_COMMAND", 3)
+    for module in (files, transfer):
+        monkeypatch.setattr(module, "TABLE_PART_RECORDS", 7)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +92,15 @@ def strings(made, client):
         whole[:8] = file_format.image_start(header_from_bytes(whole[:8]))
         found.append(bytes(whole))
     return found
+
+
+def tables(made, client):
+    """Return the tables of forgotten items of the shards."""
+    return [client.hgetall(forgotten_key(shard.key)) for shard in made._state.view.shards]
+
+
+def table_bytes(made, client):
+    return sum(22 * len(table) for table in tables(made, client))
 
 
 def num_bytes(made, path):
@@ -157,10 +181,12 @@ def test_a_copy_is_the_same_and_goes_on(r, elsewhere, tmp_path, way, kind, shard
     elsewhere.flushall()
     target = elsewhere if way in ("file", "copy_to", "asyncio") else r
     made = filled(r, kind, shards)
-    before, info = strings(made, r), made.info()
-    assert num_bytes(made, tmp_path) == sum(map(len, before))
+    before, versions, info = strings(made, r), tables(made, r), made.info()
+    assert sum(map(len, versions)) == (110 + shards if "forgotten" in kind else 0)
+    assert num_bytes(made, tmp_path) == sum(map(len, before)) + table_bytes(made, r)
     copied = WAYS[way](made, target, tmp_path / "file")
-    assert strings(copied, target) == before
+    assert (strings(copied, target), tables(copied, target)) == (before, versions)
+    assert not any(copied.exists_many(FORGOTTEN))
     assert copied.generation != made.generation
     assert copied.exists_many([*ITEMS, *ABSENT]) == [True] * 600 + [False] * 600
     now = copied.info()
@@ -298,7 +324,7 @@ def test_where_scripts_may_not_run_a_window_is_copied_all_the_same(r, valkey, ki
     r.acl_setuser("careful", enabled=True, nopass=True, keys="*", channels="*",
                   commands=["+@all", "-@scripting"])  # fmt: skip
     with redis.Redis.from_url(valkey, username="careful", password="any") as careful:  # noqa: S106
-        if not kind.startswith(("window", "refresh")):
+        if "grown" in kind:
             with pytest.raises(ConfigurationError, match="needs a server that runs scripts"):
                 BloomFilter.open("x", client=careful).copy("y")
             assert list_filters(client=r) == ["x"]
@@ -307,15 +333,34 @@ def test_where_scripts_may_not_run_a_window_is_copied_all_the_same(r, valkey, ki
     assert BloomFilter.open("y", client=r).exists_many(ITEMS) == [True] * 600
 
 
-@pytest.mark.parametrize("kind", ["window", "grown"])
-def test_a_file_is_for_a_server_alone(r, tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "version"), [("window", 3), ("grown", 3), ("forgotten", 4), ("grown, forgotten", 4)]
+)
+def test_a_file_is_for_a_server_alone(r, tmp_path, kind, version):
     path = tmp_path / "file"
     filled(r, kind).export_file(path)
     lines = path.read_bytes().split(b"\n")
-    assert lines[0] == b"bloomlock bitmap 3"
+    assert lines[0] == b"bloomlock bitmap %d" % version
+    assert verify_file(path).forgotten == (110 if version == 4 else 0)
     for load in (MemoryBloomFilter.load, lambda file: MemoryBloomFilter.load(file, verify=True)):
         with pytest.raises(ConfigurationError, match="which is in a server only; use"):
             load(path)
+
+
+def with_fields(version, fields):
+    """Return the first page of a file."""
+    lines = b"bloomlock bitmap %d\n%s\n" % (version, json.dumps(fields).encode())
+    head = lines + file_format.hashlib.sha256(lines).hexdigest().encode() + b"\n"
+    return head.ljust(4096, b"\0")
+
+
+def with_sums(data, end):
+    """Return a file with the right checksums for the images and tables that it has."""
+    sums = file_format.BlockSums()
+    sums.take(data[4096:end])
+    sums.end()
+    table = bytes(sums.table)
+    return bytes(data[:end]) + table + file_format.hashlib.sha256(data[:4096] + table).digest()
 
 
 @pytest.mark.parametrize(
@@ -331,9 +376,7 @@ def test_a_header_that_says_other_shards_is_refused(r, tmp_path, counts):
         del fields["shards_by_slices"]
     else:
         fields["shards_by_slices"] = counts
-    lines = b"bloomlock bitmap 3\n%s\n" % json.dumps(fields).encode()
-    head = lines + file_format.hashlib.sha256(lines).hexdigest().encode() + b"\n"
-    forged = head.ljust(4096, b"\0") + data[4096:]
+    forged = with_fields(3, fields) + data[4096:]
     before = set(r.scan_iter())
     for source in (path, Pipe(forged)):
         path.write_bytes(forged)
@@ -351,15 +394,93 @@ def test_an_image_of_another_length_is_refused(r, tmp_path):
     data = bytearray(path.read_bytes())
     data[4096 + 7] = 1
     images = file_format.Images.of(made._descriptor, [made._descriptor.header])
-    sums = file_format.BlockSums()
-    sums.take(data[4096 : images.end])
-    sums.end()
-    table = bytes(sums.table)
-    data[images.end :] = table + file_format.hashlib.sha256(data[:4096] + table).digest()
-    path.write_bytes(data)
+    path.write_bytes(with_sums(data, images.end))
     with pytest.raises(ConfigurationError, match="shard 0 has no such length"):
         BloomFilter.import_file("y", path, client=r)
     assert list_filters(client=r) == ["x"]
+
+
+@pytest.mark.parametrize("forgotten", [-1, "110", 110.0, True, None, 0, 109, 111, 10**30])
+def test_a_header_that_says_another_number_of_forgotten_items_is_refused(r, tmp_path, forgotten):
+    path = tmp_path / "file"
+    filled(r, "forgotten").export_file(path)
+    data = path.read_bytes()
+    fields = json.loads(data.split(b"\n")[1])
+    assert fields["forgotten"] == 110
+    forged = with_fields(4, fields | {"forgotten": forgotten}) + data[4096:]
+    path.write_bytes(forged)
+    before = set(r.scan_iter())
+    for source in (path, Pipe(forged)):
+        with pytest.raises(ConfigurationError, match="of no use|is damaged") as caught:
+            BloomFilter.import_file("y", source, client=r)
+        assert "\n" not in str(caught.value)
+    assert set(r.scan_iter()) == before
+
+
+@pytest.mark.parametrize("change", [-1, 1, 2**63])
+@pytest.mark.parametrize("shard", [0, 2])
+def test_a_table_of_another_length_is_refused(r, tmp_path, shard, change):
+    """Sums that are right say nothing of that."""
+    path = tmp_path / "file"
+    made = filled(r, "forgotten")
+    made.export_file(path)
+    data = bytearray(path.read_bytes())
+    lengths = [22 * len(table) for table in tables(made, r)]
+    start = file_format.Images.of(made._descriptor).end + sum(lengths[:shard])
+    count = int.from_bytes(data[start : start + 8], "big")
+    assert count == lengths[shard] // 22 - 1
+    data[start : start + 8] = (count + change).to_bytes(8, "big")
+    images = file_format.Images.of(made._descriptor)._replace(forgotten=110)
+    path.write_bytes(with_sums(data, images.end))
+    before = set(r.scan_iter())
+    for source in (path, Pipe(path.read_bytes())):
+        with pytest.raises(ConfigurationError, match="is damaged") as caught:
+            BloomFilter.import_file("y", source, client=r)
+        assert "\n" not in str(caught.value)
+    assert set(r.scan_iter()) == before
+
+
+@pytest.mark.parametrize("kind", ["forgotten", "grown, forgotten", "grown"])
+@pytest.mark.parametrize("way", ["file", "copy_to"])
+def test_what_is_forgotten_at_any_step_of_a_copy(
+    r, elsewhere, tmp_path, monkeypatch, small_parts, way, kind
+):
+    """What was there all the time is in the copy; what was forgotten before is not."""
+    monkeypatch.setattr(transfer, "BYTES_PER_TRIP", 3_001)
+    filled(r, kind, shards=2)
+    whole = {key: r.dump(key) for key in r.scan_iter()}
+    again, gone, kept = ITEMS[:30], ITEMS[30:60], ITEMS[60:]
+    number, seen = 0, set()
+    while True:
+        r.flushall()
+        elsewhere.flushall()
+        for key, value in whole.items():
+            r.restore(key, 0, value)
+        writer = BloomFilter.open("x", client=r)
+
+        def forget(writer=writer):
+            assert writer.discard_many([*again, *gone]) == [True] * 60
+            assert writer.add_many(again) == [True] * 30
+
+        stepped = Stepped.before(-1, forget)
+        made = stepped.open("x", client=r)
+        stepped.done, stepped.at = 0, number
+        copied = WAYS[way](made, elsewhere, tmp_path / "file")
+        is_over = stepped.done <= number
+        assert copied.exists_many(kept) == [True] * len(kept), number
+        assert copied.exists_many(again) == [True] * len(again), number
+        assert not any(copied.exists_many([*FORGOTTEN, *ABSENT])), number
+        there = copied.exists_many(gone)
+        seen.add(sum(there))
+        assert copied.discard_many(gone) == there
+        assert not any(copied.exists_many(gone))
+        assert copied.add_many(gone * 2) == [True] * 30 + [False] * 30
+        if is_over:
+            break
+        number += 1
+    print(f"{number} steps; of those forgotten meanwhile the copies had {sorted(seen)}")
+    assert number > 5
+    assert {0, 30} <= seen
 
 
 def test_a_filter_is_exported_while_another_object_finds_it_full(r, tmp_path):
