@@ -27,13 +27,22 @@ from redis.exceptions import ResponseError
 
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask, check
-from bloomlock.descriptor import COPYING, HEADER_BYTES, READY, RENAMING, Descriptor, header_of
+from bloomlock.descriptor import (
+    COPYING,
+    HEADER_BYTES,
+    READY,
+    RENAMING,
+    Descriptor,
+    header_of,
+    unflagged,
+)
 from bloomlock.effects import Core, Request
 from bloomlock.errors import ConfigurationError, FilterLostError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys, FilterKeys, forgotten_key, prepared_key
 from bloomlock.parallel import in_parallel
 from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script, answer_of
+from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .combining import is_not_possible
 from .contents import contents_of, set_header
@@ -279,8 +288,11 @@ def _put_in_place(plan: Plan, shard: int) -> Core[None]:
     header, _ = yield from look_at_shard(plan.placed_new, shard)
     if plan.after.has_header(header):
         return
-    key = plan.placed_new.bits(shard)
-    (reply,) = yield Request(key, [encode_command("RENAME", plan.prepared(shard), key)])
+    key, prepared = plan.placed_new.bits(shard), plan.prepared(shard)
+    (start,) = yield from ask(prepared, header_command(prepared))
+    if not plan.after.has_header(unflagged(header_from_bytes(start))):
+        raise Changed
+    (reply,) = yield Request(key, [encode_command("RENAME", prepared, key)])
     if isinstance(reply, ResponseError) and "no such key" in str(reply):
         raise Changed
     check([reply])
@@ -310,8 +322,10 @@ def _copy_shard(plan: Plan, view: View, shard: int) -> Core[None]:
         return
     yield from _copy_claims(plan, view.shards[shard].key, key)
     prepared = plan.prepared(shard)
-    unlink = encode_command("UNLINK", prepared, forgotten_key(prepared))
-    yield from ask(prepared, unlink, set_header(prepared, plan.after.header))
+    for left in (prepared, forgotten_key(prepared)):
+        # Each by itself: of commands that go together a slot that moves may hold up the first.
+        yield from ask(left, encode_command("UNLINK", left))
+    yield from ask(prepared, set_header(prepared, plan.after.header))
     copied = yield from view.contents.copy(view.shards[shard], prepared, key, plan.after)
     # The versions of forgotten items are copied with the claims.
     yield from ask(key, encode_command("UNLINK", forgotten_key(prepared)))

@@ -60,7 +60,8 @@ class Redirect:
     Attributes:
         indices: Which commands of the request.
         error: Why.
-        whole: Whether the commands are one transaction, for which ASKING is said once.
+        whole: Whether the commands are one transaction, up to the last command of the request. For
+            that ASKING is said once.
     """
 
     indices: list[int]
@@ -105,21 +106,23 @@ class Redirect:
 def find_redirects(commands: Sequence[Command], replies: Replies) -> list[Redirect]:
     """Return which commands to send where again; empty if none was refused.
 
-    A transaction is refused as a whole: it was aborted.
+    A transaction is refused as a whole: it was aborted. Other commands may come before it.
     """
     refused = {i: reply for i, reply in enumerate(replies) if is_slot_refusal(reply)}
     if not refused:
         return []
-    whole = commands[0] == MULTI
-    if whole:
-        refused = dict.fromkeys(range(len(replies)), next(iter(refused.values())))
+    start = commands.index(MULTI) if MULTI in commands else len(commands)
     found: dict[Target, Redirect] = {}
+    whole: list[Redirect] = []
     for index, error in refused.items():
-        redirect = Redirect([index], error, whole)
+        if index >= start:
+            whole = [Redirect([*range(start, len(commands))], error, whole=True)]
+            break
+        redirect = Redirect([index], error, whole=False)
         same = found.setdefault(redirect.target, redirect)
         if same is not redirect:
             same.indices.append(index)
-    return list(found.values())
+    return [*found.values(), *whole]
 
 
 class Again(NamedTuple):

@@ -18,6 +18,7 @@ from processes import FORKS
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import TryAgainError
 from slot_moves import mover_of, moving
+from stepped import Stepped
 from strategies import EXACT
 
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, ClaimState, Lock, LockStrategy
@@ -409,6 +410,46 @@ def test_several_processes_while_slots_move(nodes, cluster):
     for name, count in NAMES.items():
         opened = BloomFilter.open(name, client=cluster)
         assert all(opened.exists_many([f"item {n}" for n in range(count)]))
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_slot_that_begins_to_move_before_any_request_of_a_rename(nodes, cluster, forgets):
+    """Each request of it is the first that finds the slot of the new name in a move."""
+    number, steps = 0, Stepped.before(-1, lambda: None)
+    mover = mover_of(nodes, [slot_of("copied")], seeded())
+    while steps.done >= number:
+        for node in nodes:
+            node.flushall()
+        made = BloomFilter("m", CAPACITY, RATE, client=cluster)
+        made.update(ITEMS)
+        assert not forgets or made.discard(ITEMS[0])
+        assert made.claim("claimed")
+        ends = []
+
+        def begin(ends=ends):
+            ends.append(threading.Timer(0.05, end, (mover.begin(mover.slots[0]),)))
+            ends[0].start()
+
+        def end(new):
+            while mover.move_keys(mover.slots[0], new):
+                pass
+            mover.finish(mover.slots[0], new)
+
+        steps = Stepped.before(-1, begin)
+        made = steps.open("m", client=cluster)
+        steps.done, steps.at = 0, number
+        try:
+            made.rename("copied")
+        finally:
+            for one in ends:
+                one.join()
+        made = BloomFilter.open("copied", client=cluster)
+        assert made.exists_many(ITEMS) == [not forgets] + [True] * 299, number
+        assert made.claim("claimed").state is ClaimState.BUSY, number
+        assert made.add_many([*ITEMS, "new"]) == [forgets] + [False] * 299 + [True], number
+        number += 1
+    assert number > 15
+    assert mover.moves == number - 1
 
 
 @pytest.fixture

@@ -68,6 +68,22 @@ def test_a_transaction_is_sent_again_as_a_whole_whatever_exec_says():
     assert moved.prepare(commands) == commands
 
 
+@pytest.mark.parametrize("first", [b"", ASK, MOVED, TRY_AGAIN])
+@pytest.mark.parametrize("refused", [ASK, MOVED, TRY_AGAIN])
+def test_a_transaction_behind_another_command_is_sent_again_as_a_whole(first, refused):
+    commands = [b"read", MULTI, b"a", EXEC]
+    replies = [first, b"OK", refused, ExecAbortError("")]
+    *others, whole = find_redirects(commands, replies)
+    assert whole.indices == [1, 2, 3]
+    assert whole.prepare(commands) == [ASKING] * (refused is ASK) + commands[1:]
+    assert [other.prepare(commands)[-1] for other in others] == [b"read"] * (first != b"")
+    whole.merge(replies, [b"OK"] * (refused is ASK) + [b"OK", b"QUEUED", [1]])
+    assert replies == [first, b"OK", b"QUEUED", [1]]
+    # What was carried out is not sent again.
+    done = [first, b"OK", b"QUEUED", [1]]
+    assert [one.indices for one in find_redirects(commands, done)] == [[0]] * (first != b"")
+
+
 def test_what_several_keys_wait_for_goes_to_the_owner_of_the_slot_again():
     (again,) = find_redirects([b"a", b"b"], [1, TRY_AGAIN])
     assert (again.indices, again.target) == ([1], None)
