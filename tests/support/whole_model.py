@@ -18,7 +18,7 @@ import random
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import redis
 import redis.asyncio
@@ -88,6 +88,9 @@ SCRIPT = "local new = {} for i = 1, #ARGV do new[i] = add(i) and 1 or 0 end retu
 LOST = (FilterNotFoundError, FilterLostError, FilterMismatchError)
 """What is raised where a filter is not there, or not the one that was opened."""
 
+NEVER = 10**12
+"""The tick at which an operation ended of which it is not known what it did."""
+
 Answers = tuple[list[str], list[bool]]
 
 
@@ -104,6 +107,35 @@ class Generation:
     born: int
     must: set[str] = field(default_factory=set)
     may: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Origin:
+    """What a generation has its volatile items from.
+
+    Attributes:
+        generation: The one it is a copy of.
+        start: The tick before the copy.
+        end: The one after it; None: the generation before ended with it.
+    """
+
+    generation: int
+    start: int
+    end: int | None
+
+
+class Change(NamedTuple):
+    """A volatile item was added, or forgotten.
+
+    Attributes:
+        start: The tick before that.
+        end: The one after it.
+        adds: Whether it is there from then on.
+    """
+
+    start: int
+    end: int
+    adds: bool
 
 
 class Model:
@@ -140,6 +172,10 @@ class Model:
         # By generation and item of a namespace of its own, whether it was added last or forgotten.
         self.forgets = kind != "window" and self.random.random() < 0.5
         self.state: dict[int, dict[str, bool]] = defaultdict(dict)
+        # By generation and item all that was done to it.
+        self.history: dict[int, dict[str, list[Change]]] = defaultdict(lambda: defaultdict(list))
+        self.origins: dict[int, Origin] = {}
+        self.inherited = 0
         self.forgotten = 0
         self.loses = self.random.random() < 0.4 and isinstance(client, str)
         self.lost = 0
@@ -294,17 +330,21 @@ class Model:
                 continue
             opened[name] = made
             item, adds = f"volatile {rng.randrange(30)}", rng.random() < 0.5
-            before = made.generation
+            before, start = made.generation, next(self.ticks)
             try:
                 answer = made.add(item) if adds else made.discard(item)
             except LOST:
                 opened.pop(name).close()
                 self.state[before].pop(item, None)
+                self.history[before][item].append(Change(start, NEVER, adds))
                 continue
             state = self.state[before]
             if made.generation != before:
                 state.pop(item, None)
+                for generation in (before, made.generation):
+                    self.history[generation][item].append(Change(start, NEVER, adds))
                 continue
+            self.history[before][item].append(Change(start, next(self.ticks), adds))
             if item in state and answer is not (adds is not state[item]):
                 raise AssertionError(f"{item}: {answer}, but it was {state[item]} in {before}")
             state[item] = adds
@@ -322,6 +362,31 @@ class Model:
                 self.answers += 1
                 if is_new:
                     self.winners[generation, item] += 1
+
+    def volatile(self, generation: int) -> dict[str, bool]:
+        """Return which volatile items are known to be there in a generation, or not."""
+        known = self._inherited(generation)
+        for item, changes in self.history[generation].items():
+            known.pop(item, None)
+            if all(change.end < NEVER for change in changes):
+                known[item] = changes[-1].adds
+        return known
+
+    def _inherited(self, generation: int) -> dict[str, bool]:
+        """Return the same for what a generation began with."""
+        origin = self.origins.get(generation)
+        if origin is None:
+            return {}
+        if origin.end is None:
+            return self.volatile(origin.generation)
+        known = self._inherited(origin.generation)
+        for item, changes in self.history[origin.generation].items():
+            before = [change for change in changes if change.start < origin.end]
+            if before:
+                known.pop(item, None)
+                if all(change.end < origin.start for change in before):
+                    known[item] = before[-1].adds
+        return known
 
     # -- the conductor ---------------------------------------------------------------------------
 
@@ -415,10 +480,13 @@ class Model:
             new.must, new.may = mine & other, may_mine & may_other
         elif change in ("copy", "copy_to", "file"):
             new.must, new.may = mine, may_mine
+            self.origins[made.generation] = Origin(before, start, next(self.ticks))
         elif change in ("rename", "rebuild"):
             # All that was answered in the generation before, whenever: no answer came after.
             self.renamed.append((before, made.generation))
             new.must, new.may = mine, may_mine
+        if change == "rename":
+            self.origins[made.generation] = Origin(before, start, None)
         if change == "rebuild":
             with self.lock:
                 new.may = may_mine | set(self.tried)
@@ -463,6 +531,7 @@ class Model:
                 yield f"lost: {item} of {name}"
             for item in sorted(there - must - self.possible(made.generation)):
                 yield f"invented: {item} in {name}"
-            for item, is_there in self.state[made.generation].items():
+            self.inherited += len(self._inherited(made.generation))
+            for item, is_there in self.volatile(made.generation).items():
                 if made.exists(item) is not is_there:
                     yield f"{'lost' if is_there else 'not forgotten'}: {item} of {name}"
