@@ -11,11 +11,12 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from bloomlock.arrays import np
-from bloomlock.commands import Replies, encode_command
+from bloomlock.commands import Replies, encode_arguments
 from bloomlock.compiled import core
 from bloomlock.delivery import collect
 from bloomlock.effects import ConnectionLost, Core, Parallel, Pipeline, Request
 from bloomlock.parallel import in_parallel
+from bloomlock.sizing import MAX_SHARDS
 
 from .base import Segment, Strategy, any_missing, encode_offsets, error_of, unfilled
 
@@ -58,7 +59,10 @@ class AtomicStrategy(Strategy):
         """See Strategy.few_items; the compiled core has no use for arrays."""
         if hasher.compiled is None:
             return super().few_items(hasher)
-        bits = OPERATIONS_PER_COMMAND if hasher.shards == 1 else OPERATIONS_IN_SHARDS
+        bits = OPERATIONS_PER_COMMAND
+        if hasher.shards > 1:
+            # Where each shard gets one command, all are encoded before they are sent in any case.
+            bits = max(OPERATIONS_IN_SHARDS, hasher.shards * OPERATIONS_PER_COMMAND)
         return bits // hasher.num_hashes
 
     def few_each(
@@ -199,10 +203,12 @@ class Bitfields:
 
 @lru_cache(maxsize=4096)
 def _opening(key: str, operations: int, write: bool) -> bytes:
-    arguments = ("BITFIELD" if write else "BITFIELD_RO", key, "GET", "i64", "0")
-    count = len(arguments) + operations * (4 if write else 3)
-    whole = encode_command(*arguments)
-    return b"*%d" % count + whole[whole.index(b"\r") :]
+    return b"*%d\r\n%b" % (5 + operations * (4 if write else 3), _arguments(key, write))
+
+
+@lru_cache(maxsize=2 * MAX_SHARDS)
+def _arguments(key: str, write: bool) -> bytes:
+    return encode_arguments("BITFIELD" if write else "BITFIELD_RO", key, "GET", "i64", "0")
 
 
 def _few_segment(reply: object, count: int, num_hashes: int) -> Segment:
