@@ -7,6 +7,7 @@ process prints, for its log, and for its exit status. The answer is its id.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 import os
@@ -340,4 +341,7 @@ if __name__ == "__main__":
     for path in Settings().get("DOWNLOAD_HANDLERS_BASE").values():
         load_object(path)
     assert "twisted.internet.reactor" not in sys.modules, "each process installs its own"
+    # A fork that looks for garbage among these modules, as each does at its end, copies their
+    # memory: half of its time.
+    gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))
