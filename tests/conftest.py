@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -66,6 +68,11 @@ WAITING = "tests/locks"
 SLOW = ("long", "measures", "thorough")
 """Markers of tests in these files that it leaves out."""
 
+# Where bytecode is not kept, each of the hundreds of processes that tests start would compile all
+# that it imports, and each worker of pytest all tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A shell ignores SIGINT for what it starts in the background, and commands inherit that.
 for interrupt in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(interrupt) is signal.SIG_IGN:
@@ -107,11 +114,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places = {path: place for place, path in enumerate(longest)}
     items.sort(key=lambda item: places.get(item.path, len(longest)))
     mix(items, config.rootpath / WAITING)
+    files = {item.path for item in items}
+    quick_files = {file for file in files if any(map(file.is_relative_to, quick))}
     for item in items:
-        if not any(map(item.get_closest_marker, SLOW)) and any(
-            item.path.is_relative_to(path) for path in quick
-        ):
+        if item.path in quick_files and not any(map(item.get_closest_marker, SLOW)):
             item.add_marker("quick")
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage in what tests make, and not again and again in all that was collected."""
+    gc.collect()
+    gc.freeze()
 
 
 def mix(items: list[pytest.Item], waiting: Path) -> None:
@@ -120,7 +133,7 @@ def mix(items: list[pytest.Item], waiting: Path) -> None:
     So at any time some of the workers wait and some work; else all would want the processors at
     first, and none at the end.
     """
-    files = {item.path: item.path.is_relative_to(waiting) for item in items}
+    files = {path: path.is_relative_to(waiting) for path in dict.fromkeys(i.path for i in items)}
     places: dict[Path, float] = {}
     for kind in (False, True):
         alike = [path for path, waits in files.items() if waits is kind]
