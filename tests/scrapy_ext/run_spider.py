@@ -17,8 +17,10 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
+from fork_end import run_to_end
 from scrapy import Request, Spider, signals
 from scrapy.crawler import CrawlerProcess
 from scrapy.exceptions import DropItem
@@ -298,12 +300,12 @@ def crawl(task) -> int:
     return int(process.bootstrap_failed)
 
 
-def become(outputs, task) -> None:
+def become(outputs, task) -> NoReturn:
     """Go on as a process that crawls."""
     for number, file in enumerate(outputs, 1):
         os.dup2(file, number)
         os.close(file)
-    sys.exit(crawl(task))
+    run_to_end(lambda: sys.exit(crawl(task)))
 
 
 def await_end(child, status) -> None:
@@ -341,7 +343,6 @@ if __name__ == "__main__":
     for path in Settings().get("DOWNLOAD_HANDLERS_BASE").values():
         load_object(path)
     assert "twisted.internet.reactor" not in sys.modules, "each process installs its own"
-    # A fork that looks for garbage among these modules, as each does at its end, copies their
-    # memory: half of its time.
+    # A fork that looked for garbage among these modules would copy their memory.
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -12,6 +12,10 @@ import json
 import os
 import socket
 import sys
+from functools import partial
+from typing import NoReturn
+
+from fork_end import run_to_end
 
 import bloomlock
 from bloomlock.cli import COMMANDS, main
@@ -35,14 +39,14 @@ def serve(control: socket.socket) -> None:
         control.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
-def become(files: list[int], arguments: list[str], environment: dict[str, str]) -> None:
+def become(files: list[int], arguments: list[str], environment: dict[str, str]) -> NoReturn:
     """Go on as a process that was started with these."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
     os.environ.clear()
     os.environ.update(environment)
-    main(arguments)
+    run_to_end(partial(main, arguments))
 
 
 if __name__ == "__main__":
@@ -52,7 +56,6 @@ if __name__ == "__main__":
     for name in bloomlock.__all__:
         getattr(bloomlock, name)
     importlib.import_module("numpy")
-    # A fork that looks for garbage among these modules, as each does at its end, copies their
-    # memory: two thirds of its time.
+    # A fork that looked for garbage among these modules would copy their memory.
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))
