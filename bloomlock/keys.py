@@ -255,8 +255,16 @@ class ClaimKeys(NamedTuple):
     def of(cls, bits_key: str) -> ClaimKeys:
         """Return the keys of the claims on items of the shard at `bits_key`."""
         claims = f"{bits_key.removesuffix('bits')}claims"
-        made = cls(bits_key, claims, *(f"{claims}:{part}" for part in cls._fields[2:]))
-        return made._replace(forgotten=forgotten_key(bits_key))
+        return cls(
+            bits_key,
+            claims,
+            f"{claims}:open",
+            f"{claims}:failed",
+            f"{claims}:lost",
+            f"{claims}:waiting",
+            f"{claims}:counts",
+            forgotten_key(bits_key),
+        )
 
     @property
     def of_generation(self) -> tuple[str, ...]:

@@ -74,7 +74,8 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
             nothing is deleted then.
         ConfigurationError, ServerError: As `list_filters`.
 
-    Cost: two round trips, three if there are several shards.
+    Cost: two round trips, three if there are several shards, and one more if the descriptor is
+    damaged.
     """
     keys = FilterKeys(name, prefix)
     with _connected(client) as connected:

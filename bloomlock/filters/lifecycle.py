@@ -254,28 +254,50 @@ def _refuse_other_key(keys: FilterKeys, key: HashKey | None, stored: Descriptor)
 def delete(keys: FilterKeys) -> Core[bool]:
     """Delete every key of the filter; True if there was one. Objects attached to it find it lost.
 
-    Cost: three round trips; two for one shard; in a cluster one more for several shards.
+    Cost: three round trips; two for one shard; in a cluster one more for several shards. One more
+    if the descriptor is damaged.
     """
     remains = yield from look_for_remains(keys)
     if remains.further:
         yield from _look_for_servers([placed.bits(n) for placed, n in remains.further])
     # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
     shards = [*remains.further, *remains.replaced]
+    if not remains.header:
+        # Without a descriptor that can be read these are thousands, and hardly any is there.
+        shards = yield from _those_there(shards, remains)
     further = [_unlink_shard(placed, shard, remains) for placed, shard in shards]
     yield from in_parallel(further)
     yield from _unlink_shard(keys, 0, remains)
     return remains.are_there
 
 
-def _unlink_shard(keys: FilterKeys, shard: int, remains: Remains) -> Core[None]:
+def _those_there(
+    shards: Sequence[tuple[FilterKeys, int]], remains: Remains
+) -> Core[list[tuple[FilterKeys, int]]]:
+    """Return the shards of which there is any key."""
+    asked = [
+        ask(placed.bits(shard), encode_command("EXISTS", *_keys_of_shard(placed, shard, remains)))
+        for placed, shard in shards
+    ]
+    replies = yield from in_parallel(asked)
+    return [shard for shard, (count,) in zip(shards, replies, strict=True) if count]
+
+
+def _keys_of_shard(keys: FilterKeys, shard: int, remains: Remains) -> list[str]:
     key = keys.bits(shard)
-    gone = [*ClaimKeys.of(key), stripe_fence(key), *window_keys(key)]
-    gone += [] if shard else [keys.meta]
+    found = [*ClaimKeys.of(key), stripe_fence(key), *window_keys(key)]
+    found += [] if shard else [keys.meta]
     if remains.header:
         generation = generation_of(remains.header)
-        gone += [replacement_key(key, generation), prepared_key(key, generation)]
+        found += [replacement_key(key, generation), prepared_key(key, generation)]
     if remains.are_native:
-        gone += SERVERS_OWN.keys(key, remains.header)
+        found += SERVERS_OWN.keys(key, remains.header)
+    return found
+
+
+def _unlink_shard(keys: FilterKeys, shard: int, remains: Remains) -> Core[None]:
+    key, gone = keys.bits(shard), _keys_of_shard(keys, shard, remains)
+    if remains.are_native:
         unlink = partial(unlink_with_contents, keys, shard, gone)
         yield from repeated(partial(through_moves, key, unlink))
     else:

@@ -31,7 +31,7 @@ def run_to_end(work: Callable[[], object]) -> NoReturn:
     except BaseException:  # noqa: BLE001 - Python prints any
         traceback.print_exc()
         status = 1
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()
     atexit._run_exitfuncs()
     # What has a finalizer and is in a cycle; what was there before the fork is frozen.
     gc.collect()
