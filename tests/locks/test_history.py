@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lock_chaos import locks
 from lock_chaos.history import (
     FOREVER,
     Hold,
@@ -254,3 +256,10 @@ def test_a_hold_is_put_together_from_its_events():
     assert end_with(killed) == (100, None)
     acquired["until"] = FOREVER
     assert end_with(killed) == (55, None)
+
+
+def test_an_answer_that_comes_too_late_was_never_believed_in(valkey):
+    adapter = locks.make("lock", valkey, 1.0, lambda: None, {})
+    assert adapter.lock.remaining() == 0
+    hold = Hold(0, 0, acquired=time.monotonic_ns(), until=adapter.until())
+    assert not hold.valid

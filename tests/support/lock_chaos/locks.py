@@ -92,7 +92,10 @@ class Own(Adapter):
 
     def until(self) -> int:
         asked = time.monotonic_ns()
-        return asked + int(self.lock.remaining() * 1e9)
+        remaining = self.lock.remaining()
+        # An answer that came too late was never believed in, not even since the last look at the
+        # clock.
+        return asked + int(remaining * 1e9) if remaining else 0
 
     @property
     def fence(self) -> int | None:
