@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 import redis
-from whole_model import KINDS, Model
+from whole_model import KINDS, UNDER_WAY, Generation, Model
 
 from bloomlock import BloomlockError
 
@@ -42,3 +42,14 @@ def test_no_item_is_lost_or_invented(r, valkey, tmp_path, kind):
     assert sum(changes.values()) > ROUNDS
     with contextlib.suppress(redis.RedisError):
         r.flushall()
+
+
+def test_what_a_worker_has_under_way_may_come_whatever_another_is_done_with(tmp_path):
+    model = Model("redis://unused", "0", "bitmap", tmp_path)
+    model._try(0, ["a"], UNDER_WAY)
+    model._try(1, ["a"], 0)
+    model.generations[1] = Generation(next(model.ticks))
+    assert model.possible(1) == {"a"}
+    model._try(0, ["a"], 0)
+    model.generations[2] = Generation(next(model.ticks))
+    assert model.possible(2) == set()

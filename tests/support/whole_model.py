@@ -85,6 +85,9 @@ WAYS = {"add_many": 10, "add": 4, "update": 2, "script": 2, "claim": 4, "togethe
 
 SCRIPT = "local new = {} for i = 1, #ARGV do new[i] = add(i) and 1 or 0 end return new"
 
+UNDER_WAY = 10**9
+"""Ticks that are later than all others: of an item of which nobody knows yet when it is added."""
+
 LOST = (FilterNotFoundError, FilterLostError, FilterMismatchError)
 """What is raised where a filter is not there, or not the one that was opened."""
 
@@ -162,7 +165,8 @@ class Model:
         # By generation and item, the tick at which it was answered; who was answered "new".
         self.added: dict[int, dict[str, int]] = defaultdict(dict)
         self.winners: Counter[tuple[int, str]] = Counter()
-        self.tried: dict[str, int] = {}
+        # By worker and item: another worker that is done with an item says nothing about this one.
+        self.tried: dict[tuple[int, str], int] = {}
         self.answers = 0
         self.renamed: list[tuple[int, int]] = []
         self.lock = threading.Lock()
@@ -199,13 +203,13 @@ class Model:
 
     def work(self, number: int) -> None:
         try:
-            self._work(random.Random(f"{self.seed} worker {number}"))
+            self._work(number, random.Random(f"{self.seed} worker {number}"))
         except BaseException as error:  # noqa: BLE001 - raised in the main thread
             self.failures.append(error)
 
-    def _work(self, rng: random.Random) -> None:
+    def _work(self, number: int, rng: random.Random) -> None:
         if not self.loses:
-            self._add_all_the_time(rng, self.client)
+            self._add_all_the_time(number, rng, self.client)
             return
 
         def judge(_name: str, _number: int) -> str:
@@ -215,11 +219,11 @@ class Model:
             Proxy(self.client, judge, handshake=False) as proxy,
             proxy.client() as client,
         ):
-            self._add_all_the_time(rng, client)
+            self._add_all_the_time(number, rng, client)
             self.lost += proxy.lost
 
     def _add_all_the_time(
-        self, rng: random.Random, client: str | redis.Redis | RedisCluster
+        self, number: int, rng: random.Random, client: str | redis.Redis | RedisCluster
     ) -> None:
         opened: dict[str, BloomFilter] = {}
         while not self.over.is_set():
@@ -236,7 +240,7 @@ class Model:
             if way == "claim":
                 items = [f"claimed {item}" for item in dict.fromkeys(items)]
             # (A lost update may have set bits in a generation that comes later.)
-            self._try(items, 10**9)
+            self._try(number, items, UNDER_WAY)
             before = made.generation
             try:
                 done, answers = getattr(self, f"_{way}")(made, items)
@@ -248,7 +252,7 @@ class Model:
             if made.generation == before:
                 self._note(before, done, answers)
                 self._look(made, before, rng)
-            self._try(items, 0)
+            self._try(number, items, 0)
 
     def _add_many(self, made: BloomFilter, items: list[str]) -> Answers:
         return items, made.add_many(items)
@@ -350,10 +354,10 @@ class Model:
             state[item] = adds
             self.forgotten += answer and not adds
 
-    def _try(self, items: list[str], later: int) -> None:
+    def _try(self, number: int, items: list[str], later: int) -> None:
         with self.lock:
             for item in items:
-                self.tried[item] = next(self.ticks) + later
+                self.tried[number, item] = next(self.ticks) + later
 
     def _note(self, generation: int, items: list[str], answers: list[bool]) -> None:
         with self.lock:
@@ -400,7 +404,7 @@ class Model:
         """Return what may be in a generation."""
         one = self.generations[generation]
         with self.lock:
-            tried = {item for item, tick in self.tried.items() if tick >= one.born}
+            tried = {item for (_, item), tick in self.tried.items() if tick >= one.born}
         return one.must | one.may | tried
 
     def change(self) -> None:
@@ -452,8 +456,12 @@ class Model:
     def _rebuild(self, one: BloomFilter, _free: str) -> BloomFilter:
         # What is tried is noted before it is added, so it may stand for the source.
         items = self.known(one.generation, next(self.ticks))
-        one.rebuild(items, late=lambda: list(self.tried), shards=one.shards)
+        one.rebuild(items, late=self._all_tried, shards=one.shards)
         return one
+
+    def _all_tried(self) -> list[str]:
+        with self.lock:
+            return list({item for _, item in self.tried})
 
     def _expire(self, one: BloomFilter, _free: str) -> BloomFilter:
         one.expire(0.001)
@@ -489,7 +497,7 @@ class Model:
             self.origins[made.generation] = Origin(before, start, None)
         if change == "rebuild":
             with self.lock:
-                new.may = may_mine | set(self.tried)
+                new.may = may_mine | {item for _, item in self.tried}
 
     def run(self) -> list[str]:
         for name in NAMES[:3]:
