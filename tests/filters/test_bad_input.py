@@ -1,11 +1,11 @@
-"""Bad input: one sentence, nothing written, within three seconds."""
+"""Bad input: one sentence, nothing written."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import socket
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -13,6 +13,7 @@ import redis
 import redis.asyncio
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ConfigurationError, ServerError
+from bloomlock.runtime import clients
 
 BAD = [
     ({"name": ""}, "name must be"),
@@ -104,42 +105,54 @@ def test_a_client_of_the_other_kind(valkey):
         BloomFilter("x", 1000, client=redis.asyncio.Redis.from_url(valkey))
 
 
-def within_three_seconds(url, says):
-    start = time.monotonic()
+def is_refused(url, says):
     with pytest.raises(ServerError, match=says) as caught:
         BloomFilter("x", 1000, client=url)
-    # The issue's own bound, not a speed: what must not happen is a hang.
-    assert time.monotonic() - start < 3.5
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, redis.ConnectionError)
+
+
+def test_a_url_that_does_not_answer_is_known_within_three_seconds():
+    # The tests have longer ones; this is the module as it is delivered.
+    spec = importlib.util.find_spec("bloomlock.runtime.clients")
+    delivered = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(delivered)
+    assert delivered.CONNECT_TIMEOUT + delivered.REPLY_TIMEOUT <= 3
 
 
 def test_nobody_listens():
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        within_three_seconds(f"redis://:secret@127.0.0.1:{port}/0", r"redis://\*\*\*@127\.0\.0\.1")
-    within_three_seconds("unix:///nowhere/at/all.sock", "no Redis server answers at unix:")
+        is_refused(f"redis://:secret@127.0.0.1:{port}/0", r"redis://\*\*\*@127\.0\.0\.1")
+    is_refused("unix:///nowhere/at/all.sock", "no Redis server answers at unix:")
 
 
 @pytest.mark.parametrize(
     "greeting", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\1\2\3", b""], ids=str
 )
-def test_somebody_else_listens(greeting):
+def test_somebody_else_listens(monkeypatch, greeting):
+    is_over, was_silent = threading.Event(), []
+
     def serve(listener):
         with closing(listener.accept()[0]) as near:
             near.recv(1000)
             if greeting is None:
-                time.sleep(3)
+                was_silent.append(is_over.wait(60))
             elif greeting:
                 near.sendall(greeting)
 
+    if greeting is None:
+        monkeypatch.setattr(clients, "REPLY_TIMEOUT", 0.2)
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         thread = threading.Thread(target=serve, args=(listener,), daemon=True)
         thread.start()
         port = listener.getsockname()[1]
-        within_three_seconds(f"redis://127.0.0.1:{port}/0", "no Redis server answers at redis:")
-        thread.join(5)
+        is_refused(f"redis://127.0.0.1:{port}/0", "no Redis server answers at redis:")
+        is_over.set()
+        thread.join(60)
+    if greeting is None:
+        assert was_silent == [True], "the client waits no longer than its time-out"
 
 
 def test_the_environment_names_the_server(valkey, monkeypatch):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import redis
+from lock_tools import LONG
+from servers import wait_until
 
 from bloomlock import Lock
 
@@ -20,16 +22,21 @@ def full(client):
     client.config_set("maxmemory", "0")
 
 
+@pytest.mark.usefixtures("often")
 def test_a_full_server_takes_no_lock_from_its_holder(client, full):
     renewed = []
-    lock = Lock("kept", client, ttl=0.6, observer=renewed.append)
+    lock = Lock("kept", client, LONG, observer=renewed.append)
     with lock:
+        lock.extend()
         full()
+        # What is left of the lease is less than what a renewal makes of it.
+        client.pexpire(lock.key, 10_000)
         count = len(renewed)
-        while len(renewed) < count + 6:  # two leases; the test's own time-out bounds this
-            assert not lock.lost.wait(0.05)
-        lock.extend(30.0)
-        assert 29_000 < client.pttl(lock.key) <= 30_000
+        wait_until(lambda: len(renewed) >= count + 6)
+        assert client.pttl(lock.key) > 10_000
+        assert not lock.lost.is_set()
+        lock.extend(10 * LONG)
+        assert 9_000 * LONG < client.pttl(lock.key) <= 10_000 * LONG
         with pytest.raises(redis.exceptions.ResponseError, match="OOM|maxmemory"):
             Lock("another", client).acquire()
     assert client.exists(lock.key) == 0

@@ -426,7 +426,8 @@ def test_messages_of_resp3_are_no_replies(r, opened):
 
 
 def test_a_silent_server_is_a_time_out(r, opened):
-    connection = opened(socket_timeout=0.2)
+    connection = opened()
+    connection._sock.settimeout(0.2)
     redispy.send(connection, encode_command("BLPOP", "none", "0"))
     with pytest.raises(redis.TimeoutError, match="^Timeout reading from "):
         redispy.reply_reader(r.connection_pool)(connection)
@@ -435,7 +436,9 @@ def test_a_silent_server_is_a_time_out(r, opened):
 
 def test_a_server_that_does_not_read_is_a_time_out(opened):
     with PrivateServer() as server:
-        connection = opened(server.url, socket_timeout=0.2)
+        connection = opened(server.url)
+        # Now: the replies to what a connection begins with have all the time that they need.
+        connection._sock.settimeout(0.2)
         os.kill(server.pid, signal.SIGSTOP)
         try:
             with pytest.raises(redis.TimeoutError, match="^Timeout writing to socket$"):
