@@ -57,7 +57,7 @@ def encode_table(times: int, table: Mapping[bytes, bytes]) -> bytes:
         table: The version of each identity.
 
     >>> encode_table(3, {b"i" * 16: b"v" * 6}).hex(" ", 8)
-    '000000000001 0000000000000003 0000000000006969 6969696969696969 6969696969697676 76767676'
+    '00000000 0000000100000000 0000000300000000 0000696969696969 6969696969696969 6969767676767676'
     """
     numbers = [number.to_bytes(_NUMBER_BYTES, "big") for number in (len(table), times)]
     head = b"".join(numbers).ljust(RECORD_BYTES, b"\0")
