@@ -40,6 +40,19 @@ class LockEvent:
 Observer: TypeAlias = Callable[[LockEvent], None]
 
 
+class _Turn:
+    """One thread's turn to report, or its attempt to have one.
+
+    Attributes:
+        is_over: Whether it reports no more.
+    """
+
+    __slots__ = ("is_over",)
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+
 class Events:
     """Reports to an observer what happens to one lock object, in order and one at a time.
 
@@ -57,9 +70,9 @@ class Events:
         self._pid = os.getpid()
         # The oldest go first where an observer blocks for ever.
         self._pending: deque[tuple[LockEvent, Hold | None]] = deque(maxlen=KEPT_EVENTS)
-        # Who takes its element reports what is pending. Both are C through and through: a
-        # KeyboardInterrupt leaves them whole.
-        self._turn: list[None] = [None]
+        # The first turn that is not over reports what is pending. Lists are C through and through:
+        # a KeyboardInterrupt leaves them whole.
+        self._turns: list[_Turn] = []
 
     def report(self, event: LockEvent, hold: Hold | None = None) -> None:
         """Report an event now, or after those whose report is under way in another thread."""
@@ -73,7 +86,7 @@ class Events:
         """Report an event apart from the thread that notices it; never raises."""
         if self._observer is not None:
             self._append(event, hold)
-            if self._turn:
+            if self._first_turn() is None:
                 call(self._report_behind)
 
     def _append(self, event: LockEvent, hold: Hold | None) -> None:
@@ -85,18 +98,24 @@ class Events:
     def _report_behind(self) -> None:
         self._report_pending(BaseException)
 
+    def _first_turn(self) -> _Turn | None:
+        return next((turn for turn in tuple(self._turns) if not turn.is_over), None)
+
     def _report_pending(self, logged: type[BaseException] = Exception) -> None:
         # Looks again after giving up its turn: an event may have come just before that.
         while self._pending:
+            turn = _Turn()
             try:
-                self._turn.pop()
-            except IndexError:
-                return
-            try:
+                self._turns.append(turn)
+                if self._first_turn() is not turn:
+                    return
                 while self._pending:
                     self._call(*self._pending.popleft(), logged)
             finally:
-                self._turn.append(None)
+                # An assignment, which no KeyboardInterrupt comes before, ends it whatever follows.
+                turn.is_over = True
+                if turn in self._turns:
+                    self._turns.remove(turn)
 
     def _call(self, event: LockEvent, hold: Hold | None, logged: type[BaseException]) -> None:
         if hold is not None:

@@ -55,6 +55,25 @@ def test_of_a_free_lock(any_url):
     raise AssertionError
 
 
+def test_an_observer_hears_what_comes_after_an_interrupt(r, valkey):
+    """What is reported while the interrupt comes may be left out; nothing that follows is."""
+    events = []
+    with redis.Redis.from_url(valkey) as client:
+        lock = Lock("job", ttl=LONG, client=client, observer=events.append)
+        for number in range(MOST):
+            interrupted = acquire_interrupted(lock, number)
+            release_if_held(lock)
+            wait_until_free(r, lock)
+            events.clear()
+            assert lock.acquire(blocking=False), number
+            lock.release()
+            assert [event.kind for event in events[-2:]] == ["acquired", "released"], number
+            if not interrupted:
+                assert number > 50
+                return
+    raise AssertionError
+
+
 def test_of_the_first_lock_of_a_client(valkey, r):
     """Connecting has many points; some of them, others at each run."""
     seed = random.randrange(2**32)
