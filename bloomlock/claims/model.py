@@ -227,9 +227,6 @@ def claim(
         return None
     now_ms = now_us // 1000
     found = state.open.get(request.id)
-    if found is not None and request.token == found.token:
-        state.leases[request.id] = max(state.leases.get(request.id, 0), now_ms + request.lease_ms)
-        return Answer(Outcome.NEW, found.fence, found.attempts)
     if found is not None and request.id not in state.leases:
         # A claim whose deadline is missing may be a live one.
         state.leases[request.id] = now_ms + request.lease_ms
@@ -238,6 +235,12 @@ def claim(
         if is_over:
             _end(state, request.id, "expired", publish)
         return Answer(Outcome.SEEN)
+    if found is not None and request.token == found.token:
+        state.leases[request.id] = max(state.leases[request.id], now_ms + request.lease_ms)
+        if not request.only_expired:
+            # Another call of the same worker, whose first one was not answered.
+            state.open[request.id] = found._replace(carried=request.carried)
+        return Answer(Outcome.NEW, found.fence, found.attempts)
     if request.only_expired and not is_over:
         return Answer(Outcome.GONE)
     if found is not None and found.token and not is_over:

@@ -66,12 +66,23 @@ local function write(command, key, words)
     end
 end
 
+-- Let some keys, which may have been made just now, expire with the shard.
+local function expire_with_shard(first, last)
+    local left_ms = call('PTTL', KEYS[1])
+    if left_ms > 0 then
+        for i = first, last do
+            call('PEXPIRE', KEYS[i], left_ms)
+        end
+    end
+end
+
 -- What is left of an earlier generation goes, but for the fence.
 local known = call('HMGET', KEYS[7], 'header', 'fence')
 local last_fence = tonumber(known[2] or 0)
 if known[1] ~= header then
     call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
     call('HSET', KEYS[7], 'header', header, 'fence', integer(last_fence))
+    expire_with_shard(7, 7)
 end
 local first_fence = last_fence
 
@@ -118,13 +129,7 @@ local function done(reply)
     for counter, number in pairs(counted) do
         call('HINCRBY', KEYS[7], counter, number)
     end
-    -- What was made just now expires with the shard.
-    local left_ms = call('PTTL', KEYS[1])
-    if left_ms > 0 then
-        for i = 2, #KEYS do
-            call('PEXPIRE', KEYS[i], left_ms)
-        end
-    end
+    expire_with_shard(2, #KEYS)
     return reply
 end
 

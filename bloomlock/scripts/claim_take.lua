@@ -24,10 +24,6 @@ end
 local function claim(id, token, is_seen, carried)
     local found = read_record(id)
     local until_ms = found and deadline_of(id)
-    if found and token == found.token then
-        set_lease(id, math.max(until_ms or 0, now_ms + lease_ms))
-        return {1, integer(found.fence), found.attempts}
-    end
     if found and not until_ms then
         -- A claim whose deadline is missing may be a live one.
         until_ms = now_ms + lease_ms
@@ -39,6 +35,15 @@ local function claim(id, token, is_seen, carried)
             finish(id, found, 'expired')
         end
         return {2}
+    end
+    if found and token == found.token then
+        set_lease(id, math.max(until_ms, now_ms + lease_ms))
+        if not only_expired and carried ~= found.carried then
+            -- Another call of the same worker, whose first one was not answered.
+            found.carried = carried
+            write_record(id, found)
+        end
+        return {1, integer(found.fence), found.attempts}
     end
     if only_expired and not is_over then
         return {0}

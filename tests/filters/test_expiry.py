@@ -85,6 +85,15 @@ def test_no_way_to_add_takes_the_expiry_away(r, valkey, route, layout):
     assert other.copy("xx").ttl() is None
 
 
+@pytest.mark.parametrize("shape", [{}, {"shards": 3}, {"on_full": "grow"}], ids=str)
+def test_a_look_for_expired_claims_leaves_no_key_that_stays(r, valkey, shape):
+    made = BloomFilter("x", 1000, client=valkey, **shape)
+    made.expire(HOUR)
+    assert list(made.expired()) == []
+    assert any(b"claims" in key for key in keys_of(r))
+    assert all_expire(r, HOUR)
+
+
 def test_claims_expire_with_their_filter(r, valkey):
     made = BloomFilter("x", 3000, client=valkey, shards=2)
     claims = made.claim_many(["before", "before too"], renew=False)
