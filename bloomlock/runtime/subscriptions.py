@@ -106,9 +106,10 @@ class Listener:
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        if self._connection is not None:
-            redispy.close_quietly(self._connection)
-            self._connection = None
+        # A KeyboardInterrupt in between leaves none that is closed and counts as open.
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            redispy.close_quietly(connection)
 
 
 def connect_listener(pool: Any, seconds: float | None = None) -> Listener | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import threading
@@ -13,6 +14,7 @@ from lock_tools import LONG, is_free, queue_of
 from servers import wait_until
 
 from bloomlock import Lock
+from bloomlock.runtime.subscriptions import Listener
 
 MOST = 5000
 SIGNALS = 150
@@ -70,6 +72,23 @@ def test_an_observer_hears_what_comes_after_an_interrupt(r, valkey):
             assert [event.kind for event in events[-2:]] == ["acquired", "released"], number
             if not interrupted:
                 assert number > 50
+                return
+    raise AssertionError
+
+
+def test_of_a_listener_whose_connection_breaks(r, valkey):
+    with redis.Redis.from_url(valkey) as client:
+        for number in range(MOST):
+            listener = Listener(client.connection_pool)
+            listener.connect()
+            r.client_kill_filter(_type="pubsub")
+            with contextlib.suppress(KeyboardInterrupt), InterruptedAt(number) as point:
+                listener.wait(b"token", 0.01)
+            # It connects again, or has a connection that works.
+            assert listener.wait(b"token", 0.02) is None, number
+            listener.close()
+            if point.left >= 0:
+                assert number > 10
                 return
     raise AssertionError
 
