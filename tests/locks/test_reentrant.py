@@ -21,6 +21,16 @@ def in_thread(function):
     return found[0]
 
 
+def test_without_thread_local_it_belongs_to_the_object(client):
+    lock = ReentrantLock("job", client=client, thread_local=False)
+    lock.acquire()
+    assert in_thread(lambda: (lock.acquire(), lock.token)) == (True, lock.token)
+    lock.release()
+    assert not is_free(client, lock)
+    lock.release()
+    assert is_free(client, lock)
+
+
 def test_as_often_released_as_acquired(client):
     lock = ReentrantLock("job", client=client)
     for _ in range(5):
