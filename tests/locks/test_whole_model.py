@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from lock_rounds import ACTIONS, LockRound, run_round
 
-ROUNDS = 10
+ROUNDS = 8
 STEPS = 10
 
 
