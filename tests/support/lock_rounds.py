@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 THREADS, TASKS = 4, 4
 LOSSES = 1 / 40
-INTERRUPTED = 1 / 12
+INTERRUPTED = 1 / 5
 PATIENCE = 120.0
 LONG, SHORT = 60.0, 0.5
 READ, OWNERS = "read", "owners"
@@ -409,6 +409,8 @@ def _disturb(
             start = round_.now()
             direct.delete(*rng.choice((keys[:1], keys[:2], keys)))
             round_.wiped.append((start, round_.now()))
+        elif not round_.faults:
+            continue
         elif kind == "scripts":
             direct.script_flush()
         elif kind == "kill":
