@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from scrapy import Request
     from scrapy.crawler import Crawler
@@ -73,6 +73,15 @@ class RequestControls:
             request.meta.pop(key, None)
 
 
+def in_progress(crawler: Crawler) -> Collection[Request]:
+    """Return the requests that the engine has: until callback or errback and all items are done.
+
+    It has no public name for it (tests/scrapy_ext/test_scheduler.py).
+    """
+    slot = getattr(crawler.engine, "_slot", None)
+    return slot.inprogress if slot else ()
+
+
 def returns(request: Request, crawler: Crawler, fingerprint: Callable[[Request], bytes]) -> bool:
     """Return whether a redirect leads back to a request that it comes from. Never raises.
 
@@ -87,13 +96,11 @@ def returns(request: Request, crawler: Crawler, fingerprint: Callable[[Request],
     urls = request.meta.get("redirect_urls")
     if not urls:
         return False
-    slot = getattr(crawler.engine, "_slot", None)
     try:
         # The engine has what is redirected. A request that a callback gave the `meta` of its
         # response has its redirects, too, and is a duplicate like any other.
         if not any(
-            [*one.meta.get("redirect_urls", ()), one.url] == [*urls]
-            for one in (slot.inprogress if slot else ())
+            [*one.meta.get("redirect_urls", ()), one.url] == [*urls] for one in in_progress(crawler)
         ):
             return False
         own = fingerprint(request)

@@ -340,6 +340,8 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._guard is not None and not self._closed:
             self._closed = True
             self._stats.stop()
+            if self.outcomes is not None:
+                self.outcomes.settle_failed()
             self._guard.finish(self._finish)
 
     def _finish(self, shared: BloomFilter) -> None:

@@ -15,10 +15,13 @@ from weakref import WeakKeyDictionary
 from scrapy import Request, signals
 from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest
+from scrapy.utils.asyncio import call_later
 from scrapy.utils.misc import load_object
 
 from bloomlock import ConfigurationError
 from scrapy_ext.answers import Verdict
+from scrapy_ext.claims import SETTLE_SECONDS
+from scrapy_ext.controls import in_progress
 from scrapy_ext.settings import MARKS, only_looks
 from scrapy_ext.settlements import DONE
 
@@ -65,6 +68,21 @@ class Processing:
     error: str = ""
 
 
+@dataclass(slots=True, eq=False)
+class Failing:
+    """A request without a response, until the engine is done with it, with its errback and all.
+
+    Attributes:
+        request: Is held, so that its identity is no other's.
+        entries: As of Processing.
+        error: Why they failed; empty: there was nothing to fetch.
+    """
+
+    request: Request
+    entries: list[OpenRequest]
+    error: str
+
+
 class Outcomes:
     """Settles the open requests of a crawl as they end, and takes over those of dead processes.
 
@@ -93,6 +111,8 @@ class Outcomes:
         self._claim = claim
         self._is_filtered = is_filtered
         self._processing: dict[int, Processing] = {}
+        self._failing: dict[int, Failing] = {}
+        self._looks_later = False
         self._started: dict[str, OpenRequest] = {}
         self._away_since: float | None = None
         _OF_CRAWLER[crawler] = weakref.ref(self)
@@ -140,9 +160,11 @@ class Outcomes:
 
     def not_downloaded(self, request: Request, error: Exception) -> None:
         """Note that a request has no response, and is not tried again."""
-        # A middleware decided against it, as for robots.txt: there is nothing to fetch.
-        outcome = DONE if isinstance(error, IgnoreRequest) else _text_of(error)
-        self._settle(self._chain(request), outcome)
+        if entries := self._chain(request):
+            # A middleware decided against it, as for robots.txt: there is nothing to fetch.
+            text = "" if isinstance(error, IgnoreRequest) else _text_of(error)
+            self._failing[id(request)] = Failing(request, entries, text)
+            self._look_later()
 
     def continues(self, request: Request) -> bool:
         """Return whether a request goes on with one that is open: a redirect to itself."""
@@ -188,12 +210,18 @@ class Outcomes:
             self._end(made)
 
     def _spider_error(self, failure: Failure, response: Any) -> None:
-        made = self._processing.get(id(response))
-        if made is not None and not isinstance(failure.value, CloseSpider):
-            if self._config.mark == "processed":
-                made.error = made.error or _text_of(failure.value)
-            made.has_ended = True
-            self._end(made)
+        if isinstance(failure.value, CloseSpider):
+            return
+        self._note_error(response, failure)
+        self.callback_ended(response)
+
+    def _note_error(self, response: Any, failure: Failure) -> None:
+        """Note an error of the spider, where it counts; an errback has no response."""
+        made = self._processing.get(id(response)) or self._failing.get(
+            id(getattr(response, "request", None))
+        )
+        if made is not None and self._config.mark == "processed":
+            made.error = made.error or _text_of(failure.value)
 
     def _item_left(self, response: Any) -> None:
         made = self._processing.get(id(response))
@@ -202,9 +230,7 @@ class Outcomes:
             self._end(made)
 
     def _item_failed(self, response: Any, failure: Failure) -> None:
-        made = self._processing.get(id(response))
-        if made is not None and self._config.mark == "processed":
-            made.error = made.error or _text_of(failure.value)
+        self._note_error(response, failure)
         self._item_left(response)
 
     def _end(self, made: Processing) -> None:
@@ -212,6 +238,26 @@ class Outcomes:
         waits = made.holds_requests or self._config.mark == "processed"
         if made.has_ended and not (made.num_items and waits):
             del self._processing[id(made.response)]
+            self._settle(made.entries, made.error or DONE)
+
+    def _look_later(self) -> None:
+        if self._failing and not self._looks_later:
+            self._looks_later = True
+            call_later(SETTLE_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._looks_later = False
+        self.settle_failed()
+        self._look_later()
+
+    def settle_failed(self) -> None:
+        """Settle the requests without a response that the engine is done with.
+
+        Now what an errback has yielded is claimed. Settled before, a kill would lose it.
+        """
+        left = in_progress(self._crawler)
+        for made in [one for one in self._failing.values() if one.request not in left]:
+            del self._failing[id(made.request)]
             self._settle(made.entries, made.error or DONE)
 
     # The crawl.
@@ -226,6 +272,7 @@ class Outcomes:
         Nothing else goes on in this process now, so it may wait for the server.
         """
         self._guard.settle_now()
+        self.settle_failed()
         self._settle(self._guard.without_outcome, NO_OUTCOME)
         self._processing.clear()
         is_sent = self._guard.settle_now()

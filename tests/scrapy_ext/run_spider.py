@@ -18,12 +18,12 @@ import threading
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from fork_end import run_to_end
 from scrapy import Request, Spider, signals
 from scrapy.crawler import CrawlerProcess
-from scrapy.exceptions import DropItem
+from scrapy.exceptions import CloseSpider, DropItem, IgnoreRequest
 from scrapy.settings import Settings
 from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.asyncio import call_later
@@ -209,10 +209,10 @@ class SeedSpider(LinkSpider):
     parse_nothing = MixedSpider.parse_nothing
 
 
-async def wait() -> None:
+async def wait(seconds=0.001) -> None:
     """Make the crawl go on meanwhile, under any reactor."""
     over = Deferred()
-    call_later(0.001, over.callback, None)
+    call_later(seconds, over.callback, None)
     await maybe_deferred_to_future(over)
 
 
@@ -242,6 +242,57 @@ class DyingSpider(LinkSpider):
             os.kill(os.getpid(), signal.SIGKILL)
         for output in super().parse(response):
             yield output
+
+
+class RefusingMiddleware:
+    """Refuses the page /1, as the middleware of robots.txt does."""
+
+    def process_request(self, request):
+        if urlsplit(request.url).path == "/1":
+            raise IgnoreRequest("/1")
+
+
+class ErrbackSpider(LinkSpider):
+    """Page 0 leads to page 1, whose errback takes its time and asks for the pages 2 and 3.
+
+    The argument `form` says how it is written. With `ends` the process is "killed" before the first
+    request, or the errback "raises" or "closes" the spider behind it.
+    """
+
+    form, ends = "generator", ""
+
+    async def start(self):
+        (url,) = self.start_urls
+        yield Request(url)
+
+    def parse(self, response):
+        path = urlsplit(response.url).path
+        FETCHED.append(path)
+        if path == "/0":
+            errback = {
+                "generator": self.failed,
+                "coroutine": self.failed_at_once,
+                "deferred": self.failed_later,
+            }[self.form]
+            yield response.follow("/1", errback=errback)
+
+    async def failed(self, failure):
+        for path in ("/2", "/3"):
+            await wait(0.5)
+            if self.ends == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield Request(urljoin(failure.request.url, path))
+            yield {"path": path}
+            if self.ends == "raises":
+                raise ZeroDivisionError(path)
+            if self.ends == "closes":
+                raise CloseSpider("as asked")
+
+    async def failed_at_once(self, failure):
+        return [output async for output in self.failed(failure)]
+
+    def failed_later(self, failure):
+        return deferred_from_coro(self.failed_at_once(failure))
 
 
 class PickyPipeline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -39,8 +40,8 @@ def claims_of(valkey: str) -> Any:
         return shared.count_claims()
 
 
-def errors_of(valkey: str) -> list[str]:
-    with BloomFilter.open(NAME, client=valkey) as shared:
+def errors_of(valkey: str, spider: str = "spider") -> list[str]:
+    with BloomFilter.open(f"{spider}:dupefilter", client=valkey) as shared:
         return sorted(failed.error for failed in shared.failed())
 
 
@@ -187,6 +188,78 @@ def test_a_page_is_not_recorded_before_its_links_are_claimed(
     assert killed.process.returncode == -signal.SIGKILL
     let_expire(r)
     assert sorted(crawl(**settings).fetched) == ["/0", "/3", "/4", "/5"]
+
+
+REFUSES = {"DOWNLOADER_MIDDLEWARES": {**MIDDLEWARE, "__main__.RefusingMiddleware": 300}}
+
+
+@pytest.mark.parametrize("form", ["generator", "coroutine", "deferred"])
+@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED])
+def test_a_refused_page_is_not_recorded_before_what_its_errback_yields_is_claimed(
+    settings: dict[str, Any], form: str, r: Any, crawl: Callable[..., Any]
+) -> None:
+    settings = settings | REFUSES
+    arguments = {"form": form, "ends": "killed"}
+    killed = crawl(spider="ErrbackSpider", arguments=arguments, **settings)
+    assert killed.process.returncode == -signal.SIGKILL
+    let_expire(r)
+    second = crawl(spider="ErrbackSpider", arguments={"form": form}, **settings)
+    # The first page is fetched again if the kill came before it was recorded.
+    assert {*second.fetched} - {"/0"} == {"/2", "/3"}
+    assert second.own("claims/failed") == 0
+    assert crawl(spider="ErrbackSpider", **settings).fetched == []
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED])
+def test_errors_of_an_errback_and_of_its_items(
+    settings: dict[str, Any], valkey: str, crawl: Callable[..., Any]
+) -> None:
+    settings = settings | REFUSES
+    picky = {"ITEM_PIPELINES": {"__main__.PickyPipeline": 1}}
+    arguments = {"ends": "raises"}
+    raised = crawl("raised", spider="ErrbackSpider", arguments=arguments, **settings)
+    of_item = crawl("of item", spider="ErrbackSpider", **settings, **picky)
+    assert raised.fetched == ["/0", "/2"]
+    assert sorted(of_item.fetched) == ["/0", "/2", "/3"]
+    is_failure = settings["BLOOMLOCK_MARK"] == "processed"
+    for name, error in (("raised", "ZeroDivisionError: /2"), ("of item", "ZeroDivisionError: ")):
+        assert errors_of(valkey, name) == ([error] if is_failure else [])
+
+
+@pytest.mark.usefixtures("r")
+def test_a_refused_page_is_recorded_while_the_crawl_goes_on(
+    valkey: str, start_spider: Callable[..., Any], site: Any
+) -> None:
+    site.links = lambda page: [1, 2] if page == 0 else []
+    is_recorded = threading.Event()
+
+    def hold(_count: int) -> None:
+        if site.requested[-1] == "/2":
+            is_recorded.wait(60.0)
+
+    site.on_request = hold
+    running = start_spider(**(PROCESSED | REFUSES))
+    try:
+        wait_until(lambda: "/2" in site.requested, 60.0)
+        wait_until(lambda: claims_of(valkey).committed == 2, 60.0)
+        assert claims_of(valkey).open == 1
+    finally:
+        is_recorded.set()
+    assert running.finish().fetched == ["/0", "/2"]
+
+
+@pytest.mark.usefixtures("r")
+def test_a_refused_page_is_recorded_where_its_errback_closes_the_spider(
+    valkey: str, crawl: Callable[..., Any]
+) -> None:
+    settings = PROCESSED | REFUSES
+    closed = crawl(spider="ErrbackSpider", arguments={"ends": "closes"}, **settings)
+    assert closed.stats["finish_reason"] == "as asked"
+    assert closed.own("claims/committed") == 2
+    assert closed.own("claims/handed_over") == 1
+    assert crawl(spider="ErrbackSpider", **settings).fetched == ["/2"]
+    assert claims_of(valkey).open == 0
 
 
 def test_requests_that_wait_behind_items_are_not_lost(
