@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from bloomlock.claims import steps
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from .generation import View
     from .state import FilterState
 
-UNANSWERED = 10_000
-"""Tokens that are kept for another try, at most."""
 EXPIRED_AT_ONCE = 16
 USUAL_EXPIRED, MOST_EXPIRED = 64, 1000
 MARGIN_SECONDS = 0.005
@@ -146,27 +145,49 @@ def claim_many(
 
 def _token_for(state: FilterState, data: bytes) -> bytes:
     """Return a token that no other claim has, but one of this item that was not answered."""
-    left = state.unanswered.pop((os.getpid(), data), None) if state.unanswered else None
-    return left or TOKENS.new()
+    return state.unanswered.take(data) or TOKENS.new()
 
 
 def _take(state: FilterState, wanted: Sequence[Try], how: How) -> Core[list[ClaimSession]]:
-    """Ask for items once, in the generation attached to; with GONE left out."""
-    refuse_strategy(state)
+    """Ask for items in the generation attached to; with GONE left out.
 
-    def work(view: View) -> Core[list[ClaimSession] | None]:
-        yield from refuse_full(state, view, [one.offer.item for one in wanted])
-        return (yield from _take_in(state, view, wanted, how))
+    Of the claims of an item that threads or tasks made at a time several may be unanswered, and the
+    server has granted one. An item that is BUSY is asked for again by the token of each.
+    """
+    refuse_strategy(state)
+    asked = [*wanted]
+
+    def ask(some: Sequence[Try], view: View) -> Core[list[ClaimSession] | None]:
+        yield from refuse_full(state, view, [one.offer.item for one in some])
+        return (yield from _take_in(state, view, some, how))
 
     try:
-        return (yield from in_one_generation(state, work))
+        made = yield from in_one_generation(state, partial(ask, wanted))
+        while again := _others_unanswered(state, wanted, made):
+            asked += again.values()
+            answers = yield from in_one_generation(state, partial(ask, [*again.values()]))
+            for index, session in zip(again, answers, strict=True):
+                made[index] = session
     except BaseException:
         # The server may have granted what no answer says. The next try has the same token, so it
         # is not blocked by this one.
-        for offer, token in wanted:
-            if len(state.unanswered) < UNANSWERED:
-                state.unanswered.setdefault((os.getpid(), offer.data), token)
+        for offer, token in asked:
+            state.unanswered.keep(offer.data, token)
         raise
+    return made
+
+
+def _others_unanswered(
+    state: FilterState, wanted: Sequence[Try], made: Sequence[ClaimSession]
+) -> dict[int, Try]:
+    """Return what is to be asked again, by its place, of items that are BUSY."""
+    # None is BUSY where some may be left out.
+    return {
+        index: Try(one.offer, token)
+        for index, (one, session) in enumerate(zip(wanted, made, strict=False))
+        if session.state is ClaimState.BUSY
+        and (token := state.unanswered.take(one.offer.data)) is not None
+    }
 
 
 def _take_in(

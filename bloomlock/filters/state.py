@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from itertools import count
@@ -48,6 +49,9 @@ OWN_GENERATIONS = 64
 """How many of the generations that an object wrote last it knows for its own."""
 
 TRIES = 3
+
+UNANSWERED = 10_000
+"""Items whose tokens are kept for another try, at most."""
 
 
 class Unreported(LockOwner):
@@ -108,6 +112,34 @@ class Unreported(LockOwner):
                     del self._items[other], self._met[other]
 
 
+class UnansweredTokens(LockOwner):
+    """Tokens of claims that may have been granted without an answer; safe for threads.
+
+    They are those of a process: a child of fork has no claims of its parent.
+    """
+
+    def __init__(self) -> None:
+        """Start without any."""
+        super().__init__()
+        self._tokens: dict[tuple[int, bytes], list[bytes]] = {}
+
+    def keep(self, item: bytes, token: bytes) -> None:
+        """Keep a token for another try, unless those of very many items are kept."""
+        with self._lock:
+            if len(self._tokens) < UNANSWERED:
+                self._tokens.setdefault((os.getpid(), item), []).append(token)
+
+    def take(self, item: bytes) -> bytes | None:
+        """Return the oldest token of an item, once; None if there is none."""
+        if not self._tokens:
+            return None
+        with self._lock:
+            first, *rest = self._tokens.pop((os.getpid(), item), (None,))
+            if rest:
+                self._tokens[os.getpid(), item] = rest
+            return first
+
+
 class FilterState(LockOwner):
     """Parameters, policies and the current view of one filter object.
 
@@ -148,8 +180,7 @@ class FilterState(LockOwner):
         self.view: View | None = None
         self.lost: str | None = None
         self.unreported = Unreported()
-        # Tokens of claims that may have been granted without an answer, by process and item.
-        self.unanswered: dict[tuple[int, bytes], bytes] = {}
+        self.unanswered = UnansweredTokens()
         self._own_headers: tuple[int, ...] = ()
         self.caching = options.caching
         self.near: NearCache | None = None

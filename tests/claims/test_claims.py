@@ -36,6 +36,7 @@ KEYS = ClaimKeys.of(FilterKeys("pages").bits(0))
 SHORT = 0.2
 """A lease that a test waits for."""
 LONG = 600.0
+SCRIPTS = {"EVAL", "EVALSHA"}
 
 
 def pages(url, **options):
@@ -121,6 +122,65 @@ def test_a_claim_of_which_every_reply_was_lost_is_had_by_the_next_try(r, valkey,
         with pages(valkey) as other:
             assert other.claim("a").state is BUSY, "the server has it"
         assert [mine.claim(item).state for item in "abc"] == [NEW] * 3
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("granted", [0, 2])
+def test_of_claims_at_a_time_without_a_reply_each_is_had_by_the_next_try(granted, valkey, proxy):
+    # The server carries out one of three. The last that is sent is given up last.
+    lock, carried, given_up = threading.Lock(), threading.Event(), threading.Event()
+    verdicts = ["after" if number == granted else "before" for number in range(3)]
+    asked = []
+
+    def judge(name, number):
+        if name not in SCRIPTS:
+            return "pass"
+        with lock:
+            place = len(asked)
+            asked.append(number)
+        if place < 2:
+            assert carried.wait(60)
+        if place == 3:  # the last again
+            carried.set()
+            assert given_up.wait(60)
+        return verdicts[place] if place < 3 else "before"
+
+    with pages(proxy.url) as mine:
+        mine.claim("warm").commit()
+        proxy.judge = judge
+        errors = []
+
+        def ask():
+            with pytest.raises(redis.ConnectionError) as raised:
+                mine.claim("a", ttl=LONG)
+            errors.append(raised)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            wait_until(lambda number=number: len(asked) >= number)
+        for thread in threads[:2]:
+            thread.join(60)
+        given_up.set()
+        threads[2].join(60)
+        assert len(errors) == 3
+        proxy.judge = lambda *_: "pass"
+        with pages(valkey) as other:
+            assert other.claim("a").state is BUSY, "the server has it"
+        if granted:
+            # The token that was granted is the third that is tried, and is kept if that fails.
+            verdicts = ["pass"] * 2
+            proxy.judge = lambda name, _: (
+                "pass" if name not in SCRIPTS else verdicts.pop() if verdicts else "before"
+            )
+            with pytest.raises(redis.ConnectionError):
+                mine.claim("a", ttl=LONG)
+            proxy.judge = lambda *_: "pass"
+        first, second = mine.claim_many(["a", "b"], ttl=LONG)
+        assert (first.state, second.state) == (NEW, NEW)
+        assert mine.count_claims().claimed == 3
+        first.commit()
+        assert mine.claim("a").state is SEEN
 
 
 def test_a_claim_whose_deadline_is_missing_is_not_reclaimed(r, valkey):
