@@ -29,7 +29,7 @@ from scrapy_ext.settlements import (
 from scrapy_ext.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Any
 
     from scrapy import Request, Spider
@@ -67,6 +67,8 @@ class ClaimingFilter(GuardedFilter):
         self._spider = spider
         self._open: dict[Key, OpenRequest] = {}
         self._settled: dict[Key, OpenRequest] = {}
+        # What the policy kept out although the server may have granted a claim of it.
+        self._dropped: dict[Key, OpenRequest] = {}
         self._requests: WeakValueDictionary[Key, Request] = WeakValueDictionary()
         # One settlement at a time; the reactor's thread waits only where there is nothing else.
         self._sending = threading.Lock()
@@ -149,6 +151,28 @@ class ClaimingFilter(GuardedFilter):
             found.update(dict.fromkeys(seen, Verdict.SEEN))
         return found
 
+    def _verdicts(
+        self,
+        keys: Sequence[Key],
+        trips: Sequence[RoundTrip],
+        undroppable: Collection[int],
+        unrecorded: Collection[int],
+    ) -> list[Verdict]:
+        verdicts = super()._verdicts(keys, trips, undroppable, unrecorded)
+        lost = [trip for trip in trips if isinstance(trip, ClaimTrip) and trip.has_no_reply]
+        asked = {key for trip in lost for key in trip.keys}
+        for key, verdict in zip(keys, verdicts, strict=True):
+            if verdict is Verdict.DROPPED and key in asked:
+                self._dropped[key] = self._open_request(key)
+                self._settle_later(SETTLE_AGAIN_SECONDS)
+        return verdicts
+
+    def _open_request(self, key: Key) -> OpenRequest:
+        """Return what is known of a request that the server may have no claim of."""
+        request = self._requests.get(key)
+        payload = None if request is None else encode_request(request, self._spider)
+        return OpenRequest(key, "" if request is None else request.url, payload)
+
     def _hold(self, claim: Claim) -> None:
         """Keep a claim that is this process's now."""
         key = claim.item
@@ -174,10 +198,8 @@ class ClaimingFilter(GuardedFilter):
             return super().decide(key, owed=False, droppable=droppable, recorded=recorded)
         if key in self._known:
             return Verdict.SEEN
-        request = self._requests.get(key)
-        payload = None if request is None else encode_request(request, self._spider)
-        url = "" if request is None else request.url
-        self._open[key] = OpenRequest(key, url, payload, is_owed=True)
+        self._open[key] = self._open_request(key)
+        self._open[key].is_owed = True
         self._may_owe = True
         self._settle_later(SETTLE_AGAIN_SECONDS)
         return Verdict.ALLOWED
@@ -223,7 +245,7 @@ class ClaimingFilter(GuardedFilter):
             if self._may_refill():
                 self._refilled(*await run_in_thread(partial(self._refill, self._owed())))
         self._is_due = False
-        if self._owed_requests() or self._breaker.broken:
+        if self._owed_requests() or self._dropped or self._breaker.broken:
             self._settle_later(SETTLE_AGAIN_SECONDS)
         elif self._settled:
             self._settle_later(SETTLE_SECONDS)
@@ -233,7 +255,7 @@ class ClaimingFilter(GuardedFilter):
 
         `at_end`: the server is asked in any case, as it is not asked again.
         """
-        if self._settled or self._owed_requests():
+        if self._settled or self._owed_requests() or self._dropped:
             if not (at_end or self._breaker.may_try()):
                 return False
             settlement = self._next_settlement()
@@ -251,8 +273,19 @@ class ClaimingFilter(GuardedFilter):
         self._may_owe = bool(owed)
         return owed
 
+    def _dropped_requests(self) -> list[OpenRequest]:
+        """Return what was dropped though a claim may have been granted, and was not met since."""
+        for key in self._dropped.keys() & self._open.keys():
+            del self._dropped[key]
+        return [*self._dropped.values()]
+
     def _next_settlement(self) -> Settlement:
-        return Settlement([*self._settled.values()], self._owed_requests(), self._lease())
+        return Settlement(
+            [*self._settled.values()],
+            self._owed_requests(),
+            self._dropped_requests(),
+            self._lease(),
+        )
 
     def _send(self, settlement: Settlement) -> None:
         with self._sending:
@@ -273,6 +306,8 @@ class ClaimingFilter(GuardedFilter):
         if settlement.error is not None:
             self._failed(settlement.error, settlement.cost)
             return
+        for one in settlement.dropped:
+            self._dropped.pop(one.key, None)
         for one in settlement.entries:
             # It failed here, but another process has it, which says how it ends.
             if one.claim is None and not one.is_owed:

@@ -69,6 +69,11 @@ class ClaimTrip(RoundTrip):
     lease: float = 60.0
     claims: list[Claim] = field(default_factory=list)
 
+    @property
+    def has_no_reply(self) -> bool:
+        """Whether claims may have been granted of which no reply came."""
+        return self.error is not None and not isinstance(self.error, CapacityError)
+
     def make(self, shared: BloomFilter) -> None:
         """Claim the items. Never raises."""
         started = time.monotonic()
@@ -91,6 +96,7 @@ class Settlement:
     Attributes:
         entries: Requests with an outcome.
         owed: Requests that are owed a claim.
+        dropped: Requests that were dropped although claims of them may have been granted.
         lease: Seconds.
         claims: What the claims of `owed` were answered.
         granted: Those of them that are this process's, by request.
@@ -103,6 +109,7 @@ class Settlement:
 
     entries: list[OpenRequest]
     owed: list[OpenRequest]
+    dropped: list[OpenRequest]
     lease: float
     claims: list[Claim] = field(default_factory=list)
     granted: dict[Key, Claim] = field(default_factory=dict)
@@ -119,6 +126,7 @@ class Settlement:
             self._claim_owed(shared)
             self._record(shared)
             self._give_back(shared)
+            self._offer(shared)
         # BLE001: whatever it is, the outcomes are sent again.
         except Exception as error:  # noqa: BLE001
             self.error = error
@@ -126,15 +134,18 @@ class Settlement:
 
     def _claim_owed(self, shared: BloomFilter) -> None:
         if self.owed:
-            self.claims = shared.claim_many(
-                [one.key for one in self.owed],
-                self.lease,
-                payloads=[one.payload for one in self.owed],
-                max_attempts=ATTEMPTS,
-            )
+            self.claims = self._claim(shared, self.owed)
             self.claimed_in = shared.generation
             answered = zip(self.owed, self.claims, strict=True)
             self.granted = {one.key: claim for one, claim in answered if claim}
+
+    def _claim(self, shared: BloomFilter, requests: list[OpenRequest]) -> list[Claim]:
+        return shared.claim_many(
+            [one.key for one in requests],
+            self.lease,
+            payloads=[one.payload for one in requests],
+            max_attempts=ATTEMPTS,
+        )
 
     def _record(self, shared: BloomFilter) -> None:
         done = [one for one in self.entries if one.outcome == DONE]
@@ -168,6 +179,15 @@ class Settlement:
                 [one.claim for one in some if one.claim is not None], error, offer=False
             )
             self.kept.update(dict.fromkeys((one.key for one in some), True))
+
+    def _offer(self, shared: BloomFilter) -> None:
+        """Offer what was dropped to all processes, this one too.
+
+        A claim whose reply was lost would keep the spider open for its lease.
+        """
+        if self.dropped:
+            claims = self._claim(shared, self.dropped)
+            shared.abandon_many([claim for claim in claims if claim], offer=True)
 
 
 def encode_request(request: Request, spider: Spider) -> bytes | None:

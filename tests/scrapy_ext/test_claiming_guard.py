@@ -45,7 +45,13 @@ def proxy(server: PrivateServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def guard(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClaimingFilter]:
+def policy() -> str:
+    """BLOOMLOCK_ON_OUTAGE."""
+    return "allow"
+
+
+@pytest.fixture
+def guard(proxy: Proxy, monkeypatch: pytest.MonkeyPatch, policy: str) -> Iterator[ClaimingFilter]:
     """A guard that sends outcomes when the test says so: there is no reactor."""
     monkeypatch.setattr("scrapy_ext.claims.call_later", lambda *_: None)
 
@@ -54,9 +60,8 @@ def guard(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClaimingFil
         timeouts = {"socket_timeout": 30, "socket_connect_timeout": 30}
         return redis.Redis.from_url(proxy.url, retry=retry, **timeouts)
 
-    made = ClaimingFilter(
-        replace(CONFIG, max_staleness=3600.0), connect, lambda _: None, print, SPIDER
-    )
+    config = replace(CONFIG, max_staleness=3600.0, on_outage=policy)
+    made = ClaimingFilter(config, connect, lambda _: None, print, SPIDER)
     made.start()
     yield made
     made.finish(lambda _: None)
@@ -65,6 +70,13 @@ def guard(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClaimingFil
 def check(guard: ClaimingFilter, *requests: Request) -> list[Verdict]:
     keys = [request.url.encode() for request in requests]
     return asyncio.run(guard.check_many(keys, requests=requests))
+
+
+def lose_replies(server: PrivateServer, proxy: Proxy) -> None:
+    """Let scripts be carried out, and their replies get lost."""
+    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
+        shared.claim("the first is refused, as the server does not know the script").abandon()
+    proxy.judge = lambda name, _: "after" if name == "EVALSHA" else "pass"
 
 
 def open_urls(server: PrivateServer) -> list[str]:
@@ -154,9 +166,7 @@ def test_what_is_claimed_again_while_the_filter_is_cleared_is_claimed_once_more(
 def test_a_claim_whose_reply_was_lost_ends_with_its_request(
     outcome: str, server: PrivateServer, proxy: Proxy, guard: ClaimingFilter
 ) -> None:
-    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
-        shared.claim("the first is refused, as the server does not know the script").abandon()
-    proxy.judge = lambda name, _: "after" if name == "EVALSHA" else "pass"
+    lose_replies(server, proxy)
     assert check(guard, Request("https://example.org/")) == [Verdict.ALLOWED]
     proxy.judge = deliver
     with BloomFilter.open(CONFIG.name, client=server.url) as shared:
@@ -165,6 +175,50 @@ def test_a_claim_whose_reply_was_lost_ends_with_its_request(
         wait_until(lambda: guard.settle_now() and not guard.num_open)
         assert shared.count_claims().open == 0
         assert shared.exists(b"https://example.org/") is (outcome == DONE)
+
+
+@pytest.mark.parametrize("policy", ["drop"])
+def test_a_claim_of_a_request_that_was_dropped_is_offered(
+    server: PrivateServer, proxy: Proxy, guard: ClaimingFilter
+) -> None:
+    a, b = Request("data:,a"), Request("data:,b")
+    lose_replies(server, proxy)
+    assert check(guard, a) == [Verdict.DROPPED]
+    # The server is left alone for a while, so nothing of this one comes to it.
+    assert check(guard, b) == [Verdict.DROPPED]
+    proxy.judge = deliver
+    assert open_urls(server) == ["data:,a"]
+    assert guard.take_over() is None
+    wait_until(guard.settle_now, 60)
+    taken = guard.take_over()
+    assert taken is not None
+    assert [request.url for request in taken] == ["data:,a"]
+    guard.settle([b"data:,a"], DONE)
+    assert guard.settle_now()
+    assert open_urls(server) == []
+    assert check(guard, a, b) == [Verdict.SEEN, Verdict.NEW]
+
+
+@pytest.mark.parametrize("policy", ["drop"])
+@pytest.mark.parametrize("is_asked_again", [True, False])
+def test_a_request_that_was_dropped_and_is_met_again_is_not_offered(
+    is_asked_again: bool, server: PrivateServer, proxy: Proxy, guard: ClaimingFilter
+) -> None:
+    a = Request("data:,a")
+    lose_replies(server, proxy)
+    assert check(guard, a) == [Verdict.DROPPED]
+    if is_asked_again:
+        proxy.judge = deliver
+        wait_until(lambda: check(guard, a) == [Verdict.NEW], 60)
+    else:
+        guard.note(b"data:,a", a)
+        assert guard.decide(b"data:,a", droppable=False) is Verdict.ALLOWED
+        proxy.judge = deliver
+    # It ends before anything is sent of what was dropped. What failed is left to the next start.
+    guard.settle([b"data:,a"], "an error")
+    wait_until(guard.settle_now, 60)
+    assert guard.take_over() == []
+    assert open_urls(server) == []
 
 
 def test_what_is_done_is_recorded_at_the_end_though_the_server_was_away(

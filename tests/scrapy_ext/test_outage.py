@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from proxy import Proxy
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
@@ -19,7 +20,11 @@ from bloomlock.server import PrivateServer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from proxy import Verdict
+
 PAGES = 8
+LOST = 4
+"""Replies that are lost: more than there are tries."""
 POLICIES = ["allow", "drop", "close"]
 # The queue of scrapy-redis stays on a server that works: what it does without one is its own.
 SCRAPY_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
@@ -191,3 +196,37 @@ def test_what_is_claimed_while_the_server_forgets_is_not_lost(
         assert set(fetched.values()) == {1}
         assert recorded == [True] * pages
     assert counts.open == 0
+
+
+def test_a_dropped_request_whose_claim_was_granted_does_not_keep_the_spider_open(
+    r: Any, valkey: str, crawl: Callable[..., Any], site: Any
+) -> None:
+    del r
+    lost: list[str] = []
+
+    def judge(name: str, _number: int) -> Verdict:
+        # What comes first after the start page is the claim of all that it links to.
+        if name != "EVALSHA" or not site.requested or len(lost) == LOST:
+            return "pass"
+        lost.append(name)
+        return "after"
+
+    with BloomFilter("other", 100, client=valkey) as other:
+        other.claim("the first is refused, as the server does not know the script").abandon()
+    with Proxy(valkey, judge) as proxy:
+        result = crawl(
+            ADDONS={"scrapy_ext.BloomlockAddon": 500},
+            SPIDER_MIDDLEWARES={},
+            REDIS_URL=proxy.url,
+            BLOOMLOCK_MARK="processed",
+            BLOOMLOCK_RECORD_UNFILTERED=True,
+            BLOOMLOCK_ON_OUTAGE="drop",
+            # A claim whose reply was lost would keep it open for longer than the test waits.
+            BLOOMLOCK_LEASE=3600,
+        )
+    assert len(lost) == LOST
+    assert result.own("dropped") == 2 * (PAGES - 1), result.log
+    assert result.stats["finish_reason"] == "finished"
+    assert Counter(result.fetched) == {f"/{page}": 1 for page in range(PAGES)}
+    with BloomFilter.open(NAME, client=valkey) as shared:
+        assert shared.count_claims().open == 0

@@ -178,8 +178,7 @@ def draw_settings(chance: random.Random, case: Case) -> dict[str, Any]:
         "BLOOMLOCK_CAPACITY": 10_000,
         # So none is refused by chance.
         "BLOOMLOCK_ERROR_RATE": 1e-9,
-        # With "drop" the claim of a request that was dropped may stay, as the reply was lost.
-        "BLOOMLOCK_LEASE": 5 if case.policy == "drop" else LEASE,
+        "BLOOMLOCK_LEASE": LEASE,
         "BLOOMLOCK_RECORD_UNFILTERED": case.records_unfiltered,
         "BLOOMLOCK_ON_OUTAGE": case.policy,
         # A slow machine is no outage.
@@ -497,9 +496,7 @@ def check(trial: Trial) -> None:
     assert {*asked} <= {*may.asked}
     if case.loses_nothing:
         check_nothing_is_lost(trial, must, asked, notes)
-    # A claim whose reply was lost, of a request that was dropped, is taken over after its lease.
-    is_taken_again = case.policy == "drop" and case.claims
-    may_repeat = case.has_outage and (case.processes > 1 or is_taken_again)
+    may_repeat = case.has_outage and case.processes > 1
     if case.trouble != "kill" and not may_repeat:
         check_nothing_is_fetched_twice(trial, may, asked)
     check_stats(trial, must)
@@ -607,8 +604,7 @@ def check_stats(trial: Trial, must: Expected) -> None:
 
 def check_nothing_is_left(trial: Trial) -> None:
     case = trial.case
-    # With "drop" the leases are so short that a process may give up before the server is back.
-    if case.claims and case.policy != "drop":
+    if case.claims:
         with trial.open_filter() as shared:
             assert shared.count_claims().open == 0
     if case.scheduler == "ours":
