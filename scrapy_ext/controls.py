@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bloomlock.scrapy")
 
 FILTER, RECORD = "bloomlock_filter", "bloomlock_record"
+BEGUN = "bloomlock_begun"
+"""Is in the `meta` of a start request from when it is fetched on, and of all that have a copy."""
 
 
 class RequestControls:

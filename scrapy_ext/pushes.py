@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 from scrapy.utils.request import fingerprint as default_fingerprint
 
-from scrapy_ext.controls import FILTER, RECORD, RequestControls, returns
+from scrapy_ext.controls import BEGUN, FILTER, RECORD, RequestControls, returns
 from scrapy_ext.duplicates import DuplicateLog
 from scrapy_ext.request_queue import Push
 
@@ -90,13 +90,22 @@ class Pushes:
             if self._controls.is_filtered(request) and not is_back:
                 return "n" if recorded else "e"
             return "r" if recorded else "a"
-        # A start request is recorded in any case.
-        if meta.get(RECORD) is False or (meta.get("depth") and not recorded):
-            return "a"
-        is_start = meta.get("is_start_request") and not meta.get("depth")
+        # A start request is recorded in any case. Nothing else says of the requests of a feed that
+        # they are some, but that no callback made them.
+        is_start = (meta.get("is_start_request") or self._is_feed) and not meta.get("depth")
+        # What its errback makes of it, or a callback of a copy of its `meta`, is another one.
+        is_first = not meta.get(BEGUN)
         is_again = "retry_times" in meta or "redirect_times" in meta
-        is_once = is_start and not (is_again or self._is_feed)
+        is_recorded = recorded or (is_start and (is_first or is_again))
+        if meta.get(RECORD) is False or not is_recorded:
+            return "a"
+        is_once = is_start and is_first and not (is_again or self._is_feed)
         return "s" if is_once and meta.get(FILTER) is not False else "r"
+
+    def begun(self, request: Request) -> None:
+        """Note that a request is fetched."""
+        if request.meta.get("is_start_request"):
+            request.meta[BEGUN] = True
 
     def _encode(self, request: Request) -> bytes:
         """Return a request as it stands in the queue; empty if it has no such form."""

@@ -207,6 +207,7 @@ class Scheduler(BaseScheduler):
                 self._schedule()
             return None
         self._pushes.count("scheduler/dequeued")
+        self._pushes.begun(request)
         return request
 
     def has_pending_requests(self) -> bool:

@@ -295,6 +295,22 @@ class ErrbackSpider(LinkSpider):
         return deferred_from_coro(self.failed_at_once(failure))
 
 
+class ForcingSpider(LinkSpider):
+    """Starts on page 1, tries it twice more by its errback, then forces page 2 by it."""
+
+    async def start(self):
+        (url,) = self.start_urls
+        yield Request(urljoin(url, "/1"), errback=self.failed, dont_filter=True)
+
+    def failed(self, failure):
+        request = failure.request
+        number = request.meta.get("number", 0) + 1
+        if number < 3:
+            yield request.replace(meta={**request.meta, "number": number})
+        else:
+            yield Request(urljoin(request.url, "/2"), dont_filter=True)
+
+
 class PickyPipeline:
     """Drops the item of page 1, and fails for that of page 2."""
 

@@ -74,6 +74,34 @@ def test_a_crawl_fetches_what_an_in_memory_one_does(
     assert again.fetched == ["/0"]
 
 
+PLAIN = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter", "SPIDER_MIDDLEWARES": {}}
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("scheduler", [PLAIN, OURS], ids=["scrapy", "ours"])
+@pytest.mark.parametrize("record", [False, True])
+def test_what_an_errback_forces_is_fetched_and_recorded_as_with_scrapy(
+    record: bool, scheduler: dict[str, Any], site: Site, crawl: Callable[..., Crawl]
+) -> None:
+    site.links = lambda page: {2: [3], 3: [2]}.get(page, [])
+    refuses = {"DOWNLOADER_MIDDLEWARES": {"__main__.RefusingMiddleware": 300}}
+    settings = {**scheduler, **refuses, "BLOOMLOCK_RECORD_UNFILTERED": record}
+    done = crawl(spider="ForcingSpider", **settings)
+    # What was forced is fetched for a link as well, unless it is recorded.
+    is_recorded = record and scheduler is OURS
+    assert done.fetched == ["/2", "/3"] + ([] if is_recorded else ["/2"])
+    assert done.stats["finish_reason"] == "finished"
+
+
+@pytest.mark.usefixtures("server")
+def test_what_a_start_request_is_redirected_to_is_recorded(
+    site: Site, crawl: Callable[..., Crawl]
+) -> None:
+    site.answer = lambda path: [302, "/1"] if path == "/0" else [200]
+    site.links = lambda _: [0, 1, 2]
+    assert sorted(crawl(**OURS).fetched) == ["/1", "/2"]
+
+
 @pytest.mark.parametrize("more", [{}, GROWS], ids=["", "grows"])
 def test_processes_share_one_crawl(
     more: dict[str, Any],
