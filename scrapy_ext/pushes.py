@@ -46,7 +46,7 @@ class Pushes:
 
     def make(self, request: Request, fingerprint: bytes, mode: Mode) -> Push:
         """Return the push of a request."""
-        return Push(request, fingerprint, mode, self._encode(request))
+        return Push(request, fingerprint, mode, self._encode(request, mode))
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the fingerprint by the crawler's own fingerprinter; another one if that fails."""
@@ -107,10 +107,10 @@ class Pushes:
         if request.meta.get("is_start_request"):
             request.meta[BEGUN] = True
 
-    def _encode(self, request: Request) -> bytes:
+    def _encode(self, request: Request, mode: Mode) -> bytes:
         """Return a request as it stands in the queue; empty if it has no such form."""
         try:
-            return self._queue.encode(request)
+            return self._queue.encode(request, mode)
         # BLE001: a serializer of the project's may raise anything.
         except Exception as error:  # noqa: BLE001
             self.count("scheduler/unserializable")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import redis
@@ -34,6 +35,9 @@ logger = logging.getLogger("bloomlock.scrapy")
 Order = Literal["priority", "fifo", "lifo"]
 Mode = Literal["n", "e", "a", "r", "s"]
 _ORDERS: dict[str, Order] = {"PriorityQueue": "priority", "FifoQueue": "fifo", "LifoQueue": "lifo"}
+_MAY_BE_EQUAL: frozenset[Mode] = frozenset({"e", "a", "r"})
+_NAME = "bloomlock_name"
+"""Key of `meta`, in the queue only."""
 _PARTS = ("taken", "workers", "calls", "started")
 
 
@@ -132,6 +136,7 @@ class RequestQueue:
         self._keys = keys_of(self.key)
         self._order, self._codec = _codec(client, spider, self.key, settings)
         self._lease_ms = int(settings.lease * 1000)
+        self._names, self._numbers = f"{secrets.token_hex(4)}-", count()
 
     def _key_on_cluster(self, given: str | None) -> str:
         """Return a key in the slot of the filter."""
@@ -150,15 +155,27 @@ class RequestQueue:
             )
         return self.key
 
-    def encode(self, request: Request) -> bytes:
-        """Return a request as it stands in the queue. Raises what its serializer raises."""
-        data = self._codec._encode_request(request)  # noqa: SLF001 - what its subclasses override
+    def encode(self, request: Request, mode: Mode = "n") -> bytes:
+        """Return a request as it stands in the queue. Raises what its serializer raises.
+
+        Equal requests may wait together unless the filter, or the set of what was started, refuses
+        the second. A sorted set has one of equal members, so each gets a name that no other has.
+        """
+        is_named = self._order == "priority" and mode in _MAY_BE_EQUAL
+        if is_named:
+            request.meta[_NAME] = f"{self._names}{next(self._numbers)}"
+        try:
+            data = self._codec._encode_request(request)  # noqa: SLF001 - subclasses override it
+        finally:
+            if is_named:
+                del request.meta[_NAME]
         return data if isinstance(data, bytes) else str(data).encode()
 
     def decode(self, entry: bytes) -> Request:
         """Return the request of what was taken. Raises what its serializer raises."""
         _, _, data = entry.partition(b" ")
         request: Request = self._codec._decode_request(data)  # noqa: SLF001 - as above
+        request.meta.pop(_NAME, None)
         return request
 
     def exchange(self, step: Exchange) -> Answer:

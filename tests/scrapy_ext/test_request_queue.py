@@ -46,7 +46,7 @@ def queue(server: redis.Redis) -> Callable[..., RequestQueue]:
 
 def push_of(queue: RequestQueue, path: int | str, mode: Any = "n", priority: int = 0) -> Push:
     request = Request(f"http://site/{path}", priority=priority)
-    return Push(request, f"{path}".encode(), mode, queue.encode(request))
+    return Push(request, f"{path}".encode(), mode, queue.encode(request, mode))
 
 
 def paths(queue: RequestQueue, got: list[tuple[bytes, bytes]]) -> list[str]:
@@ -66,10 +66,29 @@ def test_a_step_tests_adds_pushes_and_takes(server: redis.Redis, queue: Any) -> 
     again = [push_of(one, 1), push_of(one, 2, "a"), push_of(one, 3, "r"), push_of(one, 3)]
     ids = [identity for identity, _ in first.got]
     second = one.exchange(Exchange(2, again, ids, wanted=9))
-    # The sorted set of scrapy-redis holds the same request once.
+    # The second request waits twice now.
     assert second.pushed == [False, True, True, False]
-    assert sorted(paths(one, second.got)) == ["2", "3"]
-    assert (second.waiting, second.taken) == (0, 2)
+    assert sorted(paths(one, second.got)) == ["2", "2", "3"]
+    assert (second.waiting, second.taken) == (0, 3)
+
+
+@pytest.mark.parametrize("mode", ["e", "a", "r"])
+def test_equal_requests_that_are_not_refused_wait_together(
+    server: redis.Redis, queue: Any, mode: Any
+) -> None:
+    one, two, reader = (queue() for _ in range(3))
+    for each in (one, two):
+        each.exchange(Exchange(1, [push_of(each, 1, mode), push_of(each, 1, mode)]))
+    answer = reader.exchange(Exchange(1, wanted=9))
+    requests = [reader.decode(entry) for _, entry in answer.got]
+    assert [(request.url, request.meta) for request in requests] == [("http://site/1", {})] * 4
+    # scrapy-redis reads them as well.
+    step = [push_of(one, 2, mode), push_of(one, 2, mode)]
+    assert step[0].request.meta == {}
+    one.exchange(Exchange(2, step))
+    theirs = scrapy_redis.queue.PriorityQueue(server, SPIDER, "%(spider)s:requests")
+    assert [theirs.pop().url for _ in range(2)] == ["http://site/2"] * 2
+    assert theirs.pop() is None
 
 
 @pytest.mark.parametrize("kind", CLASSES)

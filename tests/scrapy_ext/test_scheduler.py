@@ -102,6 +102,17 @@ def test_what_a_start_request_is_redirected_to_is_recorded(
     assert sorted(crawl(**OURS).fetched) == ["/1", "/2"]
 
 
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("meta", [{"bloomlock_filter": False}, {"bloomlock_record": False}])
+def test_equal_requests_that_wait_together_are_fetched_each(
+    meta: dict[str, bool], site: Site, crawl: Callable[..., Crawl]
+) -> None:
+    site.links = lambda page: [1, 1] if page == 0 else []
+    done = crawl(spider="ControlSpider", arguments={"meta": {"/1": meta}}, **OURS)
+    assert done.fetched == ["/0", "/1", "/1"]
+    assert done.stats["scheduler/enqueued"] == done.stats["scheduler/dequeued"] == 3
+
+
 @pytest.mark.parametrize("more", [{}, GROWS], ids=["", "grows"])
 def test_processes_share_one_crawl(
     more: dict[str, Any],

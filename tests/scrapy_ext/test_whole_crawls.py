@@ -532,7 +532,7 @@ def check_nothing_is_lost(
         for page, times in ranges.items():
             # The queue of scrapy-redis is a set: of equal requests that wait it has one. From that
             # of a JOBDIR a forced request comes with the claim of another one of the same page.
-            is_set = case.scheduler in {"ours", "scrapy-redis"}
+            is_set = case.scheduler == "scrapy-redis"
             is_set |= case.scheduler == "job" and case.claims
             is_once = not is_exact or (is_set and page in must.ways)
             wanted[what, page] = min(times.least, 1) if is_once else times.least
