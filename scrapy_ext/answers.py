@@ -121,31 +121,42 @@ class Look(RoundTrip):
 
 
 class LastRequests:
-    """The last fingerprints, each as it is; the oldest are forgotten first."""
+    """The last fingerprints, each as it is; the oldest are forgotten first.
 
-    def __init__(self, limit: int = 200_000) -> None:
+    Args:
+        limit: How many are kept at most.
+        seconds: For how long each is known from when it was added last; None: for ever.
+    """
+
+    def __init__(self, limit: int = 200_000, seconds: float | None = None) -> None:
         self._limit = limit
-        self._kept: OrderedDict[bytes | str, None] = OrderedDict()
+        self._seconds = seconds
+        self._added_at: OrderedDict[bytes | str, float] = OrderedDict()
 
     def __contains__(self, key: bytes | str) -> bool:
-        return key in self._kept
+        added_at = self._added_at.get(key)
+        if added_at is None or self._seconds is None:
+            return added_at is not None
+        return _boot_time() - added_at < self._seconds
 
     def __len__(self) -> int:
-        """Return how many are known."""
-        return len(self._kept)
+        """Return how many are kept."""
+        return len(self._added_at)
 
     def add(self, key: bytes | str) -> bool:
         """Remember a fingerprint; True if it was not known."""
-        if key in self._kept:
+        is_known = key in self
+        if is_known and self._seconds is None:
             return False
-        self._kept[key] = None
-        if len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
-        return True
+        self._added_at[key] = 0.0 if self._seconds is None else _boot_time()
+        self._added_at.move_to_end(key)
+        if len(self._added_at) > self._limit:
+            self._added_at.popitem(last=False)
+        return not is_known
 
     def exists_many(self, keys: Iterable[bytes | str]) -> list[bool]:
         """Return for each fingerprint whether it is known."""
-        return [key in self._kept for key in keys]
+        return [key in self for key in keys]
 
     def update(self, keys: Iterable[bytes | str]) -> None:
         """Remember fingerprints."""
@@ -154,10 +165,17 @@ class LastRequests:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._kept.clear()
+        self._added_at.clear()
 
     def __iter__(self) -> Iterator[bytes | str]:
-        return iter(list(self._kept))
+        return iter([key for key in self._added_at if key in self])
+
+
+def _boot_time() -> float:
+    """Return seconds that go on while the machine is suspended, where there are such."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 class LeftVerdicts:

@@ -326,6 +326,7 @@ class ClaimingFilter(GuardedFilter):
             self._unrecorded.add(key)
         else:
             self._known.add(key)
+            self._note_added([key])
         what = "lost" if not kept else "committed" if is_done else "failed"
         self._count(f"claims/{what}")
 

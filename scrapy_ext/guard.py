@@ -111,6 +111,8 @@ class GuardedFilter:
         # What the filter was answered for or is owed; and what was let through but is not for it.
         self._known: MemoryBloomFilter | LastRequests = LastRequests()
         self._unrecorded = LastRequests()
+        # What this process has added itself; of a time window this is all whose age it knows.
+        self._added: MemoryBloomFilter | LastRequests = self._known
         # Of a time window: what the filter was not given yet, as it could not be asked.
         self._lacking = LastRequests()
         self._were_lacking = 0
@@ -165,7 +167,12 @@ class GuardedFilter:
         if may_mirror and shared.num_bits // 8 <= self._config.mirror_bytes:
             # A part of the shared filter's bits: what looks known here by chance looks known there.
             # A request costs 2 to 5 µs, and all together as many bytes as the shared filter.
-            self._known = MemoryBloomFilter.like(shared)
+            self._known = self._added = MemoryBloomFilter.like(shared)
+        if shared.window is not None:
+            # What is forgotten there is forgotten here, and is not given to the filter again.
+            self._known, self._added, self._lacking = (
+                LastRequests(seconds=shared.window.total_seconds()) for _ in range(3)
+            )
         return recorded
 
     def _attach(self) -> BloomFilter:
@@ -310,6 +317,7 @@ class GuardedFilter:
         cleared = trip.clears != self._clears
         found: dict[Key, Verdict] = {}
         known_now: list[Key] = []
+        added: list[Key] = []
         for number, (key, answer) in enumerate(zip(trip.keys, trip.answers, strict=False)):
             if answer is None:
                 if not trip.may_be_recorded(number):
@@ -328,8 +336,16 @@ class GuardedFilter:
                 self._let_through(key)
             if new or not cleared:
                 known_now.append(key)
+                if answer is not False:
+                    added.append(key)
         self._known.update(known_now)
+        self._note_added(added)
         return found
+
+    def _note_added(self, keys: Sequence[Key]) -> None:
+        """Note what is added to the filter now; it is known already."""
+        if self._added is not self._known:
+            self._added.update(keys)
 
     def _note_lacking(self, key: Key) -> None:
         """Note that a filter with a time window has to be given an item."""
@@ -418,6 +434,7 @@ class GuardedFilter:
             chosen.add(key)
             self._let_through(key)
             if owed:
+                self._note_added([key])
                 self._note_lacking(key)
         return Verdict.ALLOWED
 
@@ -431,7 +448,7 @@ class GuardedFilter:
         if self._filter is not None:
             try:
                 if self._breaker.broken or self._refill_due or self._is_refilling:
-                    self._filter.update(self._known)
+                    self._filter.update(self._owed())
                 last(self._filter)
             # BLE001: an error here would hide how the crawl ended.
             except Exception as error:  # noqa: BLE001
@@ -457,6 +474,7 @@ class GuardedFilter:
         # A generation that returns is one of a server that was set back.
         if shared.cleared and shared.generation not in self._past:
             self._known.clear()
+            self._added.clear()
             self._lacking.clear()
             for trip in self._under_way:
                 trip.let_through.clear()
@@ -479,8 +497,12 @@ class GuardedFilter:
         return True
 
     def _owed(self) -> MemoryBloomFilter | list[Key]:
-        """Return everything that this process knows, to be read in another thread."""
-        return self._known if isinstance(self._known, MemoryBloomFilter) else [*self._known]
+        """Return what the filter gets back, to be read in another thread.
+
+        That is all that this process knows. Of a filter with a time window it is what this process
+        added within the window: what it found there may have been forgotten since.
+        """
+        return self._added if isinstance(self._added, MemoryBloomFilter) else [*self._added]
 
     def _refill(self, owed: MemoryBloomFilter | list[Key]) -> tuple[Exception | None, float]:
         """Give the filter items; return what went wrong, and the seconds it took."""

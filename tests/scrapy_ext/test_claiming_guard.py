@@ -51,7 +51,15 @@ def policy() -> str:
 
 
 @pytest.fixture
-def guard(proxy: Proxy, monkeypatch: pytest.MonkeyPatch, policy: str) -> Iterator[ClaimingFilter]:
+def window() -> float | None:
+    """BLOOMLOCK_WINDOW."""
+    return None
+
+
+@pytest.fixture
+def guard(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, policy: str, window: float | None
+) -> Iterator[ClaimingFilter]:
     """A guard that sends outcomes when the test says so: there is no reactor."""
     monkeypatch.setattr("scrapy_ext.claims.call_later", lambda *_: None)
 
@@ -60,7 +68,9 @@ def guard(proxy: Proxy, monkeypatch: pytest.MonkeyPatch, policy: str) -> Iterato
         timeouts = {"socket_timeout": 30, "socket_connect_timeout": 30}
         return redis.Redis.from_url(proxy.url, retry=retry, **timeouts)
 
-    config = replace(CONFIG, max_staleness=3600.0, on_outage=policy)
+    config = replace(CONFIG, max_staleness=3600.0, on_outage=policy, window=window)
+    if window is not None:
+        config = replace(config, near_cache=0)
     made = ClaimingFilter(config, connect, lambda _: None, print, SPIDER)
     made.start()
     yield made
@@ -160,6 +170,25 @@ def test_what_is_claimed_again_while_the_filter_is_cleared_is_claimed_once_more(
     assert open_urls(server) == []
     assert guard.settle_now()
     assert open_urls(server) == ["data:,a", "data:,b"]
+
+
+@pytest.mark.parametrize("window", [None, 86_400.0])
+def test_a_server_that_lost_all_gets_what_is_done(
+    server: PrivateServer, proxy: Proxy, guard: ClaimingFilter
+) -> None:
+    a, b = Request("data:,a"), Request("data:,b")
+    assert check(guard, a) == [Verdict.NEW]
+    guard.settle([b"data:,a"], DONE)
+    assert guard.settle_now()
+    proxy.judge = lambda *_: "before"
+    assert check(guard, b) == [Verdict.ALLOWED]
+    with redis.Redis.from_url(server.url) as r:
+        r.flushall()
+    proxy.judge = deliver
+    wait_until(guard.settle_now)
+    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
+        assert shared.exists_many([b"data:,a", b"data:,b"]) == [True, False]
+    assert open_urls(server) == ["data:,b"]
 
 
 @pytest.mark.parametrize("outcome", [DONE, "an error"])

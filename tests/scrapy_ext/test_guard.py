@@ -7,12 +7,14 @@ import itertools
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from proxy import Proxy
+from moved_clock import moved_server
+from proxy import Proxy, deliver
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.settings import Settings
@@ -26,6 +28,7 @@ from scrapy_ext.settings import FilterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 DEFAULTS = FilterSettings.read(Settings({"BLOOMLOCK_CAPACITY": 1000}), "spider")
 
@@ -141,6 +144,57 @@ def test_the_first_answer_after_an_outage_is_about_what_was_let_through(
         assert guard.check(b"let through") is Verdict.SEEN
     assert guard.counted[-1] == "refills"
     assert guard.check(b"let through") is Verdict.SEEN
+
+
+def test_what_a_window_has_forgotten_is_not_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = 3600
+    begin = time.monotonic()
+    with moved_server("valkey", tmp_path) as (client, move, url), Proxy(url) as proxy:
+
+        def move_all(hours: int) -> None:
+            monkeypatch.setattr("scrapy_ext.answers._boot_time", lambda: begin + hours * hour)
+            move(hours * hour)
+
+        def lose_the_server() -> None:
+            proxy.judge = lambda *_: "before"
+            assert guard.check(b"young") is Verdict.SEEN
+            assert guard.broken
+
+        def find_the_server() -> None:
+            proxy.judge = deliver
+            wait_until(lambda: guard.check(b"young") is Verdict.SEEN and not guard.broken)
+            assert guard.counted[-1] == "refills"
+
+        move_all(0)
+        guard, other = (
+            Watched(connector(one), near_cache=0, window=24.0 * hour) for one in (proxy.url, url)
+        )
+        guard.start()
+        other.start()
+        assert other.check(b"of another") is Verdict.NEW
+        assert [guard.check(key) for key in (b"old", b"over")] == [Verdict.NEW] * 2
+        move_all(20)
+        assert [guard.check(key) for key in (b"young", b"left")] == [Verdict.NEW] * 2
+        assert guard.check(b"of another") is Verdict.SEEN
+        # The window is over for what was added first, a slice of less than two hours included.
+        move_all(30)
+        lose_the_server()
+        assert [guard.check(b"old") for _ in range(2)] == [Verdict.ALLOWED, Verdict.SEEN]
+        find_the_server()
+        keys = (b"young", b"left", b"old", b"over", b"of another")
+        with BloomFilter.open(DEFAULTS.name, client=url) as shared:
+            assert shared.exists_many(keys) == [True, True, True, False, False]
+        # A server that lost all of it gets what is left of the window.
+        move_all(40)
+        client.flushall()
+        lose_the_server()
+        find_the_server()
+        with BloomFilter.open(DEFAULTS.name, client=url) as shared:
+            assert shared.exists_many(keys) == [True, True, True, False, False]
+        for one in (guard, other):
+            one.finish(lambda _: None)
 
 
 def test_a_page_of_links_that_the_near_cache_knows_takes_no_thread(
