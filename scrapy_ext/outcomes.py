@@ -121,6 +121,7 @@ class Outcomes:
         for receiver, signal in (
             (self._spider_opened, signals.spider_opened),
             (self._spider_idle, signals.spider_idle),
+            (self._scheduled, signals.request_scheduled),
             (self._response_received, signals.response_received),
             (self._spider_error, signals.spider_error),
             (self._item_left, signals.item_scraped),
@@ -208,6 +209,19 @@ class Outcomes:
         if made is not None:
             made.has_ended = True
             self._end(made)
+
+    def _scheduled(self, request: Request) -> None:
+        """Keep a request open that its callback or errback asks for once more.
+
+        A kill would lose the second one, which has no claim of its own.
+        """
+        ending = [made.entries for made in self._processing.values()]
+        ending += [made.entries for made in self._failing.values()]
+        entry = self._entry(request) if ending and request.dont_filter else None
+        for entries in ending:
+            if entry is not None and entry in entries:
+                entries.remove(entry)
+                entry.has_response = False
 
     def _spider_error(self, failure: Failure, response: Any) -> None:
         if isinstance(failure.value, CloseSpider):

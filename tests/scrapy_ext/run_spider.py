@@ -244,11 +244,38 @@ class DyingSpider(LinkSpider):
             yield output
 
 
+class AgainSpider(LinkSpider):
+    """Page 0 leads to page 1, which its callback asks for once more, or its errback.
+
+    With `ends` the process is "killed" when the second response is there.
+    """
+
+    ends = ""
+
+    async def start(self):
+        (url,) = self.start_urls
+        yield Request(url)
+
+    async def parse(self, response):
+        path = urlsplit(response.url).path
+        FETCHED.append(path)
+        if path == "/0":
+            yield response.follow("/1", errback=self.again)
+        elif "again" not in response.meta:
+            yield response.request.replace(dont_filter=True, meta={"again": True})
+        elif self.ends == "killed":
+            await wait(1.0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def again(self, failure):
+        return failure.request.replace(dont_filter=True, meta={"again": True})
+
+
 class RefusingMiddleware:
-    """Refuses the page /1, as the middleware of robots.txt does."""
+    """Refuses the page /1 at first, as the middleware of robots.txt does."""
 
     def process_request(self, request):
-        if urlsplit(request.url).path == "/1":
+        if urlsplit(request.url).path == "/1" and "again" not in request.meta:
             raise IgnoreRequest("/1")
 
 

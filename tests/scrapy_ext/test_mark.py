@@ -210,6 +210,28 @@ def test_a_refused_page_is_not_recorded_before_what_its_errback_yields_is_claime
     assert crawl(spider="ErrbackSpider", **settings).fetched == []
 
 
+@pytest.mark.parametrize("refuses", [{}, REFUSES], ids=["callback", "errback"])
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED])
+def test_a_page_that_is_asked_for_once_more_is_not_recorded_before_that_is_there(
+    settings: dict[str, Any],
+    recorded: bool,
+    refuses: dict[str, Any],
+    r: Any,
+    valkey: str,
+    crawl: Callable[..., Any],
+) -> None:
+    settings = settings | refuses | {"BLOOMLOCK_RECORD_UNFILTERED": recorded}
+    killed = crawl(spider="AgainSpider", arguments={"ends": "killed"}, **settings)
+    assert killed.process.returncode == -signal.SIGKILL
+    let_expire(r)
+    second = crawl(spider="AgainSpider", **settings)
+    assert second.fetched == ["/1"] * (1 if refuses else 2)
+    assert second.own("claims/committed") == 1
+    assert crawl(spider="AgainSpider", **settings).fetched == []
+    assert claims_of(valkey).open == 0
+
+
 @pytest.mark.usefixtures("r")
 @pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED])
 def test_errors_of_an_errback_and_of_its_items(
