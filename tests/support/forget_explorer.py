@@ -304,8 +304,11 @@ class World:
                 if shard.chain is not None:
                     shard.chain.count, shard.chain.forgets = 1, has_heard
             state.view, state.lost = view, None
-            # No looks at the fill, which come after so many adds.
+            # No looks at the fill, which come after so many adds, and after a while.
             state.fill._until_look = 10**9
+            state.fill._stale_at = math.inf
+            if state.fill._clock is not None:
+                state.fill._clock = lambda: 0.0
 
     def walk(
         self,
