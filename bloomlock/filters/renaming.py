@@ -256,9 +256,9 @@ def _move(plan: Plan, progress: Progress | None) -> Core[None]:
             yield from in_parallel(
                 [repeated(partial(_put_in_place, plan, shard)) for shard in plan.shards]
             )
-            if left_ms is not None and left_ms > 0:
+            if left_ms is not None and left_ms >= 0:
                 moved = View.of(plan.new, _placing(plan.after), set())
-                yield from set_expiry(plan.new, moved, left_ms)
+                yield from set_expiry(plan.new, moved, max(left_ms, 1))
             yield from repeated(partial(_open, plan))
         except Changed:
             raise FilterLostError(
@@ -343,7 +343,9 @@ def _copy_claims(plan: Plan, old: str, new: str) -> Core[None]:
         if dumped is None:
             yield from ask(two, encode_command("UNLINK", two))
             continue
-        restore = encode_command("RESTORE", two, max(0, left_ms), bytes(dumped), "REPLACE")
+        # 0 is for ever there.
+        ttl_ms = max(left_ms, 1) if left_ms >= 0 else 0
+        restore = encode_command("RESTORE", two, ttl_ms, bytes(dumped), "REPLACE")
         yield from ask(two, restore)
     (known,) = yield from ask(news.counts, encode_command("HGET", news.counts, "header"))
     if known == header_of(plan.before.generation).to_bytes(HEADER_BYTES, "big"):

@@ -69,9 +69,10 @@ end
 -- Let some keys, which may have been made just now, expire with the shard.
 local function expire_with_shard(first, last)
     local left_ms = call('PTTL', KEYS[1])
-    if left_ms > 0 then
+    if left_ms >= 0 then
         for i = first, last do
-            call('PEXPIRE', KEYS[i], left_ms)
+            -- 0 in its last millisecond; PEXPIRE 0 would delete it.
+            call('PEXPIRE', KEYS[i], math.max(left_ms, 1))
         end
     end
 end

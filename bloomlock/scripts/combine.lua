@@ -26,8 +26,9 @@ if first == 0 then
   local left_ms = call('PTTL', target)
   call('BITOP', ARGV[2], target, unpack(KEYS, 4))
   call('SETRANGE', target, 0, ARGV[1])
-  if left_ms > 0 then
-    call('PEXPIRE', target, left_ms)
+  if left_ms >= 0 then
+    -- 0 in its last millisecond; PEXPIRE 0 would delete it.
+    call('PEXPIRE', target, math.max(left_ms, 1))
   end
   return 0
 end

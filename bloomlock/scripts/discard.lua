@@ -100,8 +100,9 @@ if forgotten > 0 then
     call('HSET', KEYS[2], unpack(written))
     call('HINCRBY', KEYS[2], 'count', forgotten)
     local left_ms = call('PTTL', KEYS[1])
-    if left_ms > 0 then
-        call('PEXPIRE', KEYS[2], left_ms)
+    if left_ms >= 0 then
+        -- 0 in its last millisecond; PEXPIRE 0 would delete it.
+        call('PEXPIRE', KEYS[2], math.max(left_ms, 1))
     end
 end
 return reply

@@ -12,9 +12,15 @@ if header == ARGV[1] or header == ARGV[3] then
   if first == 0 then
     -- BITOP writes a string without an expiry.
     local left_ms = redis.call('PTTL', KEYS[1])
-    redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
-    if left_ms > 0 then
-      redis.pcall('PEXPIRE', KEYS[1], left_ms)
+    if left_ms == 0 then
+      -- The last millisecond: PEXPIRE 0 would delete it, and 1 outlive the descriptor.
+      redis.call('BITOP', 'OR', KEYS[2], KEYS[1], KEYS[2])
+      redis.call('SET', KEYS[1], redis.call('GET', KEYS[2]), 'KEEPTTL')
+    else
+      redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
+      if left_ms > 0 then
+        redis.pcall('PEXPIRE', KEYS[1], left_ms)
+      end
     end
   else
     local last = first + redis.call('STRLEN', KEYS[2]) - 1

@@ -20,8 +20,9 @@ end
 local left_ms = call('PTTL', KEYS[1])
 call('UNLINK', KEYS[1], unpack(KEYS, 3))
 call('RENAME', KEYS[2], KEYS[1])
-if left_ms > 0 then
-  call('PEXPIRE', KEYS[1], left_ms)
+if left_ms >= 0 then
+  -- 0 in its last millisecond; PEXPIRE 0 would delete it.
+  call('PEXPIRE', KEYS[1], math.max(left_ms, 1))
 else
   call('PERSIST', KEYS[1])
 end
