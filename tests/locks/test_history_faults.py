@@ -40,7 +40,7 @@ def held_by(chaos, hand):
 @pytest.mark.parametrize("kind", EXCLUSIVE)
 def test_a_holder_that_slept_through_its_lease_learns_it_at_once(chaos, kind):
     one, other = chaos.workers(2, kind)
-    one.tell("loop", holds=1, shortest=0.2, longest=0.2)
+    one.tell("loop", holds=1, shortest=1.5, longest=1.5)
     one.await_event("valid")
     one.stop()
     other.do("loop", holds=1)
