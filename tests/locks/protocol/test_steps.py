@@ -87,11 +87,12 @@ def test_a_user_may_be_forbidden_the_native_commands(kind, client, as_user):
 def test_an_error_that_passes_switches_nothing_off(valkey):
     with redis.Redis.from_url(valkey) as client:
         way = lock_ways.ServerWay(client, KEYS, set())
-        way.acquire(ME)
+        assert isinstance(way.acquire(ME), Granted)
         client.config_set("min-replicas-to-write", 1)
         try:
             for step in (
-                lambda: way.renew(b"me", b"", LEASE_MS),
+                # Longer than the lease: a renewal that changes nothing writes nothing.
+                lambda: way.renew(b"me", b"", 2 * LEASE_MS),
                 lambda: way.release(ReleaseRequest(b"me")),
             ):
                 with pytest.raises(redis.ResponseError, match="(?i)not enough good replicas"):
