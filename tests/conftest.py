@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
 import shutil
 import signal
 import sys
@@ -95,7 +96,7 @@ hypothesis.settings.load_profile("no deadline")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="Run the tests that take many minutes.")
-    parser.addoption("--model-seed", type=int, help="The seed of the randomized model, to repeat.")
+    parser.addoption("--seed", type=int, help="The seed of randomized tests, to repeat one.")
     parser.addoption("--model-answers", type=int, default=1_000_000, help="Answers it judges.")
 
 
@@ -168,6 +169,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     os.environ["BLOOMLOCK_HOME"] = home
     server.stop()
     shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A random number, or that of --seed; printed, so that a failure can be repeated."""
+    given: int | None = request.config.getoption("--seed")
+    seed = random.randrange(2**32) if given is None else given
+    print(f"seed {seed}")
+    return seed
 
 
 @pytest.fixture(scope="session")

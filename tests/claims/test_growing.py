@@ -117,9 +117,7 @@ def work(url, seed):
     return won
 
 
-def test_each_item_is_committed_once_by_processes_while_it_grows(r, valkey):
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
+def test_each_item_is_committed_once_by_processes_while_it_grows(r, valkey, seed):
     growing(valkey, shards=2).close()
     with ProcessPoolExecutor(3, mp_context=FORKS) as pool:
         jobs = [pool.submit(work, valkey, seed + number) for number in range(3)]

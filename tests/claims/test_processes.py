@@ -114,9 +114,7 @@ class Workers:
         self.started += 1
 
 
-def run(url, *, workers, count, kills, pause):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def run(url, seed, *, workers, count, kills, pause):
     rng = random.Random(seed)
     items = [f"https://example.org/{number}" for number in range(count)]
     direct = redis.Redis.from_url(url)
@@ -179,13 +177,13 @@ def check(direct, pages, items):
     print(f"{refused} times an old fence was refused, {lost} commits were")
 
 
-def test_killed_stopped_and_cut_off(valkey):
-    run(valkey, workers=3, count=600, kills=6, pause=0.3)
+def test_killed_stopped_and_cut_off(valkey, seed):
+    run(valkey, seed, workers=3, count=600, kills=6, pause=0.3)
 
 
 @pytest.mark.long
-def test_killed_every_two_seconds(valkey):
-    run(valkey, workers=8, count=20_000, kills=40, pause=2)
+def test_killed_every_two_seconds(valkey, seed):
+    run(valkey, seed, workers=8, count=20_000, kills=40, pause=2)
 
 
 def test_the_server_restarts(tmp_path):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
 from claim_model import KINDS, History
 from claim_rounds import CHANGES, run_round
 from claim_workers import WAYS
+from randomized import naming
 
 ROUNDS, FAULTY = 12, 4
 """In the suite, without faults and with."""
@@ -20,19 +20,14 @@ def run_rounds(url, seed, numbers):
     done, kinds = Counter(), Counter()
     for number in numbers:
         history = History(f"{seed}/{number}", faults=number % (ROUNDS // FAULTY + 1) == 0)
-        try:
+        with naming(history):
             run_round(url, history, STEPS)
-        except BaseException as error:
-            error.add_note(str(history))
-            raise
         done += history.what
         kinds[history.kind] += 1
     return done, kinds
 
 
-def test_each_item_is_done_once_and_none_is_forgotten(r, valkey):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_each_item_is_done_once_and_none_is_forgotten(r, valkey, seed):
     done, _ = run_rounds(valkey, seed, range(ROUNDS + FAULTY))
     print(done)
     assert not WAYS.keys() - done.keys()
@@ -40,10 +35,7 @@ def test_each_item_is_done_once_and_none_is_forgotten(r, valkey):
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_the_same_in_thousands_of_rounds(r, valkey, request):
-    seed = request.config.getoption("--model-seed")
-    seed = random.randrange(2**32) if seed is None else seed
-    print(f"seed {seed}")
+def test_the_same_in_thousands_of_rounds(r, valkey, seed):
     done, kinds = run_rounds(valkey, seed, range(4000))
     print(done, kinds)
     assert not (WAYS | CHANGES).keys() - done.keys()

@@ -129,9 +129,7 @@ def work(url: str, seed: int) -> list[tuple[str, str]]:
     return won
 
 
-def test_each_item_is_committed_once_in_a_window_while_slices_turn(tmp_path):
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
+def test_each_item_is_committed_once_in_a_window_while_slices_turn(tmp_path, seed):
     chances = random.Random(seed)
     with (
         moved_server("valkey", tmp_path) as (client, move, url),

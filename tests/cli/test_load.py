@@ -102,9 +102,7 @@ def test_errors_are_one_sentence(run, arguments, part):
     assert part in done.stderr.decode()
 
 
-def test_killed_at_any_moment_and_run_again(run, start, valkey, name, file):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_killed_at_any_moment_and_run_again(run, start, valkey, name, file, seed):
     rng = random.Random(seed)
     arguments = ("--name", name, *SMALL, str(file))
     for _ in range(3):

@@ -131,9 +131,7 @@ def parsed(data: bytes, rng: random.Random, most: int = 1 << 16) -> tuple[list[b
 
 
 @pytest.mark.parametrize("kinds", [["text"], ["binary"], ["text", "binary"]])
-def test_a_file_of_processes_that_were_killed(kinds):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_a_file_of_processes_that_were_killed(kinds, seed):
     rng = random.Random(seed)
     for _ in range(50):
         data, whole, cuts = b"", [], 0

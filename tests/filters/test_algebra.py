@@ -212,10 +212,8 @@ def test_native_is_refused_by_name(r, valkey, strategy):
             act(b)
 
 
-def test_a_union_while_others_add_loses_nothing(r, valkey):
+def test_a_union_while_others_add_loses_nothing(r, valkey, seed):
     """What is added to the destination meanwhile stays, and is new once."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     a, b = filled("a", valkey, 0, 0, shards=3), filled("b", valkey, 0, 1500, shards=3)
     others = [f"other {number}" for number in range(1500)]
     wins: list[list[str]] = [[], []]

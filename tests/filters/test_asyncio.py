@@ -73,10 +73,8 @@ def test_concurrent_first_uses_agree(valkey):
     asyncio.run(run())
 
 
-def test_a_cancelled_call_leaves_its_neighbours_their_own_answers(valkey, strategy):
+def test_a_cancelled_call_leaves_its_neighbours_their_own_answers(valkey, strategy, seed):
     redis.Redis.from_url(valkey).flushall()
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
 
     async def run():

@@ -138,9 +138,7 @@ def test_batches_teach_their_route(empty, route):
 
 
 @pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction"])
-def test_every_item_has_one_winner_whichever_way_it_comes(valkey, empty, strategy):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_every_item_has_one_winner_whichever_way_it_comes(valkey, empty, strategy, seed):
     items = words(0, 6000)
     won: list[str] = []
 

@@ -58,10 +58,8 @@ def test_a_thousand_tasks_share_their_requests(r, valkey):
 
 
 @pytest.mark.parametrize("strategy", EXACT)
-def test_every_item_has_one_winner_among_a_thousand_tasks(r, valkey, strategy):
+def test_every_item_has_one_winner_among_a_thousand_tasks(r, valkey, strategy, seed):
     """1,000 tasks over three filter objects, each item offered many times."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     offers = [[str(chance.randrange(500)) for _ in range(2)] for _ in range(1000)]
 
@@ -87,10 +85,8 @@ def test_every_item_has_one_winner_among_a_thousand_tasks(r, valkey, strategy):
 
 @pytest.mark.parametrize("near_cache", [0, 50])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_calls_are_answered_in_their_order(r, valkey, strategy, near_cache):
+def test_calls_are_answered_in_their_order(r, valkey, strategy, near_cache, seed):
     """Every answer is what the calls one after the other would give."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
 
     async def run():

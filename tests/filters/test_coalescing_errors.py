@@ -105,9 +105,7 @@ def test_each_part_of_a_batch_has_its_own_fate(r, proxy, monkeypatch):
 
 @pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "pipeline"])
 @pytest.mark.parametrize("on_unknown", ["raise", "new"])
-def test_nothing_is_lost_where_many_replies_are(r, proxy, strategy, on_unknown):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_nothing_is_lost_where_many_replies_are(r, proxy, strategy, on_unknown, seed):
     chance = random.Random(seed)
 
     share = 0.1 if strategy in {"atomic", "lua"} else 0.005

@@ -454,10 +454,9 @@ ROADS = {"thread": in_thread, "fork": in_child}
     "number",
     [n if n < 4 else pytest.param(n, marks=pytest.mark.thorough) for n in range(len(ROWS))],
 )
-def test_as_a_set(places, monkeypatch, number):
+def test_as_a_set(places, monkeypatch, number, seed):
     row = possible(ROWS[number])
-    seed = random.randrange(2**32)
-    print(row, "seed", seed)
+    print(row)
     if row["parts"] == "in parts":
         monkeypatch.setattr(bitmap, "WHOLE_BYTES", 1000)
         monkeypatch.setattr(bitmap, "PART_BYTES", 640)

@@ -77,13 +77,11 @@ def test_two_clients_of_a_filter_that_grows(make_world, start, programs):
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "growing"])
-def test_two_and_three_clients_in_orders_by_chance(make_world, strategy, shards):
+def test_two_and_three_clients_in_orders_by_chance(make_world, strategy, shards, seed):
     """Whatever they do, with up to two faults."""
     grows = strategy == "growing"
     world = make_world("atomic" if grows else strategy, shards, grows=grows)
     kinds = (*KINDS, "grow") if grows else KINDS
-    seed = random.randrange(2**32)
-    print("seed", seed)
     rng = random.Random(seed)
     for _ in range(250):
         clients = rng.choice([2, 3])

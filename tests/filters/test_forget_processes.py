@@ -56,9 +56,7 @@ async def work_async(url, kind, rng, balance):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_new_less_what_was_forgotten_is_what_is_there(valkey, r, kind):
-    seed = random.randrange(2**32)
-    print("seed", seed)
+def test_what_was_new_less_what_was_forgotten_is_what_is_there(valkey, r, kind, seed):
     made = BloomFilter("race", error_rate=1e-9, client=r, **KINDS[kind])
     made.update(["another", "and one more"])
     barrier, results = FORKS.Barrier(len(STRATEGIES)), FORKS.Queue()

@@ -37,9 +37,7 @@ def offer(url, seed, number, barrier, results):
     results.put((won, denied))
 
 
-def test_one_wins_each_item_and_none_is_denied_while_the_filter_grows(valkey):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_one_wins_each_item_and_none_is_denied_while_the_filter_grows(valkey, seed):
     client = redis.Redis.from_url(valkey)
     client.flushall()
     options = {"client": valkey, "on_full": "grow", "shards": SHARDS, "up_to": 50 * CAPACITY}
@@ -66,9 +64,7 @@ def test_one_wins_each_item_and_none_is_denied_while_the_filter_grows(valkey):
     assert made.info().current_error_rate <= ERROR_RATE
 
 
-def test_threads_that_share_one_object_which_grows(r):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_threads_that_share_one_object_which_grows(r, seed):
     made = BloomFilter("x", 100, ERROR_RATE, client=r, on_full="grow", up_to=10_000)
     items = [f"item {one}" for one in range(1500)]
     wins: list[list[str]] = [[] for _ in range(4)]

@@ -451,9 +451,7 @@ def test_processes_that_create_at_once_agree(valkey):
         assert sorted(new for _, new in mine) == [False, False, False, True]
 
 
-def test_threads_that_share_one_object(client, strategy):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_threads_that_share_one_object(client, strategy, seed):
     made = BloomFilter("x", 5000, client=client, strategy=strategy)
     wins: list[list[str]] = [[] for _ in range(4)]
     items = [str(number) for number in range(300)]

@@ -309,10 +309,8 @@ def test_creation_and_clearing_survive_any_single_loss(r, proxy, through, action
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_nothing_is_lost_over_thousands_of_adds(r, proxy, strategy):
+def test_nothing_is_lost_over_thousands_of_adds(r, proxy, strategy, seed):
     """5 % of the replies are lost, half of them before the command is carried out."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     count = 5_000 if strategy == "atomic" else 500
     # A strategy of many commands loses as many adds, not as many commands.

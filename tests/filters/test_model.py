@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
 from filter_model import LOST, NEW, NOT_THERE, SEEN, THERE, run_rounds
 
 
-def test_no_answer_is_wrong(valkey):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_no_answer_is_wrong(valkey, seed):
     done = run_rounds(valkey, seed, answers=100_000)
     print(done)
     assert done.resets > 10
@@ -21,10 +18,8 @@ def test_no_answer_is_wrong(valkey):
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_no_answer_of_a_million_is_wrong(valkey, request):
-    seed = request.config.getoption("--model-seed")
-    seed = random.randrange(2**32) if seed is None else seed
-    print(f"seed {seed}")
+def test_no_answer_of_a_million_is_wrong(valkey, seed, request):
     start = time.monotonic()
-    done = run_rounds(valkey, seed, answers=request.config.getoption("--model-answers"))
+    most = request.config.getoption("--model-answers")
+    done = run_rounds(valkey, seed, answers=most)
     print(done, f"{time.monotonic() - start:.0f} s")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import threading
 
 import pytest
@@ -232,9 +231,7 @@ def test_a_damaged_filter_can_be_deleted(client, make, damage):
     assert client.info("commandstats")["cmdstat_watch"]["calls"] == 2
 
 
-def test_deleting_while_others_clear_leaves_no_filter_behind(client, make, reopen):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_deleting_while_others_clear_leaves_no_filter_behind(client, make, reopen, seed):
     stop = threading.Event()
 
     def clear():

@@ -29,9 +29,7 @@ from bloomlock.filters import answers
 
 
 @pytest.mark.parametrize("route", ["items", "bitmap", "auto"])
-def test_batches_ask_only_for_what_is_not_kept(valkey, route):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_batches_ask_only_for_what_is_not_kept(valkey, route, seed):
     chance = random.Random(seed)
     with redis.Redis.from_url(valkey) as client:
         client.flushall()

@@ -48,11 +48,9 @@ def together(count, work, *others):
 
 @pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "lock"])
 @pytest.mark.parametrize("size", [7, MANY])
-def test_threads_that_share_one_object(valkey, strategy, size):
+def test_threads_that_share_one_object(valkey, strategy, size, seed):
     with redis.Redis.from_url(valkey) as client:
         client.flushall()
-        seed = random.randrange(2**32)
-        print(f"seed {seed}")
         made = BloomFilter("x", 5000, client=client, strategy=strategy, near_cache=size)
         items = [str(number) for number in range(150)]
         wins: list[str] = []
@@ -61,10 +59,8 @@ def test_threads_that_share_one_object(valkey, strategy, size):
 
 
 @pytest.mark.parametrize("by", ["the object", "another client", "deletion"])
-def test_after_a_clear_every_item_is_new_once(valkey, r, by):
+def test_after_a_clear_every_item_is_new_once(valkey, r, by, seed):
     """Clears in the middle of adds; after each of them exactly one winner for each item."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     made = BloomFilter("x", 5000, client=r, near_cache=MANY, on_lost="recreate")
     clock = Clock(made)
     other = BloomFilter.open("x", client=r)

@@ -294,9 +294,7 @@ class Pipe(io.BytesIO):
     "shape", [{"shards": 3}, {"layout": "blocked"}, WINDOW, GROWN, FORGOT], ids=str
 )
 @pytest.mark.usefixtures("small_parts")
-def test_a_file_that_was_cut_or_changed_anywhere_is_refused(r, path, shape):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_a_file_that_was_cut_or_changed_anywhere_is_refused(r, path, shape, seed):
     rng = random.Random(seed)
     filled(r, shape=shape).export_file(path)
     whole = path.read_bytes()

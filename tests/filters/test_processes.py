@@ -74,9 +74,7 @@ async def offer_async(url, strategy, order):
         return won
 
 
-def race(url, strategy, how, count):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def race(url, strategy, how, count, seed):
     redis.Redis.from_url(url).flushall()
     items = [f"https://example.org/{number}" for number in range(count)]
     # Forked from a process that has imported everything, so they begin at about the same time.
@@ -97,25 +95,25 @@ def race(url, strategy, how, count):
 
 
 @pytest.mark.parametrize("strategy", EXACT)
-def test_every_item_has_exactly_one_winner_by_add(server_url, strategy):
-    won, items = race(server_url, strategy, "add", 500)
+def test_every_item_has_exactly_one_winner_by_add(server_url, strategy, seed):
+    won, items = race(server_url, strategy, "add", 500, seed)
     assert won == Counter(items)
 
 
 @pytest.mark.parametrize("strategy", EXACT)
-def test_every_item_has_exactly_one_winner_by_add_many(valkey, strategy):
+def test_every_item_has_exactly_one_winner_by_add_many(valkey, strategy, seed):
     # Batches of up to a thousand: half of the items are in batches of two workers at a moment.
-    won, items = race(valkey, strategy, "add_many", 4_000)
+    won, items = race(valkey, strategy, "add_many", 4_000, seed)
     assert won == Counter(items)
 
 
 @pytest.mark.parametrize("strategy", ["atomic", "lock"])
-def test_every_item_has_exactly_one_winner_by_asyncio(valkey, strategy):
-    won, items = race(valkey, strategy, "asyncio", 500)
+def test_every_item_has_exactly_one_winner_by_asyncio(valkey, strategy, seed):
+    won, items = race(valkey, strategy, "asyncio", 500, seed)
     assert won == Counter(items)
 
 
-def test_a_pipeline_denies_nothing_but_crowns_anybody(valkey):
+def test_a_pipeline_denies_nothing_but_crowns_anybody(valkey, seed):
     # The control: without atomicity items have several winners, or none. None of them is denied.
-    won, items = race(valkey, "pipeline", "add", 500)
+    won, items = race(valkey, "pipeline", "add", 500, seed)
     assert set(won) <= set(items)

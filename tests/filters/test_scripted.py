@@ -131,9 +131,7 @@ def push_all(url, seed, queue):
 
 
 @pytest.mark.processes
-def test_one_process_of_several_adds_an_item_while_the_filter_grows(server, valkey):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_one_process_of_several_adds_an_item_while_the_filter_grows(server, valkey, seed):
     pages = BloomFilter("pages", 20, 1e-9, client=valkey, on_full="grow", shards=3)
     queue = FORKS.Queue()
     workers = [

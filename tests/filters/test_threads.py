@@ -28,9 +28,7 @@ def _switch_often():
 
 
 @pytest.fixture
-def chance():
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def chance(seed):
     return random.Random(seed)
 
 

@@ -205,11 +205,9 @@ def _now_us(client):
 
 
 @pytest.mark.parametrize("slices", CELL_BITS)
-def test_the_script_does_what_the_model_says(client, slices):
+def test_the_script_does_what_the_model_says(client, slices, seed):
     """Any state and any cells: both turn and wipe the same."""
     window, cells, part_bytes = Window(600 * 3600 * 10**6, slices), 100, 64
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     script, width = Script("window_turn"), window.cell_bits // 8
     header = b"B\0\0\0\0\0\0\7"

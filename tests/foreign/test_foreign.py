@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import threading
 from collections import Counter
@@ -40,9 +39,7 @@ def race(urls, lock, how, seed):
 
 
 @pytest.mark.parametrize("how", ["add", "add_many"])
-def test_every_item_has_exactly_one_winner(system, client, server_url, how):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_every_item_has_exactly_one_winner(system, client, server_url, how, seed):
     assert race([server_url] * WORKERS, system, how, seed) == Counter(ITEMS)
 
 

@@ -41,9 +41,7 @@ def work(url, seed, number):
             orders.insert(0, order)
 
 
-def test_killed_in_the_middle(r, valkey):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_killed_in_the_middle(r, valkey, seed):
     workers = [FORKS.Process(target=work, args=(valkey, seed, number)) for number in range(3)]
     for worker in workers:
         worker.start()

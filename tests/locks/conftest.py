@@ -57,9 +57,11 @@ def chaos_server() -> Iterator[PrivateServer]:
 
 
 @pytest.fixture
-def chaos(forks: ForkServer, chaos_server: PrivateServer, tmp_path: Path) -> Iterator[Chaos]:
+def chaos(
+    forks: ForkServer, chaos_server: PrivateServer, tmp_path: Path, seed: int
+) -> Iterator[Chaos]:
     """Make a run whose locks have a lease of half a second."""
-    with Chaos(forks, chaos_server.url, tmp_path, TTL) as made:
+    with Chaos(forks, chaos_server.url, tmp_path, TTL, seed) as made:
         yield made
 
 

@@ -23,16 +23,16 @@ NOT_OWNED = {"redis-py": "LockNotOwnedError", "python-redis-lock": "NotAcquired"
 
 
 @pytest.fixture
-def chaos(forks, chaos_server, tmp_path):
-    with Chaos(forks, chaos_server.url, tmp_path, TTL) as made:
+def chaos(forks, chaos_server, tmp_path, seed):
+    with Chaos(forks, chaos_server.url, tmp_path, TTL, seed) as made:
         made.longest_lease = TTL
         yield made
 
 
 @pytest.fixture
-def patient(forks, chaos_server, tmp_path):
+def patient(forks, chaos_server, tmp_path, seed):
     """With leases that do not end before the test does."""
-    with Chaos(forks, chaos_server.url, tmp_path, 30 * TTL) as made:
+    with Chaos(forks, chaos_server.url, tmp_path, 30 * TTL, seed) as made:
         yield made
 
 

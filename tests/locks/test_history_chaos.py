@@ -147,8 +147,8 @@ def keeper():
         yield server
 
 
-def test_a_restart_that_forgets_nothing_excuses_nothing(forks, keeper, tmp_path):
-    with Chaos(forks, keeper.url, tmp_path, 1.0) as chaos:
+def test_a_restart_that_forgets_nothing_excuses_nothing(forks, keeper, tmp_path, seed):
+    with Chaos(forks, keeper.url, tmp_path, 1.0, seed) as chaos:
         start(chaos, ONE_OF_EACH, 10, longest=0.1)
         restart_twice(chaos, keeper, forgets=False)
         judge(chaos, ONE_OF_EACH, 10)
@@ -158,11 +158,11 @@ OTHERS = {"redis7": ("redis7", {}), "redis62": ("redis62", {}), "no EVAL": ("val
 
 
 @pytest.mark.parametrize("server", OTHERS)
-def test_other_servers(forks, tmp_path, server):
+def test_other_servers(forks, tmp_path, server, seed):
     kind, config = OTHERS[server]
     with (
         PrivateServer(binary=servers.require_server(kind), config=config) as private,
-        Chaos(forks, private.url, tmp_path, 0.5) as chaos,
+        Chaos(forks, private.url, tmp_path, 0.5, seed) as chaos,
     ):
         start(chaos, ONE_OF_EACH, 20, impatient=0.2)
         for _ in chaos.every(0.02, 0.1):

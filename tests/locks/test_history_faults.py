@@ -167,9 +167,9 @@ def test_a_holder_is_told_that_the_server_forgot_it(chaos, kind):
 
 
 @pytest.fixture
-def patient(forks, chaos_server, tmp_path):
+def patient(forks, chaos_server, tmp_path, seed):
     """A run whose leases outlive four renewals that fail, also on a busy machine."""
-    with Chaos(forks, chaos_server.url, tmp_path, 3.0) as made:
+    with Chaos(forks, chaos_server.url, tmp_path, 3.0, seed) as made:
         yield made
 
 
@@ -217,7 +217,7 @@ def test_a_holder_knows_its_lease_is_over_though_no_server_says_so(chaos, chaos_
 
 @pytest.mark.parametrize("kind", ["lock", "async"])
 @pytest.mark.parametrize("verdict", ["before", "after"])
-def test_an_announcement_that_got_lost_is_made_again(forks, tmp_path, kind, verdict):
+def test_an_announcement_that_got_lost_is_made_again(forks, tmp_path, kind, verdict, seed):
     """Where EVAL is forbidden it is a command of its own."""
     asked = []
 
@@ -228,7 +228,7 @@ def test_an_announcement_that_got_lost_is_made_again(forks, tmp_path, kind, verd
     with (
         PrivateServer(binary=servers.require_server("valkey"), config=NO_SCRIPTS) as server,
         Proxy(server.url, judge, pushes=True) as proxy,
-        Chaos(forks, server.url, tmp_path, 30.0) as chaos,
+        Chaos(forks, server.url, tmp_path, 30.0, seed) as chaos,
     ):
         one, other = chaos.worker(kind, url=proxy.url), chaos.worker(kind)
         one.do("acquire")

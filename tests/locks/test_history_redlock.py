@@ -27,15 +27,15 @@ def three():
 
 
 @pytest.fixture
-def chaos(forks, three, tmp_path):
-    with Chaos(forks, three[0].url, tmp_path, 0.5) as made:
+def chaos(forks, three, tmp_path, seed):
+    with Chaos(forks, three[0].url, tmp_path, 0.5, seed) as made:
         yield made
 
 
 @pytest.fixture
-def patient(forks, three, tmp_path):
+def patient(forks, three, tmp_path, seed):
     """Leases so long that a busy machine costs nobody his lock."""
-    with Chaos(forks, three[0].url, tmp_path, 1.5) as made:
+    with Chaos(forks, three[0].url, tmp_path, 1.5, seed) as made:
         yield made
 
 

@@ -242,18 +242,14 @@ def loop():
 
 @pytest.mark.parametrize("thread_local", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_grant_is_released_or_held_or_reported_lost(three, kind, thread_local):
-    seed = random.randrange(2**32)
-    print("seed", seed)
+def test_each_grant_is_released_or_held_or_reported_lost(three, kind, thread_local, seed):
     workers = [Worker() for _ in range(WORKERS)]
     run(kind, three, three, workers, seed, thread_local)
 
 
 @pytest.mark.parametrize("thread_local", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_in_asyncio(three, loop, kind, thread_local):
-    seed = random.randrange(2**32)
-    print("seed", seed)
+def test_the_same_in_asyncio(three, loop, kind, thread_local, seed):
     clients = [
         redis.asyncio.Redis(unix_socket_path=client.get_connection_kwargs()["path"])
         for client in three

@@ -93,10 +93,8 @@ def test_of_a_listener_whose_connection_breaks(r, valkey):
     raise AssertionError
 
 
-def test_of_the_first_lock_of_a_client(valkey, r):
+def test_of_the_first_lock_of_a_client(valkey, r, seed):
     """Connecting has many points; some of them, others at each run."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
     number, points = 0, random.Random(seed)
     while number < MOST:
         with redis.Redis.from_url(valkey) as client:
@@ -138,9 +136,7 @@ def test_of_a_lock_that_is_handed_over(any_url):
     raise AssertionError
 
 
-def test_by_signals_at_any_time(valkey, r):
-    seed = random.randrange(2**32)
-    print("seed", seed)
+def test_by_signals_at_any_time(valkey, r, seed):
     moments = random.Random(seed)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     interrupted = 0

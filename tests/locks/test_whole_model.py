@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
 from lock_rounds import ACTIONS, LockRound, run_round
+from randomized import naming
 
 ROUNDS = 8
 STEPS = 10
@@ -17,18 +17,13 @@ def run_rounds(url, seed, numbers):
     done = Counter()
     for number in numbers:
         round_ = LockRound(f"{seed}/{number}")
-        try:
+        with naming(round_):
             run_round(url, round_, STEPS)
-        except BaseException as error:
-            error.add_note(str(round_))
-            raise
         done += round_.what
     return done
 
 
-def test_holds_exclude_each_other_and_no_waiter_is_forgotten(r, valkey):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_holds_exclude_each_other_and_no_waiter_is_forgotten(r, valkey, seed):
     done = run_rounds(valkey, seed, range(ROUNDS))
     print(done)
     assert done["acquired"] > ROUNDS
@@ -36,10 +31,7 @@ def test_holds_exclude_each_other_and_no_waiter_is_forgotten(r, valkey):
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_the_same_in_thousands_of_rounds(r, valkey, request):
-    seed = request.config.getoption("--model-seed")
-    seed = random.randrange(2**32) if seed is None else seed
-    print(f"seed {seed}")
+def test_the_same_in_thousands_of_rounds(r, valkey, seed):
     done = run_rounds(valkey, seed, range(3000))
     print(done)
     assert not {"acquired", "refused", "wipe", "scripts", "kill", *ACTIONS} - done.keys()

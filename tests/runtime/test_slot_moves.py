@@ -65,26 +65,20 @@ def slots_of(*names):
     return [slot_of(key.partition("{")[2].partition("}")[0]) for key in found]
 
 
-def seeded():
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    return seed
-
-
 @pytest.mark.parametrize("strategy", EXACT)
-def test_everything_goes_on_while_slots_move(nodes, cluster, strategy):
-    go_on(nodes, cluster, strategy, at_once=False)
+def test_everything_goes_on_while_slots_move(nodes, cluster, strategy, seed):
+    go_on(nodes, cluster, strategy, seed, at_once=False)
 
 
-def test_everything_goes_on_while_slots_move_at_once():
+def test_everything_goes_on_while_slots_move_at_once(seed):
     """Valkey 9 does so, where no module is loaded that does not allow it."""
     with servers.cluster(60_000) as nodes, client_of(port_of(nodes[0])) as cluster:
-        go_on(nodes, cluster, "atomic", at_once=True)
+        go_on(nodes, cluster, "atomic", seed, at_once=True)
 
 
-def go_on(nodes, cluster, strategy, *, at_once):
+def go_on(nodes, cluster, strategy, seed, *, at_once):
     items = [f"item {number}" for number in range(300)]
-    with moving(nodes, slots_of("m", "copied"), seeded(), at_once=at_once) as mover:
+    with moving(nodes, slots_of("m", "copied"), seed, at_once=at_once) as mover:
         for _ in range(100):
             made = BloomFilter(
                 "m", CAPACITY, RATE, client=cluster, shards=SHARDS, strategy=strategy
@@ -179,8 +173,8 @@ def is_made_anew(client):
 
 
 @pytest.mark.parametrize("use", [goes_by_a_window, grows, forgets, is_made_anew])
-def test_each_kind_of_filter_goes_on_while_slots_move(nodes, cluster, use):
-    with moving(nodes, slots_of("m", "copied"), seeded()) as mover:
+def test_each_kind_of_filter_goes_on_while_slots_move(nodes, cluster, use, seed):
+    with moving(nodes, slots_of("m", "copied"), seed) as mover:
         for _ in range(100):
             use(cluster)
             if mover.moves > 40:
@@ -225,9 +219,9 @@ def is_a_server_s_own(client):
 @pytest.mark.long
 @pytest.mark.parametrize("half", [False, True], ids=["moved", "half moved"])
 @pytest.mark.parametrize("use", [is_made_anew, is_kept_under_locks, is_combined, is_a_server_s_own])
-def test_a_slot_moves_just_before_a_transaction(nodes, cluster, monkeypatch, use, half):
+def test_a_slot_moves_just_before_a_transaction(nodes, cluster, monkeypatch, use, half, seed):
     """All begins anew with its WATCH, where the keys are by then."""
-    chance = random.Random(seeded())
+    chance = random.Random(seed)
     names = ("m", "copied", "copied again")
     slots = {*map(slot_of, names), *slots_of(*names)}
     mover = mover_of(nodes, sorted(slots), chance.randrange(2**32))
@@ -264,7 +258,7 @@ def test_a_slot_moves_just_before_a_transaction(nodes, cluster, monkeypatch, use
 
 
 @pytest.mark.parametrize("strategy", ["atomic", "lock"])
-def test_filters_and_locks_go_on_without_scripts(nodes, cluster, strategy):
+def test_filters_and_locks_go_on_without_scripts(nodes, cluster, strategy, seed):
     """There each step is a transaction under WATCH, which a slot that moves cuts off."""
     for node in nodes:
         rules = ("on", "nopass", "~*", "&*", "+@all", "-@scripting")
@@ -273,7 +267,7 @@ def test_filters_and_locks_go_on_without_scripts(nodes, cluster, strategy):
     options = {"username": "plain", "password": "any"}
     with (
         RedisCluster(host="127.0.0.1", port=port_of(nodes[0]), **options) as client,
-        moving(nodes, slots_of("m"), seeded()) as mover,
+        moving(nodes, slots_of("m"), seed) as mover,
     ):
         while mover.moves < 25:
             made = BloomFilter("m", CAPACITY, RATE, client=client, shards=SHARDS, strategy=strategy)
@@ -288,7 +282,7 @@ def test_filters_and_locks_go_on_without_scripts(nodes, cluster, strategy):
     assert sum(node.dbsize() for node in nodes) == 1, "the last fence of the lock"
 
 
-def test_everything_goes_on_in_asyncio(nodes, cluster):
+def test_everything_goes_on_in_asyncio(nodes, cluster, seed):
     items = [f"item {number}" for number in range(300)]
 
     async def run(mover):
@@ -308,7 +302,7 @@ def test_everything_goes_on_in_asyncio(nodes, cluster):
             assert await made.delete()
         await client.aclose()
 
-    with moving(nodes, slots_of("m"), seeded()) as mover:
+    with moving(nodes, slots_of("m"), seed) as mover:
         asyncio.run(run(mover))
 
 
@@ -386,8 +380,7 @@ def work(port, seed, barrier, results):
 
 
 @pytest.mark.processes
-def test_several_processes_while_slots_move(nodes, cluster):
-    seed = seeded()
+def test_several_processes_while_slots_move(nodes, cluster, seed):
     barrier, results = FORKS.Barrier(WORKERS), FORKS.Queue()
     workers = [
         FORKS.Process(
@@ -413,10 +406,10 @@ def test_several_processes_while_slots_move(nodes, cluster):
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_a_slot_that_begins_to_move_before_any_request_of_a_rename(nodes, cluster, forgets):
+def test_a_slot_that_begins_to_move_before_any_request_of_a_rename(nodes, cluster, forgets, seed):
     """Each request of it is the first that finds the slot of the new name in a move."""
     number, steps = 0, Stepped.before(-1, lambda: None)
-    mover = mover_of(nodes, [slot_of("copied")], seeded())
+    mover = mover_of(nodes, [slot_of("copied")], seed)
     while steps.done >= number:
         for node in nodes:
             node.flushall()
@@ -470,13 +463,13 @@ def dump(node, key):
         return client.dump(key)
 
 
-def test_a_move_that_does_not_end_is_one_clear_error(nodes, cluster, short):
+def test_a_move_that_does_not_end_is_one_clear_error(nodes, cluster, short, seed):
     made = BloomFilter("stuck", CAPACITY, RATE, client=cluster, shards=SHARDS)
     assert made.add_many(["a", "b", "c"]) == [True] * 3
     locking = LockStrategy(timeout=SHORT)
     locked = BloomFilter.open("stuck", client=cluster, strategy=locking, on_lost="recreate")
     lock = Lock("stuck", client=cluster)
-    mover = mover_of(nodes, [slots_of("stuck")[0], slots_of("none")[0]], seeded())
+    mover = mover_of(nodes, [slots_of("stuck")[0], slots_of("none")[0]], seed)
     ends = [(slot, mover.begin(slot)) for slot in mover.slots]
     mover.move_keys(*ends[0], most=1)
     before = stored(nodes)

@@ -112,9 +112,8 @@ def test_killed_at_random_moments_it_goes_on(
     r: redis.Redis,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    seed: int,
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -154,9 +154,8 @@ def crawl_and_kill(
     start_spider: Callable[..., Crawl],
     settings: dict[str, Any],
     kinds: list[str],
+    seed: int,
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     chance.shuffle(kinds)
     pages = PAGES_PER_PROCESS * len(kinds)
@@ -211,18 +210,28 @@ def kinds_of(name: str, kinds: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("name", ["processed", "JOBDIR", "scheduler"])
 def test_a_killed_crawl_loses_nothing(
-    name: str, r: redis.Redis, site: Site, start_spider: Callable[..., Crawl], tmp_path: Path
+    name: str,
+    r: redis.Redis,
+    site: Site,
+    start_spider: Callable[..., Crawl],
+    tmp_path: Path,
+    seed: int,
 ) -> None:
     kinds = kinds_of(name, ["at once", "recorded", "early", "stopped"])
-    crawl_and_kill(r, site, start_spider, settings_of(name, tmp_path), kinds)
+    crawl_and_kill(r, site, start_spider, settings_of(name, tmp_path), kinds, seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SET_UPS)
 def test_a_crawl_killed_a_hundred_times_loses_nothing(
-    name: str, r: redis.Redis, site: Site, start_spider: Callable[..., Crawl], tmp_path: Path
+    name: str,
+    r: redis.Redis,
+    site: Site,
+    start_spider: Callable[..., Crawl],
+    tmp_path: Path,
+    seed: int,
 ) -> None:
     kinds = ["at once", "at once", "recorded", "early"] * 25 + ["stopped"] * 25
     kinds = kinds_of(name, kinds)
-    crawl_and_kill(r, site, start_spider, settings_of(name, tmp_path), kinds)
+    crawl_and_kill(r, site, start_spider, settings_of(name, tmp_path), kinds, seed)

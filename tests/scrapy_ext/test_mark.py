@@ -135,9 +135,8 @@ def test_nothing_is_lost_when_processes_are_killed(
     valkey: str,
     start_spider: Callable[..., Any],
     site: Any,
+    seed: int,
 ) -> None:
-    seed = random.randrange(10**6)
-    print("seed", seed)
     moments = random.Random(seed)
     pages, concurrent = 48, 4
     # A tree: a page that is lost takes all below it along.

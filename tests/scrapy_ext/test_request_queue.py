@@ -92,12 +92,12 @@ def test_equal_requests_that_are_not_refused_wait_together(
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_the_order_is_that_of_scrapy_redis(server: redis.Redis, queue: Any, kind: str) -> None:
+def test_the_order_is_that_of_scrapy_redis(
+    server: redis.Redis, queue: Any, kind: str, seed: int
+) -> None:
     name = f"scrapy_redis.queue.{kind}"
     ours = queue(SCHEDULER_QUEUE_CLASS=name)
     theirs = getattr(scrapy_redis.queue, kind)(server, SPIDER, "%(spider)s:requests")
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     priorities = random.Random(seed).choices(range(-3, 4), k=30)
     ours.exchange(Exchange(1, [push_of(ours, path, "n", of) for path, of in enumerate(priorities)]))
     expected = [theirs.pop().url.rpartition("/")[2] for _ in range(30)]
@@ -255,10 +255,8 @@ class Worker:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_nothing_is_lost_whichever_process_dies(
-    server: redis.Redis, valkey: str, queue: Any, kind: str
+    server: redis.Redis, valkey: str, queue: Any, kind: str, seed: int
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     workers = Workers(
         chance, valkey, lambda: queue(SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{kind}")

@@ -136,10 +136,8 @@ def test_processes_share_one_crawl(
 
 
 def test_killed_processes_lose_nothing(
-    site: Site, server: redis.Redis, start_spider: Callable[..., Crawl]
+    site: Site, server: redis.Redis, start_spider: Callable[..., Crawl], seed: int
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
     # Only one page leads to a page, so who loses a page that has links loses what is behind it.
     site.links = lambda page: [

@@ -639,8 +639,8 @@ def carry_out(
 
 @pytest.fixture
 def seeds(request: pytest.FixtureRequest) -> Callable[[int], list[int]]:
-    """Random seeds, or the one that is given by --model-seed."""
-    given = request.config.getoption("--model-seed")
+    """Random seeds, or the one that is given by --seed."""
+    given = request.config.getoption("--seed")
     return lambda count: [given] if given is not None else random.sample(range(10**9), count)
 
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 import redis.asyncio
 from proxy import HANDSHAKE, Proxy, Verdict
+from randomized import naming
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -580,11 +581,8 @@ def run_rounds(url: str, seed: int, *, answers: int, calls: int = 400) -> Total:
         # The proxy takes commands apart in Python, so its rounds are short.
         faults = rounds % 5 in {3, 4}
         round_ = Round(f"{seed}/{rounds}", faults=faults)
-        try:
+        with naming(f"{round_}, {runtime.__name__}"):
             runtime(url, round_, calls // (4 if faults else 1))
-        except BaseException as error:
-            error.add_note(f"{round_}, {runtime.__name__}")
-            raise
         wrong = round_.violations()
         assert not wrong, f"{round_}, {runtime.__name__}: {len(wrong)}: " + "\n".join(wrong[:10])
         rounds += 1

@@ -37,7 +37,7 @@ from bloomlock import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from redis.cluster import RedisCluster
@@ -103,11 +103,13 @@ class Generation:
 
     Attributes:
         born: The tick before which no item was added to it.
+        name: That of the filter.
         must: Items that have to be there, from the generations it was made of.
         may: Items that may be there besides those added to it.
     """
 
     born: int
+    name: str
     must: set[str] = field(default_factory=set)
     may: set[str] = field(default_factory=set)
 
@@ -179,6 +181,10 @@ class Model:
         # By generation and item all that was done to it.
         self.history: dict[int, dict[str, list[Change]]] = defaultdict(lambda: defaultdict(list))
         self.origins: dict[int, Origin] = {}
+        # By name and item when an add met another generation last: it may have set bits there.
+        self.strays: dict[tuple[str, str], int] = {}
+        # Generations that got what is in another filter, volatile items too.
+        self.united: set[int] = set()
         self.inherited = 0
         self.forgotten = 0
         self.loses = self.random.random() < 0.4 and isinstance(client, str)
@@ -341,6 +347,8 @@ class Model:
                 opened.pop(name).close()
                 self.state[before].pop(item, None)
                 self.history[before][item].append(Change(start, NEVER, adds))
+                if adds:
+                    self.strays[name, item] = next(self.ticks)
                 continue
             state = self.state[before]
             if made.generation != before:
@@ -349,7 +357,8 @@ class Model:
                     self.history[generation][item].append(Change(start, NEVER, adds))
                 continue
             self.history[before][item].append(Change(start, next(self.ticks), adds))
-            if item in state and answer is not (adds is not state[item]):
+            is_other = item in state and answer is not (adds is not state[item])
+            if is_other and before not in self.united:
                 raise AssertionError(f"{item}: {answer}, but it was {state[item]} in {before}")
             state[item] = adds
             self.forgotten += answer and not adds
@@ -369,17 +378,19 @@ class Model:
 
     def volatile(self, generation: int) -> dict[str, bool]:
         """Return which volatile items are known to be there in a generation, or not."""
+        if generation in self.united:
+            return {}
         known = self._inherited(generation)
         for item, changes in self.history[generation].items():
             known.pop(item, None)
             if all(change.end < NEVER for change in changes):
                 known[item] = changes[-1].adds
-        return known
+        return self._without_strays(known, generation)
 
     def _inherited(self, generation: int) -> dict[str, bool]:
         """Return the same for what a generation began with."""
         origin = self.origins.get(generation)
-        if origin is None:
+        if origin is None or origin.generation in self.united:
             return {}
         if origin.end is None:
             return self.volatile(origin.generation)
@@ -390,7 +401,14 @@ class Model:
                 known.pop(item, None)
                 if all(change.end < origin.start for change in before):
                     known[item] = before[-1].adds
-        return known
+        return self._without_strays(known, origin.generation)
+
+    def _without_strays(self, known: dict[str, bool], generation: int) -> dict[str, bool]:
+        here = self.generations[generation]
+        strays = {
+            item for (name, item), at in self.strays.items() if name == here.name and at > here.born
+        }
+        return {item: is_in for item, is_in in known.items() if item not in strays}
 
     # -- the conductor ---------------------------------------------------------------------------
 
@@ -416,7 +434,7 @@ class Model:
         start = next(self.ticks)
         if one is None:
             with self.make(name) as made:
-                self.generations[made.generation] = Generation(start)
+                self.generations[made.generation] = Generation(start, name)
             return
         before = one.generation
         if self.random.random() < ROOM and (there := self.open(free)) is not None:
@@ -434,13 +452,32 @@ class Model:
         if change in ("union_update", "intersection_update"):
             if two is None:
                 return None
-            getattr(one, change)(two)
+            if change == "intersection_update":
+                one.intersection_update(two)
+            else:
+                with self._uniting(one.generation):
+                    one.union_update(two)
             return one
         if change in ("union", "intersection"):
             return None if two is None else getattr(one, change)(two, free)
         if change in ("copy", "rename"):
             return getattr(one, change)(free)
         return getattr(self, f"_{change}")(one, free)
+
+    @contextlib.contextmanager
+    def _uniting(self, generation: int) -> Iterator[None]:
+        """Judge no volatile items of a generation from now on, unless the union is refused.
+
+        One that was not there when it was discarded comes with the other filter.
+        """
+        is_first = generation not in self.united
+        self.united.add(generation)
+        try:
+            yield
+        except ConfigurationError:
+            if is_first:
+                self.united.remove(generation)
+            raise
 
     def _copy_to(self, one: BloomFilter, free: str) -> BloomFilter:
         return one.copy_to(self.client, free)
@@ -481,7 +518,7 @@ class Model:
             known.must |= other
             known.may |= may_other
             return
-        new = self.generations[made.generation] = Generation(start)
+        new = self.generations[made.generation] = Generation(start, made.name)
         if change == "union":
             new.must, new.may = mine | other, may_mine | may_other
         elif change in ("intersection", "intersection_update"):
@@ -499,10 +536,13 @@ class Model:
             with self.lock:
                 new.may = may_mine | {item for _, item in self.tried}
 
+    def __str__(self) -> str:
+        return f"seed {self.seed!r}, {self.kind}: {dict(self.changes)}"
+
     def run(self) -> list[str]:
         for name in NAMES[:3]:
             with self.make(name) as made:
-                self.generations[made.generation] = Generation(0)
+                self.generations[made.generation] = Generation(0, name)
         workers = [threading.Thread(target=self.work, args=(n,)) for n in range(WORKERS)]
         workers += [threading.Thread(target=self.forget)] * self.forgets
         for worker in workers:

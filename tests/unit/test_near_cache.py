@@ -55,9 +55,7 @@ def kept(near):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 100])
-def test_at_least_the_last_n_are_kept_and_at_most_twice_as_many(clock, size):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_at_least_the_last_n_are_kept_and_at_most_twice_as_many(clock, size, seed):
     chance = random.Random(seed)
     near = start(clock, size)
     used: dict[str | bytes, None] = {}

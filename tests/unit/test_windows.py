@@ -108,10 +108,8 @@ def test_bits_an_item():
 
 
 @pytest.mark.parametrize("slices", CELL_BITS)
-def test_the_rate_of_all_live_slices_together_is_that_asked_for(slices):
+def test_the_rate_of_all_live_slices_together_is_that_asked_for(slices, seed):
     """All slices full: a mistake is one slice that has all k bits, and the cells are shared."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = np.random.default_rng(seed)
     window, capacity, rate = Window(7 * DAY_US, slices), 60_000, 1e-2
     size = window.size_for(capacity, rate)

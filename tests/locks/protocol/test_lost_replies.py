@@ -114,10 +114,8 @@ def test_any_single_loss(client, proxy, through, name, step, verdict):
     pytest.fail("a step of a hundred commands?")
 
 
-def test_many_threads_exclude_each_other_whatever_is_lost(server_url, client):
+def test_many_threads_exclude_each_other_whatever_is_lost(server_url, client, seed):
     """One command in thirty is cut off; whoever enters is alone, and everybody enters each time."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
     chance = random.Random(seed)
 
     def judge(name, _number):

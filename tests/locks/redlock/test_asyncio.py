@@ -164,9 +164,7 @@ def test_it_is_renewed_and_its_loss_is_told(three):
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_cancelled_anywhere(three, busy):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_cancelled_anywhere(three, busy, seed):
     rng = random.Random(seed)
     holder = three.lock()
     if busy:

@@ -32,9 +32,7 @@ def work(urls, counter_url, seed):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("dead", [[], [1, 3]])
-def test_each_turn_counts(five, valkey, dead):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def test_each_turn_counts(five, valkey, dead, seed):
     counter = redis.Redis.from_url(valkey)
     counter.delete("count")
     workers = [

@@ -27,9 +27,7 @@ def workers(monkeypatch):
     return made
 
 
-def from_several_threads(call):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def from_several_threads(seed, call):
 
     def run(number):
         rng = random.Random(seed + number)
@@ -48,9 +46,9 @@ def from_several_threads(call):
     assert not any(caller.is_alive() for caller in callers)
 
 
-def test_every_job_is_run_once(workers):
+def test_every_job_is_run_once(workers, seed):
     done = []
-    from_several_threads(lambda *what: workers.start(lambda: done.append(what)))
+    from_several_threads(seed, lambda *what: workers.start(lambda: done.append(what)))
     wait_until(lambda: len(done) >= CALLERS * JOBS)
     assert len(set(done)) == len(done) == CALLERS * JOBS
 
@@ -71,10 +69,11 @@ def test_a_job_given_to_a_thread_that_was_about_to_end(workers):
     assert workers._next() is None
 
 
-def test_a_line_keeps_its_order(workers):
+def test_a_line_keeps_its_order(workers, seed):
     lines = [Line() for _ in range(CALLERS)]
     done = [[] for _ in range(CALLERS)]
     from_several_threads(
+        seed,
         lambda line, job: lines[line].append(lambda: done[line].append(job)),
     )
     wait_until(lambda: sum(map(len, done)) >= CALLERS * JOBS)

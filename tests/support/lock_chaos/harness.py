@@ -41,20 +41,17 @@ class Chaos:
         url: The server, as the run itself sees it.
         directory: Of the run's files.
         ttl: Lease of all locks in seconds.
-        seed: Of all choices; None makes one up. It is printed.
+        seed: Of all choices.
     """
 
-    def __init__(
-        self, forks: ForkServer, url: str, directory: Path, ttl: float, seed: int | None = None
-    ) -> None:
+    def __init__(self, forks: ForkServer, url: str, directory: Path, ttl: float, seed: int) -> None:
         self._forks = forks
         self.url = url
         self._directory = directory
         self.ttl = ttl
         self.longest_lease = ttl + SLICE
-        self.seed = random.randrange(2**32) if seed is None else seed
-        print(f"seed {self.seed}")
-        self.random = random.Random(self.seed)
+        self.seed = seed
+        self.random = random.Random(seed)
         self.register = Register(str(directory / "register"))
         self.hands: list[Hand] = []
         self.wipes: list[Wipe] = []
