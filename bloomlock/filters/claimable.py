@@ -50,16 +50,16 @@ class ClaimableFilter(FilterBase):
             renew: Whether the lease is renewed, each third of it, until the claim ends.
             wait: Seconds to wait for the outcome while the item is BUSY; woken, not polling.
             payload: What `expired` gives, with the item, to who takes it over.
-            max_attempts: Attempts, of dead workers and with an error, after which the item is
-                FAILED; None: that of its earlier claims, if there are any.
+            max_attempts: After how many attempts the item is FAILED. An attempt counts if its
+                worker died, or if it ended with an error. None: as its earlier claims had it.
 
         Returns:
             A Claim, true if the item is this worker's; a context manager.
 
         Raises:
             TypeError: If the item is neither.
-            ConfigurationError: If a parameter is not usable, the strategy is "pipeline" or "lock",
-                or scripts are forbidden.
+            ConfigurationError: If a parameter is not usable, the strategy is "pipeline", "lock" or
+                "native", or scripts are forbidden.
             redis.exceptions.RedisError: If the server refused it or could not be reached; another
                 try of this process is not blocked by this one.
             FilterLostError, CapacityError: As `add`.
