@@ -51,9 +51,9 @@ CAPACITY_FOR_A_PIPE = 10_000_000
 @filter_options
 @click.option(
     "--on-full",
-    metavar="[warn|raise]",
-    help="At the capacity: warn and go on with more and more errors, or stop.  "
-    "[default: warn with --name, else raise]",
+    metavar="[warn|raise|grow]",
+    help="At the capacity: warn and go on with more and more errors, stop, or (with --name) grow "
+    "and keep the error rate.  [default: warn with --name, else raise]",
 )
 @click.option("--seen", is_flag=True, help="Write the lines seen before instead.")
 @click.option("--count", is_flag=True, help="Write only how many lines it would be.")

@@ -192,7 +192,7 @@ class ClaimableFilter(FilterBase):
     def open_claims(self) -> list[OpenClaim]:
         """Return the claims that are open, or over and not taken over yet; claims none of them.
 
-        Cost: one round trip; O(open claims) on the server.
+        Cost: one round trip to each server; O(open claims) on it.
         """
         return self._run(open_claims.open_claims(self._state))
 
@@ -206,7 +206,7 @@ class ClaimableFilter(FilterBase):
     def failed(self) -> list[FailedItem]:
         """Return the items whose work failed under `max_attempts`, and that were not done since.
 
-        Cost: one round trip for each shard.
+        Cost: one round trip to each server.
         """
         return self._run(failed.failed(self._state))
 
