@@ -501,6 +501,10 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         """Go on with the filter as it is on the server now; creates it if it is missing.
 
         What to call after a FilterLostError that is no surprise.
+
+        Raises:
+            FilterLostError: If a part of it is gone, and `on_lost="raise"`: delete it then.
+            And as the class.
         """
         self._run(self._state.attach())
 
