@@ -78,6 +78,10 @@ class ClaimingFilter(GuardedFilter):
         self._reported: set[str] = set()
         self._is_finished = False
 
+    def _try_out(self, shared: BloomFilter) -> None:
+        # Claims are scripts, which a server may forbid: nothing would ever be recorded.
+        shared.drop_failed([b"no request"])
+
     # What is open.
 
     def note(self, key: Key, request: Request) -> None:

@@ -154,6 +154,7 @@ class GuardedFilter:
         try:
             self._filter = shared = self._attach()
             recorded = shared.count()
+            self._try_out(shared)
         except BloomlockError:
             raise
         except (redis.exceptions.RedisError, OSError) as error:
@@ -175,6 +176,9 @@ class GuardedFilter:
                 LastRequests(seconds=shared.window.total_seconds()) for _ in range(3)
             )
         return recorded
+
+    def _try_out(self, shared: BloomFilter) -> None:
+        """Raise BloomlockError if the filter cannot do what is wanted of it."""
 
     def _attach(self) -> BloomFilter:
         return self._config.open(self._client, near_cache=self._config.near_cache)

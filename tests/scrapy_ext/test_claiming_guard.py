@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from scrapy import Request, Spider
 from scrapy.settings import Settings
 from servers import wait_until
 
-from bloomlock import BloomFilter
+from bloomlock import BloomFilter, ConfigurationError
 from bloomlock.server import PrivateServer
 from scrapy_ext.answers import Verdict
 from scrapy_ext.claims import ClaimingFilter
@@ -105,6 +106,17 @@ def test_of_equal_requests_of_a_page_the_first_is_claimed_and_kept(
         (claim,) = shared.open_claims()
     kept: Any = decode_request(claim.payload, SPIDER)
     assert kept.cb_kwargs == {"number": 1}
+
+
+def test_a_server_that_runs_no_scripts_is_refused_at_the_start(server: PrivateServer) -> None:
+    with redis.Redis.from_url(server.url) as r:
+        BloomFilter(CONFIG.name, CONFIG.capacity, client=r)
+        r.execute_command("ACL", "SETUSER", "default", "-eval", "-evalsha")
+        connect = partial(redis.Redis.from_url, server.url)
+        made = ClaimingFilter(CONFIG, connect, lambda _: None, print, SPIDER)
+        with pytest.raises(ConfigurationError, match="claims need a server that runs scripts"):
+            made.start()
+        made.finish(lambda _: None)
 
 
 def test_what_is_open_or_done_here_is_seen_without_the_server(
