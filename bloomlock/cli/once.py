@@ -15,7 +15,15 @@ from bloomlock import AsyncBloomFilter, AsyncClaim, ClaimError, ClaimState
 from .child import LOST, SIGNAL_STATUS, Child, ChildCommand, Outcome, Supervisor, find_program
 from .child import seconds as seconds_type
 from .errors import NO, Stopped, warn
-from .options import FilterOptions, examples, filter_options, name_argument, on_full_option
+from .options import (
+    CLAIMING_STRATEGIES,
+    STRATEGIES,
+    FilterOptions,
+    claims_options,
+    examples,
+    name_argument,
+    on_full_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +90,7 @@ def _exit_code(option: str, name: str, default: int, when: str) -> Callable[[F],
 @_exit_code("--done-exit-code", "done", 0, "KEY was done before")
 @_exit_code("--busy-exit-code", "busy", LOST, "another works on KEY")
 @_exit_code("--failed-exit-code", "failed", NO, "KEY failed too often before")
-@filter_options
+@claims_options
 @on_full_option
 @click.option("-v", "--verbose", is_flag=True, help="Say why COMMAND was not run.")
 def once_command(name: str, key_of_work: str, command: tuple[str, ...], **rest: Any) -> int:
@@ -121,7 +129,7 @@ def once_command(name: str, key_of_work: str, command: tuple[str, ...], **rest: 
 
 def _refuse_what_has_no_claims(options: FilterOptions) -> None:
     """Raise UsageError for a filter that could be created, but not claimed from."""
-    if options.strategy in {"pipeline", "lock", "native"}:
+    if options.strategy in set(STRATEGIES) - set(CLAIMING_STRATEGIES):
         raise click.UsageError(
             f"--strategy must be atomic, lua or transaction for claims, not {options.strategy!r}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import bloomlock
 from .errors import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -109,6 +110,9 @@ on_full_option = click.option(
     "error rate; a filter that grows is made so.",
 )
 
+CLAIMING_STRATEGIES = ("atomic", "lua", "transaction")
+STRATEGIES = (*CLAIMING_STRATEGIES, "pipeline", "lock", "native")
+
 _FILTER_OPTIONS = (
     click.option(
         "--capacity",
@@ -122,7 +126,7 @@ _FILTER_OPTIONS = (
         "--error-rate",
         type=number(float),
         metavar="P",
-        help="Share of new items taken for seen ones when it is full.  "
+        help="Rate of false positives when it is full.  "
         f"[default: that of the existing one, or {DEFAULT_ERROR_RATE:g}]",
     ),
     url_option,
@@ -165,13 +169,6 @@ _FILTER_OPTIONS = (
         help="Slices of the window: more are more exact.  [default: 14]",
     ),
     click.option(
-        "--strategy",
-        default="atomic",
-        show_default=True,
-        metavar="[atomic|lua|transaction|pipeline|lock]",
-        help="How an update reaches the server.",
-    ),
-    click.option(
         "--on-lost",
         default="raise",
         show_default=True,
@@ -181,20 +178,40 @@ _FILTER_OPTIONS = (
 )
 
 
-def filter_options(command: F) -> F:
-    """Give a command the options that describe a filter; they arrive as keywords."""
-    for option in reversed(_FILTER_OPTIONS):
+def _with_filter_options(command: F, strategies: Sequence[str]) -> F:
+    strategy_option = click.option(
+        "--strategy",
+        default="atomic",
+        show_default=True,
+        metavar=f"[{'|'.join(strategies)}]",
+        help="How an update reaches the server.",
+    )
+    for option in (strategy_option, *reversed(_FILTER_OPTIONS)):
         command = option(command)
     return command
+
+
+def filter_options(command: F) -> F:
+    """Give a command the options that describe a filter; they arrive as keywords."""
+    return _with_filter_options(command, STRATEGIES)
+
+
+def claims_options(command: F) -> F:
+    """Give a command the options that describe a filter whose items are claimed."""
+    return _with_filter_options(command, CLAIMING_STRATEGIES)
 
 
 def open_as_it_is(name: str, url: str | None, key: bytes | None) -> bloomlock.BloomFilter:
     """Open a filter, with the key only where it needs one: of several some may have none."""
     try:
         return bloomlock.BloomFilter.open(name, client=url)
-    except bloomlock.FilterMismatchError:
-        if key is None:
-            raise
+    except bloomlock.FilterMismatchError as error:
+        mismatch = error
+    # One that the server has itself, without a key; a server without such filters refuses.
+    with contextlib.suppress(bloomlock.FilterMismatchError, bloomlock.ConfigurationError):
+        return bloomlock.BloomFilter.open(name, client=url, strategy="native")
+    if key is None:
+        raise mismatch
     return bloomlock.BloomFilter.open(name, client=url, key=key)
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import pytest
 import redis
+from servers import with_bloom
 
 from bloomlock import BloomFilter, list_filters
 from bloomlock.server import PrivateServer
@@ -36,6 +37,18 @@ def test_info_as_json(run, name, bloom):
     # The route is what an object took last, and the command line has an object of its own.
     expected = asdict(bloom.info()) | {"route": ""}
     assert json.loads(run("info", name, "--json").stdout) == expected
+
+
+def test_a_filter_of_the_server_itself_is_opened_as_it_is(run, name):
+    with PrivateServer(config=with_bloom()) as server:
+        made = run("add", name, "a", "--strategy", "native", "--capacity", "50", url=server.url)
+        assert made.stdout == b"1\n"
+        assert json.loads(run("info", name, "--json", url=server.url).stdout)["layout"] == "native"
+        found = [run("exists", name, item, url=server.url).returncode for item in ("a", "b")]
+        assert found == [0, 1]
+        assert run("clear", name, "--yes", url=server.url).returncode == 0
+        assert run("exists", name, "a", url=server.url).returncode == 1
+        assert run("delete", name, "--yes", url=server.url).returncode == 0
 
 
 @pytest.mark.usefixtures("bloom")
