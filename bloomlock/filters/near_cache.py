@@ -143,6 +143,8 @@ class NearCache(LockOwner, Kept):
         self.header = header
         self._until = until
         self._caching = caching
+        # By the key of a shard, in a filter with a time window: the epoch of its answers.
+        self._epochs: dict[str, int] = {}
         self._size = caching.size
         self._now = caching.clock
         self._answers_until = -math.inf
@@ -207,7 +209,37 @@ class NearCache(LockOwner, Kept):
 
     def confirm(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
-        self._answers_until = min(sent + self._caching.max_staleness, self._until)
+        until = sent + self._caching.max_staleness
+        if not self._epochs:
+            self._answers_until = min(until, self._until)
+            return
+        with self._lock:
+            # Not beyond what another thread notes at the same time.
+            self._answers_until = min(until, self._until)
+
+    def note_epoch(self, key: str, epoch: int, end: float) -> None:
+        """Answer nothing beyond an epoch of a shard's window, in which the shard has answered.
+
+        If it has answered in another epoch before, nothing at all: which of the answers came in
+        the earlier one is not known. To be called before the answer is kept.
+
+        Args:
+            key: Of the shard.
+            epoch: By the clock of its server.
+            end: When, by the client's clock, that epoch is not yet over.
+        """
+        if end >= self._until and self._epochs.get(key) == epoch:
+            return
+        with self._lock:
+            if self._epochs.setdefault(key, epoch) != epoch:
+                self.end()
+            elif end < self._until:
+                self._until = end
+                self._answers_until = min(self._answers_until, end)
+
+    def knows_epoch(self, key: str) -> bool:
+        """Return whether a shard's epoch was noted."""
+        return key in self._epochs
 
     def doubt(self) -> None:
         """Answer nothing until the next `confirm`; the items stay."""
