@@ -57,7 +57,9 @@ def moved_server(
 def stopped_server(
     kind: str, folder: Path
 ) -> Iterator[tuple[redis.Redis, Callable[[int], None], str]]:
-    """Run a server whose clock goes on for milliseconds only; yields a client, what sets the clock, and its URL.
+    """Run a server whose clock stands still; yields a client, what sets the clock, and its URL.
+
+    (Between two events the server counts on by itself, from some microseconds to milliseconds.)
 
     Args:
         kind: As for `require_server`.

@@ -1,0 +1,597 @@
+"""The near-cache of filters with a time window: nothing is seen when it is forgotten.
+
+Server and client have clocks that stand still between the steps of a test, so it can look at the
+last moment of an epoch, however busy the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import threading
+import time
+
+import pytest
+import redis
+import redis.asyncio
+from moved_clock import stopped_server
+from near_cache_tools import MANY, hold, trips
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    BloomlockError,
+    ClaimState,
+    FilterLostError,
+    once,
+)
+from bloomlock.filters import answers
+from bloomlock.filters.claim_session import ClaimOptions
+from bloomlock.filters.claims import claim_many
+from bloomlock.windows import DRIFT, Window
+
+SLICES, SLICE = 6, 1000
+WINDOW = SLICES * SLICE
+BEGIN = 2_000_000_000
+"""The first moment of an epoch of the server's clock."""
+LAST = SLICES * SLICE
+"""When the last epoch begins in which what is added at first is remembered, and when it ends."""
+OVER = LAST + SLICE
+LONG = 10_000.0
+
+
+class Clocks:
+    """The clocks of a server and of the objects that use it.
+
+    Attributes:
+        client: A client of that server.
+        now: Seconds since `BEGIN`, by the server's clock.
+    """
+
+    def __init__(self, client, stop_at, url):
+        self.client, self.url = client, url
+        self.now = 0
+        self._stop_at = stop_at
+        self.set(0)
+
+    def set(self, seconds):
+        """Set the server's clock; those of the objects show what they showed before."""
+        self._stop_at(BEGIN + seconds)
+        self.now = seconds
+
+    def go_on(self, seconds, *clocks):
+        """Let time go by until that time, for the server and for objects."""
+        for clock in clocks:
+            clock.now += (seconds - self.now) * clock.rate
+        self.set(seconds)
+
+    def make(self, face=BloomFilter, *, client=None, clock=None, **options):
+        """Return an object, or what makes one; with a clock one that keeps answers."""
+        kept = {} if clock is None else {"near_cache": MANY, "max_staleness": LONG}
+        made = face(
+            "x",
+            1000,
+            1e-9,
+            client=client or self.client,
+            window=WINDOW,
+            slices=SLICES,
+            **(kept | options),
+        )
+        return made if clock is None or face is not BloomFilter else clock.of(made)
+
+
+class Clock:
+    """The clock of an object.
+
+    Args:
+        rate: Its seconds in one of the server's.
+    """
+
+    def __init__(self, rate=1.0):
+        self.now = 5000.0
+        self.rate = rate
+
+    def __call__(self):
+        return self.now
+
+    def of(self, made):
+        """Let an object have this clock; return it."""
+        made._state.caching.clock = made._state.strategy._clock = self
+        made._state.forget()
+        return made
+
+
+@pytest.fixture(params=["valkey", "redis62"])
+def clocks(request, tmp_path):
+    with stopped_server(request.param, tmp_path) as (client, stop_at, url):
+        yield Clocks(client, stop_at, url)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def claim(made, item):
+    """Return whether an item is seen."""
+    return made.claim(item).state is ClaimState.SEEN
+
+
+CALLS = {
+    "exists": lambda made, item: made.exists(item),
+    "add": lambda made, item: not made.add(item),
+    "exists_many": lambda made, item: made.exists_many([item, "other"])[0],
+    "add_many": lambda made, item: not made.add_many([item, item, "other"])[0],
+    "add_each": lambda made, item: not dict(made.add_each([item]))[item],
+    "claim": claim,
+    "claim_many": lambda made, item: made.claim_many([item])[0].state is ClaimState.SEEN,
+}
+"""What answers whether an item is seen."""
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_is_kept_is_forgotten_when_its_epoch_ends(clocks, clock, call, shards):
+    other, made = clocks.make(shards=shards), clocks.make(clock=clock, shards=shards)
+    is_seen = CALLS[call]
+    other.add_many(["a", "other"])
+    clocks.go_on(OVER - 10, clock)
+    assert is_seen(made, "a")
+    assert made.is_kept("a")
+    before = trips(clocks.client)
+    clock.now += 9.5
+    assert is_seen(made, "a")
+    assert trips(clocks.client) == before
+    # The server's clock stands still; that of the client alone says that the epoch may be over.
+    clock.now += 0.5
+    assert not made.is_kept("a")
+    clocks.set(OVER)
+    assert not made.exists("a")
+    assert not is_seen(made, "a")
+
+
+def test_within_an_epoch_it_is_asked_once(clocks, clock):
+    made = clocks.make(clock=clock, shards=3)
+    items = [str(number) for number in range(200)]
+    assert made.add_many([*items, *items]) == [True] * 200 + [False] * 200
+    assert made.add("new") is True
+    for begin in (SLICE, 2 * SLICE, LAST):
+        clocks.go_on(begin, clock)
+        # Once again in each epoch.
+        before = trips(clocks.client)
+        assert not any(made.kept_many([*items, "new"]))
+        assert made.exists_many(items) == [True] * 200
+        assert made.exists("new")
+        assert trips(clocks.client) > before
+        before = trips(clocks.client)
+        for seconds in (300, 600, 990):
+            clocks.go_on(begin + seconds, clock)
+            assert made.add_many([*items, "new", *items]) == [False] * 401
+            assert made.exists_many(items) == [True] * 200
+            assert made.add("new") is False
+            assert made.claim("new").state is ClaimState.SEEN
+            assert all(made.kept_many(items))
+        assert trips(clocks.client) == before
+
+
+def test_an_epoch_begins_when_it_was_asked_and_not_when_it_was_answered(clocks, clock):
+    """A slow reply: what is left of the epoch counts from before the request."""
+    other, made = clocks.make(), clocks.make(clock=clock)
+    other.add_many(["a", "b", "c"])
+    clocks.go_on(OVER - 10, clock)
+    held = [
+        (hold(core, made._runtime), seen)
+        for core, seen in (
+            (answers.exists(made._state, "a"), True),
+            (answers.add(made._state, "b"), False),
+            (answers.exists_many(made._state, ["c"]), [True]),
+        )
+    ]
+    clock.now += 5
+    for answer, seen in held:
+        assert answer() == seen
+    assert made.kept_many(["a", "b", "c"]) == [True] * 3
+    clock.now += 4.5
+    assert made.kept_many(["a", "b", "c"]) == [True] * 3
+    clock.now += 0.5
+    clocks.set(OVER)
+    assert made.exists_many(["a", "b", "c"]) == [False] * 3
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize("is_set", [False, True])
+@pytest.mark.parametrize("core", [answers.exists, answers.add])
+def test_a_late_answer_stays_in_its_epoch(clocks, clock, core, is_set, is_slow):
+    """Whether the end was awaited, or the server's clock was set forward to it."""
+    other, made = clocks.make(), clocks.make(clock=clock)
+    other.add_many(["a", "b"])
+    clocks.go_on(OVER - 10, clock)
+    if is_slow:
+        # So that the cache knows the epoch already.
+        made.exists("b")
+        clock.now += 1
+    answer = hold(core(made._state, "a"), made._runtime)
+    if is_set:
+        clocks.set(OVER)
+        clock.now += 0.2
+    else:
+        clocks.go_on(OVER, clock)
+    assert not made.exists("c")
+    assert answer() is (core is answers.exists)
+    assert not made.is_kept("a")
+    assert not made.exists("a")
+    assert made.add("a")
+
+
+def test_a_late_answer_to_a_claim_stays_in_its_epoch(clocks, clock):
+    other, made = clocks.make(), clocks.make(clock=clock)
+    other.add_many(["a", "b"])
+    clocks.go_on(OVER - 10, clock)
+    # So that the server has the script.
+    other.claim("work")
+    core = claim_many(made._state, ["a"], ClaimOptions.check(60.0, renew=False), made._keeper())
+    answer = hold(core, made._runtime)
+    clocks.set(OVER)
+    assert not made.exists("b")
+    (session,) = answer()
+    assert session.state is ClaimState.SEEN
+    assert not made.is_kept("a")
+    assert made.claim("a").state is ClaimState.NEW
+
+
+@pytest.mark.parametrize("answered", ["exists", "add_many", "claim"])
+def test_a_clock_that_is_set_forward_is_noticed_by_the_next_answer(clocks, clock, answered):
+    other, made = clocks.make(), clocks.make(clock=clock)
+    other.add_many(["a", "b", "other"])
+    assert made.exists("a")
+    clocks.set(OVER)
+    # Another object, which has not asked for the time yet.
+    clocks.make().add("seen")
+    assert made.is_kept("a")
+    clock.now += 0.2
+    CALLS[answered](made, "seen" if answered == "claim" else "new")
+    assert not made.is_kept("a")
+    assert not made.exists("a")
+
+
+def test_it_is_noticed_within_max_staleness_without_one(clocks, clock):
+    other = clocks.make()
+    made = clocks.make(clock=clock, max_staleness=2.0)
+    other.add("a")
+    assert made.exists("a")
+    clocks.set(OVER)
+    clock.now += 1.9
+    assert made.exists("a")
+    clock.now += 0.1
+    assert not made.exists("a")
+
+
+def test_a_clock_that_is_set_back_forgets_nothing(clocks, clock):
+    made = clocks.make(clock=clock)
+    clocks.go_on(3 * SLICE, clock)
+    assert made.add("a")
+    clocks.set(10)
+    clock.now += 1
+    assert made.add("b")
+    for _ in range(3):
+        assert made.exists_many(["a", "b"]) == [True, True]
+        assert made.add("a") is False
+        clock.now += 1
+
+
+def test_a_clear_by_another_client_is_noticed_in_time(clocks, clock):
+    made = clocks.make(clock=clock, max_staleness=2.0)
+    assert made.add("a")
+    clocks.make().clear()
+    clock.now += 1.9
+    assert made.exists("a")
+    clock.now += 0.1
+    with pytest.raises(FilterLostError):
+        made.exists("a")
+    made.reattach()
+    assert made.add("a")
+    assert made.add("a") is False
+
+
+def test_what_the_object_does_itself_counts_at_once(clocks, clock):
+    made = clocks.make(clock=clock, on_lost="recreate")
+    assert made.add("a")
+    made.clear()
+    assert not made.exists("a")
+    assert made.add("a")
+    clocks.make().clear()
+    clock.now += LONG
+    assert made.add_many(["a", "b"]) == [True, True]
+
+
+# -- renewals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_an_add_that_renews_is_not_left_out(clocks, clock, batch):
+    other, made = clocks.make(), clocks.make(clock=clock, refresh=True)
+
+    def add(item):
+        return made.add_many([item, item]) == [True, False] if batch else made.add(item)
+
+    assert add("a")
+    assert other.add("b")
+    before = trips(clocks.client)
+    clocks.go_on(500, clock)
+    assert not add("a")
+    assert made.exists("a")
+    assert made.exists_many(["a"]) == [True]
+    assert trips(clocks.client) == before
+    # In the next epoch.
+    clocks.go_on(SLICE + 500, clock)
+    assert made.exists("a")
+    assert made.exists_many(["b", "a"]) == [True, True]
+    assert not made.claim("b")
+    assert not add("a")
+    assert not add("b")
+    before = trips(clocks.client)
+    assert not add("a")
+    assert not add("b")
+    assert made.claim_many(["a"])[0].state is ClaimState.SEEN
+    assert trips(clocks.client) == before
+    for seconds, is_there in ((OVER, True), (OVER + SLICE - 1, True), (OVER + SLICE, False)):
+        clocks.go_on(seconds, clock)
+        for one in (other, made):
+            assert one.exists_many(["a", "b"]) == [is_there] * 2
+            assert one.exists("a") is is_there
+
+
+def test_what_was_only_found_is_not_kept_where_adds_renew(clocks, clock):
+    made = clocks.make(clock=clock, refresh=True)
+    clocks.make().add_many(["a", "b", "c"])
+    assert made.exists("a")
+    assert made.exists_many(["b", "a"]) == [True, True]
+    assert made.claim("c").state is ClaimState.SEEN
+    assert made.kept_many(["a", "b", "c"]) == [False] * 3
+    assert made.add_many(["a"]) == [False]
+    assert made.kept_many(["a", "b", "c"]) == [True, False, False]
+
+
+# -- claims --------------------------------------------------------------------------------------
+
+
+def test_what_is_committed_is_kept_in_its_epoch(clocks, clock):
+    other, made = clocks.make(), clocks.make(clock=clock)
+    other.add("seen")
+    unknown = made.claim("first")
+    unknown.commit()
+    assert not made.is_kept("first"), "no answer has said which epoch it is"
+    assert made.claim("seen").state is ClaimState.SEEN
+    with made.claim("a") as work:
+        assert work
+    made.commit_many(made.claim_many(["b", "c"]))
+    before = trips(clocks.client)
+    assert [one.state for one in made.claim_many(["a", "b", "c"])] == [ClaimState.SEEN] * 3
+    assert made.add("a") is False
+    assert trips(clocks.client) == before
+    clocks.go_on(SLICE, clock)
+    assert made.kept_many(["a", "b", "c", "seen"]) == [False] * 4
+    assert [one.state for one in made.claim_many(["a", "seen"])] == [ClaimState.SEEN] * 2
+    assert made.kept_many(["a", "b", "c", "seen"]) == [True, False, False, True]
+    clocks.go_on(OVER, clock)
+    assert made.exists_many(["a", "b", "c", "seen"]) == [False] * 4
+    assert made.claim("a").state is ClaimState.NEW
+
+
+def test_once_goes_by_the_window(clocks, clock):
+    made = clocks.make(clock=clock)
+    calls = []
+
+    @once(made, key="item")
+    def work(item):
+        calls.append(item)
+
+    made.add("seen")
+    for seconds in (0, 10, 500, SLICE, LAST, LAST + 500, OVER, OVER + 10):
+        clocks.go_on(seconds, clock)
+        work("a")
+    assert calls == ["a", "a"]
+
+
+def test_scripts_of_a_caller(clocks, clock):
+    made = clocks.make(clock=clock)
+    script = "return add(1)"
+    assert made.run_script(script, ["a"]) == 1
+    assert not made.is_kept("a")
+    assert made.exists("a")
+    assert made.is_kept("a")
+    clocks.go_on(OVER, clock)
+    assert not made.exists("a")
+    assert made.run_script(script, ["a"]) == 1
+
+
+# -- asyncio -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refresh", [False, True])
+def test_asyncio(clocks, clock, refresh):
+    async def main():
+        shared = redis.asyncio.Redis.from_url(clocks.url)
+        made = clock.of(
+            await clocks.make(AsyncBloomFilter, client=shared, clock=clock, refresh=refresh)
+        )
+        items = [str(number) for number in range(50)]
+        found = await asyncio.gather(*(made.add(item) for item in items * 2))
+        assert sum(found) == 50
+        for seconds in (500, SLICE, SLICE + 990, LAST, LAST + 990):
+            clocks.go_on(seconds, clock)
+            is_first = not seconds % SLICE
+            before = trips(clocks.client)
+            if not refresh:
+                assert all(await asyncio.gather(*map(made.exists, items)))
+                assert not any(await asyncio.gather(*map(made.add, items)))
+            assert not any(await made.add_many(items[:30])) or (refresh and seconds == 0)
+            assert all(await made.exists_many(items[:30]))
+            assert await made.exists(items[0])
+            assert made.is_kept(items[0])
+            assert all(made.kept_many(items[:30]))
+            assert (trips(clocks.client) > before) is is_first
+        clocks.go_on(OVER, clock)
+        assert not any(made.kept_many(items))
+        assert await made.exists_many(items) == [refresh] * 30 + [False] * 20
+        assert await made.add(items[40]) is True
+        await made.close()
+        await shared.aclose()
+
+    asyncio.run(main())
+
+
+# -- any history ---------------------------------------------------------------------------------
+
+
+def test_any_history_is_that_of_the_server(tmp_path, seed):
+    """Objects with and without a near-cache, and clocks that go too fast and too slow."""
+    with stopped_server("valkey", tmp_path) as (client, stop_at, url):
+        for number in range(12):
+            client.flushall()
+            chance = random.Random(f"{seed}/{number}")
+            _History(Clocks(client, stop_at, url), chance).go()
+
+
+class _History:
+    """Random calls of several objects, each answered as by a filter that has all time in hand."""
+
+    def __init__(self, clocks, chance):
+        self.clocks, self.chance = clocks, chance
+        shards = chance.choice((1, 3))
+        rates = (1 - DRIFT / 2, 1.0, 1 + DRIFT / 2)
+        self.objects = []
+        for refresh in (False, False, True, True):
+            clock = Clock(chance.choice(rates))
+            options = {"max_staleness": chance.choice((30.0, LONG))}
+            made = clocks.make(clock=clock, shards=shards, refresh=refresh, **options)
+            self.objects.append((made, clock, refresh))
+        self.items = [f"item {number}" for number in range(12)]
+        # By item: the epoch in whose slice its bits were set last.
+        self.epochs = {}
+        self.hits = 0
+
+    def is_live(self, item):
+        now = self.clocks.now // SLICE
+        return self.epochs.get(item, -SLICES - 1) >= now - SLICES
+
+    def add(self, item, *, refresh):
+        is_new = not self.is_live(item)
+        if is_new or refresh:
+            self.epochs[item] = self.clocks.now // SLICE
+        return is_new
+
+    def go(self):
+        for _ in range(60):
+            self.pass_time()
+            for _ in range(self.chance.randrange(1, 8)):
+                self.call()
+        assert self.hits
+
+    def pass_time(self):
+        now = self.clocks.now
+        end = (now // SLICE + 1) * SLICE
+        steps = (now, now + 1, now + 20, end - 20, end - 2, end - 1, end, end + 1, now + SLICE)
+        later = self.chance.choice([one for one in steps if one >= now])
+        self.clocks.go_on(later, *(clock for _, clock, _ in self.objects))
+
+    def call(self):
+        made, clock, refresh = self.chance.choice(self.objects)
+        some = self.chance.choices(self.items, k=self.chance.randrange(1, 5))
+        item = some[0]
+        what = self.chance.choice(("add", "exists", "add_many", "exists_many", "claim", "update"))
+        self.hits += what != "update" and made.is_kept(item)
+        if what == "add":
+            assert made.add(item) is self.add(item, refresh=refresh)
+        elif what == "exists":
+            assert made.exists(item) is self.is_live(item)
+        elif what == "add_many":
+            assert made.add_many(some) == [self.add(one, refresh=refresh) for one in some]
+        elif what == "exists_many":
+            assert made.exists_many(some) == [self.is_live(one) for one in some]
+        elif what == "update":
+            made.update(some)
+            for one in some:
+                self.add(one, refresh=refresh)
+        else:
+            with made.claim(item) as work:
+                assert (work.state is ClaimState.SEEN) is self.is_live(item)
+            self.epochs[item] = (
+                self.clocks.now // SLICE if work.state is ClaimState.NEW else self.epochs[item]
+            )
+        # As if time went by while it was answered, for the client only.
+        clock.now += self.chance.choice((0.0, 0.0, 0.2))
+
+
+def test_threads_in_real_time(valkey, seed):
+    """A window of 1.8 s turns while threads share an object: what is seen was added lately."""
+    window = Window(1_800_000, SLICES)
+    with redis.Redis.from_url(valkey) as client:
+        client.flushall()
+        options = {"client": client, "window": window.length, "slices": SLICES, "shards": 2}
+        shared = BloomFilter("x", 4000, 1e-9, near_cache=MANY, **options)
+        plain = BloomFilter("x", 4000, 1e-9, **options)
+        workers = [
+            _Worker(made, client, f"{seed}/{number}")
+            for number, made in enumerate((shared, shared, shared, plain))
+        ]
+        for one in workers:
+            one.start()
+        for one in workers:
+            one.join()
+    assert not [one.error for one in workers if one.error is not None]
+    won, seen, unknown = (
+        [(item, *times) for one in workers for what, item, *times in one.said if what == wanted]
+        for wanted in ("new", "seen", "not known")
+    )
+    print(len(won), "new,", len(seen), "seen")
+    for item, began_us, ended_us in seen:
+        live = window.epoch_at(began_us) - SLICES
+        assert any(
+            other == item and start < ended_us and window.epoch_at(end) >= live
+            for other, start, end in (*won, *unknown)
+        ), f"{item} was seen after it was forgotten"
+    for (item, start, _), (other, _, end) in itertools.pairwise(sorted(won)):
+        assert other != item or end - start >= window.length_us, "two winners in one window"
+
+
+class _Worker(threading.Thread):
+    """Asks about the same items as others for some seconds.
+
+    Attributes:
+        said: What it was answered, about which item, from when to when by the server's clock.
+        error: What went wrong.
+    """
+
+    def __init__(self, made, client, seed):
+        super().__init__(daemon=True)
+        self.said = []
+        self.error = None
+        self._made, self._client, self._chance = made, client, random.Random(seed)
+
+    def run(self):
+        until = time.monotonic() + 4.5
+        try:
+            while time.monotonic() < until:
+                self._ask(str(self._chance.randrange(40)))
+        except BaseException as error:  # noqa: BLE001 - the main thread looks at it
+            self.error = error
+
+    def _ask(self, item):
+        began_us = self._now_us()
+        try:
+            if self._chance.random() < 0.3:
+                what = "seen" if self._made.exists(item) else "not there"
+            elif self._chance.random() < 0.5:
+                what = "new" if self._made.add(item) else "seen"
+            else:
+                what = "new" if self._made.add_many([item, item])[0] else "seen"
+        except BloomlockError:
+            # It comes too late for its slice again and again, on a machine that is busy.
+            what = "not known"
+        self.said.append((what, item, began_us, self._now_us()))
+
+    def _now_us(self):
+        seconds, micros = self._client.time()
+        return seconds * 10**6 + micros
