@@ -266,6 +266,19 @@ def test_a_near_cache_notices_a_clear(cluster, nodes):
     asyncio.run(run())
 
 
+def test_a_near_cache_forgets_what_a_window_does(cluster):
+    """Each shard has the clock of its server."""
+    made = BloomFilter(
+        "w", 1000, client=cluster, shards=3, window=1.8, slices=6, near_cache=99, max_staleness=600
+    )
+    items = [str(number) for number in range(30)]
+    assert made.add_many(items) == [True] * 30
+    servers.wait_until(lambda: not any(made.exists_many(items)))
+    assert made.add("0")
+    servers.wait_until(lambda: not made.exists("0"))
+    made.close()
+
+
 @pytest.fixture
 def sentinel():
     binary = servers.require_server("valkey")
