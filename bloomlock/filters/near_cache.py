@@ -5,7 +5,8 @@ the server brings the header that names the generation. So once an item was answ
 added, in a generation, every later answer about it in that generation is "seen" too: keeping it
 keeps the truth. Only a negative answer can become wrong, and none is kept.
 
-What can end is the generation. These bound for how long that goes unnoticed:
+What can end is the generation, or what a time window remembers. These bound for how long that goes
+unnoticed:
 
     by construction  What is kept belongs to one `NearCache`, and that to one header. An operation
                      takes the cache of its view before it asks and keeps its answers there and
@@ -22,9 +23,15 @@ What can end is the generation. These bound for how long that goes unnoticed:
                      returned came after that moment, so no answer from before it is given later
                      than max_staleness after it.
 
+    by epoch         In a filter with a time window an item is there until the end of the epoch of
+                     the server's clock in which it was answered, at least. The epochs of all
+                     answers are noted, and a cache answers until the first of their ends, by a
+                     lower bound. A shard that answers in another epoch than it did ends it.
+
 Looking up takes no lock. What several threads change at once is a set of items, or is changed by
 one assignment, any order of which leaves one of the states above: at worst an item is forgotten, or
-a deadline is nearer than it had to be.
+a deadline is nearer than it had to be. Only to note the end of an epoch and to confirm exclude each
+other.
 """
 
 from __future__ import annotations
