@@ -266,6 +266,19 @@ def test_a_near_cache_notices_a_clear(cluster, nodes):
     asyncio.run(run())
 
 
+def test_what_a_replica_found_in_a_window_is_not_kept(cluster):
+    """It has a clock of its own."""
+    options = {"client": cluster, "window": 3600, "near_cache": 9, "max_staleness": 600}
+    made = BloomFilter("w", 1000, **options)
+    made.update(["a", "b"])
+    reader = BloomFilter("w", 1000, read_from_replicas=True, **options)
+    for one, are_kept in ((reader, [False, False]), (made, [True, True])):
+        servers.wait_until(lambda one=one: one.exists("a") and all(one.exists_many(["a", "b"])))
+        assert one.kept_many(["a", "b"]) == are_kept
+    assert reader.add("a") is False
+    assert reader.is_kept("a")
+
+
 def test_a_near_cache_forgets_what_a_window_does(cluster):
     """Each shard has the clock of its server."""
     made = BloomFilter(
