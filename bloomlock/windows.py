@@ -57,7 +57,7 @@ MAX_WINDOW_US = 10 * 365 * 86_400 * 10**6
 DRIFT = 0.001
 """Part of a time by which two clocks drift apart at most: both are slewed, 500 us in a second."""
 DRIFT_S = 0.001
-"""More seconds than they drift apart in a second, and than a clock is read too roughly."""
+"""Seconds that are taken off a time as well: more than clocks drift apart in 0.1 s."""
 
 MEMORY_SLACK = 1.04
 """More memory that `optimize="memory"` takes for fewer hash functions, which read a cell each."""

@@ -380,10 +380,10 @@ class FilterState(LockOwner):
 
     @property
     def keeps_found(self) -> bool:
-        """Whether items that are found there are kept; else those that are added only.
+        """Whether items that are only found are kept; else those that are added.
 
-        Where an add renews an item, one that is kept is not added: so it has to be one that was
-        added in the same epoch. And a replica has a clock of its own.
+        An add of a kept item is left out. Where adds renew items, it would have renewed one that
+        was not added in the same epoch. A replica has another clock than its master.
         """
         return not (self.strategy.is_sliced and (self.options.refresh or self.replicas))
 

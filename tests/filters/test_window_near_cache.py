@@ -30,6 +30,8 @@ from bloomlock.filters import answers
 from bloomlock.filters.claim import sessions_of
 from bloomlock.filters.claim_session import ClaimOptions, commit_many
 from bloomlock.filters.claims import claim_many
+from bloomlock.filters.near_cache import NearCaching
+from bloomlock.strategies.sliced import TRUST_S
 from bloomlock.windows import DRIFT, Window
 
 SLICES, SLICE = 6, 1000
@@ -276,6 +278,48 @@ def test_a_late_answer_stays_in_its_epoch(clocks, clock, asks, is_set, is_slow):
     assert made.add("a")
 
 
+STEPS = ("a is sent", "a is answered", "b is sent", "b is answered", "turn")
+ORDERS = [
+    order
+    for order in itertools.permutations(STEPS)
+    if all(order.index(f"{item} is sent") < order.index(f"{item} is answered") for item in "ab")
+]
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+@pytest.mark.parametrize("ask", [answers.exists, answers.add])
+def test_every_order_of_two_answers_and_a_turn(tmp_path, ask, is_set):
+    """Of two threads; the end of an epoch is awaited, or the server's clock is set forward."""
+    with stopped_server("valkey", tmp_path) as server:
+        for order in ORDERS:
+            server[0].flushall()
+            _go(Clocks(*server), order, ask, is_set=is_set)
+
+
+def _go(clocks, order, ask, *, is_set):
+    clock = Clock()
+    made = clocks.make(clock=clock)
+    clocks.make().add("a")
+    clocks.go_on(OVER - 10, clock)
+    sent = {}
+    for step in order:
+        item = step[0]
+        if step == "turn":
+            clocks.go_on(OVER, *([] if is_set else [clock]))
+        elif step.endswith("sent"):
+            core = ask if item == "a" else answers.exists
+            sent[item] = delayed(core(made._state, item), made._runtime)
+        else:
+            sent[item]()
+        if not is_set:
+            assert made.is_kept("a") <= clocks.make().exists("a"), f"{order}, after {step!r}"
+    # A clock that was set is noticed with the next answer.
+    clock.now += TRUST_S
+    assert not made.exists("new")
+    assert made.is_kept("a") <= clocks.make().exists("a"), order
+    assert made.exists("a") is clocks.make().exists("a"), order
+
+
 @pytest.mark.parametrize("answered", ["exists", "add_many", "claim"])
 def test_a_clock_that_is_set_forward_is_noticed_by_the_next_answer(clocks, clock, answered):
     other, made = clocks.make(), clocks.make(clock=clock)
@@ -352,6 +396,27 @@ def test_what_the_object_does_itself_counts_at_once(clocks, clock):
     clocks.make().clear()
     clock.now += LONG
     assert made.add_many(["a", "b"]) == [True, True]
+
+
+def test_threads_that_begin_a_cache_have_the_same_one(clocks, clock, monkeypatch):
+    """What one of them is answered ends the cache that the other one reads."""
+    made = clocks.make(clock=clock)
+    state, start, taken = made._state, NearCaching.start, []
+
+    def take():
+        taken.append(state.ask_near(state.view).near)
+
+    def start_slowly(*arguments, **options):
+        monkeypatch.undo()
+        other.start()
+        other.join(0.05)
+        return start(*arguments, **options)
+
+    other = threading.Thread(target=take)
+    monkeypatch.setattr(NearCaching, "start", start_slowly)
+    take()
+    other.join()
+    assert taken[0] is taken[1] is state.near
 
 
 # -- renewals ------------------------------------------------------------------------------------
