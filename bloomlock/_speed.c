@@ -19,6 +19,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -1147,6 +1148,38 @@ static PyObject *read_bits(PyObject *Py_UNUSED(module), PyObject *args)
     return missing;
 }
 
+/* read_cells(reply, rows, hashes): for each item the AND of its `hashes` cells; a header and a state
+   come before them, and more than the cells of `rows` items may follow */
+static PyObject *read_cells(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *reply;
+    Py_ssize_t rows, hashes;
+    if (!PyArg_ParseTuple(args, "O!nn:read_cells", &PyList_Type, &reply, &rows, &hashes))
+        return NULL;
+    Py_ssize_t cells = PyList_Size(reply) - 2;
+    if (hashes < 1 || rows < 0 || cells < 0 || rows > cells / hashes) {
+        PyErr_SetString(PyExc_ValueError, "the reply has fewer cells");
+        return NULL;
+    }
+    PyObject *masks = PyList_New(rows);
+    for (Py_ssize_t row = 0; masks != NULL && row < rows; row++) {
+        unsigned long long mask = ULLONG_MAX;
+        for (Py_ssize_t i = 2 + row * hashes; i < 2 + (row + 1) * hashes; i++) {
+            PyObject *cell = PyList_GetItem(reply, i);
+            unsigned long long bits = cell ? PyLong_AsUnsignedLongLong(cell) : ULLONG_MAX;
+            if (bits == ULLONG_MAX && PyErr_Occurred()) {
+                Py_DECREF(masks);
+                return NULL;
+            }
+            mask &= bits;
+        }
+        PyObject *number = PyLong_FromUnsignedLongLong(mask);
+        if (number == NULL || PyList_SetItem(masks, row, number) < 0)
+            Py_CLEAR(masks);
+    }
+    return masks;
+}
+
 #ifdef CLOCK_BOOTTIME
 #define HAS_KEPT
 
@@ -1360,6 +1393,7 @@ static PyMethodDef functions[] = {
     {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of some offsets."},
     {"encode_cells", encode_cells, METH_VARARGS, "Return a BITFIELD of the cells at some offsets."},
     {"read_bits", read_bits, METH_VARARGS, "Return which items of a BITFIELD had a bit of 0."},
+    {"read_cells", read_cells, METH_VARARGS, "Return the slices that have all bits of items."},
 #ifdef HAS_KEPT
     {"boot_clock", boot_clock, METH_NOARGS, "Return the seconds since the machine started."},
 #endif

@@ -30,6 +30,7 @@ class Core(NamedTuple):
     encode_bitfield: Callable[[bytes, list[int] | _speed.Buffer, bool], bytes]
     encode_cells: Callable[[bytes, list[int], int, int, int], bytes]
     read_bits: Callable[[list[int], int], list[bool]]
+    read_cells: Callable[[list[int], int, int], list[int]]
     kept: type[_speed.Kept] | None
     boot_clock: Callable[[], float] | None
 
@@ -53,6 +54,7 @@ def find_core() -> Core | None:
         found.encode_bitfield,
         found.encode_cells,
         found.read_bits,
+        found.read_cells,
         getattr(found, "Kept", None),
         getattr(found, "boot_clock", None),
     )

@@ -166,7 +166,7 @@ class GuardedFilter:
         may_mirror = shared.window is None and shared.growth is None
         if may_mirror and shared.num_bits // 8 <= self._config.mirror_bytes:
             # A part of the shared filter's bits: what looks known here by chance looks known there.
-            # A request costs 2 to 5 µs, and all together as many bytes as the shared filter.
+            # A request costs 2 µs at most, and all together as many bytes as the shared filter.
             self._known = self._added = MemoryBloomFilter.like(shared)
         if shared.window is not None:
             # What is forgotten there is forgotten here, and is not given to the filter again.

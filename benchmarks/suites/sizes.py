@@ -2,8 +2,8 @@
 
 Every filter holds a quarter of its capacity before, at most half a million items: so nearly all its
 memory has been touched and no slice pays for fresh pages. What grows with size then is the way to
-memory: an item of a classic filter has k bits anywhere. In a filter of 3.6 MB (10^6 items) they
-come from the processor's caches, in one of 360 MB (10^8) each is a miss of cache and TLB; and
+memory: an item of a classic filter has k bits anywhere. In a filter of 5.8 MB (10^6 items) they
+come from the processor's caches, in one of 590 MB (10^8) each is a miss of cache and TLB; and
 offsets have more digits to be sent and read. In the blocked layout all k bits lie in one cache
 line: one miss for an item at any size. For a server without a module the commands themselves cost
 most. `items` sends the bits of each item at any size; `bloomlock atomic` takes the route that its

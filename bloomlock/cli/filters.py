@@ -72,8 +72,9 @@ def info_command(name: str, *, url: str | None, key: bytes | None, as_json: bool
 def ls_command(*, url: str | None, key: bytes | None, long: bool) -> None:
     """List all filters, one name a line.
 
-    The server goes through all its keys; for -l it reads all bitmaps. There FILL is the items of
-    the capacity, and ERROR RATE the share of new items taken for seen ones at that fill.
+    The server goes through all its keys; for -l it reads all bitmaps. Then FILL is the number of
+    items as a share of the capacity, or of what the filter can grow to, and ERROR RATE the share of
+    new items that are taken for seen ones at that fill.
     """
     names = list_filters(client=url)
     if not long:

@@ -56,7 +56,7 @@ def _bitmap_lines(bloom: BloomFilter) -> int:
     """Return how many lines make a batch that goes to the server as one bitmap.
 
     That is where the bitmap, there and back, takes fewer bytes than the bits of each item: with
-    the default strategy from num_bits / (168 num_hashes) items on, a ninetieth of the capacity.
+    the default strategy from num_bits / (168 num_hashes) items on, a 25th of the capacity.
     """
     return min(max(bloom.num_bits // (144 * bloom.num_hashes), _FEWEST_LINES), _MOST_LINES)
 

@@ -51,7 +51,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         client: A redis-py client (standalone, Sentinel or Cluster), a URL, or None: the URL in
             BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
         strategy: How an update reaches Redis: "atomic" (the default), "lua", "transaction",
-            "pipeline", "lock".
+            "pipeline", "lock", or "native" for a filter that the server has itself (BF.*).
         layout: Where the bits of an item lie: "classic" (the default), anywhere; "blocked", in one
             block of 64 bytes, which scripts and processors reach at once, for more memory (2 % at a
             rate of 1e-2, 27 % at 1e-6) and for rates from 1e-9 on; it takes no seeds.
@@ -73,10 +73,10 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             still.
         on_full: "warn" (the default) logs when the filter is nearly full and full; "raise" refuses
             new items then with CapacityError. Up to 64 clients that add at once pass the capacity
-            by a few percent at most: each looks again when it has added a 64th of what was free, or
+            by a tenth at most: each looks again when it has added a 64th of what was free, or
             after a second. Of many more clients each may add a 64th of the capacity beyond it.
             "grow" adds slices and keeps the error rate, up to `up_to` items; it needs strategy
-            "atomic" or "lua", and takes neither seeds nor layout "blocked".
+            "atomic" or "lua", and takes no seeds, no window and no layout "blocked".
         growth: By which factor a slice of a filter that grows is for more items than the one
             before, 2 to 64; None: 4.
         up_to: The most items that a filter that grows must be able to hold; None: as many as fit in
@@ -90,7 +90,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             item from before may be seen as long as the replica is behind. `add` is as without.
         shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
         window: A timedelta, or seconds, for which an item is remembered at least, by the server's
-            clock; capacity is then the items of a window, spread evenly. None: for ever.
+            clock; capacity is then the items of a window, spread evenly. None: for ever. It needs
+            strategy "atomic" and on_full "warn", and takes no near_cache and no layout "blocked".
         slices: 6, 14 (the default) or 30: an item is forgotten window/slices later at most.
         refresh: Whether an `add` of an item that is there renews it, in a filter with a window.
         idle_ttl: Seconds, or a timedelta, after which the filter is forgotten if no client used it;
@@ -142,7 +143,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         """Attach to a filter that exists, reading every parameter from the server.
 
         Arguments are those of the class that are not stored: all but capacity, error_rate, layout,
-        seeds, num_hashes, optimize and shards.
+        seeds, num_hashes, optimize, shards, window, slices, growth, up_to and idle_ttl.
 
         Raises:
             FilterNotFoundError: If there is no filter of that name.
@@ -248,7 +249,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
                 expected to take less time, by the round trips and batches of this object so far,
                 and the server is done with it in about 10 ms (shards up to 8 MiB; any size with
                 layout="blocked"), else "script" with layout="blocked", else "items".
-                Where scripts are forbidden it is always "items".
+                Where scripts are forbidden it is always "items". Strategies "lock" and "native",
+                and a filter with a window, take no other than "auto" and "items".
 
         Returns:
             One answer for each item, in order, as `add` gives it.
@@ -359,7 +361,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
 
         Raises:
             TypeError: If the item is neither.
-            ConfigurationError: With strategy "native", or if scripts are forbidden.
+            ConfigurationError: With strategy "native", with a window, or if scripts are forbidden.
             OutcomeUnknownError: If the server could not be asked again after a reply was lost.
             CapacityError: If nearly all bits of the filter are set.
             redis.exceptions.RedisError: If the server refused it or could not be reached; then the
@@ -370,7 +372,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         first item of a filter of several shards, one more for each growth that this object has not
         heard of. 50 to 100 bytes of the server's memory for each
         item that was forgotten, until `clear`; added again an item takes room as a new one does.
-        From the first on an `add` or `exists` takes the server 1.1 times as long (1.2 to 1.6 in a
+        From the first on an `add` or `exists` takes the server up to 1.2 times as long (1.8 in a
         batch), and still one round trip; two at an object's first call for an item that others
         forgot.
 
@@ -455,6 +457,10 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
 
         What was added before is in it, what is added meanwhile may be.
 
+        Raises:
+            ConfigurationError: If the filter has a window, grows, has forgotten items, or is of
+                strategy "native".
+
         Cost: the whole bitmap comes, 2 MiB in a round trip.
         """
         return self._run(transfer.fetch(self._state))
@@ -496,6 +502,10 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         """Go on with the filter as it is on the server now; creates it if it is missing.
 
         What to call after a FilterLostError that is no surprise.
+
+        Raises:
+            FilterLostError: If a part of it is gone, and `on_lost="raise"`: delete it then.
+            And as the class.
         """
         self._run(self._state.attach())
 

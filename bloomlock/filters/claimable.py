@@ -50,16 +50,16 @@ class ClaimableFilter(FilterBase):
             renew: Whether the lease is renewed, each third of it, until the claim ends.
             wait: Seconds to wait for the outcome while the item is BUSY; woken, not polling.
             payload: What `expired` gives, with the item, to who takes it over.
-            max_attempts: Attempts, of dead workers and with an error, after which the item is
-                FAILED; None: that of its earlier claims, if there are any.
+            max_attempts: After how many attempts the item is FAILED. An attempt counts if its
+                worker died, or if it ended with an error. None: as its earlier claims had it.
 
         Returns:
             A Claim, true if the item is this worker's; a context manager.
 
         Raises:
             TypeError: If the item is neither.
-            ConfigurationError: If a parameter is not usable, the strategy is "pipeline" or "lock",
-                or scripts are forbidden.
+            ConfigurationError: If a parameter is not usable, the strategy is "pipeline", "lock" or
+                "native", or scripts are forbidden.
             redis.exceptions.RedisError: If the server refused it or could not be reached; another
                 try of this process is not blocked by this one.
             FilterLostError, CapacityError: As `add`.
@@ -192,7 +192,7 @@ class ClaimableFilter(FilterBase):
     def open_claims(self) -> list[OpenClaim]:
         """Return the claims that are open, or over and not taken over yet; claims none of them.
 
-        Cost: one round trip; O(open claims) on the server.
+        Cost: one round trip to each server; O(open claims) on it.
         """
         return self._run(open_claims.open_claims(self._state))
 
@@ -206,7 +206,7 @@ class ClaimableFilter(FilterBase):
     def failed(self) -> list[FailedItem]:
         """Return the items whose work failed under `max_attempts`, and that were not done since.
 
-        Cost: one round trip for each shard.
+        Cost: one round trip to each server.
         """
         return self._run(failed.failed(self._state))
 

@@ -224,15 +224,17 @@ class RebuildableFilter(FilterBase):
             capacity: Of the new filter; None: as it is.
             error_rate: Of the new filter; None: as it is.
             late: Returns the items that came meanwhile; None: there are none.
-            **shape: `layout`, `seeds`, `num_hashes`, `optimize`, `shards`, as for BloomFilter.
-                The key and the idle time stay. A filter that grows begins anew with one slice.
+            **shape: `layout` (not given: as it is), `seeds`, `num_hashes`, `optimize`, `shards`
+                (not given: as of a new filter). The key and the idle time stay. A filter that
+                grows begins anew with one slice.
 
         Raises:
             FilterLostError: If the filter is cleared, replaced or lost meanwhile.
             BloomlockError: If `late` takes so long that other clients opened the filter again;
                 they do so after 30 s, also if this process dies. It holds what it held.
             ConfigurationError: If a parameter is not usable, the server has not the memory for
-                both filters or runs no scripts, or the strategy is "native".
+                both filters or runs no scripts, the filter has a window, or the strategy is
+                "native".
             And as `update`, and what `items` raises. Whatever is raised, the filter is as it was.
 
         An object that is made later and asks for the old parameters gets FilterMismatchError.

@@ -51,8 +51,8 @@ class Redlock(Lock):
         ttl: The lease in seconds (30 if not given).
         server_timeout: How many seconds a server is waited for; None: a tenth of the lease, but at
             least 0.05 and at most 1.
-        longest_ttl: The longest lease in seconds that anybody asks these servers for; None: `ttl`.
-            To be set where others use the same name with a longer `ttl`, or `extend` one.
+        longest_ttl: The longest lease in seconds that any client asks these servers for; None:
+            `ttl`. To be set where others use the same name with a longer `ttl`, or `extend` one.
         pauses: The shortest and the longest pause in seconds before a waiter asks again.
         renew: Whether the lease is renewed, each third of it, while the lock is held.
         max_hold: Seconds after which it is renewed no more; None: no limit.

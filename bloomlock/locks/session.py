@@ -506,7 +506,7 @@ class LockSession:
         return (yield from self.steps.is_held(hold.token, hold.group))
 
     def locked(self) -> Core[bool]:
-        """Ask the server whether anybody holds the lock."""
+        """Ask the server whether any client holds the lock."""
         return (yield from self.steps.value()) is not None
 
     def check(self, owner: object) -> None:

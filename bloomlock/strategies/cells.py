@@ -137,15 +137,8 @@ class CellCommands:
     def _read(self, reply: object, rows: int) -> Reading:
         if not isinstance(reply, list):
             return Reading(rows, error=error_of(reply))
-        header, word = reply[:2]
-        k = self._num_hashes
-        cells = reply[2 : 2 + rows * k]
-        if rows * k <= FEW_BITS:
-            masks = [reduce(and_, cells[at : at + k]) for at in range(0, len(cells), k)]
-        else:
-            table = np.array(cells, np.int64).reshape(rows, k)
-            masks = np.bitwise_and.reduce(table, axis=1).tolist()
-        return Reading(rows, header, word >> EPOCH_SHIFT, masks)
+        masks = read_cells(reply, rows, self._num_hashes)
+        return Reading(rows, reply[0], reply[1] >> EPOCH_SHIFT, masks)
 
 
 def encode_cells(key: str, offsets: list[int], cell_bits: int, number: int | None) -> bytes:
@@ -168,6 +161,25 @@ def encode_cells(key: str, offsets: list[int], cell_bits: int, number: int | Non
     if number is not None:
         operations += [_operation("SET", "u1", place + last) + "$1\r\n1\r\n" for place in places]
     return opening + "".join(operations).encode()
+
+
+def read_cells(reply: list[int], rows: int, num_hashes: int) -> Sequence[int]:
+    """Return for each row the slices that have all its bits.
+
+    Args:
+        reply: Header, state, the cells of the rows, and whatever follows.
+        rows: How many rows.
+        num_hashes: Cells of a row.
+    """
+    if core is not None:
+        return core.read_cells(reply, rows, num_hashes)
+    cells = reply[2 : 2 + rows * num_hashes]
+    if len(cells) <= FEW_BITS:
+        starts = range(0, len(cells), num_hashes)
+        return [reduce(and_, cells[start : start + num_hashes]) for start in starts]
+    table = np.array(cells, np.int64).reshape(rows, num_hashes)
+    masks: list[int] = np.bitwise_and.reduce(table, axis=1).tolist()
+    return masks
 
 
 def _first_bit(cell_bits: int) -> int:

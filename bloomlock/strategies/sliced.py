@@ -28,6 +28,7 @@ from .cells import (
     Turning,
     encode_cells,
     microseconds,
+    read_cells,
     turn,
     wipe,
 )
@@ -129,13 +130,12 @@ class SlicedStrategy(Strategy):
             if write:
                 return (yield from self._add_one(shard, offsets, None))
             return Segment(1, error=now if isinstance(now, Exception) else error_of(reply))
-        header, word, *cells = reply
+        header = reply[0]
         if header != shard.header:
             return Segment(1, header, None)
-        epoch = word >> EPOCH_SHIFT
-        mask = window.live_mask(epoch, now)
-        for cell in cells:
-            mask &= cell
+        epoch = reply[1] >> EPOCH_SHIFT
+        (mask,) = read_cells(reply, 1, len(offsets))
+        mask &= window.live_mask(epoch, now)
         if not write or mask:
             return Segment(1, header, [mask == 0])
         self._epochs[shard.key] = epoch, asked_at
@@ -154,9 +154,8 @@ class SlicedStrategy(Strategy):
             header, word = reply[:2]
             if header == shard.header and word >> EPOCH_SHIFT == epoch and now <= epoch:
                 self._epochs[shard.key] = epoch, asked_at
-                mask = window.live_mask(epoch, now)
-                for cell in reply[2 : 2 + len(offsets)]:
-                    mask &= cell
+                (mask,) = read_cells(reply, 1, len(offsets))
+                mask &= window.live_mask(epoch, now)
                 return Segment(1, header, [mask == 0])
         readings = CellCommands(window, shard.key, [offsets], epoch).decode([reply])
         first = self._at_time(shard, readings, now, asked_at)

@@ -132,6 +132,7 @@ class History:
         default_factory=lambda: defaultdict(list)
     )
     unnamed: list[Claimed] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
     what: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:

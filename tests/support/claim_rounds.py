@@ -25,7 +25,7 @@ from claim_model import (
     Look,
 )
 from claim_tools import let_expire
-from claim_workers import PATIENCE, Worker
+from claim_workers import LARGEST_BATCH, PATIENCE, Worker
 from proxy import HANDSHAKE, Proxy, Verdict
 
 from bloomlock import AsyncBloomFilter, BloomFilter, BloomlockError
@@ -183,7 +183,10 @@ def run_round(url: str, history: History, steps: int) -> None:
     def judge(name: str, _number: int) -> Verdict:
         if not ready.is_set() or over.is_set() or name in HANDSHAKE or rng.random() > LOSSES:
             return "pass"
-        return rng.choice(("before", "after"))
+        verdict: Verdict = rng.choice(("before", "after"))
+        if verdict == "after":
+            history.unanswered.append(name)
+        return verdict
 
     def guard(act: Callable[[], None]) -> None:
         try:
@@ -282,6 +285,9 @@ def _judge_counts(history: History, made: BloomFilter, drained: int) -> None:
     least = states.count(NEW) + drained
     # A search that raised may have claimed some.
     most = least + states.count(UNKNOWN) + 5 * len(history.unnamed)
+    if history.expiries:
+        # What was granted without a reply may be over before the call tries again.
+        most += LARGEST_BATCH * len(history.unanswered)
     assert least <= counts.claimed <= most, (least, counts, most)
     commits = [one.became for one in every if one.how == COMMIT]
     most = commits.count(OK) + commits.count(UNKNOWN) + drained

@@ -60,6 +60,7 @@ INTERRUPTED = 1 / 20
 """Part of the calls that are interrupted or cancelled, in rounds with faults."""
 HOLDS = 6
 TRIES = 3
+LARGEST_BATCH = 20
 PATIENCE = 120.0
 WAYS = {
     "one": 8,
@@ -188,7 +189,7 @@ class Worker:
     async def _many(self) -> None:
         made = self.random.choice(self.objects)
         namespace = self.random.choice(NAMESPACES)
-        number = self.random.choice((2, 5, 20))
+        number = self.random.choice((2, 5, LARGEST_BATCH))
         items = [self.history.item(self.random, namespace) for _ in range(number)]
         given = [self._payload() for _ in items]
         start = self.history.now()

@@ -302,8 +302,12 @@ class Worker:
             return None
         held = Held(shared, asked, now, self._fence(shared))
         self.round.held.append(held)
-        with contextlib.suppress(LockLostError):
+        try:
             self._check(held)
+        except LockLostError:
+            if not shared.thread_local:
+                # Of several holds that are lost the object speaks of the oldest.
+                held.fence = None
         return held
 
     def _check(self, held: Held) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import shutil
 import subprocess
@@ -180,6 +182,30 @@ def test_replies_are_read_as_python_reads_them(num_hashes, rows):
                 core.read_bits(wrong, num_hashes)
 
 
+@needs_core
+@given(st.data(), st.sampled_from([8, 16, 32]), st.integers(1, 64), st.integers(0, 20))
+def test_cells_are_read_as_python_reads_them(data, bits, num_hashes, rows):
+    cell = st.integers(0, 2**bits - 1) | st.just(2**bits - 1)
+    read = data.draw(
+        st.lists(cell, min_size=rows * num_hashes, max_size=rows * num_hashes + num_hashes - 1)
+    )
+    reply = [-1, 2**62, *read]
+    masks = cells.read_cells(reply, rows, num_hashes)
+    starts = range(0, rows * num_hashes, num_hashes)
+    assert masks == [
+        functools.reduce(operator.and_, read[start : start + num_hashes]) for start in starts
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "core", None)
+        assert cells.read_cells(reply, rows, num_hashes) == masks
+    for fewer in ([], [0], reply[: 2 + (rows + 1) * num_hashes - 1]):
+        with pytest.raises(ValueError, match="fewer cells"):
+            core.read_cells(fewer, rows + 1, num_hashes)
+    for wrong, error in (("a", TypeError), (None, TypeError), (-1, OverflowError)):
+        with pytest.raises(error):
+            core.read_cells([0, 0, wrong], 1, 1)
+
+
 SHAPES = [
     {"capacity": 300, "error_rate": 0.3},
     {"capacity": 300, "error_rate": 0.3, "shards": 3},
@@ -283,6 +309,7 @@ def test_no_input_does_more_than_raise(calls):
         core.encode_bitfield,
         core.encode_cells,
         core.read_bits,
+        core.read_cells,
         core.places,
         core.bits,
         lambda *images: core.bits(places, tuple(images), True),

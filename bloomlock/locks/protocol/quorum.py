@@ -64,7 +64,7 @@ def seconds_without_vote(uptime: int | None, longest_ttl: float) -> float:
 
     Args:
         uptime: Whole seconds for which it has been up, None if that is not known.
-        longest_ttl: The longest lease in seconds that anybody asks these servers for; 0: they
+        longest_ttl: The longest lease in seconds that any client asks these servers for; 0: they
             forget nothing in a restart.
 
     >>> [seconds_without_vote(uptime, 30.0) for uptime in (0, 30, 31)]
