@@ -199,7 +199,7 @@ def size_for(
     if error_rate < MIN_ERROR_RATE:
         raise ConfigurationError(
             f"error_rate must be at least {MIN_ERROR_RATE:g} with layout='blocked', which would "
-            f"need more than twice the memory of layout='classic', not {error_rate!r}"
+            f"need about twice the memory of layout='classic', not {error_rate!r}"
         )
     k = num_hashes or best_num_hashes(error_rate)
     items = items_per_block(error_rate, k)

@@ -158,7 +158,7 @@ def check_num_hashes(num_hashes: object, error_rate: float) -> int | None:
     if bits > MAX_BITS_PER_ITEM:
         raise ConfigurationError(
             f"num_hashes must be more than {num_hashes} at error_rate {error_rate:g}: it takes "
-            f"{bits:.0f} bits an item, and an exact set of fingerprints takes 300 to 600"
+            f"{bits:.0f} bits an item, and an exact set of fingerprints takes about 600"
         )
     return int(num_hashes)
 

@@ -153,7 +153,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
         if config.mark == "scheduled" or crawler.spider is None:
             return GuardedFilter(config, connect, self._count, self._end_crawl)
-        check_components(crawler, config.mark)
+        check_components(crawler, config.mark, config.strategy)
         guard = ClaimingFilter(config, connect, self._count, self._end_crawl, crawler.spider)
         self.outcomes = Outcomes(
             crawler,

@@ -113,7 +113,7 @@ class GuardedFilter:
         self._unrecorded = LastRequests()
         # What this process has added itself; of a time window this is all whose age it knows.
         self._added: MemoryBloomFilter | LastRequests = self._known
-        # Of a time window: what the filter was not given yet, as it could not be asked.
+        # What the filter was not given yet, as it could not be asked.
         self._lacking = LastRequests()
         self._were_lacking = 0
         self._clears = 0
@@ -162,8 +162,9 @@ class GuardedFilter:
                 f"({type(error).__name__}: {error}), and the crawl does not start without it"
             ) from None
         self._generation = shared.generation
-        # A mirror does not forget what a window does, and does not grow.
+        # A mirror does not forget what a window does, nor grow, nor know where a server puts bits.
         may_mirror = shared.window is None and shared.growth is None
+        may_mirror = may_mirror and shared.strategy != "native"
         if may_mirror and shared.num_bits // 8 <= self._config.mirror_bytes:
             # A part of the shared filter's bits: what looks known here by chance looks known there.
             # A request costs 2 µs at most, and all together as many bytes as the shared filter.
@@ -304,6 +305,9 @@ class GuardedFilter:
         """Note how a round trip went. `is_awaited`: the reactor went on meanwhile."""
         if self.on_trip is not None:
             self.on_trip(trip, is_awaited)
+        if self.shared.forgets:
+            # Its answers may be the first ones that say so.
+            trip.were_known = self._were_known(trip.keys)
         if trip.error is None:
             self._note_answer()
         elif isinstance(trip.error, CapacityError):
@@ -348,9 +352,8 @@ class GuardedFilter:
             self._added.update(keys)
 
     def _note_lacking(self, key: Key) -> None:
-        """Note that a filter with a time window has to be given an item."""
-        if self.shared.window is not None:
-            self._lacking.add(key)
+        """Note that the filter has to be given an item."""
+        self._lacking.add(key)
 
     def _let_through(self, key: Key) -> None:
         """Say so to the round trips that are under way."""
@@ -360,9 +363,9 @@ class GuardedFilter:
     def _were_known(self, keys: Sequence[Key]) -> list[bool]:
         """Return for each item whether it has to be there.
 
-        What a time window had may be forgotten; what it was not given is not.
+        What the filter had may be forgotten; what it was not given is not.
         """
-        if self.shared.window is not None:
+        if self.shared.window is not None or self.shared.forgets:
             return self._lacking.exists_many(keys)
         return self._known.exists_many(keys)
 
@@ -500,8 +503,11 @@ class GuardedFilter:
         """Return what the filter gets back, to be read in another thread.
 
         That is all that this process knows. Of a filter with a time window it is what this process
-        added within the window: what it found there may have been forgotten since.
+        added within the window: what it found there may have been forgotten since. Where items were
+        forgotten one by one, which is not known here, it is only what the filter was not given.
         """
+        if self.shared.forgets:
+            return [*self._lacking]
         return self._added if isinstance(self._added, MemoryBloomFilter) else [*self._added]
 
     def _refill(self, owed: MemoryBloomFilter | list[Key]) -> tuple[Exception | None, float]:

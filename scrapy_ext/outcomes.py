@@ -45,6 +45,8 @@ _OF_CRAWLER: WeakKeyDictionary[Crawler, weakref.ref[Outcomes]] = WeakKeyDictiona
 
 NO_OUTCOME = "it ended without a response"
 
+CLAIMING_STRATEGIES = ("atomic", "lua", "transaction")
+
 
 @dataclass(slots=True, eq=False)
 class Processing:
@@ -442,9 +444,15 @@ def _text_of(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def check_components(crawler: Crawler, mark: str) -> None:
-    """Raise ConfigurationError where it would not be seen how requests end."""
+def check_components(crawler: Crawler, mark: str, strategy: str) -> None:
+    """Raise ConfigurationError where nothing can be claimed, or it is not seen how requests end."""
     settings = crawler.settings
+    if strategy not in CLAIMING_STRATEGIES:
+        known = ", ".join(map(repr, CLAIMING_STRATEGIES))
+        raise ConfigurationError(
+            f"BLOOMLOCK_MARK is {mark!r}, with which BLOOMLOCK_STRATEGY must be one of {known}, "
+            f"not {strategy!r}"
+        )
     name = "scrapy_ext.outcomes.OutcomeMiddleware"
     for setting, found in (
         ("DOWNLOADER_MIDDLEWARES", crawler.get_downloader_middleware(OutcomeMiddleware)),

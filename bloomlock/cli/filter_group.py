@@ -212,6 +212,8 @@ def rename_command(name: str, new_name: str, *, url: str | None, dry_run: bool) 
         names = bloomlock.list_filters(client=url)
         if name not in names:
             raise Failure(f"there is no filter named {name!r}")
+        if new_name == name:
+            raise Failure(f"the new name must not be {name!r}, the one that it has")
         if new_name in names:
             raise Failure(f"name {new_name!r} is taken by another filter")
         click.echo(f"would rename {name!r} to {new_name!r}")

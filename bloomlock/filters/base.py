@@ -145,6 +145,15 @@ class FilterBase(Parameters):
         return self._state.descriptor.cleared
 
     @property
+    def forgets(self) -> bool:
+        """Whether items were forgotten by `discard`, as far as this object has heard.
+
+        Every answer of the server says so; nothing is asked for it.
+        """
+        view = self._state.view
+        return view is not None and view.forgotten is not None
+
+    @property
     def strategy(self) -> str:
         """How updates reach Redis."""
         return self._state.strategy.name

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .inspection import FilterInfo
     from .memory_file import Mode
     from .memory_state import Items
-    from .options import OnFullHere, ShapeParameters
+    from .options import BitsParameters, OnFullHere
 
     Images = list[npt.NDArray[np.uint8]]
 
@@ -85,10 +85,11 @@ class MemoryBloomFilter(Parameters):
         *,
         key: str | bytes | Literal[True] | None = None,
         on_full: OnFullHere = "warn",
-        **shape: Unpack[ShapeParameters],
+        **bits: Unpack[BitsParameters],
     ) -> None:
         """Make an empty filter."""
-        descriptor = Wanted.check(capacity, error_rate, key=key, **shape).describe()
+        descriptor = Wanted.check(capacity, error_rate, key=key, **bits).describe()
+        _refuse_what_is_not_here(descriptor)
         refuse = refuses(on_full)
         self._state = MemoryState(descriptor, MemoryBits(descriptor), refuse=refuse)
 
@@ -157,14 +158,7 @@ class MemoryBloomFilter(Parameters):
                 the filter (the header is cleared); None: all bits 0.
             on_full: As the class.
         """
-        if descriptor.window is not None:
-            raise ConfigurationError(
-                "a filter in the process is not possible with the window= of the other one"
-            )
-        if descriptor.slices:
-            raise ConfigurationError(
-                "a filter that grows (on_full='grow') has no like in the process, which does not"
-            )
+        _refuse_what_is_not_here(descriptor)
         for image in images or ():
             image[:HEADER_BYTES] = 0
         bits = MemoryBits(descriptor, images)
@@ -409,3 +403,18 @@ class MemoryBloomFilter(Parameters):
     def __repr__(self) -> str:
         """Return the parameters."""
         return f"<{type(self).__name__}: {self._shape()}>"
+
+
+def _refuse_what_is_not_here(descriptor: Descriptor) -> None:
+    """Raise ConfigurationError for a filter that cannot be in the process."""
+    if descriptor.window is not None:
+        raise ConfigurationError("window must be None for a filter in the process")
+    if descriptor.slices:
+        raise ConfigurationError(
+            "a filter that grows (on_full='grow') has no like in the process, which does not"
+        )
+    if descriptor.is_native:
+        raise ConfigurationError(
+            "a filter with strategy 'native' has no like in the process: the server does not say "
+            "where it puts the bits of an item"
+        )

@@ -31,7 +31,7 @@ OnLost = Literal["raise", "recreate"]
 OnUnknown = Literal["raise", "new"]
 
 
-class ShapeParameters(TypedDict, total=False):
+class BitsParameters(TypedDict, total=False):
     """What decides, beside capacity, error rate and key, where the bits of an item lie."""
 
     layout: Layout
@@ -39,6 +39,11 @@ class ShapeParameters(TypedDict, total=False):
     num_hashes: int | None
     optimize: Optimize | None
     shards: int | None
+
+
+class ShapeParameters(BitsParameters, total=False):
+    """The same, and for how long items are remembered."""
+
     window: timedelta | float | None
     slices: int | None
 

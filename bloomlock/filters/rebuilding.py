@@ -23,7 +23,7 @@ from . import answers, closing
 from .base import FilterBase
 from .generation import View, new_generation
 from .lifecycle import repeated
-from .options import OpenOptions
+from .options import BitsParameters, OpenOptions
 from .prepared import Prepared
 from .state import FilterState, in_one_generation
 from .stored_filter import look, look_at_shard
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
 
-    from .options import ShapeParameters
     from .whole import Run
 
     Items = Iterable[str | bytes]
@@ -67,7 +66,7 @@ class Rebuild:
 
     Args:
         state: The filter.
-        capacity, error_rate, shape: As for BloomFilter; None: as it has it.
+        capacity, error_rate, bits: As for BloomFilter; None: as it has it.
     """
 
     def __init__(
@@ -75,10 +74,12 @@ class Rebuild:
         state: FilterState,
         capacity: int | None,
         error_rate: float | None,
-        shape: ShapeParameters,
+        bits: BitsParameters,
     ) -> None:
+        if unknown := bits.keys() - BitsParameters.__annotations__.keys():
+            raise TypeError(f"rebuild() got an unexpected keyword argument {min(unknown)!r}")
         self._state = state
-        self._asked = (capacity, error_rate, shape)
+        self._asked = (capacity, error_rate, bits)
         self._closed: Descriptor | None = None
         self._prepared: Prepared | None = None
         self._closings = 0
@@ -112,7 +113,7 @@ class Rebuild:
         yield from self._loader.fill.start(loading)
 
     def _wanted(self, old: Descriptor) -> Wanted:
-        capacity, error_rate, shape = self._asked
+        capacity, error_rate, bits = self._asked
         growth, up_to = None, None
         if old.growth is not None:
             growth, up_to = old.growth.factor, old.growth.up_to
@@ -121,11 +122,11 @@ class Rebuild:
         asked = Wanted.check(
             old.capacity if capacity is None else capacity,
             old.error_rate if error_rate is None else error_rate,
-            shape.get("seeds"),
-            shape.get("shards"),
-            shape.get("layout", old.layout),
-            num_hashes=shape.get("num_hashes"),
-            optimize=shape.get("optimize"),
+            bits.get("seeds"),
+            bits.get("shards"),
+            bits.get("layout", old.layout),
+            num_hashes=bits.get("num_hashes"),
+            optimize=bits.get("optimize"),
             grows=old.growth is not None,
             growth=growth,
             up_to=up_to,
@@ -205,7 +206,7 @@ class RebuildableFilter(FilterBase):
         error_rate: float | None = None,
         *,
         late: Callable[[], Items] | None = None,
-        **shape: Unpack[ShapeParameters],
+        **bits: Unpack[BitsParameters],
     ) -> None:
         """Make the filter anew from its items, with other parameters, while it is in use.
 
@@ -224,7 +225,7 @@ class RebuildableFilter(FilterBase):
             capacity: Of the new filter; None: as it is.
             error_rate: Of the new filter; None: as it is.
             late: Returns the items that came meanwhile; None: there are none.
-            **shape: `layout` (not given: as it is), `seeds`, `num_hashes`, `optimize`, `shards`
+            **bits: `layout` (not given: as it is), `seeds`, `num_hashes`, `optimize`, `shards`
                 (not given: as of a new filter). The key and the idle time stay. A filter that
                 grows begins anew with one slice.
 
@@ -251,7 +252,7 @@ class RebuildableFilter(FilterBase):
         ...     pages.capacity, "a" in pages
         (50000, True)
         """
-        rebuild = Rebuild(self._state, capacity, error_rate, shape)
+        rebuild = Rebuild(self._state, capacity, error_rate, bits)
         try:
             self._run(rebuild.begin())
             self._run(rebuild.add(items))
@@ -281,10 +282,10 @@ class AsyncRebuildableFilter(FilterBase):
         error_rate: float | None = None,
         *,
         late: Callable[[], Items] | None = None,
-        **shape: Unpack[ShapeParameters],
+        **bits: Unpack[BitsParameters],
     ) -> None:
         """Make the filter anew from its items. See BloomFilter.rebuild."""
-        rebuild = Rebuild(self._state, capacity, error_rate, shape)
+        rebuild = Rebuild(self._state, capacity, error_rate, bits)
         try:
             await self._run(rebuild.begin())
             await self._run(rebuild.add(items))

@@ -113,6 +113,8 @@ def rename(
         header: That of the generation that is meant; None: whatever is there.
         progress: Called with how many shards are done, and of how many, where they are copied.
     """
+    if old.name == new.name:
+        raise ConfigurationError(f"the new name must not be {new.name!r}, the one that it has")
     found = yield from look(old)
     there = yield from look(new)
     current = found.descriptor

@@ -76,10 +76,17 @@ def answer_of(reply: Any, what: str) -> Any:
     """
     if isinstance(reply, ConnectionLost):
         raise reply.cause from None
-    if not isinstance(reply, Exception):
-        return reply
-    if is_missing(reply):
-        raise ConfigurationError(
-            f"{what} a server that runs scripts for this client; it answered {reply}"
-        ) from reply
-    raise reply
+    if isinstance(reply, Exception):
+        raise named_error(reply, what)
+    return reply
+
+
+def named_error(error: Exception, what: str) -> Exception:
+    """Return the error of a script; one that says what scripts are for where they are forbidden."""
+    if isinstance(error, ConnectionLost) or not is_missing(error):
+        return error
+    named = ConfigurationError(
+        f"{what} a server that runs scripts for this client; it answered {error}"
+    )
+    named.__cause__ = error
+    return named

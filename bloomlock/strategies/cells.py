@@ -18,7 +18,7 @@ from bloomlock.compiled import core
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.keys import window_keys
 from bloomlock.parallel import in_parallel
-from bloomlock.scripts import Script, answer_of
+from bloomlock.scripts import Script, answer_of, named_error
 from bloomlock.sizing import HEADER_BITS
 from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, STATE_BITS, State, too_late
 
@@ -44,6 +44,7 @@ FEW_BITS = 256
 ROUNDS = 20
 """How often what adds may come too late for its slice before that is an error."""
 
+NEEDS = "a filter with a window needs"
 TIME = encode_command("TIME")
 _SCRIPT = Script("window_turn")
 _TURNS = 2**17
@@ -264,7 +265,7 @@ class Turns:
         turned = yield from in_parallel([turn(window, key, header) for key in keys])
         for turning in turned:
             if turning.error is not None:
-                answer_of(turning.error, "a filter with a window needs")
+                answer_of(turning.error, NEEDS)
 
 
 def wipe(window: Window, key: str, header: int) -> Core[None]:
@@ -281,7 +282,7 @@ def _turn_once(window: Window, key: str, header: int) -> Core[Turning]:
     arguments: list[bytes | int] = [expected, window.slice_us, window.cell_bits // 8, PART_BYTES]
     (reply,) = yield from _SCRIPT.call([((key, *window_keys(key)), arguments)], repeatable=True)
     if not isinstance(reply, list):
-        return Turning(error=error_of(reply))
+        return Turning(error=named_error(error_of(reply), NEEDS))
     found = int.from_bytes(reply[0], "big")
     if found != header:
         return Turning(found)

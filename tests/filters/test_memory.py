@@ -302,6 +302,7 @@ def test_exactly_the_capacity_fits_and_warnings_come_once_each(caplog):
         ({"capacity": 10, "layout": "round"}, "layout"),
         ({"capacity": 10, "on_full": "grow"}, "on_full"),
         ({"capacity": 10, "on_full": ["warn"]}, "on_full"),
+        ({"capacity": 10, "window": 60}, "window"),
     ],
 )
 def test_bad_parameters_are_named(arguments, named):

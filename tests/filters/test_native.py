@@ -141,6 +141,7 @@ def test_what_needs_the_bits_is_refused(client, make, reopen):
     for call in (
         made.to_memory,
         lambda: made.update(memory),
+        lambda: MemoryBloomFilter.like(made),
         lambda: made.add_many(["a"], route="bitmap"),
         lambda: made.exists_many(["a"], route="script"),
         lambda: reopen(key="0123456789abcdef"),

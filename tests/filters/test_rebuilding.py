@@ -185,6 +185,15 @@ def test_parameters_of_a_filter_that_grows(r):
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", ["window", "slices", "growth", "key", "any"])
+def test_parameters_that_it_does_not_have_are_refused(r, name):
+    made = BloomFilter("x", 1000, client=r)
+    before = made.generation
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        made.rebuild(["a"], **{name: 1})
+    assert (made.generation, made.exists("a")) == (before, False)
+
+
 def test_a_filter_that_was_opened_again_is_closed_again(r):
     made = filled(r)
     opener, calls = opened(r), []

@@ -82,7 +82,7 @@ def test_a_name_that_is_taken_is_refused(r, valkey):
     r.rpush("bloomlock:{z}:meta", "a foreign key")
     for name, error, says in (
         ("y", ConfigurationError, "name 'y' is taken"),
-        ("x", ConfigurationError, "name 'x' is taken"),
+        ("x", ConfigurationError, "the new name must not be 'x', the one that it has"),
         ("z", FilterMismatchError, "something that is no filter"),
         ("", ConfigurationError, "name must be a text"),
     ):

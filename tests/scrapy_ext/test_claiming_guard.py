@@ -121,6 +121,21 @@ def test_what_is_open_or_done_here_is_seen_without_the_server(
     assert open_urls(server) == ["data:,a"]
 
 
+def test_what_another_client_forgot_is_claimed_anew(
+    guard: ClaimingFilter, server: PrivateServer
+) -> None:
+    a, b = Request("data:,a"), Request("data:,b")
+    assert check(guard, a) == [Verdict.NEW]
+    guard.settle([b"data:,a"], DONE)
+    assert guard.settle_now()
+    with BloomFilter.open(CONFIG.name, client=server.url) as shared:
+        assert shared.discard(b"data:,a")
+    # The near-cache ends with the answer to any request, which says that items were forgotten.
+    assert check(guard, b) == [Verdict.NEW]
+    assert check(guard, a, b) == [Verdict.NEW, Verdict.SEEN]
+    assert open_urls(server) == ["data:,a", "data:,b"]
+
+
 def cleared(guard: ClaimingFilter, server: PrivateServer, check_again: Callable[[], Any]) -> None:
     with BloomFilter.open(CONFIG.name, client=server.url) as shared:
         shared.clear()

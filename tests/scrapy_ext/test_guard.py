@@ -18,7 +18,7 @@ from proxy import Proxy, deliver
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.settings import Settings
-from servers import wait_until
+from servers import wait_until, with_bloom
 
 from bloomlock import BloomFilter, ConfigurationError, FilterMismatchError, ServerError
 from bloomlock.server import PrivateServer
@@ -729,3 +729,56 @@ def test_settings_from_the_command_line_are_strings() -> None:
     )
     assert (read.name, read.capacity, read.error_rate) == ("s:dupefilter", 5000, 1e-4)
     assert (read.near_cache, read.max_staleness) == (0, 0.5)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_what_another_client_forgot_is_new_again(
+    memory: dict[str, Any], server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(near_cache=0, **memory)
+    keys = [b"a", b"b", b"c", b"d"]
+    assert [guard.check(key) for key in keys] == [Verdict.NEW] * 4
+    shared = BloomFilter.open(DEFAULTS.name, client=server.url)
+    # Of the first one the answer about it is the first that says that items are forgotten.
+    assert shared.discard(b"a")
+    assert [guard.check(b"a"), guard.check(b"a")] == [Verdict.NEW, Verdict.SEEN]
+    assert shared.discard(b"b")
+    page = [b"b", b"b", b"c"]
+    assert asyncio.run(guard.check_many(page)) == [Verdict.NEW, Verdict.SEEN, Verdict.SEEN]
+    assert shared.discard(b"d")
+    assert guard.check(b"d", recorded=False) is Verdict.NEW
+    assert guard.counted == []
+    assert recorded(server, *keys) == [True, True, True, False]
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_after_an_outage_a_filter_that_forgets_gets_what_was_let_through(
+    memory: dict[str, Any], server: PrivateServer, start: Callable[..., Watched]
+) -> None:
+    guard = start(near_cache=0, **memory)
+    assert [guard.check(b"a"), guard.check(b"b")] == [Verdict.NEW] * 2
+    assert BloomFilter.open(DEFAULTS.name, client=server.url).discard(b"a")
+    saved = stored(server)
+    kill(server, guard)
+    assert [guard.check(b"c"), guard.check(b"b")] == [Verdict.ALLOWED, Verdict.SEEN]
+    server.start()
+    set_back(server, saved)
+    wait_until(lambda: guard.check(b"c") is Verdict.SEEN and "refills" in guard.counted, 60)
+    assert recorded(server, b"a", b"b", b"c") == [False, True, True]
+    assert guard.check(b"a") is Verdict.NEW
+
+
+def test_a_filter_of_the_server_itself_is_filled_again() -> None:
+    with PrivateServer(config=with_bloom()) as server:
+        guard = Watched(connector(server.url), near_cache=0, strategy="native")
+        guard.start()
+        assert [guard.check(b"a"), guard.check(b"a")] == [Verdict.NEW, Verdict.SEEN]
+        page = [b"a", b"b", b"b"]
+        assert asyncio.run(guard.check_many(page)) == [Verdict.SEEN, Verdict.NEW, Verdict.SEEN]
+        with redis.Redis.from_url(server.url) as r:
+            r.flushall()
+        assert guard.check(b"a") is Verdict.SEEN
+        assert guard.counted == ["refills"]
+        with BloomFilter.open(DEFAULTS.name, client=server.url, strategy="native") as shared:
+            assert shared.exists_many([b"a", b"b", b"c"]) == [True, True, False]
+        guard.finish(lambda _: None)

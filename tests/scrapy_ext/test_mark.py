@@ -59,6 +59,20 @@ def test_each_page_is_fetched_once_and_recorded(
     assert crawl(**settings).fetched == ["/0"]
 
 
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("strategy", ["pipeline", "lock", "native"])
+def test_a_strategy_without_claims_is_refused_at_the_start(
+    strategy: str, crawl: Callable[..., Any]
+) -> None:
+    result = crawl(**PROCESSED, BLOOMLOCK_STRATEGY=strategy)
+    assert result.process.returncode == 1, result.log
+    assert (
+        "BLOOMLOCK_MARK is 'processed', with which BLOOMLOCK_STRATEGY must be one of 'atomic', "
+        f"'lua', 'transaction', not {strategy!r}"
+    ) in result.log
+    assert result.fetched == []
+
+
 def test_what_failed_is_tried_again_by_the_next_start(
     r: Any, valkey: str, crawl: Callable[..., Any], site: Any
 ) -> None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from proxy import Proxy
+from scrapy import Request
+from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter
 
@@ -72,6 +74,24 @@ def test_a_crawl_fetches_what_an_in_memory_one_does(
     # The next run, here without asyncio, fetches its start page, and what is new.
     again = crawl(**OURS, **more, TWISTED_REACTOR="twisted.internet.selectreactor.SelectReactor")
     assert again.fetched == ["/0"]
+
+
+def test_a_page_that_is_forgotten_is_fetched_again(
+    valkey: str, site: Site, server: redis.Redis, crawl: Callable[..., Crawl]
+) -> None:
+    del server
+    site.links = lambda page: [1, min(page + 1, 7)]
+    forgotten: list[bool] = []
+
+    def forget(number: int) -> None:
+        if number == 5:
+            with BloomFilter.open("spider:dupefilter", client=valkey) as shared:
+                forgotten.append(shared.discard(fingerprint(Request(f"{site.url}/1"))))
+
+    site.on_request = forget
+    done = crawl(**OURS, BLOOMLOCK_MAX_STALENESS=3600)
+    assert forgotten == [True]
+    assert Counter(done.fetched) == Counter([*site.paths, "/1"])
 
 
 PLAIN = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter", "SPIDER_MIDDLEWARES": {}}
