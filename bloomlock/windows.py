@@ -54,6 +54,11 @@ PART_BYTES = 256 * 1024
 
 MIN_SLICE_US = 100_000
 MAX_WINDOW_US = 10 * 365 * 86_400 * 10**6
+DRIFT = 0.001
+"""Part of a time by which two clocks drift apart at most: both are slewed, 500 us in a second."""
+DRIFT_S = 0.001
+"""Seconds that are taken off a time as well: more than clocks drift apart in 0.1 s."""
+
 MEMORY_SLACK = 1.04
 """More memory that `optimize="memory"` takes for fewer hash functions, which read a cell each."""
 
@@ -144,6 +149,23 @@ class Window:
     def epoch_at(self, now_us: int) -> int:
         """Return the epoch of a moment of the server's clock."""
         return now_us // self.slice_us
+
+    def end_of_epoch(self, now_us: int, asked_at: float) -> tuple[int, float]:
+        """Return the epoch of a moment of the server's clock, and when it is not yet over.
+
+        Args:
+            now_us: What the server's clock said.
+            asked_at: The client's clock, in seconds, at a moment that was not after that.
+
+        Returns:
+            The second is by the client's clock, and before the end by what clocks drift apart.
+
+        >>> Window(7_000_000, 7).end_of_epoch(3_250_000, 1000.0)
+        (3, 1000.74825)
+        """
+        epoch = self.epoch_at(now_us)
+        left_s = ((epoch + 1) * self.slice_us - now_us) / 10**6
+        return epoch, asked_at + left_s * (1 - DRIFT) - DRIFT_S
 
     def is_live(self, epoch: int, turned_to: int, now: int) -> bool:
         """Return whether what was added in an epoch is remembered.

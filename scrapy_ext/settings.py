@@ -125,14 +125,12 @@ class FilterSettings:
         window = settings.get("BLOOMLOCK_WINDOW")
         if window is not None:
             window = _number(settings, "BLOOMLOCK_WINDOW", 0.0)
-        # What a near-cache keeps would be seen beyond the window.
-        kept = 0 if window is not None else 100_000
         return cls(
             name=_name(settings.get("BLOOMLOCK_NAME", "%(spider)s:dupefilter"), spider_name),
             capacity=int(_number(settings, "BLOOMLOCK_CAPACITY", 1_000_000, whole=True)),
             error_rate=_number(settings, "BLOOMLOCK_ERROR_RATE", 1e-6, below=1.0),
             near_cache=int(
-                _number(settings, "BLOOMLOCK_NEAR_CACHE", kept, whole=True, or_zero=True)
+                _number(settings, "BLOOMLOCK_NEAR_CACHE", 100_000, whole=True, or_zero=True)
             ),
             max_staleness=_number(settings, "BLOOMLOCK_MAX_STALENESS", 1.0),
             mirror_bytes=int(

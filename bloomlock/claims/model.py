@@ -113,6 +113,7 @@ class Answer(NamedTuple):
         remaining_ms: BUSY: what is left of the other's lease.
         carried: BUSY: what the other claim carries.
         version: OTHER: the version that the item has.
+        at_us: SEEN: when that was, by the server's clock.
     """
 
     outcome: Outcome
@@ -121,6 +122,7 @@ class Answer(NamedTuple):
     remaining_ms: int = 0
     carried: bytes = b""
     version: bytes = b""
+    at_us: int = 0
 
 
 class Record(NamedTuple):
@@ -234,7 +236,7 @@ def claim(
     if _bits_of(request.places) <= state.bits:
         if is_over:
             _end(state, request.id, "expired", publish)
-        return Answer(Outcome.SEEN)
+        return Answer(Outcome.SEEN, at_us=now_us)
     if found is not None and request.token == found.token:
         state.leases[request.id] = max(state.leases[request.id], now_ms + request.lease_ms)
         if not request.only_expired:

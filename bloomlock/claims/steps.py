@@ -232,4 +232,6 @@ def _read_answer(reply: list[Any]) -> Answer:
         return Answer(outcome, remaining_ms=reply[1], carried=reply[2])
     if outcome is Outcome.OTHER:
         return Answer(outcome, version=reply[1])
+    if outcome is Outcome.SEEN:
+        return Answer(outcome, at_us=int(reply[1]))
     return Answer(outcome, attempts=reply[1] if len(reply) > 1 else 0)

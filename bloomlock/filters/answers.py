@@ -76,7 +76,8 @@ def _answer_one(
     if error is None and missing is not None and header == view.header:
         if asked is not None:
             asked.confirm()
-            if (write or not missing[0]) and data not in view.unreported:
+            is_kept = write or (not missing[0] and state.keeps_found)
+            if is_kept and data not in view.unreported:
                 asked.near.keep(item)
         if not write:
             return not missing[0]

@@ -324,7 +324,7 @@ class _Chunk(NamedTuple):
             self.asked.confirm()
             seen = items
             if not self.write:
-                seen = list(compress(items, answers))
+                seen = list(compress(items, answers)) if self.state.keeps_found else []
             elif self.state.on_unknown == "new":
                 seen = [item for item, new in zip(items, answers, strict=True) if not new]
             if unreported := self.view.unreported:

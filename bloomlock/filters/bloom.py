@@ -67,7 +67,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             the secret. True: a random one, stored with the filter, which `open` reads there. None:
             no key, and anyone can make an item with the bits of another one.
         near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
-            and given without a round trip; 0 (the default) for none.
+            and given without a round trip; 0 (the default) for none. With a window they are dropped
+            at the end of each slice, and with `refresh` only items that were added are kept.
         max_staleness: Seconds (1.0) after a clear by another client for which they may be given
             still.
         on_full: "warn" (the default) logs when the filter is nearly full and full; "raise" refuses

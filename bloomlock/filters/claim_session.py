@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bloomlock.locks.watchdog import Watchdog
 
     from .generation import View
+    from .near_cache import NearCache
     from .state import FilterState
 
     Item = str | bytes
@@ -297,13 +298,21 @@ class ClaimSession:
             if not done:
                 raise self._lost_error(self.hold.lost if self.hold else "")
 
-    def note_added(self, items: Sequence[Item]) -> Core[None]:
-        """Take note of items that this process has added to the filter."""
-        state, view = self._owner.state, self._owner.view
-        if state.near is not None and state.near.header == view.header:
-            state.near.keep_many(items)
-        if state.fill.due(len(items)):
-            yield from state.fill.look_after_add(view)
+    @property
+    def near(self) -> NearCache | None:
+        """Where a commit that is about to be sent is kept; None if it is not."""
+        near, view = self._owner.state.near, self._owner.view
+        if near is None or near.header != view.header:
+            return None
+        # A cache that has no answer of the shard does not end with an epoch of it.
+        is_timed = view.descriptor.window is None or near.knows_epoch(self.key)
+        return near if is_timed else None
+
+    def note_added(self, count: int) -> Core[None]:
+        """Take note of how many items this process has added to the filter."""
+        state = self._owner.state
+        if state.fill.due(count):
+            yield from state.fill.look_after_add(self._owner.view)
 
     def note_commit(self, done: bool | None) -> bool:
         """Take the answer to a commit; return whether the item is in the filter."""
@@ -418,17 +427,22 @@ def commit_many(sessions: Sequence[ClaimSession]) -> Core[list[bool]]:
         session.require()
     for session in pending:
         session.unwatch()
+    # Before it is sent: what is kept later may be that of another epoch of a time window.
+    nears = [session.near for session in pending]
     try:
         answers = yield from _commit(pending)
     except Exception:
         for session in pending:
             session.watch()
         raise
-    for session, done in zip(pending, answers, strict=True):
-        session.note_commit(done)
-    committed = [one for one, done in zip(pending, answers, strict=True) if done]
+    committed = []
+    for session, near, done in zip(pending, nears, answers, strict=True):
+        if session.note_commit(done):
+            committed.append(session)
+            if near is not None:
+                near.keep(session.offer.item)
     if committed:
-        yield from committed[0].note_added([one.offer.item for one in committed])
+        yield from committed[0].note_added(len(committed))
     return [one.ended == "committed" for one in sessions]
 
 

@@ -49,9 +49,11 @@ if TYPE_CHECKING:
 
     from bloomlock.claims.steps import Place
     from bloomlock.effects import Core
+    from bloomlock.windows import Window
 
     from .claim_session import ClaimOptions, Item, Keeper
     from .generation import View
+    from .near_cache import Asked
     from .state import FilterState
 
 EXPIRED_AT_ONCE = 16
@@ -222,6 +224,7 @@ def _take_once(
     if others := _other_versions([requests[index].id for _, index in order], answers):
         return others
     made: dict[int, ClaimSession] = {}
+    seen: list[tuple[Place, Item, int]] = []
     for (place, index), answer in zip(order, answers, strict=True):
         if answer is None or answer.outcome is Outcome.GONE:
             continue
@@ -237,11 +240,28 @@ def _take_once(
             offered = Offered.AFTER_LEASE if how.only_expired else Offered.NEVER
             owner = Owner(state, view, place, held, how.keeper, offered)
             session.start(owner, hold)
-        elif answer.outcome is Outcome.SEEN and asked is not None:
-            asked.near.keep(offer.item)
+        elif answer.outcome is Outcome.SEEN:
+            seen.append((place, offer.item, answer.at_us))
     if asked is not None:
-        asked.confirm()
+        _keep(state, asked, seen, view.descriptor.window)
     return [made[index] for index in sorted(made)]
+
+
+def _keep(
+    state: FilterState,
+    asked: Asked,
+    seen: Sequence[tuple[Place, Item, int]],
+    window: Window | None,
+) -> None:
+    """Keep items that were seen: where, what, and when by the server's clock."""
+    if window is not None:
+        for place, _, at_us in seen:
+            asked.near.note_epoch(place.bits_key, *window.end_of_epoch(at_us, asked.since))
+    if state.keeps_found:
+        asked.near.keep_many([item for _, item, _ in seen])
+    # With a window what does not say what the server's clock is confirms nothing.
+    if seen or window is None:
+        asked.confirm()
 
 
 def _requests(

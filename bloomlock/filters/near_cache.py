@@ -5,7 +5,8 @@ the server brings the header that names the generation. So once an item was answ
 added, in a generation, every later answer about it in that generation is "seen" too: keeping it
 keeps the truth. Only a negative answer can become wrong, and none is kept.
 
-What can end is the generation. These bound for how long that goes unnoticed:
+What can end is the generation, or what a time window remembers. These bound for how long that goes
+unnoticed:
 
     by construction  What is kept belongs to one `NearCache`, and that to one header. An operation
                      takes the cache of its view before it asks and keeps its answers there and
@@ -22,9 +23,15 @@ What can end is the generation. These bound for how long that goes unnoticed:
                      returned came after that moment, so no answer from before it is given later
                      than max_staleness after it.
 
+    by epoch         In a filter with a time window an item is there until the end of the epoch of
+                     the server's clock in which it was answered, at least. The epochs of all
+                     answers are noted, and a cache answers until the first of their ends, by a
+                     lower bound. A shard that answers in another epoch than it did ends it.
+
 Looking up takes no lock. What several threads change at once is a set of items, or is changed by
 one assignment, any order of which leaves one of the states above: at worst an item is forgotten, or
-a deadline is nearer than it had to be.
+a deadline is nearer than it had to be. Only to note the end of an epoch and to confirm exclude each
+other.
 """
 
 from __future__ import annotations
@@ -143,6 +150,8 @@ class NearCache(LockOwner, Kept):
         self.header = header
         self._until = until
         self._caching = caching
+        # By the key of a shard, in a filter with a time window: the epoch of its answers.
+        self._epochs: dict[str, int] = {}
         self._size = caching.size
         self._now = caching.clock
         self._answers_until = -math.inf
@@ -207,7 +216,37 @@ class NearCache(LockOwner, Kept):
 
     def confirm(self, sent: float) -> None:
         """Note that the reply to a request sent then, or later, brought this cache's header."""
-        self._answers_until = min(sent + self._caching.max_staleness, self._until)
+        until = sent + self._caching.max_staleness
+        if not self._epochs:
+            self._answers_until = min(until, self._until)
+            return
+        with self._lock:
+            # Not beyond what another thread notes at the same time.
+            self._answers_until = min(until, self._until)
+
+    def note_epoch(self, key: str, epoch: int, end: float) -> None:
+        """Answer nothing beyond an epoch of a shard's window, in which the shard has answered.
+
+        If it has answered in another epoch before, nothing at all: which of the answers came in
+        the earlier one is not known. To be called before the answer is kept.
+
+        Args:
+            key: Of the shard.
+            epoch: By the clock of its server.
+            end: When, by the client's clock, that epoch is not yet over.
+        """
+        if end >= self._until and self._epochs.get(key) == epoch:
+            return
+        with self._lock:
+            if self._epochs.setdefault(key, epoch) != epoch:
+                self.end()
+            elif end < self._until:
+                self._until = end
+                self._answers_until = min(self._answers_until, end)
+
+    def knows_epoch(self, key: str) -> bool:
+        """Return whether a shard's epoch was noted."""
+        return key in self._epochs
 
     def doubt(self) -> None:
         """Answer nothing until the next `confirm`; the items stay."""

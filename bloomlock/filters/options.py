@@ -16,7 +16,7 @@ from .expiry import check_ttl
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import timedelta
 
     from bloomlock.hash_keys import HashKey
@@ -133,8 +133,18 @@ class OpenOptions:
         if wanted is not None:
             self.strategy_for(wanted.window)
 
-    def strategy_for(self, window: Window | None) -> Strategy:
-        """Return the strategy for a filter with this window; raise ConfigurationError."""
+    def strategy_for(
+        self,
+        window: Window | None,
+        on_epoch: Callable[[str, int, float], None] | None = None,
+    ) -> Strategy:
+        """Return the strategy for a filter with this window; raise ConfigurationError.
+
+        Args:
+            window: The filter's.
+            on_epoch: Is given the epochs in which shards answer, if answers are kept; see
+                SlicedStrategy.
+        """
         if window is None:
             if self.refresh:
                 raise ConfigurationError("refresh must be False for a filter without a window")
@@ -143,14 +153,11 @@ class OpenOptions:
             raise ConfigurationError(
                 f"strategy must be 'atomic' with window=, not {self.updates.name!r}"
             )
-        if self.caching is not None:
-            raise ConfigurationError(
-                f"near_cache must be 0 with window=, after which an item is forgotten, not "
-                f"{self.near_cache!r}"
-            )
         if self.refuses:
             raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
-        return SlicedStrategy(window, refresh=self.refresh, clock=boot_clock)
+        if self.caching is None:
+            on_epoch = None
+        return SlicedStrategy(window, refresh=self.refresh, clock=boot_clock, on_epoch=on_epoch)
 
     def _wanted(self, _native: bool) -> Wanted | None:
         return None

@@ -143,8 +143,8 @@ class UnansweredTokens(LockOwner):
 class FilterState(LockOwner):
     """Parameters, policies and the current view of one filter object.
 
-    Its lock is held when the view, why it is lost or our generations change; never while anything
-    waits.
+    Its lock is held when the view, why it is lost, our generations or the near-cache change; never
+    while anything waits.
 
     Attributes:
         keys: The filter's keys.
@@ -192,7 +192,7 @@ class FilterState(LockOwner):
         window = self.wanted.window if self.wanted is not None else None
         self.strategy = self.options.updates
         if self.wanted is not None:
-            self.strategy = self.options.strategy_for(window)
+            self.strategy = self.options.strategy_for(window, self._note_epoch)
         self.fill = FillWatch(name, refuse=self.options.refuses, clock=self.clock, note=note)
         if grows:
             self.strategy = GrowingStrategy(self.options.updates.name)
@@ -251,7 +251,7 @@ class FilterState(LockOwner):
         descriptor = descriptor.with_key(self.key)
         if not self.strategy.is_sliced and (descriptor.window or self.options.refresh):
             # Once: a later attach refuses a filter with another window, or without one.
-            self.strategy = self.options.strategy_for(descriptor.window)
+            self.strategy = self.options.strategy_for(descriptor.window, self._note_epoch)
             self.for_batches = BatchStrategies(self.strategy)
         if self.wanted is None:
             yield from self._check_growth(descriptor)
@@ -362,17 +362,36 @@ class FilterState(LockOwner):
         return Asked(self._near_of(view, self.caching), self.caching.clock())
 
     def _near_of(self, view: View, caching: NearCaching) -> NearCache:
-        near = self.near
-        if near is not None and near.header == view.answers_header and not near.is_over:
+        near, header = self.near, view.answers_header
+        if near is not None and near.header == header and not near.is_over:
             return near
-        near = caching.start(view.answers_header, lasts=view.forgotten is None)
-        if view is self.view and self.lost is None:
-            self.near = near
-            # Looked at again: a thread that replaces the view or finds it lost ends the cache that
-            # was there before this one.
-            if view is not self.view or self.lost is not None:
-                near.end()
+        with self._lock:
+            # Another thread may have done it.
+            old = self.near
+            if old is not None and old.header == header and not old.is_over:
+                return old
+            near = caching.start(header, lasts=view.forgotten is None)
+            if view is self.view and self.lost is None:
+                self.near = near
+                if old is not None:
+                    # An operation that has it still may be answered in another epoch.
+                    old.end()
         return near
+
+    @property
+    def keeps_found(self) -> bool:
+        """Whether items that are only found are kept; else those that are added.
+
+        An add of a kept item is left out. Where adds renew items, it would have renewed one that
+        was not added in the same epoch. A replica has another clock than its master.
+        """
+        return not (self.strategy.is_sliced and (self.options.refresh or self.replicas))
+
+    def _note_epoch(self, key: str, epoch: int, end: float) -> None:
+        """Let what is kept end with the epoch in which a shard has answered."""
+        # The cache that an operation took before it asked is this one, or answers nothing any more.
+        if (near := self.near) is not None:
+            near.note_epoch(key, epoch, end)
 
     def forget(self) -> None:
         """Keep none of the answers kept until now, nor those on their way."""

@@ -3,7 +3,7 @@
 -- ARGV: 2 lease in ms, 3 max_attempts, 4 channel (empty: not willing to wait), 5 1 if only claims
 --       that are over are wanted, 6 1 if the caller goes by what was forgotten; then for each item
 --       its id, token, places and what it carries
--- Reply: {header, for each item a list}: {0} gone, {1, fence, attempts} new, {2} seen,
+-- Reply: {header, for each item a list}: {0} gone, {1, fence, attempts} new, {2, time in us} seen,
 --       {3, ms left of the other's lease, what it carries} busy, {4, attempts} failed too often,
 --       {5, version} not asked for, as it has another version than its places are of, or as the
 --       caller goes by none; or {"grown", slices}, as claim_commit.lua
@@ -34,7 +34,7 @@ local function claim(id, token, is_seen, carried)
         if is_over then
             finish(id, found, 'expired')
         end
-        return {2}
+        return {2, integer(now_us)}
     end
     if found and token == found.token then
         set_lease(id, math.max(until_ms, now_ms + lease_ms))

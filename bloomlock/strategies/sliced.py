@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.delivery import collect
 from bloomlock.effects import ConnectionLost, Pipeline, Request
-from bloomlock.windows import EPOCH_SHIFT, too_late
+from bloomlock.windows import DRIFT_S, EPOCH_SHIFT, too_late
 
 from .base import Segment, Strategy, error_of
 from .cells import (
@@ -55,8 +55,6 @@ TRUST_S = 0.1
 """Seconds for which a client adds its own clock's to the server's time, and does not ask for it.
 
 So much later it takes notice of a server's clock that was set, or of another server's."""
-DRIFT_S = 0.001
-"""More than clocks that are slewed to be right drift apart meanwhile: 500 us in a second."""
 
 
 class Outcome(NamedTuple):
@@ -65,6 +63,23 @@ class Outcome(NamedTuple):
     header: int = 0
     missing: bool | None = None
     error: Exception | None = None
+
+
+class Known(NamedTuple):
+    """What is known of the clock of the server that has a shard.
+
+    Attributes:
+        epoch: Of that clock.
+        until: Until when, by the client's clock, it is not asked for again.
+        end: When, by the client's clock, that epoch is not yet over.
+    """
+
+    epoch: int = 0
+    until: float = -math.inf
+    end: float = -math.inf
+
+
+UNKNOWN = Known()
 
 
 class SlicedStrategy(Strategy):
@@ -76,6 +91,8 @@ class SlicedStrategy(Strategy):
         window: The filter's.
         refresh: Whether the add of an item that is there renews it.
         clock: Seconds, going on while the machine is suspended.
+        on_epoch: Is given the key of a shard, the epoch in which the shard has answered, and when
+            that is not yet over, before the answer is returned; None: nothing is.
     """
 
     name = "atomic"
@@ -83,15 +100,23 @@ class SlicedStrategy(Strategy):
     bits_per_exchange = 2**16
     few_bits = FEW_BITS
 
-    def __init__(self, window: Window, *, refresh: bool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        window: Window,
+        *,
+        refresh: bool,
+        clock: Callable[[], float],
+        on_epoch: Callable[[str, int, float], None] | None = None,
+    ) -> None:
         self.window = window
         self.refresh = refresh
         self._clock = clock
+        self._on_epoch = on_epoch
         self._stale_s = STALE_PART * window.length_us / 10**6
         # By the key of a shard: the epoch it had turned to, and when that was asked for.
         self._epochs: dict[str, tuple[int, float]] = {}
-        # By the key of a shard: the epoch of the server's clock, and until when it is that one.
-        self._now: dict[str, tuple[int, float]] = {}
+        # By the key of a shard.
+        self._now: dict[str, Known] = {}
 
     def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
@@ -148,15 +173,17 @@ class SlicedStrategy(Strategy):
             asked_at: The client's clock.
             write: Whether it sets bits.
         """
-        now, until = self._now.get(shard.key, (0, -math.inf))
-        is_known = asked_at < until
+        known = self._now.get(shard.key, UNKNOWN)
+        is_known = asked_at < known.until
         request = Request(shard.key, [command] if is_known else [command, TIME])
         try:
             reply, *times = yield request
         except ConnectionLost as lost:
             reply, *times = yield from collect(request, repeatable=not write, lost=lost)
-        if is_known and self._clock() < until:
-            return reply, now
+        if is_known and self._clock() < known.until:
+            if self._on_epoch is not None:
+                self._on_epoch(shard.key, known.epoch, known.end)
+            return reply, known.epoch
         time = times[0] if times else None
         return reply, (yield from self._epoch_after(shard, time, asked_at, write=write))
 
@@ -251,10 +278,10 @@ class SlicedStrategy(Strategy):
             (time,) = yield from collect(Request(shard.key, [TIME]), repeatable=True)
             if not isinstance(time, list):
                 return _unknown(error_of(time)) if write else error_of(time)
-        now_us = microseconds(time)
-        now = window.epoch_at(now_us)
-        left_s = ((now + 1) * window.slice_us - now_us) / 10**6
-        self._now[shard.key] = now, asked_at + min(TRUST_S, left_s) - DRIFT_S
+        now, end = window.end_of_epoch(microseconds(time), asked_at)
+        self._now[shard.key] = Known(now, min(asked_at + TRUST_S - DRIFT_S, end), end)
+        if self._on_epoch is not None:
+            self._on_epoch(shard.key, now, end)
         return now
 
     def _at_time(

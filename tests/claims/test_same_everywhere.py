@@ -319,7 +319,8 @@ class Comparison:
 
 def without_clock(answer):
     if isinstance(answer, Answer):
-        return answer._replace(fence=0, remaining_ms=round(answer.remaining_ms / TOLERANCE_MS))
+        remaining_ms = round(answer.remaining_ms / TOLERANCE_MS)
+        return answer._replace(fence=0, remaining_ms=remaining_ms, at_us=0)
     return answer
 
 

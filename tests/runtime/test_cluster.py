@@ -266,6 +266,32 @@ def test_a_near_cache_notices_a_clear(cluster, nodes):
     asyncio.run(run())
 
 
+def test_what_a_replica_found_in_a_window_is_not_kept(cluster):
+    """It has a clock of its own."""
+    options = {"client": cluster, "window": 3600, "near_cache": 9, "max_staleness": 600}
+    made = BloomFilter("w", 1000, **options)
+    made.update(["a", "b"])
+    reader = BloomFilter("w", 1000, read_from_replicas=True, **options)
+    for one, are_kept in ((reader, [False, False]), (made, [True, True])):
+        servers.wait_until(lambda one=one: one.exists("a") and all(one.exists_many(["a", "b"])))
+        assert one.kept_many(["a", "b"]) == are_kept
+    assert reader.add("a") is False
+    assert reader.is_kept("a")
+
+
+def test_a_near_cache_forgets_what_a_window_does(cluster):
+    """Each shard has the clock of its server."""
+    made = BloomFilter(
+        "w", 1000, client=cluster, shards=3, window=1.8, slices=6, near_cache=99, max_staleness=600
+    )
+    items = [str(number) for number in range(30)]
+    assert made.add_many(items) == [True] * 30
+    servers.wait_until(lambda: not any(made.exists_many(items)))
+    assert made.add("0")
+    servers.wait_until(lambda: not made.exists("0"))
+    made.close()
+
+
 @pytest.fixture
 def sentinel():
     binary = servers.require_server("valkey")

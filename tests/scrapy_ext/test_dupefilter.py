@@ -178,7 +178,9 @@ def test_a_bad_setting_stops_the_crawl_before_it_starts(
 
 
 def test_a_crawl_with_a_window(crawl, r, site):
-    assert sorted(set(crawl(BLOOMLOCK_WINDOW=86_400).fetched)) == site.paths
+    first = crawl(BLOOMLOCK_WINDOW=86_400)
+    assert sorted(set(first.fetched)) == site.paths
+    assert first.own("cache_hits") > 0
     assert r.hget("bloomlock:{spider:dupefilter}:meta", "window") == b"86400000000/14"
     assert len(crawl(BLOOMLOCK_WINDOW=86_400).fetched) <= 1
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from moved_clock import moved_server
+from moved_clock import moved_server, stopped_server
 from proxy import Proxy, deliver
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -195,6 +195,35 @@ def test_what_a_window_has_forgotten_is_not_given_back(
             assert shared.exists_many(keys) == [True, True, True, False, False]
         for one in (guard, other):
             one.finish(lambda _: None)
+
+
+def test_a_window_forgets_what_the_near_cache_keeps(tmp_path: Path) -> None:
+    hour, begin = 3600, 2_000_001_600
+    with stopped_server("valkey", tmp_path) as (_, stop_at, url):
+        stop_at(begin)
+        guard = Watched(connector(url), window=24.0 * hour, slices=6, max_staleness=1e6)
+        guard.start()
+        now = 1000.0
+        state = guard.shared._state
+        state.caching.clock = state.strategy._clock = lambda: now
+        state.forget()
+        kept: list[int] = []
+        guard.on_kept = kept.append
+        assert guard.check(b"a") is Verdict.NEW
+        assert guard.check(b"a") is Verdict.SEEN
+        assert kept == [1]
+        # The last slice in which it is remembered begins, and ends.
+        now += 24 * hour
+        stop_at(begin + 24 * hour)
+        assert guard.check(b"a") is Verdict.SEEN
+        assert kept == [1]
+        assert asyncio.run(guard.check_many([b"a", b"a"])) == [Verdict.SEEN] * 2
+        assert kept == [1, 1]
+        now += 4 * hour
+        stop_at(begin + 28 * hour)
+        assert guard.check(b"a") is Verdict.NEW
+        assert kept == [1, 1]
+        guard.finish(lambda _: None)
 
 
 def test_a_page_of_links_that_the_near_cache_knows_takes_no_thread(

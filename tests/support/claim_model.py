@@ -144,7 +144,7 @@ class History:
         self.kind = choose(list(KINDS))
         self.shape = KINDS[self.kind] | {"shards": choose((1, 3))}
         self.strategies = STRATEGIES[self.kind]
-        self.near = self.kind != "window" and choose((True, False))
+        self.near = choose((True, False))
         self.on_lost = choose(("raise", "recreate"))
         self.resetting, self.moving = choose(((False, False), (True, False), (False, True)))
         if self.moving:

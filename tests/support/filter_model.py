@@ -125,7 +125,7 @@ class Round:
                 "strategy": choose(strategies),
                 "on_lost": choose(("raise", "recreate")),
                 "on_unknown": choose(("raise", "new")),
-                "near_cache": 0 if self.kind == "window" else choose((0, 0, 50)),
+                "near_cache": choose((0, 0, 50)),
                 "max_staleness": STALENESS,
             }
             for _ in range(OBJECTS)

@@ -201,7 +201,7 @@ class Model:
     def options(self, rng: random.Random) -> dict[str, object]:
         """Return what an object of a worker may have, for a filter of this kind."""
         options = {"strategy": rng.choice(STRATEGIES[self.kind])}
-        if self.kind != "window" and rng.random() < 0.5:
+        if rng.random() < 0.5:
             options["near_cache"] = 200
         return options
 

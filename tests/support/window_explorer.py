@@ -17,7 +17,7 @@ import redis
 
 from bloomlock.effects import ConnectionLost, Pipeline
 from bloomlock.strategies import Shard
-from bloomlock.strategies.sliced import TRUST_S, SlicedStrategy
+from bloomlock.strategies.sliced import TRUST_S, Known, SlicedStrategy
 from bloomlock.windows import State, Window
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ class World:
             if belief is not None:
                 strategy._epochs[SHARD.key] = START + belief, self._clock()
             if setting.timed:
-                strategy._now[SHARD.key] = START, self._clock() + TRUST_S
+                until = self._clock() + TRUST_S
+                strategy._now[SHARD.key] = Known(START, until, until)
             client = Client(strategy.one(SHARD, OFFSETS, write=True))
             self._go_on(client, None)
             self.clients.append(client)

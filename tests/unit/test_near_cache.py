@@ -240,3 +240,84 @@ def test_a_staleness_that_is_none(clock, seconds):
 
 def test_none_by_default(clock):
     assert NearCaching.check(0, 1.0, clock) is None
+
+
+# -- epochs of a time window ---------------------------------------------------------------------
+
+
+def start_in_window(clock, *notes):
+    near = NearCaching.check(100, 50.0, clock).start(77)
+    for note in notes:
+        near.note_epoch(*note)
+    near.keep("a")
+    near.confirm(clock())
+    return near
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_it_answers_until_the_first_end_of_the_epochs_of_its_shards(clock, first):
+    """The servers of a cluster have clocks of their own."""
+    ends = [clock.now + 10, clock.now + 20]
+    near = start_in_window(clock, ("x", 7, ends[first]), ("y", 8, ends[1 - first]))
+    clock.now += 9.5
+    near.confirm(clock())
+    assert near.knows("a")
+    assert near.known(["a", "b"]) == [True, False]
+    assert not near.is_over
+    clock.now += 0.5
+    assert not near.knows("a")
+    assert near.is_over
+    near.confirm(clock())
+    assert not near.knows("a")
+    assert near.known(["a"]) == [False]
+
+
+def test_a_nearer_end_counts_at_once_and_a_later_one_does_not(clock):
+    near = start_in_window(clock, ("x", 7, clock.now + 10))
+    near.note_epoch("x", 7, clock.now + 15)
+    clock.now += 2
+    near.note_epoch("x", 7, clock.now + 3)
+    clock.now += 2.9
+    assert near.knows("a")
+    clock.now += 0.1
+    assert not near.knows("a")
+
+
+@pytest.mark.parametrize("epoch", [6, 8])
+def test_it_ends_when_a_shard_answers_in_another_epoch(clock, epoch):
+    near = start_in_window(clock, ("x", 7, clock.now + 10), ("y", 7, clock.now + 10))
+    assert near.knows_epoch("x")
+    assert not near.knows_epoch("z")
+    assert near.knows("a")
+    near.note_epoch("y", epoch, clock.now + 20)
+    near.confirm(clock())
+    near.keep("b")
+    assert near.is_over
+    assert near.known(["a", "b"]) == [False, False]
+
+
+def test_an_end_that_is_over_lets_nothing_be_answered(clock):
+    near = start_in_window(clock, ("x", 7, clock.now))
+    assert not near.knows("a")
+    assert near.is_over
+
+
+def test_what_confirms_it_does_not_put_off_an_end_that_is_noted_meanwhile(clock):
+    near = start_in_window(clock, ("x", 7, clock.now + 40))
+    end = clock.now + 10
+    other = threading.Thread(target=near.note_epoch, args=("y", 7, end))
+
+    class Interrupted(float):
+        """A time; another thread comes between the look at the end and what follows from it."""
+
+        def __add__(self, seconds):
+            return Interrupted(float(self) + seconds)
+
+        def __gt__(self, until):
+            other.start()
+            other.join(0.05)
+            return float(self) > until
+
+    near.confirm(Interrupted(clock()))
+    other.join()
+    assert near._answers_until == end
