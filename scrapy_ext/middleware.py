@@ -258,10 +258,10 @@ async def in_chunks(
             fewer than a page may have.)
     """
     step: _Step | None = None
-    while True:
+    is_over = False
+    while not is_over:
         chunk: list[Any] = []
         requests = 0
-        failure: Exception | None = None
         try:
             while requests < most and len(chunk) - requests < ITEMS_PER_CHUNK:
                 output, step = _begin(source) if step is None else (None, step)
@@ -273,14 +273,15 @@ async def in_chunks(
                 if isinstance(output, Request):
                     requests += 1
                     note(output)
-        except Exception as error:  # noqa: BLE001 - raised again
-            failure = error
+        except StopAsyncIteration:
+            is_over = True
+        except Exception:
+            # (A local that kept it would make a cycle with this frame, and all requests with it.)
+            if chunk:
+                yield chunk
+            raise
         if chunk:
             yield chunk
-        if isinstance(failure, StopAsyncIteration):
-            return
-        if failure is not None:
-            raise failure
 
 
 def _begin(source: AsyncIterator[Any]) -> tuple[Any, _Step | None]:
