@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bloomlock.scrapy")
 
+DROPPED_PER_COUNT = 1000
+"""Duplicates that are counted together at most; those of a page are, when it ends."""
+
 # A crawler takes no attributes of others. (The filter refers to it, so the reference is weak.)
 _OF_CRAWLER: WeakKeyDictionary[Crawler, weakref.ref[BloomDupeFilter]] = WeakKeyDictionary()
 _BATCHED: WeakSet[Crawler] = WeakSet()
@@ -306,9 +309,12 @@ class BloomDupeFilter(BaseDupeFilter):
 
         It is no redirect, so no other request ends with it.
         """
-        self._num_dropped += 1
         if self._crawler.spider is not None:
             self._log.note(request, self._crawler.spider)
+        self._num_dropped += 1
+        if self._num_dropped >= DROPPED_PER_COUNT:
+            # A callback may go on for as long as the crawl.
+            self.count_dropped()
 
     def count_dropped(self) -> None:
         """Count what was dropped since the last time: one by one it takes as long as dropping."""
