@@ -112,6 +112,10 @@ class ClaimingFilter(GuardedFilter):
         seen, is_open = super()._are_at_hand(keys), self._open.__contains__
         return list(map(or_, seen, map(is_open, keys)))
 
+    def is_seen_here(self, key: Key) -> bool:
+        """Return whether an item is seen by what is known without the server; see `note_kept`."""
+        return key in self._open or super().is_seen_here(key)
+
     def _is_at_hand(self, key: Key) -> bool:
         return key in self._open or super()._is_at_hand(key)
 

@@ -28,16 +28,21 @@ from scrapy_ext.settings import (
     warn_of_unknown,
 )
 from scrapy_ext.stats import FilterStats
+from scrapy_ext.unheard import are_unheard, asks_only, receivers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 
     from bloomlock import BloomFilter
 
 logger = logging.getLogger("bloomlock.scrapy")
+
+DROPPED_PER_COUNT = 1000
+"""Duplicates that are counted together at most; those of a page are, when it ends."""
 
 # A crawler takes no attributes of others. (The filter refers to it, so the reference is weak.)
 _OF_CRAWLER: WeakKeyDictionary[Crawler, weakref.ref[BloomDupeFilter]] = WeakKeyDictionary()
@@ -78,6 +83,8 @@ class BloomDupeFilter(BaseDupeFilter):
         self._watches_unfiltered = False
         self._unfiltered: WeakSet[Request] = WeakSet()
         self._closed = False
+        # Duplicates that were not counted yet; and those of them that were no part of a check.
+        self._num_dropped = self._num_unchecked = 0
         _OF_CRAWLER[crawler] = weakref.ref(self)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
@@ -270,6 +277,55 @@ class BloomDupeFilter(BaseDupeFilter):
         """Keep the verdict on the request that is scheduled now."""
         self._given = checked
 
+    def may_drop(self, offsite: OffsiteMiddleware | None) -> bool:
+        """Return whether duplicates may be dropped here and not by the engine: none would notice.
+
+        Args:
+            offsite: Scrapy's middleware, for which what is checked is on site.
+        """
+        deaf = [self._scheduled, *receivers_of(offsite)]
+        if self.outcomes is not None:
+            deaf.append(self.outcomes.scheduled)
+        kind, own = type(self), BloomDupeFilter
+        return (
+            (kind.request_seen, kind.log) == (own.request_seen, own.log)
+            and asks_only(self._crawler.engine, self)
+            and are_unheard(self._crawler, deaf)
+        )
+
+    def drop_if_seen(self, check: Check) -> bool:
+        """Drop a request that is seen by what is known without the server; see `drop`."""
+        guard = self._guard
+        if not (
+            check.is_filtered and isinstance(guard, GuardedFilter) and guard.is_seen_here(check.key)
+        ):
+            return False
+        self._num_unchecked += 1
+        self.drop(check.request)
+        return True
+
+    def drop(self, request: Request) -> None:
+        """Drop a duplicate that a callback yielded, where `may_drop`; `count_dropped` counts it.
+
+        It is no redirect, so no other request ends with it.
+        """
+        if self._crawler.spider is not None:
+            self._log.note(request, self._crawler.spider)
+        self._num_dropped += 1
+        if self._num_dropped >= DROPPED_PER_COUNT:
+            # A callback may go on for as long as the crawl.
+            self.count_dropped()
+
+    def count_dropped(self) -> None:
+        """Count what was dropped since the last time: one by one it takes as long as dropping."""
+        if self._num_dropped:
+            self._log.count(self._num_dropped)
+        if self._num_unchecked:
+            self._stats.count("checked", self._num_unchecked)
+            if isinstance(self._guard, GuardedFilter):
+                self._guard.note_kept()
+        self._num_dropped = self._num_unchecked = 0
+
     def _take(self, request: Request) -> tuple[Verdict, bool] | None:
         """Return the verdict on a request and whether it is dropped if it is seen; None: none."""
         given = self._given
@@ -340,6 +396,7 @@ class BloomDupeFilter(BaseDupeFilter):
         if self._guard is not None and not self._closed:
             self._closed = True
             self._stats.stop()
+            self.count_dropped()
             if self.outcomes is not None:
                 self.outcomes.settle_failed()
             self._guard.finish(self._finish)

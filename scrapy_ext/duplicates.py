@@ -37,6 +37,17 @@ class DuplicateLog:
 
     def log(self, request: Request, spider: Spider) -> None:
         """Log a request that was filtered, and count it."""
+        self.note(request, spider)
+        self.count(1)
+
+    def count(self, number: int) -> None:
+        """Count requests that were filtered."""
+        stats = self._crawler.stats
+        if stats is not None:
+            stats.inc_value("dupefilter/filtered", number)
+
+    def note(self, request: Request, spider: Spider) -> None:
+        """Log a request that was filtered, and keep it if it is of the sample."""
         if self._debug:
             message = "Filtered duplicate request: %(request)s (referer: %(referer)s)"
             values = {"request": request, "referer": referer_str(request)}
@@ -48,9 +59,6 @@ class DuplicateLog:
                 "(see DUPEFILTER_DEBUG to show all duplicates)"
             )
             logger.debug(message, {"request": request}, extra={"spider": spider})
-        stats = self._crawler.stats
-        if stats is not None:
-            stats.inc_value("dupefilter/filtered")
         if self._sample_size:
             self._keep(request.url)
 

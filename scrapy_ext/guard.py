@@ -117,6 +117,8 @@ class GuardedFilter:
         self._lacking = LastRequests()
         self._were_lacking = 0
         self._clears = 0
+        # What the near-cache knew lately, and was not noted yet.
+        self._kept: list[Key] = []
         self._under_way: list[RoundTrip] = []
         self._refill_due = False
         self._is_refilling = False
@@ -252,14 +254,27 @@ class GuardedFilter:
     def note(self, key: Key, request: Request) -> None:
         """Say which request an item that is about to be checked stands for."""
 
+    def is_seen_here(self, key: Key) -> bool:
+        """Return whether an item is seen by what is known without the server; see `note_kept`."""
+        if self.shared.is_kept(key):
+            self._kept.append(key)
+            return True
+        return key in self._unrecorded
+
+    def note_kept(self) -> None:
+        """Know, and count, what `is_seen_here` found in the near-cache."""
+        if self._kept:
+            self._known.update(self._kept)
+            if self.on_kept is not None:
+                self.on_kept(len(set(self._kept)))
+            self._kept.clear()
+
     def _are_at_hand(self, keys: Sequence[Key]) -> list[bool]:
         """Return for each item whether it is seen by what is known without the server."""
         are_kept = self.shared.kept_many(keys)
         if any(are_kept):
-            kept = list(compress(keys, are_kept))
-            self._known.update(kept)
-            if self.on_kept is not None:
-                self.on_kept(len(set(kept)))
+            self._kept += compress(keys, are_kept)
+            self.note_kept()
         if self._unrecorded:
             return list(map(or_, are_kept, self._unrecorded.exists_many(keys)))
         return are_kept
@@ -481,6 +496,7 @@ class GuardedFilter:
         # A generation that returns is one of a server that was set back.
         if shared.cleared and shared.generation not in self._past:
             self._known.clear()
+            self._kept.clear()
             self._added.clear()
             self._lacking.clear()
             for trip in self._under_way:

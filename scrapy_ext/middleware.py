@@ -13,6 +13,7 @@ from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
+from scrapy_ext.answers import Verdict
 from scrapy_ext.dupefilter import expect_batches, filter_of
 from scrapy_ext.outcomes import OutcomeMiddleware
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from scrapy_ext.answers import Check, Verdict
+    from scrapy_ext.answers import Check
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -71,8 +72,8 @@ class BatchingMiddleware:
     ) -> AsyncIterator[Any]:
         """Yield what a callback yields, but hand requests to the engine where that is the same."""
         del response
-        page = _Page(self._crawler, self._find_offsite())
-        crawl = self._find_crawl() if page.has_filter else None
+        crawl = self._find_crawl() if filter_of(self._crawler) is not None else None
+        page = _Page(self._crawler, self._find_offsite(), may_drop=crawl is not None)
         async for chunk in in_chunks(result, REQUESTS_PER_CHUNK, page.note):
             await page.check(leave=crawl is None)
             has_items = False
@@ -86,6 +87,7 @@ class BatchingMiddleware:
                     await asyncio.sleep(0)
                     has_items = False
                 page.schedule(output, crawl)
+        page.end()
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield what `start()` yields, but hand requests that were checked to the engine.
@@ -161,9 +163,18 @@ class BatchingMiddleware:
 
 
 class _Page:
-    """What is to be checked of the requests that one callback or `start()` yields."""
+    """What is to be checked of the requests that one callback or `start()` yields.
 
-    def __init__(self, crawler: Crawler, offsite: OffsiteMiddleware | None) -> None:
+    Args:
+        crawler: The crawler.
+        offsite: Its middleware.
+        may_drop: Whether duplicates may be dropped here where nothing would notice them in the
+            engine.
+    """
+
+    def __init__(
+        self, crawler: Crawler, offsite: OffsiteMiddleware | None, *, may_drop: bool = False
+    ) -> None:
         self._dupefilter = filter_of(crawler)
         self._spider = crawler.spider
         self._offsite = offsite
@@ -175,24 +186,32 @@ class _Page:
         self._next: tuple[Check, Verdict] | None = None
         # Whether requests to a host are ignored, by the URL up to its path.
         self._is_ignored: dict[str, bool] = {}
-
-    @property
-    def has_filter(self) -> bool:
-        """Whether requests are checked at all."""
-        return self._dupefilter is not None
+        # Most links are duplicates. What is dropped as it is read does not wait, with all that it
+        # refers to, for the end of the page and for the server.
+        self._drops = (
+            may_drop and self._dupefilter is not None and self._dupefilter.may_drop(offsite)
+        )
 
     @property
     def has_checks(self) -> bool:
         """Whether a request is to be checked."""
         return bool(self._checks)
 
-    def note(self, request: Request) -> None:
-        """Note what is to be checked of a request; nothing if the engine will ignore it."""
+    def note(self, request: Request) -> bool:
+        """Note what is to be checked of a request; nothing if the engine will ignore it.
+
+        Returns:
+            Whether it is dropped: it is not to be scheduled then.
+        """
         if self._dupefilter is None or self._is_offsite(request):
-            return
+            return False
         check = self._dupefilter.prepare(request)
-        if check is not None:
-            self._checks.append(check)
+        if check is None:
+            return False
+        if self._drops and self._dupefilter.drop_if_seen(check):
+            return True
+        self._checks.append(check)
+        return False
 
     async def check(self, *, leave: bool) -> None:
         """Check what was noted since the last time.
@@ -218,13 +237,22 @@ class _Page:
         The requests after it are recorded, so each of them has to be scheduled too.
         """
         given = self._next
-        if given is not None and given[0].request is request and self._dupefilter is not None:
-            self._dupefilter.give(given)
-            self._next = next(self._given, None)
         try:
+            if given is not None and given[0].request is request and self._dupefilter is not None:
+                self._next = next(self._given, None)
+                check, verdict = given
+                if self._drops and verdict is Verdict.SEEN and check.is_filtered:
+                    self._dupefilter.drop(request)
+                    return
+                self._dupefilter.give(given)
             crawl(request)
         except Exception:
             logger.exception("%s could not be scheduled.", request)
+
+    def end(self) -> None:
+        """Count what was dropped."""
+        if self._drops and self._dupefilter is not None:
+            self._dupefilter.count_dropped()
 
     def _is_offsite(self, request: Request) -> bool:
         """Return whether the engine will ignore a request, which then must not be recorded."""
@@ -245,7 +273,7 @@ class _Page:
 
 
 async def in_chunks(
-    source: AsyncIterator[Any], most: int, note: Callable[[Request], None] = lambda _: None
+    source: AsyncIterator[Any], most: int, note: Callable[[Request], bool] = lambda _: False
 ) -> AsyncIterator[list[Any]]:
     """Yield what a source yields in lists, without waiting for it while one is not empty.
 
@@ -254,14 +282,14 @@ async def in_chunks(
     Args:
         source: What a callback or `start()` yields.
         most: Requests in a list, at most.
-        note: Called with each request as soon as it is there. (A parser keeps its last 128 URLs,
-            fewer than a page may have.)
+        note: Called with each request as soon as it is there, and returns whether to leave it out.
+            (A parser keeps its last 128 URLs, fewer than a page may have.)
     """
     step: _Step | None = None
-    while True:
+    is_over = False
+    while not is_over:
         chunk: list[Any] = []
         requests = 0
-        failure: Exception | None = None
         try:
             while requests < most and len(chunk) - requests < ITEMS_PER_CHUNK:
                 output, step = _begin(source) if step is None else (None, step)
@@ -269,18 +297,19 @@ async def in_chunks(
                     if chunk:
                         break
                     output, step = await step, None
+                if isinstance(output, Request) and note(output):
+                    continue
+                requests += isinstance(output, Request)
                 chunk.append(output)
-                if isinstance(output, Request):
-                    requests += 1
-                    note(output)
-        except Exception as error:  # noqa: BLE001 - raised again
-            failure = error
+        except StopAsyncIteration:
+            is_over = True
+        except Exception:
+            # (A local that kept it would make a cycle with this frame, and all requests with it.)
+            if chunk:
+                yield chunk
+            raise
         if chunk:
             yield chunk
-        if isinstance(failure, StopAsyncIteration):
-            return
-        if failure is not None:
-            raise failure
 
 
 def _begin(source: AsyncIterator[Any]) -> tuple[Any, _Step | None]:

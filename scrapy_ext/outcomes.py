@@ -123,7 +123,7 @@ class Outcomes:
         for receiver, signal in (
             (self._spider_opened, signals.spider_opened),
             (self._spider_idle, signals.spider_idle),
-            (self._scheduled, signals.request_scheduled),
+            (self.scheduled, signals.request_scheduled),
             (self._response_received, signals.response_received),
             (self._spider_error, signals.spider_error),
             (self._item_left, signals.item_scraped),
@@ -212,7 +212,7 @@ class Outcomes:
             made.has_ended = True
             self._end(made)
 
-    def _scheduled(self, request: Request) -> None:
+    def scheduled(self, request: Request) -> None:
         """Keep a request open that its callback or errback asks for once more.
 
         A kill would lose the second one, which has no claim of its own.

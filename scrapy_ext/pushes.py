@@ -65,6 +65,10 @@ class Pushes:
         """Log and count a duplicate."""
         self._log.log(request, self._spider)
 
+    def note_refused(self, request: Request) -> None:
+        """Log a duplicate that the caller counts."""
+        self._log.note(request, self._spider)
+
     def answered(self, push: Push, *, was_pushed: bool) -> None:
         """Say what became of a push."""
         if was_pushed:
@@ -84,10 +88,10 @@ class Pushes:
     def mode_of(self, request: Request) -> Mode:
         """Return when a request is pushed."""
         meta = request.meta
-        recorded = self._controls.is_recorded(request)
+        is_filtered, recorded = self._controls.read(request)
         if not request.dont_filter:
             is_back = returns(request, self._crawler, self.fingerprint)
-            if self._controls.is_filtered(request) and not is_back:
+            if is_filtered and not is_back:
                 return "n" if recorded else "e"
             return "r" if recorded else "a"
         # A start request is recorded in any case. Nothing else says of the requests of a feed that

@@ -90,6 +90,8 @@ class Scheduler(BaseScheduler):
         self._answered_at = self._active_at = time.monotonic()
         self._logged: set[str] = set()
         self._stats = FilterStats(crawler)
+        # Not counted yet. It takes Scrapy as long as the rest of what is done with a duplicate.
+        self._num_checked = self._num_refused = 0
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self | LocalScheduler:  # type: ignore[override]
@@ -176,10 +178,10 @@ class Scheduler(BaseScheduler):
         """
         fingerprint = self._pushes.fingerprint(request)
         mode = self._pushes.mode_of(request)
-        self._stats.count("checked")
+        self._num_checked += 1
         if mode in "ne" and fingerprint in self._known and self._is_fresh():
-            self._stats.count("cache_hits")
-            self._pushes.refused(request)
+            self._num_refused += 1
+            self._pushes.note_refused(request)
             return False
         self._waiting.append(self._pushes.make(request, fingerprint, mode))
         self._active_at = time.monotonic()
@@ -313,6 +315,7 @@ class Scheduler(BaseScheduler):
     async def _trip(self) -> bool:
         """Make one round trip; return whether it was answered."""
         self._is_due = False
+        self._count()
         if self._step is None:
             # Made once: the same number always says the same.
             some = [
@@ -336,6 +339,15 @@ class Scheduler(BaseScheduler):
         self._pushes.count("bloomlock/trips")
         self._take(step, answer)
         return True
+
+    def _count(self) -> None:
+        """Count what was enqueued since the last time."""
+        if self._num_checked:
+            self._stats.count("checked", self._num_checked)
+        if self._num_refused:
+            self._stats.count("cache_hits", self._num_refused)
+            self._pushes.count("dupefilter/filtered", self._num_refused)
+        self._num_checked = self._num_refused = 0
 
     def _next_number(self) -> int:
         self._number += 1
@@ -434,6 +446,7 @@ class Scheduler(BaseScheduler):
         if not hasattr(self, "_queue"):
             return
         self._is_hungry = False
+        self._count()
         self._collect_done()
         self._disarm()
         while self._step or self._waiting:

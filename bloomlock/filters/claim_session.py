@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     Renewal = tuple[Place, tuple[Held, int]]
     EndCall = tuple[Place, Sequence[Held]]
 
+T = TypeVar("T")
 E = TypeVar("E")
 
 logger = logging.getLogger("bloomlock.claims")
@@ -386,8 +387,9 @@ class ClaimSession:
 
     def renew_all(self, renewals: Sequence[Renewal]) -> Core[Sequence[bool | Exception]]:
         """Renew claims that lie on one server; for each whether it was held."""
+        places, wanted = zip(*renewals, strict=True)
         try:
-            answers = yield from steps.renew([(place, [one]) for place, one in renewals])
+            answers = yield from _at_places(places, wanted, steps.renew)
         except (RedisError, ConfigurationError, OSError) as error:
             return [error] * len(renewals)
         return [bool(answer) for answer in answers]
@@ -516,13 +518,23 @@ def _end(
     """Carry out a step for claims; an answer for each, in their order."""
     if not sessions:
         return []
-    places: dict[Place, list[int]] = {}
-    for index, session in enumerate(sessions):
-        places.setdefault(session.place, []).append(index)
-    calls: list[EndCall] = [
-        (place, [sessions[index].held for index in indices]) for place, indices in places.items()
-    ]
-    found = yield from step(calls)
-    order = [index for indices in places.values() for index in indices]
+    return (
+        yield from _at_places([one.place for one in sessions], [one.held for one in sessions], step)
+    )
+
+
+def _at_places(
+    places: Sequence[Place],
+    wanted: Sequence[T],
+    step: Callable[[Sequence[tuple[Place, Sequence[T]]]], Core[list[E]]],
+) -> Core[list[E]]:
+    """Carry out a step for what lies in places, by one call for each; an answer for each thing."""
+    indices: dict[Place, list[int]] = {}
+    for index, place in enumerate(places):
+        indices.setdefault(place, []).append(index)
+    found = yield from step(
+        [(place, [wanted[index] for index in some]) for place, some in indices.items()]
+    )
+    order = [index for some in indices.values() for index in some]
     by_index = dict(zip(order, found, strict=True))
-    return [by_index[index] for index in range(len(sessions))]
+    return [by_index[index] for index in range(len(places))]

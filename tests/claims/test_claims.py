@@ -208,15 +208,18 @@ def test_work_may_take_longer_than_the_lease(r, valkey):
 
 
 def test_all_of_a_process_are_renewed_in_one_trip(r, valkey, proxy):
+    """One script for all claims of a shard: a crawl has tens of thousands of them."""
     with pages(proxy.url, shards=4) as mine:
         made = mine.claim_many([f"item {number}" for number in range(50)], ttl=30)
         assert all(made)
-        packets = proxy.packets
+        made[0].extend()  # now the server knows the script
+        packets, commands = proxy.packets, len(proxy.seen)
         for claim in made:
             claim._session.hold.renew_at = 0.0
         made[0]._session.watch()
         wait_until(lambda: all(claim._session.hold.renew_at > 0 for claim in made))
         assert proxy.packets == packets + 1
+        assert len(proxy.seen) == commands + 4
 
 
 def test_a_renewal_after_the_loss_makes_no_claim(r, valkey):

@@ -22,7 +22,9 @@ from urllib.parse import urljoin, urlsplit
 
 from fork_end import run_to_end
 from scrapy import Request, Spider, signals
+from scrapy.core.scheduler import Scheduler
 from scrapy.crawler import CrawlerProcess
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.exceptions import CloseSpider, DropItem, IgnoreRequest
 from scrapy.settings import Settings
 from scrapy.squeues import FifoMemoryQueue
@@ -33,6 +35,7 @@ from scrapy.utils.request import referer_str
 from scripted_spider import ScriptedSpider  # noqa: F401 - found by its name
 from twisted.internet.defer import Deferred
 
+from scrapy_ext.dupefilter import BloomDupeFilter
 from scrapy_ext.spiders import RedisSpider
 
 FETCHED: list[str] = []
@@ -189,6 +192,65 @@ class MixedSpider(LinkSpider):
 
     def parse_nothing(self, response):
         FETCHED.append(path_of(response.url))
+
+
+class UnheardSpider(MixedSpider):
+    """Does the same, and has no ears for requests."""
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.disconnect(spider.note_request, signals.request_scheduled)
+        return spider
+
+
+class HearingSpider(LinkSpider):
+    """Counts the signals of duplicates."""
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.hear, signals.request_dropped)
+        return spider
+
+    def hear(self):
+        self.crawler.stats.inc_value("heard")
+
+
+class HearingScheduler(Scheduler):
+    """Counts what the engine schedules."""
+
+    def enqueue_request(self, request):
+        self.stats.inc_value("heard")
+        return super().enqueue_request(request)
+
+
+class HearingLog(BloomDupeFilter):
+    """Counts what it logs."""
+
+    def log(self, request, spider):
+        self._crawler.stats.inc_value("heard")
+        super().log(request, spider)
+
+
+class HearingFilter(BloomDupeFilter):
+    """Counts what it is asked for, and the start page."""
+
+    def open(self):
+        super().open()
+        self._crawler.stats.inc_value("heard")
+
+    def request_seen(self, request):
+        self._crawler.stats.inc_value("heard")
+        return super().request_seen(request)
+
+
+class HearingOffsite(OffsiteMiddleware):
+    """Counts what the engine asks it about, and not what is fetched."""
+
+    def request_scheduled(self, request, spider):
+        self.stats.inc_value("heard")
+        super().request_scheduled(request, spider)
 
 
 def path_of(url) -> str:

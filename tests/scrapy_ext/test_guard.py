@@ -97,6 +97,15 @@ def test_a_start_without_a_server_fails_with_one_sentence(server: PrivateServer)
         guard.start()
 
 
+def test_what_was_kept_before_a_clear_is_not_known_behind_it(start: Callable[..., Watched]) -> None:
+    guard = start(max_staleness=3600.0)
+    assert guard.check(b"a") is Verdict.NEW
+    assert guard.is_seen_here(b"a")
+    guard.wipe()
+    guard.note_kept()
+    assert guard.check(b"a") is Verdict.NEW
+
+
 def test_a_start_returns_how_many_were_recorded(
     server: PrivateServer, start: Callable[..., Watched]
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,6 +94,30 @@ def test_what_a_source_raises_comes_after_what_it_yielded() -> None:
     with pytest.raises(ZeroDivisionError):
         asyncio.run(consume())
     assert arrived == [1, 2]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_page_that_was_read_is_no_garbage_for_the_collector(fails: bool) -> None:
+    left: list[weakref.ref[Request]] = []
+
+    async def source() -> AsyncIterator[Any]:
+        made = request(1)
+        left.append(weakref.ref(made))
+        yield made
+        if fails:
+            raise ZeroDivisionError
+
+    async def consume() -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            async for _ in in_chunks(source(), 1000):
+                pass
+
+    gc.disable()
+    try:
+        asyncio.run(consume())
+        assert [reference() for reference in left] == [None]
+    finally:
+        gc.enable()
 
 
 def test_a_source_is_cancelled_where_it_waits() -> None:

@@ -72,6 +72,18 @@ def test_what_checks_cost_is_counted(chain: Site, crawl: Callable[..., Crawl]) -
     assert (again.own("waits"), again.own("cache_hits")) == (3, 0)
 
 
+@pytest.mark.usefixtures("r")
+def test_what_the_scheduler_refuses_last_is_counted(
+    site: Site, crawl: Callable[..., Crawl]
+) -> None:
+    """No round trip follows: the last request has no form on the server, and leads to no other."""
+    site.links = {0: [1], 1: [1, 1]}.__getitem__
+    result = crawl(spider="OddSpider", BLOOMLOCK_MAX_STALENESS=3600, **OURS)
+    assert result.fetched == ["/0", "/1"]
+    assert result.own("checked") == 4
+    assert result.own("cache_hits") == result.stats["dupefilter/filtered"] == 2
+
+
 @pytest.mark.parametrize("settings", [{}, OURS], ids=["filter", "scheduler"])
 def test_a_rate_above_the_asked_one_is_warned_of_once(
     settings: dict[str, Any], crawl: Callable[..., Crawl], r: redis.Redis
