@@ -184,7 +184,8 @@ class LockRound:
             if excluded and other.obtained < one.valid and other.valid >= 0:
                 if not self.is_wiped(min(one.asked, other.asked), other.obtained):
                     found.append(f"overlap: {one} {other}")
-                elif one.shared is other.shared:
+                elif one.shared is other.shared and one.shared.thread_local:
+                    # (One that is of no thread speaks of the later hold to both.)
                     found.append(f"kept: {one} {other}")
             if one.obtained < other.asked and one.fence and other.fence:
                 if one.fence >= other.fence:
