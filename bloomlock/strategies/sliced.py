@@ -113,7 +113,8 @@ class SlicedStrategy(Strategy):
         self._clock = clock
         self._on_epoch = on_epoch
         self._stale_s = STALE_PART * window.length_us / 10**6
-        # By the key of a shard: the epoch it had turned to, and when that was asked for.
+        # By the key of a shard: the epoch it had turned to, which was that of the server's clock,
+        # and when that was asked for.
         self._epochs: dict[str, tuple[int, float]] = {}
         # By the key of a shard.
         self._now: dict[str, Known] = {}
@@ -138,7 +139,7 @@ class SlicedStrategy(Strategy):
         mask &= window.live_mask(epoch, now)
         if not write or mask:
             return Segment(1, header, [mask == 0])
-        self._epochs[shard.key] = epoch, asked_at
+        self._note_turned(shard, epoch, now, asked_at)
         return (yield from self._add_one(shard, offsets, epoch if now <= epoch else None))
 
     def _add_one(self, shard: Shard, offsets: list[int], epoch: int | None) -> Core[Segment]:
@@ -292,8 +293,19 @@ class SlicedStrategy(Strategy):
             return [one if one.error else Reading(one.rows, error=now) for one in readings], 0
         for reading in readings:
             if reading.header == shard.header:
-                self._epochs[shard.key] = reading.epoch, asked_at
+                self._note_turned(shard, reading.epoch, now, asked_at)
         return readings, now
+
+    def _note_turned(self, shard: Shard, epoch: int, now: int, asked_at: float) -> None:
+        """Note the epoch that a shard had turned to, if it was that of the clock.
+
+        If it was an earlier one, the next add turns the shard, and may wipe that slice for the
+        epoch after: what is written to it then would look as if it were of that epoch.
+        """
+        if now <= epoch:
+            self._epochs[shard.key] = epoch, asked_at
+        else:
+            self._epochs.pop(shard.key, None)
 
     def turn(self, shard: Shard) -> Core[Turning]:
         """Bring a shard to the epoch of the server's clock. Cost: a round trip for each part."""

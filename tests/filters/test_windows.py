@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import pytest
 import redis
-from moved_clock import moved_server
+import window_clocks
+from moved_clock import moved_server, stopped_server
 from processes import FORKS
 from proxy import HANDSHAKE, Proxy
 from servers import wait_until
@@ -519,3 +520,21 @@ def test_on_a_server_that_refuses_scripts(r):
         assert found.exists("a")
     finally:
         r.execute_command("ACL", "DELUSER", "plain")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_was_known_of_an_idle_shard_is_not_written_to(tmp_path, shards):
+    """A shard that had not turned for long is turned by one client, while another goes by it."""
+    with stopped_server("valkey", tmp_path) as server:
+        clocks = window_clocks.Clocks(*server)
+        other = clocks.make(shards=shards)
+        renews = clocks.make(shards=shards, refresh=True)
+        items = [f"item {number}" for number in range(20)]
+        other.update(items)
+        # One more than a cell has, so that the slice of before is that which comes next.
+        clocks.go_on(7 * window_clocks.SLICE)
+        assert not any(renews.exists_many(items))
+        other.update(f"another {number}" for number in range(20))
+        clocks.go_on(8 * window_clocks.SLICE)
+        assert renews.add_many(items) == [True] * 20
+        assert [renews.add(item) for item in items] == [False] * 20
