@@ -17,7 +17,7 @@ from scrapy_ext.answers import Check, LeftVerdicts, UnsharedFilter, Verdict
 from scrapy_ext.claims import ClaimingFilter
 from scrapy_ext.connection import redis_client
 from scrapy_ext.controls import RequestControls, returns
-from scrapy_ext.duplicates import DuplicateLog
+from scrapy_ext.duplicates import DuplicateLog, are_unheard, asks_only, receivers_of
 from scrapy_ext.guard import GuardedFilter
 from scrapy_ext.outcomes import Outcomes, check_components
 from scrapy_ext.settings import (
@@ -28,7 +28,6 @@ from scrapy_ext.settings import (
     warn_of_unknown,
 )
 from scrapy_ext.stats import FilterStats
-from scrapy_ext.unheard import are_unheard, asks_only, receivers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -160,6 +160,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["BLOOMLOCK_HOME"] = home
     for name in ("BLOOMLOCK_URL", "REDIS_URL"):
         os.environ.pop(name, None)
+    # Under nohup the commands of the tests would ignore it as well.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # A machine that stands still for a second is no server that does not answer.
     clients.CONNECT_TIMEOUT = clients.REPLY_TIMEOUT = 30.0
 
