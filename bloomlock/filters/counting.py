@@ -13,7 +13,7 @@ from bloomlock.growth import compound_error_rate
 from bloomlock.keys import forgotten_key, native_key
 from bloomlock.parallel import in_parallel
 from bloomlock.sizing import error_rate_at_fill, estimate_count, whole_collisions
-from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
+from bloomlock.strategies.base import header_command, plain_header
 from bloomlock.strategies.cells import TIME, microseconds
 from bloomlock.windows import STATE_BYTES, State
 
@@ -112,7 +112,7 @@ def _sample_cells(descriptor: Descriptor, shard: Shard) -> Core[list[float] | No
         encode_command("GETRANGE", key, first, first + SAMPLED_BYTES - 1),
         TIME,
     )
-    if header_from_bytes(head[:start]) != shard.header or not some:
+    if plain_header(head[:start]) != shard.header or not some:
         return None
     turned_to = State.of(int.from_bytes(head[start:], "big")).epoch
     now = window.epoch_at(microseconds(time))

@@ -209,7 +209,7 @@ def test_the_script_does_what_the_model_says(client, slices, seed):
     """Any state and any cells: both turn and wipe the same."""
     window, cells, part_bytes = Window(600 * 3600 * 10**6, slices), 100, 64
     chance = random.Random(seed)
-    script, width = Script("window_turn"), window.cell_bits // 8
+    script, width = Script("header", "window_turn"), window.cell_bits // 8
     header = b"B\0\0\0\0\0\0\7"
     parts = math.ceil(cells * width / part_bytes)
     for _ in range(60):
