@@ -101,7 +101,8 @@ def is_right(history: Sequence[Done], there: str, *, refresh: bool) -> bool:
                 continue
             ways = _ways(one, now, refresh)
             if not ways and refresh and there == OLD and one.kind.startswith("add"):
-                # A renewal of what goes meanwhile is answered "new", if another client renewed it before or not.
+                # A renewal of what goes meanwhile is answered "new", though another client may have
+                # renewed it before that.
                 ways = [LASTING] if any(one.start < at < one.end for at in turned) else []
             if any(search(left - {index}, way) for way in ways):
                 return True
