@@ -128,7 +128,7 @@ def _sample_cells(descriptor: Descriptor, shard: Shard) -> Core[tuple[list[float
     cells = np.frombuffer(some, f">u{window.cell_bits // 8}")
     live = window.live_mask(turned_to, now)
     fills = [
-        np.count_nonzero(cells & (1 << number)) / len(cells)
+        float(np.count_nonzero(cells & (1 << number)) / len(cells))
         for number in range(window.cell_bits)
         if live >> number & 1
     ]

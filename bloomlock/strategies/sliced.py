@@ -13,6 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.delivery import collect
+from bloomlock.descriptor import says_forgotten
 from bloomlock.effects import ConnectionLost, Pipeline, Request
 from bloomlock.windows import DRIFT_S, EPOCH_SHIFT
 
@@ -112,8 +113,9 @@ class SlicedStrategy(Strategy):
         self._clock = clock
         self._on_epoch = on_epoch
         self._stale_s = STALE_PART * window.length_us / 10**6
-        # By the key of a shard: the epoch it had turned to, and when that was asked for.
-        self._epochs: dict[str, tuple[int, float]] = {}
+        # By the key of a shard: the epoch it had turned to, when that was asked for, and the header
+        # that said so.
+        self._epochs: dict[str, tuple[int, float, int]] = {}
         # By the key of a shard.
         self._now: dict[str, Known] = {}
 
@@ -130,7 +132,7 @@ class SlicedStrategy(Strategy):
                 return (yield from self._add_one(shard, offsets, None))
             return Segment(1, error=now if isinstance(now, Exception) else error_of(reply))
         header = reply[0]
-        if not shard.has(header):
+        if header != shard.header and not shard.has(header):
             return Segment(1, header, None)
         epoch = reply[1] >> EPOCH_SHIFT
         (mask,) = read_cells(reply, 1, len(offsets))
@@ -138,7 +140,7 @@ class SlicedStrategy(Strategy):
         # What has another version by now has to be added by that.
         if not write or mask or (shard.held is not None and not shard.held.has(0)):
             return Segment(1, header, [mask == 0])
-        self._epochs[shard.key] = epoch, asked_at
+        self._epochs[shard.key] = epoch, asked_at, header
         return (yield from self._add_one(shard, offsets, epoch if now <= epoch else None))
 
     def _add_one(self, shard: Shard, offsets: list[int], epoch: int | None) -> Core[Segment]:
@@ -155,7 +157,7 @@ class SlicedStrategy(Strategy):
             has_version = shard.held is None or shard.held.has(0)
             is_in_time = word >> EPOCH_SHIFT == epoch and now <= epoch
             if shard.has(header) and has_version and is_in_time:
-                self._epochs[shard.key] = epoch, asked_at
+                self._epochs[shard.key] = epoch, asked_at, header
                 (mask,) = read_cells(reply, 1, len(offsets))
                 mask &= window.live_mask(epoch, now)
                 return Segment(1, header, [mask == 0])
@@ -226,7 +228,10 @@ class SlicedStrategy(Strategy):
 
     def known_epoch(self, shard: Shard) -> int | None:
         """Return the epoch that a shard had turned to not long ago; None if that is not known."""
-        epoch, asked_at = self._epochs.get(shard.key, (0, -math.inf))
+        epoch, asked_at, header = self._epochs.get(shard.key, (0, -math.inf, 0))
+        if says_forgotten(header) and not shard.also:
+            # An object that has not heard has to ask. By then the item may have another version.
+            return None
         return epoch if epoch and self._clock() - asked_at < self._stale_s else None
 
     def exchange(
@@ -299,7 +304,7 @@ class SlicedStrategy(Strategy):
             return [one if one.error else Reading(one.rows, error=now) for one in readings], 0
         for reading in readings:
             if shard.has(reading.header):
-                self._epochs[shard.key] = reading.epoch, asked_at
+                self._epochs[shard.key] = reading.epoch, asked_at, reading.header
         return readings, now
 
     def turn(self, shard: Shard) -> Core[Turning]:
@@ -307,5 +312,5 @@ class SlicedStrategy(Strategy):
         asked_at = self._clock()
         turning = yield from turn(self.window, shard.key, shard.header)
         if turning.epoch is not None and turning.epoch > 0:
-            self._epochs[shard.key] = turning.epoch, asked_at
+            self._epochs[shard.key] = turning.epoch, asked_at, turning.header
         return turning

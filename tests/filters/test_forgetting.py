@@ -17,6 +17,7 @@ from turns import Turns
 from bloomlock import (
     AsyncBloomFilter,
     BloomFilter,
+    BloomlockError,
     CapacityError,
     ConfigurationError,
     FilterLostError,
@@ -663,3 +664,33 @@ def test_what_an_object_knows_of_versions_is_bounded(r, monkeypatch, kind):
     assert len(made._state.view.forgotten._versions) <= 10
     assert made.add_many(items) == [True] * 100
     assert made.exists_many(items) == [True] * 100
+
+
+def test_a_discard_of_a_window_that_is_repeated_late_says_that_it_is_not_known(r):
+    made = BloomFilter("x", 5000, client=r, window=60)
+    made.add("a")
+    discarding = discards._Discards(made._state, [b"a"])
+    discarding._versions[b"a"] = b"v" * 6
+    discarding._doubtful.add(b"a")
+    reply = b"0" + b"w" * 6
+    # What is left of three quarters of a window is more than any machine takes for this.
+    discarding._begun -= 15
+    discarding._take(made._state.view, b"a", reply)
+    assert list(discarding._left) == [b"a"], "it is asked again"
+    discarding._begun -= 31
+    with pytest.raises(BloomlockError, match="are over"):
+        discarding._take(made._state.view, b"a", reply)
+
+
+def test_an_object_that_has_not_heard_goes_by_no_epoch_that_came_with_the_flag(r):
+    made = BloomFilter("x", 5000, client=r, window=86_400, refresh=True)
+    assert made.add("a")
+    (shard,) = made._state.view.shards
+    strategy = made._state.strategy
+    assert strategy.known_epoch(shard)
+    assert BloomFilter.open("x", client=r).discard("a")
+    made._run(strategy.turn(shard))
+    assert strategy.known_epoch(shard) is None
+    assert made.add("a") is True
+    assert strategy.known_epoch(made._state.view.shards[0])
+    assert made.add("a") is False

@@ -214,7 +214,8 @@ class World(forget_explorer.World):
             state.strategy._epochs.clear()
             state.strategy._now.clear()
             if knows:
-                state.strategy._epochs.update(dict.fromkeys(self._bits, (epoch, self._seconds)))
+                known = epoch, self._seconds, plain.header
+                state.strategy._epochs.update(dict.fromkeys(self._bits, known))
             state.fill._until_look = 10**9
             state.fill._stale_at = math.inf
             if state.fill._clock is not None:
