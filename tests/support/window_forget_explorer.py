@@ -100,10 +100,11 @@ def is_right(history: Sequence[Done], there: str, *, refresh: bool) -> bool:
             if one.start > first_end:
                 continue
             ways = _ways(one, now, refresh)
-            if not ways and refresh and there == OLD and one.kind.startswith("add"):
-                # A renewal of what goes meanwhile is answered "new", though another client may have
-                # renewed it before that.
-                ways = [LASTING] if any(one.start < at < one.end for at in turned) else []
+            is_at_turn = any(one.start < at < one.end for at in turned)
+            if not ways and refresh and there == OLD and is_at_turn:
+                # Cells are read before the clock. So what goes at a turn in between is not there,
+                # though another client may have renewed it before that turn.
+                ways = [LASTING if one.kind.startswith("add") else now]
             if any(search(left - {index}, way) for way in ways):
                 return True
         return False
