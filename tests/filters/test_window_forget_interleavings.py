@@ -86,3 +86,19 @@ def chances(rng, clients):
         return rng.randrange(count) if rng.random() < 0.2 else rng.randrange(likely)
 
     return choose
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_client_that_comes_late_to_a_shard_that_another_has_turned(make_world, knows):
+    """It has not heard, and the usual bits of the item were forgotten by the window meanwhile."""
+    world = make_world(1, refresh=True)
+    way = Way("there", True, [False, True, True], [knows, True, True])
+    # The second client forgets the item; the shard turns; the third adds it; then the first does.
+    _, history = world.go(way, [["add"], ["discard"], ["add"]], {4: 1, 3: 2, 2: 1, 1: 0}.get)
+    assert [(one.kind, one.answer) for one in history[:4]] == [
+        ("discard", True),
+        ("turn", None),
+        ("add", True),
+        # What it wrote by the usual bits was in no force, or was forgotten since.
+        ("add", None if knows else False),
+    ]
