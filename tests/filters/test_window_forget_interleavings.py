@@ -10,7 +10,7 @@ import random
 
 import pytest
 from forget_explorer import STARTS, Done
-from window_forget_explorer import LASTING, OLD, Way, World, go_all, is_right, move_clocks
+from window_forget_explorer import LASTING, OLD, TURN, Way, World, go_all, is_right, move_clocks
 
 PAIRS = [
     (["discard"], ["add"]),
@@ -102,3 +102,35 @@ def test_a_client_that_comes_late_to_a_shard_that_another_has_turned(make_world,
         # What it wrote by the usual bits was in no force, or was forgotten since.
         ("add", None if knows else False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("start", "refresh", "steps", "answer"),
+    [
+        # The table, the cells, and it is too late before the clock is read.
+        ("again", True, [0, 0, TURN], False),
+        ("forgotten", True, [0, 0, TURN], True),
+        # Without `refresh` it asks first: the table, the cells, the clock.
+        ("forgotten", False, [0, 0, 0, 0, 0, TURN], True),
+        # Too late twice: the clock, the script that turns the shard, the table, the cells.
+        ("forgotten", True, [0, 0, TURN, 0, 0, 0, 0, TURN], True),
+    ],
+)
+def test_an_add_that_comes_too_late_is_not_made_again_after_a_discard(
+    make_world, start, refresh, steps, answer
+):
+    """Another client forgets the item between the try that came too late and the next."""
+    world = make_world(1, refresh=refresh)
+    way = Way(start, False, [True, True], [True, True])
+    left = iter(steps)
+
+    def choose(count):
+        step = next(left, None)
+        if step is None:
+            return 1 if count == 2 else 0
+        return count - 1 if step == TURN else step
+
+    _, history = world.go(way, [["add"], ["discard"]], choose, turns=steps.count(TURN))
+    answers = [one.answer for one in history if one.kind == "add"]
+    assert answers[0] is answer, history
+    assert ("discard", True) in [(one.kind, one.answer) for one in history]
