@@ -15,9 +15,9 @@ that it has are set, which they stay. So
     between the two readings, or at the second;
     an answer "there" by another version says nothing, and has changed nothing. It is asked again.
 
-With a time window bits of old versions are wiped, so "not there" counts only by the version that the
-table had just before too, and an add reads the table in front of each of its commands that sets
-bits; see strategies/held.py and adding.py.
+With a time window bits of old versions are wiped. So "not there" too counts only by the version
+that the table had just before, and an add reads the table in front of each of its commands that
+sets bits; see strategies/held.py and adding.py.
 
 An item is asked for by the version that this object knows of it, by none if it knows none. So one
 round trip is enough but for items that other clients forgot, at the first time.

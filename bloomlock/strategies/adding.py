@@ -43,8 +43,8 @@ class _Try(NamedTuple):
         turned_to: The epoch that it had turned to.
         now: The epoch of the server's clock after it.
         live: The slices that were live.
-        live_before: Those that were live at any time since the client heard of the epoch, if none
-            of them is wiped for certain; else all.
+        live_before: Those that were live at any time since the client heard of the epoch. None: the
+            shard has turned, so some of them may be wiped.
         written_in: The epoch in whose slice the rows are now.
         is_visible: Whether others see that slice.
         is_in_time: Whether it is that of the time.
@@ -54,7 +54,7 @@ class _Try(NamedTuple):
     turned_to: int
     now: int
     live: int
-    live_before: int
+    live_before: int | None
     written_in: int
     is_visible: bool
     is_in_time: bool
@@ -68,7 +68,7 @@ class _Try(NamedTuple):
             reading.epoch,
             now,
             window.live_mask(reading.epoch, now),
-            window.live_mask(epoch, epoch) if reading.epoch == epoch else -1,
+            window.live_mask(epoch, epoch) if reading.epoch == epoch else None,
             # Whatever the slice's epoch was meant to be.
             written_in,
             window.is_live(written_in, reading.epoch, now),
@@ -216,7 +216,8 @@ class Adding:
         elif missing and added_in is not None:
             self._added[index] = added_in
         if self._shard.held is not None:
-            if was_added or not missing or (seen.is_visible and not mask & seen.live_before):
+            is_sure = seen.live_before is not None and not mask & seen.live_before
+            if was_added or not missing or (seen.is_visible and is_sure):
                 self._before[index] = missing
             elif seen.is_visible:
                 self._before[index] = None

@@ -134,3 +134,22 @@ def test_an_add_that_comes_too_late_is_not_made_again_after_a_discard(
     answers = [one.answer for one in history if one.kind == "add"]
     assert answers[0] is answer, history
     assert ("discard", True) in [(one.kind, one.answer) for one in history]
+
+
+def test_bits_that_were_wiped_before_a_late_add_say_nothing_of_its_version(make_world):
+    """The item is forgotten after the add has read the table; its bits are wiped before it adds."""
+    world = make_world(1, refresh=True)
+    # The third would set bits of the old version again if it knew that.
+    way = Way("again", True, [True, True, False], [True, True, False])
+    first, then = iter([0]), {4: 1, 3: 2, 2: 1, 1: 0}
+
+    def choose(count):
+        return next(first, then[count])
+
+    _, history = world.go(way, [["add"], ["discard"], ["add"]], choose)
+    assert [(one.kind, one.answer) for one in history[:4]] == [
+        ("discard", True),
+        ("turn", None),
+        ("add", True),
+        ("add", None),
+    ]

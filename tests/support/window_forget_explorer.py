@@ -172,8 +172,11 @@ class World(forget_explorer.World):
                 self._contents[start, is_old] = self._snapshot()
                 self._restore(kept)
                 self._set_clock(now)
-        found = [table.get(self._identity) for table in self._contents["forgotten", False][1]]
-        self._first_version = next(filter(None, found))
+        self._first_version = {
+            is_old: next(filter(None, (table.get(self._identity) for table in tables)))
+            for is_old in (False, True)
+            for _, tables in [self._contents["forgotten", is_old]]
+        }
         self.history: list[Done] = []
         self._ticks = itertools.count()
 
@@ -209,7 +212,7 @@ class World(forget_explorer.World):
             if has_heard:
                 view = view.with_forgotten()
                 # What it knows may be of long ago.
-                view.forgotten.learn(self._identity, self._first_version)
+                view.forgotten.learn(self._identity, self._first_version[way.is_old])
             state.view, state.lost = view, None
             epoch = START // SLICE
             state.strategy._epochs.clear()
