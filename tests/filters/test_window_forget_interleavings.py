@@ -5,7 +5,6 @@ See window_forget_explorer.py.
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -21,7 +20,7 @@ PAIRS = [
 ]
 KINDS = ("add", "add_many", "exists", "discard", "discard")
 EITHER = [True, False]
-WALKS = int(os.environ.get("WALKS", "150"))
+WALKS = 150
 
 
 @pytest.fixture
