@@ -34,8 +34,8 @@ from bloomlock.effects import ConnectionLost, Pipeline, Request
 from bloomlock.errors import BloomlockError
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies import Segment
+from bloomlock.strategies.adding import most_at_once
 from bloomlock.strategies.held import Held, LateNew, Preceded, read_versions, versions_in
-from bloomlock.strategies.sliced import most_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,7 +6,7 @@ Of items that are asked for by versions (`Shard.held`) each try reads the versio
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bloomlock.descriptor import says_forgotten, unflagged
 from bloomlock.effects import ConnectionLost
@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from .base import Shard
     from .cells import SomeRows
     from .held import Held
-    from .sliced import SlicedStrategy
+
+FEWEST_AT_ONCE, MOST_AT_ONCE = 250, 65_536
+ITEM_US = 200
+"""Microseconds of a slice for each item that is added at once, at most: ten times what it takes."""
+
+
+def most_at_once(window: Window) -> int:
+    """Return how many items are added at once.
+
+    What takes longer than a slice would always be too late for it.
+    """
+    return max(FEWEST_AT_ONCE, min(MOST_AT_ONCE, window.slice_us // ITEM_US))
 
 
 class Outcome(NamedTuple):
@@ -33,6 +44,29 @@ class Outcome(NamedTuple):
     header: int = 0
     missing: bool | None = None
     error: Exception | None = None
+
+
+class Adder(Protocol):
+    """What carries out the commands of an add.
+
+    Attributes:
+        window: The filter's.
+        refresh: Whether the add of an item that is there renews it.
+    """
+
+    window: Window
+    refresh: bool
+
+    def known_epoch(self, shard: Shard) -> int | None:
+        """See SlicedStrategy."""
+
+    def exchange(
+        self, shard: Shard, rows: SomeRows, epoch: int | None
+    ) -> Core[tuple[list[Reading], int]]:
+        """See SlicedStrategy."""
+
+    def turn(self, shard: Shard) -> Core[Turning]:
+        """See SlicedStrategy."""
 
 
 class _Try(NamedTuple):
@@ -89,7 +123,7 @@ class Adding:
     in between, and the second try says which client has added it since.
     """
 
-    def __init__(self, strategy: SlicedStrategy, shard: Shard, rows: SomeRows) -> None:
+    def __init__(self, strategy: Adder, shard: Shard, rows: SomeRows) -> None:
         self._strategy = strategy
         self._window = strategy.window
         self._shard = shard

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 from bloomlock.commands import encode_command
 from bloomlock.keys import forgotten_key
 
-from .base import error_of
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -109,5 +107,5 @@ def versions_in(read: Replies, count: int) -> list[bytes | Exception]:
             versions += [value or b"" for value in reply]
         else:
             missing = min(IDENTITIES_PER_COMMAND, count - len(versions))
-            versions += [error_of(reply)] * missing
+            versions += [reply if isinstance(reply, Exception) else TypeError(reply)] * missing
     return versions

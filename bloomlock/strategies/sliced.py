@@ -17,7 +17,7 @@ from bloomlock.descriptor import says_forgotten
 from bloomlock.effects import ConnectionLost, Pipeline, Request
 from bloomlock.windows import DRIFT_S, EPOCH_SHIFT
 
-from .adding import Adding, unknown
+from .adding import Adding, most_at_once, unknown
 from .base import Segment, Strategy, error_of
 from .cells import (
     COMMANDS_PER_WRITE,
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 
     from .base import Rows, Shard
     from .cells import SomeRows
-
-FEWEST_AT_ONCE, MOST_AT_ONCE = 250, 65_536
-ITEM_US = 200
-"""Microseconds of a slice for each item that is added at once, at most: ten times what it takes."""
 
 STALE_PART = 0.25
 """Part of the window after which a client reads the state of a shard before it adds to it.
@@ -72,14 +68,6 @@ class Known(NamedTuple):
 
 
 UNKNOWN = Known()
-
-
-def most_at_once(window: Window) -> int:
-    """Return how many items are added at once.
-
-    What takes longer than a slice would always be too late for it.
-    """
-    return max(FEWEST_AT_ONCE, min(MOST_AT_ONCE, window.slice_us // ITEM_US))
 
 
 class SlicedStrategy(Strategy):
