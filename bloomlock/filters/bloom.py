@@ -361,7 +361,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
 
         Raises:
             TypeError: If the item is neither.
-            ConfigurationError: With strategy "native", with a window, or if scripts are forbidden.
+            ConfigurationError: With strategy "native", or if scripts are forbidden.
             OutcomeUnknownError: If the server could not be asked again after a reply was lost.
             CapacityError: If nearly all bits of the filter are set.
             redis.exceptions.RedisError: If the server refused it or could not be reached; then the

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.descriptor import HEADER_BYTES, generation_of, slices_of
+from bloomlock.descriptor import HEADER_BYTES, generation_of, says_forgotten, slices_of
 from bloomlock.growth import compound_error_rate
 from bloomlock.keys import forgotten_key, native_key
 from bloomlock.parallel import in_parallel
@@ -95,14 +95,20 @@ def _count_bits(
 def count_cells(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
     """Estimate the items of shards with a time window from some of their cells."""
     most = max(1, COUNTED_BYTES_PER_COMMAND // SAMPLED_BYTES)
-    counts = yield from in_parallel([_sample_cells(descriptor, one) for one in shards], most)
-    if None in counts:
+    found = yield from in_parallel([_sample_cells(descriptor, one) for one in shards], most)
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
         return None
-    return _sum_of_slices(descriptor, [one for one in counts if one is not None])
+    # An item that was forgotten counts until its slice is over.
+    counted = _sum_of_slices(descriptor, [fills for fills, _ in known])
+    return counted._replace(forgotten=sum(often for _, often in known))
 
 
-def _sample_cells(descriptor: Descriptor, shard: Shard) -> Core[list[float] | None]:
-    """Return for each live slice the part of its bits that is set, from some of the cells."""
+def _sample_cells(descriptor: Descriptor, shard: Shard) -> Core[tuple[list[float], int] | None]:
+    """Return for each live slice the part of its bits that is set, from some of the cells.
+
+    And how often any item was forgotten.
+    """
     window, key = descriptor.window, shard.key
     assert window is not None  # noqa: S101 - for the type checker
     start, first = HEADER_BYTES, HEADER_BYTES + STATE_BYTES
@@ -112,17 +118,21 @@ def _sample_cells(descriptor: Descriptor, shard: Shard) -> Core[list[float] | No
         encode_command("GETRANGE", key, first, first + SAMPLED_BYTES - 1),
         TIME,
     )
-    if header_from_bytes(head[:start]) != shard.header or not some:
+    if plain_header(head[:start]) != shard.header or not some:
         return None
+    often = None
+    if says_forgotten(header_from_bytes(head[:start])):
+        (often,) = yield from ask(key, encode_command("HGET", forgotten_key(key), "count"))
     turned_to = State.of(int.from_bytes(head[start:], "big")).epoch
     now = window.epoch_at(microseconds(time))
     cells = np.frombuffer(some, f">u{window.cell_bits // 8}")
     live = window.live_mask(turned_to, now)
-    return [
-        np.count_nonzero(cells & (1 << number)) / len(cells)
+    fills = [
+        float(np.count_nonzero(cells & (1 << number)) / len(cells))
         for number in range(window.cell_bits)
         if live >> number & 1
     ]
+    return fills, int(often or 0)
 
 
 def _sum_of_slices(descriptor: Descriptor, samples: Sequence[Sequence[float]]) -> Counted:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bloomlock.descriptor import HEADER_BYTES, says_forgotten, unflagged
 from bloomlock.effects import ConnectionLost, Pause
 from bloomlock.errors import (
+    BloomlockError,
     CapacityError,
     ConfigurationError,
     OutcomeUnknownError,
@@ -30,6 +31,7 @@ from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 from bloomlock.shard_hashing import Chained
 from bloomlock.strategies.base import header_from_bytes
+from bloomlock.strategies.cells import bits_of_cells, packed_window
 
 from .batches import fail_after
 from .operation import Operation, Repeats
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bloomlock.effects import Core
-    from bloomlock.hashing import Hasher
     from bloomlock.scripts import Call
     from bloomlock.strategies import Shard
 
@@ -57,7 +58,10 @@ of the server's time."""
 VERSIONS_TRIED = 64
 """In a filter at its error rate one is enough; of one that has all bits set none is."""
 
-_SCRIPT, NEEDS = Script("header", "discard"), "discard needs"
+CERTAIN_PART = 0.75
+"""Part of a time window for which what a try has done is found, whose reply was lost."""
+
+_SCRIPT, NEEDS = Script("header", "cells", "discard"), "discard needs"
 _FORGOTTEN, _ABSENT, _TAKEN = 1, 0, 2
 
 
@@ -119,6 +123,7 @@ class _Discards:
         # Items of which a try was lost, which may have been carried out.
         self._doubtful: set[bytes] = set()
         self._tries = Counter[bytes]()
+        self._begun = state.clock()
 
     def run(self) -> Core[list[bool]]:
         """Return for each item whether it was there."""
@@ -130,6 +135,13 @@ class _Discards:
             # Whatever the outcome, this object gives no answer from before.
             self._state.forget()
         return self._results()
+
+    def _is_long_ago(self, view: View) -> bool:
+        """Return whether the bits of a version that was in force since may be wiped by now."""
+        window = view.descriptor.window
+        if window is None:
+            return False
+        return self._state.clock() - self._begun > CERTAIN_PART * window.length_us / 10**6
 
     def _results(self) -> list[bool]:
         """Return the answers to the items in order, as far as they are known."""
@@ -162,11 +174,6 @@ class _Discards:
 
     def _forget(self, view: View) -> Core[bool | None]:
         """Forget what is left; None: it met another generation, or heard of forgotten items."""
-        if view.descriptor.window is not None:
-            raise ConfigurationError(
-                "window must be None for discard(), remove() and discard_many(): the bits of an "
-                "item are forgotten with their slice, and a version would not be"
-            )
         if len(view.shards) > 1 and (view.forgotten is None or not view.forgotten.is_everywhere):
             view = yield from self._leave_out_absent(view)
             if self._left and not (yield from self._flag_all(view)):
@@ -231,7 +238,7 @@ class _Discards:
         }
         answered = yield from in_parallel(
             [
-                _call(view.shards[number], _header_bytes(view) + bytes(hashes[number]), words)
+                _call(view.shards[number], _expected(view, hashes[number]), words)
                 for number, words in asked.items()
             ]
         )
@@ -277,7 +284,7 @@ class _Discards:
         version = self._versions.setdefault(item, new_version())
         now = hasher.relocate(identity, believed) if believed else hasher.locate(item)[1]
         later = hasher.relocate(identity, version)
-        packed = (_packed(hasher, places, len(hashes)) for places in (now, later))
+        packed = (_packed(view, places, len(hashes)) for places in (now, later))
         return [identity, believed, version, *packed]
 
     def _note_versions(self, view: View) -> None:
@@ -312,6 +319,8 @@ class _Discards:
             return
         if was_in_force:
             del self._versions[item]
+        elif item in self._doubtful and self._is_long_ago(view):
+            raise BloomlockError("the slices that would say whether it was forgotten are over")
         if view.forgotten is not None:
             view.forgotten.learn(identity, found)
 
@@ -328,10 +337,20 @@ def _hashes(view: View, shard: Shard) -> Sequence[int]:
     return shard.chain.hasher.hashes[: shard.chain.count]
 
 
-def _packed(hasher: Hasher, places: Sequence[int], slices: int) -> bytes:
+def _expected(view: View, hashes: Sequence[int]) -> bytes:
+    """Return the script's first argument."""
+    window = view.descriptor.window
+    kind = b"s" + bytes(hashes) if window is None else b"w" + packed_window(window)
+    return _header_bytes(view) + kind
+
+
+def _packed(view: View, places: Sequence[int], slices: int) -> bytes:
     """Return the offsets of an item, or of what stands for it in a filter that grows."""
+    hasher, window = view.hasher, view.descriptor.window
     if isinstance(hasher, Chained):
         places = hasher.offsets(cast("bytes", places), slices)
+    if window is not None:
+        places = bits_of_cells(window.cell_bits, places)
     return struct.pack(f">{len(places)}I", *places)
 
 

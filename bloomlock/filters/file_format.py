@@ -257,7 +257,7 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         if descriptor.slices:
             images = images._replace(shards=_read_counts(descriptor, fields[_SHARDS_BY_SLICES]))
         if _FORGOTTEN in fields:
-            images = images._replace(forgotten=_read_forgotten(descriptor, fields[_FORGOTTEN]))
+            images = images._replace(forgotten=_read_forgotten(fields[_FORGOTTEN]))
     except (
         BloomlockError,
         ValueError,
@@ -283,7 +283,7 @@ def _read_counts(descriptor: Descriptor, text: str) -> tuple[int, ...]:
     return counts
 
 
-def _read_forgotten(descriptor: Descriptor, number: object) -> int:
-    if type(number) is not int or number < 0 or descriptor.window is not None:
+def _read_forgotten(number: object) -> int:
+    if type(number) is not int or number < 0:
         raise ConfigurationError(f"{_FORGOTTEN} is {number!r:.80}")
     return number

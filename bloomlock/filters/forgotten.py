@@ -15,6 +15,10 @@ that it has are set, which they stay. So
     between the two readings, or at the second;
     an answer "there" by another version says nothing, and has changed nothing. It is asked again.
 
+With a time window bits of old versions are wiped. So "not there" too counts only by the version
+that the table had just before, and an add reads the table in front of each of its commands that
+sets bits; see strategies/held.py and adding.py.
+
 An item is asked for by the version that this object knows of it, by none if it knows none. So one
 round trip is enough but for items that other clients forgot, at the first time.
 """
@@ -24,28 +28,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bloomlock.arrays import np
-from bloomlock.commands import encode_command
+from bloomlock.delivery import ask as deliver_all
 from bloomlock.descriptor import unflagged
 from bloomlock.effects import ConnectionLost, Pipeline, Request
 from bloomlock.errors import BloomlockError
-from bloomlock.keys import forgotten_key
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies import Segment
+from bloomlock.strategies.adding import most_at_once
+from bloomlock.strategies.held import Held, LateNew, Preceded, read_versions, versions_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bloomlock.commands import Replies
-    from bloomlock.effects import Core, Step, Writes
+    from bloomlock.effects import Core, Step
     from bloomlock.strategies import Shard, Strategy
-    from bloomlock.strategies.base import Answered
+    from bloomlock.strategies.base import Answered, Rows
 
     from .generation import View
     from .versions import KnownVersions
 
 T = TypeVar("T")
 
-IDENTITIES_PER_COMMAND = 1000
 TRIES = 100
 """How often an item may be forgotten by other clients during one operation."""
 
@@ -72,9 +76,14 @@ def ask_one(view: View, strategy: Strategy, data: bytes, *, write: bool) -> Core
         placed = Placed([identity], [known.version_of(identity)])
         if placed.versions[0]:
             places = hasher.relocate(identity, placed.versions[0])
-        core = strategy.one(shard, places, write=write)
-        read, segment = yield from _read_first(shard, placed.identities, core)
-        (answer,) = _answers(view, placed, read, [segment])
+        if view.descriptor.window is not None:
+            held = Held(shard.key, *placed)
+            core = strategy.one(shard._replace(held=held), places, write=write)
+            (answer,) = _answers_held(view, placed, held, [(yield from core)])
+        else:
+            core = strategy.one(shard, places, write=write)
+            read, segment = yield from _read_first(shard, placed.identities, core)
+            (answer,) = _answers(view, placed, read, [segment])
         if isinstance(answer, Segment):
             return answer
         known.learn(identity, answer)
@@ -107,17 +116,15 @@ def ask(view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool) 
                 )
         parts = []
         for number, indices in by_shard.items():
-            shard, mine = view.shards[number], rows[indices]
-            core = strategy.any_number(shard, mine, write=write)
-            parts.append(_read_first(shard, [identities[index] for index in indices], core))
-        most = strategy.shards_at_once(view.shards[0], write=write)
-        answered = yield from in_parallel(parts, most)
-        left = []
-        for indices, (read, segments) in zip(by_shard.values(), answered, strict=True):
             placed = Placed(
                 [identities[index] for index in indices], [versions[index] for index in indices]
             )
-            for index, answer in zip(indices, _answers(view, placed, read, segments), strict=True):
+            parts.append(_ask_shard(view, strategy, number, placed, rows[indices], write=write))
+        most = strategy.shards_at_once(view.shards[0], write=write)
+        answered = yield from in_parallel(parts, most)
+        left = []
+        for indices, answers in zip(by_shard.values(), answered, strict=True):
+            for index, answer in zip(indices, answers, strict=True):
                 if isinstance(answer, Segment):
                     found[index] = answer
                 else:
@@ -128,6 +135,41 @@ def ask(view: View, strategy: Strategy, items: Sequence[bytes], *, write: bool) 
     for index in left:
         found[index] = Segment(1, error=_forgotten_all_the_time())
     return _joined(view, found)
+
+
+def _ask_shard(
+    view: View, strategy: Strategy, number: int, placed: Placed, rows: Rows, *, write: bool
+) -> Core[list[Segment | bytes]]:
+    """Ask for items of one shard; return for each what `_answers` does."""
+    shard = view.shards[number]
+    if view.descriptor.window is None:
+        core = strategy.any_number(shard, rows, write=write)
+        read, segments = yield from _read_first(shard, placed.identities, core)
+        return list(_answers(view, placed, read, segments))
+    answers: list[Segment | bytes] = []
+    most = most_at_once(view.descriptor.window)
+    for start in range(0, len(rows), most):
+        some = Placed(*(words[start : start + most] for words in placed))
+        held = Held(shard.key, *some)
+        core = strategy.any_number(
+            shard._replace(held=held), rows[start : start + most], write=write
+        )
+        answers += _answers_held(view, some, held, (yield from core))
+    return answers
+
+
+def versions_of(view: View, items: Sequence[bytes]) -> Core[list[bytes]]:
+    """Return the versions that items have; empty: none.
+
+    Raises:
+        redis.exceptions.RedisError: What the server answered, or why it could not be reached.
+    """
+    versions = []
+    for item in items:
+        key = view.shards[view.hasher.locate(item)[0]].key
+        (reply,) = yield from deliver_all(key, *read_versions(key, [view.hasher.identify(item)]))
+        versions.append(reply[0] or b"")
+    return versions
 
 
 def _known(view: View) -> KnownVersions:
@@ -169,7 +211,8 @@ def _answers(
         read: What the table had for them before, or errors; None: no answer came at all.
         segments: The answers by the versions they were asked for with.
     """
-    versions = _versions_in(read, len(placed.identities))
+    count = len(placed.identities)
+    versions = [b""] * count if read is None else versions_in(read, count)
     start = 0
     for segment in segments:
         missing: Sequence[bool | None] = [None] * segment.rows
@@ -209,33 +252,34 @@ def _answer(
     return bare._replace(header=view.header, missing=[missing])
 
 
-def _versions_in(read: Replies | None, count: int) -> list[bytes | Exception]:
-    if read is None:
-        return [b""] * count
-    versions: list[bytes | Exception] = []
-    for reply in read:
-        if isinstance(reply, list):
-            versions += [value or b"" for value in reply]
+def _answers_held(
+    view: View, placed: Placed, held: Held, segments: Sequence[Segment]
+) -> Iterator[Segment | bytes]:
+    """Yield for each item of a filter with a time window what `_answers` does."""
+    flags: list[tuple[Segment, bool | None]] = []
+    for segment in segments:
+        missing: Sequence[bool | None] = [None] * segment.rows
+        if segment.missing is not None:
+            missing = np.asarray(segment.missing).tolist()
+        bare = segment._replace(rows=1, missing=None)
+        flags += [(bare, one) for one in missing]
+    for row, (bare, flag) in enumerate(flags):
+        asked, version = placed.versions[row], held.found(row)
+        if asked and isinstance(bare.error, LateNew):
+            # By a version the bits of another generation are those of no item.
+            yield Segment(1, bare.error.header)
+        elif row in held.settled:
+            yield bare._replace(header=view.header, missing=[bool(flag)])
+        elif (
+            isinstance(version, Exception)
+            and bare.error is None
+            and flag is not None
+            and unflagged(bare.header) == view.header
+        ):
+            # An answer by another version says nothing, not even that the item is not there.
+            yield Segment(1, error=version)
         else:
-            missing = min(IDENTITIES_PER_COMMAND, count - len(versions))
-            versions += [reply if isinstance(reply, Exception) else TypeError(reply)] * missing
-    return versions
-
-
-class _Preceded:
-    """Writes with some commands before them."""
-
-    def __init__(self, commands: Sequence[bytes], writes: Writes) -> None:
-        self._commands = commands
-        self._writes = writes
-
-    def __len__(self) -> int:
-        return len(self._commands) + len(self._writes)
-
-    def __iter__(self) -> Iterator[Sequence[bytes]]:
-        for command in self._commands:
-            yield [command]
-        yield from self._writes
+            yield _answer(view, bare, flag, asked, version)
 
 
 def _read_first(
@@ -247,12 +291,7 @@ def _read_first(
         What the table has for the items, in replies of some each; None if that did not arrive, so
         that nothing else did. And the result of the core.
     """
-    table = forgotten_key(shard.key)
-    starts = range(0, len(identities), IDENTITIES_PER_COMMAND)
-    commands = [
-        encode_command("HMGET", table, *identities[start : start + IDENTITIES_PER_COMMAND])
-        for start in starts
-    ]
+    commands = read_versions(shard.key, identities)
     count = len(commands)
     read: Replies | None = None
     try:
@@ -283,7 +322,7 @@ def _preceded(commands: Sequence[bytes], step: Step) -> Step:
         # Only what comes alone can be received into a place of its own.
         return step._replace(commands=[*commands, *step.commands], room=None)
     if isinstance(step, Pipeline):
-        return step._replace(writes=_Preceded(commands, step.writes))
+        return step._replace(writes=Preceded(commands, step.writes))
     return step
 
 

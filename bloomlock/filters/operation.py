@@ -30,6 +30,7 @@ from bloomlock.errors import (
 )
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies import Segment
+from bloomlock.strategies.held import LateNew
 
 from . import forgotten
 from .expiry import sweep
@@ -223,7 +224,9 @@ class Operation:
         for segment in segments:
             mine = indices[start : start + segment.rows]
             start += segment.rows
-            if segment.error is not None:
+            if isinstance(segment.error, LateNew):
+                stale.append((mine, segment._replace(header=segment.error.header)))
+            elif segment.error is not None:
                 self._take_error(mine, segment.error)
             elif segment.header == view.header:
                 self._take(view, mine, segment)
@@ -332,7 +335,33 @@ class Operation:
                 if not now.descriptor.same_bits(view.descriptor):
                     # What was added there has other bits.
                     self._added.pop(now.header, None)
-        return now, self._sort(view, now, stale)
+        return now, self._sort(view, now, (yield from self._settle_late(view, now, stale)))
+
+    def _settle_late(self, view: View, now: View, stale: Stale) -> Core[Stale]:
+        """Take the answers about items that are new if they were never forgotten; return the rest.
+
+        With a time window, where an object that had not heard of forgotten items came too late.
+        """
+        left = []
+        for indices, segment in stale:
+            if not isinstance(segment.error, LateNew):
+                left.append((indices, segment))
+                continue
+            cause: Exception = BloomlockError("another client forgets items, and the shard turned")
+            found = unflagged(segment.header) == now.header
+            if found and now.descriptor.same_bits(view.descriptor):
+                some = [self._items[index] for index in indices.tolist()]
+                try:
+                    versions = yield from forgotten.versions_of(now, some)
+                except (RedisError, OSError) as error:
+                    cause = error
+                else:
+                    if not any(versions):
+                        new = Segment(indices.size, now.header, [True] * indices.size)
+                        self._take(now, indices, new)
+                        continue
+            self._take_error(indices, ConnectionLost(cause, sent=True, replies=[]))
+        return left
 
     def _sort(self, view: View, now: View, stale: Stale) -> list[Indices]:
         """Take the answers that are good in the view to go on with; return what to ask again."""

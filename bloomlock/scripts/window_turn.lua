@@ -2,7 +2,7 @@
 -- part of the slice that comes next. The rules are those of Window.turn in bloomlock/windows.py.
 -- Safe to repeat.
 -- KEYS      1 the shard, 2 a part of it while it is wiped, 3 the mask of what stays
--- ARGV[1]   the header the caller expects, 8 bytes
+-- ARGV[1]   the header the caller expects, 8 bytes, without what says that items were forgotten
 -- ARGV[2]   microseconds of an epoch
 -- ARGV[3]   bytes of a cell
 -- ARGV[4]   bytes of a part, a multiple of the cell
@@ -11,7 +11,7 @@
 local call = redis.call
 local start = call('GETRANGE', KEYS[1], 0, 15)
 local header = string.sub(start, 1, 8)
-if header ~= ARGV[1] then
+if read_header(KEYS[1]) ~= ARGV[1] then
     return {header}
 end
 local cell_bytes, part_bytes = tonumber(ARGV[3]), tonumber(ARGV[4])

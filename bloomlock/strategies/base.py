@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from bloomlock.hashing import Hasher
     from bloomlock.shard_hashing import Chained
 
+    from .held import Held
+
     Rows = npt.NDArray[np.uint64]
     Flags = npt.NDArray[np.bool_]
     Offsets = npt.NDArray[np.uint64]
@@ -59,6 +61,8 @@ class Shard(NamedTuple):
         also: Another header that it may have: the same with the flag that items were forgotten. 0:
             the caller does not go by what was forgotten.
         chain: What is known of its slices; None: the filter does not grow.
+        held: The versions of the rows that are asked for, in a filter with a time window of which
+            items were forgotten.
     """
 
     key: str
@@ -68,6 +72,7 @@ class Shard(NamedTuple):
     block_bits: int = 0
     also: int = 0
     chain: Chain | None = None
+    held: Held | None = None
 
     @property
     def headers(self) -> list[bytes]:

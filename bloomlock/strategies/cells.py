@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.compiled import core
-from bloomlock.descriptor import HEADER_BYTES
+from bloomlock.descriptor import HEADER_BYTES, unflagged
 from bloomlock.keys import window_keys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of, named_error
@@ -46,7 +46,7 @@ ROUNDS = 20
 
 NEEDS = "a filter with a window needs"
 TIME = encode_command("TIME")
-_SCRIPT = Script("window_turn")
+_SCRIPT = Script("header", "window_turn")
 _TURNS = 2**17
 """More steps than the largest shard has parts."""
 
@@ -284,7 +284,7 @@ def _turn_once(window: Window, key: str, header: int) -> Core[Turning]:
     if not isinstance(reply, list):
         return Turning(error=named_error(error_of(reply), NEEDS))
     found = int.from_bytes(reply[0], "big")
-    if found != header:
+    if unflagged(found) != header:
         return Turning(found)
     epoch = State.of(int.from_bytes(reply[1], "big")).epoch
     is_behind, is_left = reply[2:]

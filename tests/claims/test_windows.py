@@ -165,3 +165,48 @@ def test_each_item_is_committed_once_in_a_window_while_slices_turn(tmp_path, see
             now += 7 * DAY + SLICE + 60
             move(now)
         assert client.exists("bloomlock:{x}:meta")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("refresh", [False, True])
+def test_what_is_forgotten_one_by_one_can_be_claimed_again(r, shards, refresh):
+    """By workers that have heard of it and such that have not, and while a claim is open."""
+    mine = BloomFilter("x", 1000, 1e-9, client=r, window=WEEK, shards=shards, refresh=refresh)
+    other = BloomFilter.open("x", client=r)
+    assert other.add("a")
+    assert mine.claim("a").state is SEEN
+    assert other.discard("a")
+    for _ in range(3):
+        # Its version is another one each time.
+        with mine.claim("a", LONG, renew=False) as claim:
+            assert claim.state is NEW
+            assert other.claim("a").state is BUSY
+        assert other.claim("a").state is SEEN
+        assert mine.exists("a")
+        assert not other.add("a")
+        assert other.discard("a")
+        assert not mine.exists("a")
+    # Forgotten between the claim and its commit, by another client.
+    claim = mine.claim("b", LONG, renew=False)
+    assert other.add("b")
+    assert other.discard("b")
+    claim.commit()
+    assert other.exists_many(["a", "b", "c"]) == [False, True, False]
+    assert mine.discard_many(["b", "b"]) == [True, False]
+    states = [one.state for one in other.claim_many(["a", "b", "c"], LONG, renew=False)]
+    assert states == [NEW, NEW, NEW]
+
+
+def test_a_script_goes_by_the_window_and_by_what_was_forgotten(r):
+    mine = BloomFilter("x", 1000, 1e-9, client=r, window=WEEK, shards=3)
+    other = BloomFilter.open("x", client=r)
+    text = "return {exists(1) and 1 or 0, add(1) and 1 or 0, add(2) and 1 or 0}"
+    items = ["a", "b"]
+    assert mine.run_script(text, items) == [0, 1, 1]
+    assert other.discard("a")
+    assert other.exists_many(items) == [False, True]
+    assert mine.run_script(text, items) == [0, 1, 0]
+    assert other.exists_many(items) == [True, True]
+    assert other.discard_many(items) == [True, True]
+    assert mine.run_script(text, items) == [0, 1, 1]
+    assert mine.run_script(text, items) == [1, 0, 0]

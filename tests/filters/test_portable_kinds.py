@@ -49,6 +49,7 @@ KINDS = {
     "forgotten": {"capacity": 3000},
     "forgotten, keyed": {"capacity": 3000, "key": True},
     "grown, forgotten": {"capacity": 50, "on_full": "grow"},
+    "window, forgotten": {"capacity": 30_000, "window": LENGTH},
 }
 FORGOTTEN = [f"forgotten {number}" for number in range(90)]
 """Items that were there, and are not; the first of the others were forgotten and added again."""
@@ -440,7 +441,9 @@ def test_a_table_of_another_length_is_refused(r, tmp_path, shard, change):
     assert set(r.scan_iter()) == before
 
 
-@pytest.mark.parametrize("kind", ["forgotten", "grown, forgotten", "grown"])
+@pytest.mark.parametrize(
+    "kind", ["forgotten", "grown, forgotten", "grown", "window, forgotten", "window"]
+)
 @pytest.mark.parametrize("way", ["file", "copy_to"])
 def test_what_is_forgotten_at_any_step_of_a_copy(
     r, elsewhere, tmp_path, monkeypatch, small_parts, way, kind

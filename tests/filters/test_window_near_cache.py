@@ -469,3 +469,35 @@ def test_a_filter_that_was_there_before(clocks, clock, how):
     clocks.go_on(OVER, clock)
     assert not made.is_kept("a")
     assert not made.exists("a")
+
+
+def test_what_others_forget_is_known_after_max_staleness_within_an_epoch_and_beyond(clocks):
+    """Both bounds hold: that of the window, and that of what other clients forget."""
+    clock = Clock()
+    mine = clocks.make(clock=clock, max_staleness=100.0)
+    other = clocks.make()
+    assert mine.add_many(["a", "b", "c"]) == [True] * 3
+    assert other.discard("a")
+    # It has not heard, and was answered less than 100 s ago.
+    assert mine.add("a") is False
+    clocks.go_on(101, clock)
+    assert mine.add("a") is True
+    assert mine.add("a") is False, "and from here on it is kept"
+    assert other.discard_many(["a", "b"]) == [True, True]
+    assert mine.exists("a")
+    clocks.go_on(202, clock)
+    assert mine.exists_many(["a", "b", "c"]) == [False, False, True]
+    # What this object forgets itself it knows at once.
+    assert mine.add("a") is True
+    assert mine.add("a") is False
+    assert mine.discard("a") is True
+    assert mine.exists("a") is False
+    # The window counts from the first add on.
+    clocks.go_on(LAST + 10, clock)
+    assert mine.exists("c")
+    clocks.set(OVER)
+    clock.now += OVER - LAST - 10
+    assert mine.exists_many(["a", "b", "c"]) == [False] * 3
+    assert mine.add_many(["a", "c"]) == [True, True]
+    assert other.discard("c") is True
+    assert other.exists_many(["a", "c"]) == [True, False]

@@ -210,7 +210,7 @@ def test_the_script_does_what_the_model_says(client, slices, seed):
     """Any state and any cells: both turn and wipe the same."""
     window, cells, part_bytes = Window(600 * 3600 * 10**6, slices), 100, 64
     chance = random.Random(seed)
-    script, width = Script("window_turn"), window.cell_bits // 8
+    script, width = Script("header", "window_turn"), window.cell_bits // 8
     header = b"B\0\0\0\0\0\0\7"
     parts = math.ceil(cells * width / part_bytes)
     for _ in range(60):
@@ -538,3 +538,31 @@ def test_what_was_known_of_an_idle_shard_is_not_written_to(tmp_path, shards):
         clocks.go_on(8 * window_clocks.SLICE)
         assert renews.add_many(items) == [True] * 20
         assert [renews.add(item) for item in items] == [False] * 20
+
+
+@pytest.mark.parametrize("refresh", [False, True])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_was_forgotten_is_forgotten_by_the_window_too(clocked, shards, refresh):
+    """And what was added again is remembered for a window from then on."""
+    client, move = clocked
+    options = {"window": WEEK, "shards": shards, "refresh": refresh}
+    made = BloomFilter("x", 1000, 1e-9, client=client, **options)
+    other = BloomFilter.open("x", client=client)
+    items = [str(number) for number in range(60)]
+    assert all(made.add_many(items))
+    move(3 * DAY)
+    assert other.discard_many(items[:40]) == [True] * 40
+    assert made.add_many(items[:20]) == [True] * 20
+    assert made.exists_many(items) == [True] * 20 + [False] * 20 + [True] * 20
+    move(7 * DAY + SLICE + 60)
+    # The first adds are over.
+    for one in (made, other):
+        assert one.exists_many(items) == [True] * 20 + [False] * 40
+    assert other.discard_many(items) == [True] * 20 + [False] * 40
+    assert made.add_many(items[10:50]) == [True] * 40
+    assert other.discard_many(items[45:]) == [True] * 5 + [False] * 10
+    move(15 * DAY + 2 * SLICE)
+    assert made.exists_many(items) == [False] * 60
+    assert other.discard_many(items) == [False] * 60
+    assert other.add_many(items + items) == [True] * 60 + [False] * 60
+    assert made.discard_many(items) == [True] * 60

@@ -176,7 +176,7 @@ class Model:
         self.failures: list[BaseException] = []
         self.changes: Counter[str] = Counter()
         # By generation and item of a namespace of its own, whether it was added last or forgotten.
-        self.forgets = kind != "window" and self.random.random() < 0.5
+        self.forgets = self.random.random() < 0.5
         self.state: dict[int, dict[str, bool]] = defaultdict(dict)
         # By generation and item all that was done to it.
         self.history: dict[int, dict[str, list[Change]]] = defaultdict(lambda: defaultdict(list))

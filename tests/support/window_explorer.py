@@ -116,7 +116,7 @@ class World:
         for belief in setting.beliefs:
             strategy = SlicedStrategy(WINDOW, refresh=setting.refresh, clock=self._clock)
             if belief is not None:
-                strategy._epochs[SHARD.key] = START + belief, self._clock()
+                strategy._epochs[SHARD.key] = START + belief, self._clock(), HEADER
             if setting.timed:
                 until = self._clock() + TRUST_S
                 strategy._now[SHARD.key] = Known(START, until, until)
