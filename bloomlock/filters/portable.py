@@ -118,7 +118,7 @@ class Loading:
 
     def _verify_table(self, part: Part) -> Core[None]:
         shard = part.image - self._prepared.target.size.shards
-        if (yield from self._prepared.read_table(shard, part.start, part.data)) != part.data:
+        if not (yield from self._prepared.table_is_as_written(shard, part.start, part.data)):
             raise BloomlockError(
                 f"filter {self._prepared.keys.name!r}: the versions of forgotten items of shard "
                 f"{shard} are not what was written; nothing was put in its place"

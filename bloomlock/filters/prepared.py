@@ -47,7 +47,7 @@ from .file_format import image_start
 from .lifecycle import ATTEMPTS, repeated
 from .room import check_room
 from .stored_filter import Found, look, look_and_watch
-from .version_tables import PREPARED_SECONDS, read_back, write_table
+from .version_tables import PREPARED_SECONDS, is_as_written, write_table
 from .writing import (
     EMPTIED_BYTES,
     Changed,
@@ -163,9 +163,9 @@ class Prepared:
             yield from ask(key, set_header(key, header_from_bytes(found) | FORGETTING))
         yield from write_table(key, start, data)
 
-    def read_table(self, shard: int, start: int, data: bytes | memoryview) -> Core[bytes]:
-        """Return what a part of a table that was written is now."""
-        return read_back(self.key(shard), start, data)
+    def table_is_as_written(self, shard: int, start: int, data: bytes | memoryview) -> Core[bool]:
+        """Return whether a part of a table that was written is still there as it was written."""
+        return is_as_written(self.key(shard), start, data)
 
     def switch(self) -> Core[None]:
         """Make the generation the filter's.

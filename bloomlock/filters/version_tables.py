@@ -1,4 +1,4 @@
-"""The tables of versions beside the shards, as wholes: copied, read, written, and read back.
+"""The tables of versions beside the shards, as wholes: copied, read, written, and compared.
 
 A table is read before the bits of its shard. Then the bits have all that its versions stand for.
 """
@@ -76,23 +76,21 @@ def write_table(key: str, start: int, data: bytes | memoryview) -> Core[None]:
     yield from ask(table, *commands, encode_command("EXPIRE", table, PREPARED_SECONDS))
 
 
-def read_back(key: str, start: int, data: bytes | memoryview) -> Core[bytes]:
-    """Return what a part of a table that was written is now, as a file has it."""
+def is_as_written(key: str, start: int, data: bytes | memoryview) -> Core[bool]:
+    """Return whether a part of a table that was written is still there as a file has it."""
     table = forgotten_key(key)
-    asked = [[record[:IDENTITY_BYTES] for record in each] for each in _in_commands(start, data)]
+    asked = list(_in_commands(start, data))
     count, *replies = yield from ask(
         table,
         encode_command("HGET", table, COUNT),
-        *(encode_command("HMGET", table, *identities) for identities in asked),
+        *(
+            encode_command("HMGET", table, *(record[:IDENTITY_BYTES] for record in records))
+            for records in asked
+        ),
     )
-    found: list[tuple[bytes, bytes]] = []
-    for identities, versions in zip(asked, replies, strict=True):
-        found += zip(identities, (version or b"" for version in versions), strict=True)
-    back = encode_table(int(count or 0), dict(found))
-    if start:
-        return back[RECORD_BYTES:]
-    # How many records there are in all is of the part alone here, and not of the table.
-    return bytes(data[:8]) + back[8:]
+    versions = [[record[IDENTITY_BYTES:] for record in records] for records in asked]
+    # How often an item was forgotten is in the first part alone.
+    return replies == versions and bool(start or count == b"%d" % times_in(data))
 
 
 def _scan(key: str, cursor: int) -> Core[tuple[int, list[bytes]]]:

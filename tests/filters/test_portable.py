@@ -700,17 +700,43 @@ def change_a_bit(client):
     client.setbit(key, 70_001, 1 - client.getbit(key, 70_001))
 
 
-def change_a_version(client):
+def prepared_table(client):
+    """Return the key of a table of versions that is prepared, and one of its items."""
     table = min(client.keys("*:prepared:*:forgotten"))
-    client.hset(table, client.hrandfield(table), "other!")
+    return table, min(field for field in client.hkeys(table) if field != b"count")
+
+
+def change_a_version(client):
+    client.hset(*prepared_table(client), "other!")
 
 
 def delete_a_version(client):
-    table = min(client.keys("*:prepared:*:forgotten"))
-    client.hdel(table, next(field for field in client.hkeys(table) if field != b"count"))
+    client.hdel(*prepared_table(client))
 
 
-@pytest.mark.parametrize("change", [change_a_bit, change_a_version, delete_a_version])
+def change_the_count(client):
+    client.hincrby(prepared_table(client)[0], "count", 1)
+
+
+def change_the_count_to_a_word(client):
+    client.hset(prepared_table(client)[0], "count", "other!")
+
+
+def delete_the_count(client):
+    client.hdel(prepared_table(client)[0], "count")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_a_bit,
+        change_a_version,
+        delete_a_version,
+        change_the_count,
+        change_the_count_to_a_word,
+        delete_the_count,
+    ],
+)
 @pytest.mark.usefixtures("small_parts")
 def test_a_copy_that_is_not_what_was_written_is_refused(r, elsewhere, change):
     made = filled(r, shape=FORGOT)
