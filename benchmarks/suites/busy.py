@@ -35,7 +35,16 @@ if TYPE_CHECKING:
     from benchmarks.options import Options
 
 ABOUT = "the server alone, at 50 connections"
-ENTRIES = (c.ATOMIC, c.LUA, *c.BLOCKED, c.SADD, c.REDIS_BLOOM, c.PING)
+ENTRIES = (
+    c.ATOMIC,
+    c.ours("atomic-speed", "atomic, optimize speed", optimize="speed"),
+    c.LUA,
+    *c.BLOCKED,
+    c.NATIVE,
+    c.SADD,
+    c.REDIS_BLOOM,
+    c.PING,
+)
 CONNECTIONS = 50
 ADDS = 2_000
 """Different adds that are taken down of each contender."""
