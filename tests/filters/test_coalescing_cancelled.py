@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import Counter
 
@@ -24,20 +25,24 @@ class Gate(Proxy):
     """A proxy whose connections stop at an update or a question while it is shut.
 
     Attributes:
-        shut: Whether they are to stop.
-        reached: Set when the first does.
-        opened: Lets them go on.
+        passes: How many updates and questions go through before it is shut.
+        reached: Set when the first has to wait.
+        opened: Lets those go on that wait.
     """
 
     def __init__(self, url):
         super().__init__(url, self._wait)
-        self.shut = False
+        self.passes = math.inf
         self.reached, self.opened = threading.Event(), threading.Event()
 
     def _wait(self, name, _number):
-        if self.shut and name in {"BITFIELD", "BITFIELD_RO"}:
-            self.reached.set()
-            self.opened.wait(LONG)
+        if name in {"BITFIELD", "BITFIELD_RO"}:
+            with self.lock:
+                self.passes -= 1
+                is_shut = self.passes < 0
+            if is_shut:
+                self.reached.set()
+                self.opened.wait(LONG)
         return "pass"
 
 
@@ -109,7 +114,7 @@ def test_what_was_not_sent_yet_never_is(r, gate):
     async def run():
         async with redis.asyncio.Redis.from_url(gate.url) as client:
             made = await filter_at(client)
-            gate.shut = True
+            gate.passes = 0
             first = asyncio.create_task(made.add("first"))
             await happened(gate.reached.is_set)
             waiting = [asyncio.create_task(made.add(str(n))) for n in range(10)]
@@ -152,10 +157,10 @@ def test_a_batch_under_way_goes_on_for_those_who_stay(r, gate):
     async def run():
         async with redis.asyncio.Redis.from_url(gate.url) as client:
             made = await filter_at(client)
+            gate.passes = 1
             first = asyncio.create_task(made.add("first"))
             calls = [asyncio.create_task(made.add(str(n // 2))) for n in range(10)]
             await first
-            gate.shut = True
             await happened(gate.reached.is_set)
             for task in calls[::2]:
                 task.cancel()
@@ -176,12 +181,12 @@ def test_a_batch_nobody_waits_for_any_more_is_given_up(r, gate):
     async def run():
         async with redis.asyncio.Redis.from_url(gate.url) as client:
             made = await filter_at(client)
+            gate.passes = 1
             first = asyncio.create_task(made.add("first"))
             calls = [asyncio.create_task(made.add(str(n))) for n in range(10)]
             await first
-            gate.shut = True
             await happened(gate.reached.is_set)
-            gate.shut = False
+            gate.passes = math.inf
             later = [asyncio.create_task(made.add(str(n))) for n in range(10, 20)]
             await asyncio.sleep(0)
             for task in calls:
@@ -198,7 +203,7 @@ def test_closing_tells_those_who_wait(r, gate, owns):
     async def run():
         client = redis.asyncio.Redis.from_url(gate.url)
         made = await filter_at(gate.url if owns else client)
-        gate.shut = True
+        gate.passes = 0
         first = asyncio.create_task(made.add("first"))
         await happened(gate.reached.is_set)
         waiting = [asyncio.create_task(made.add(str(n))) for n in range(10)]
@@ -233,10 +238,10 @@ def test_a_loop_that_ends_leaves_nobody_waiting(r, gate):
 
     async def run():
         made = await filter_at(gate.url)
+        gate.passes = 1
         tasks.append(asyncio.create_task(call(made, "first")))
         tasks.extend(asyncio.create_task(call(made, str(n))) for n in range(10))
         await tasks[0]
-        gate.shut = True
         await happened(gate.reached.is_set)
         tasks.extend(asyncio.create_task(call(made, str(n))) for n in range(10))
         await asyncio.sleep(0)
@@ -265,8 +270,8 @@ def test_whoever_cancels_all_tasks_but_the_callers(r, gate, when, on_unknown):
                 assert await made.add("first")
                 if when == "not begun":
                     cancel_all()
-                gate.shut = True
 
+            gate.passes = 1
             asked = ["first", "0", "none"] if when == "asking" else ["0"]
             first = asyncio.create_task(go_first())
             calls = [asyncio.create_task(made.add(str(n))) for n in range(5)]
