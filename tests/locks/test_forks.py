@@ -23,12 +23,15 @@ MAKE = {
     "read": lambda *args, **options: ReadWriteLock(*args, **options).read,
 }
 pytestmark = pytest.mark.usefixtures("often")
+# filelock, which the embedded server uses, refuses a fork while another thread forks.
+_forking = threading.Lock()
 
 
 def in_child(function):
     """Carry out a function in a child; return what it returned, a text."""
     reader, writer = os.pipe()
-    child = os.fork()
+    with _forking:
+        child = os.fork()
     if child == 0:
         answer = "?"
         try:
