@@ -14,9 +14,9 @@
    Bounds. A Bits keeps a view of each image, whose length it has checked against the shape. Every
    offset is below the shape's number of bits, so no access needs a check of its own.
 
-   Limited API of Python 3.11. */
+   Limited API of Python 3.11. No format has a '#': compiled for that API by Python 3.13.0, it is
+   refused by 3.11 and 3.12. */
 
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <limits.h>
@@ -967,12 +967,13 @@ static char *append_words(char *at, const char *words, Py_ssize_t count, int wri
 /* encode_bitfield(opening, offsets, write): offsets are a list or an array of 64-bit words */
 static PyObject *encode_bitfield(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    const char *opening;
+    char *opening;
     Py_ssize_t size, count;
-    PyObject *offsets, *command = NULL;
+    PyObject *given, *offsets, *command = NULL;
     Py_buffer view = {0};
     int write;
-    if (!PyArg_ParseTuple(args, "y#Op:encode_bitfield", &opening, &size, &offsets, &write))
+    if (!PyArg_ParseTuple(args, "SOp:encode_bitfield", &given, &offsets, &write) ||
+        PyBytes_AsStringAndSize(given, &opening, &size) < 0)
         return NULL;
     int is_list = PyList_Check(offsets);
     if (!is_list && PyObject_GetBuffer(offsets, &view, PyBUF_SIMPLE) < 0)
@@ -1005,13 +1006,14 @@ end:
    that bit is set in each. Cell i begins at i * bits + start. */
 static PyObject *encode_cells(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    const char *opening;
+    char *opening;
     Py_ssize_t size;
-    PyObject *offsets, *command = NULL;
+    PyObject *given, *offsets, *command = NULL;
     int bits, last;
     long start;
-    if (!PyArg_ParseTuple(args, "y#O!ili:encode_cells", &opening, &size, &PyList_Type, &offsets,
-                          &bits, &start, &last))
+    if (!PyArg_ParseTuple(args, "SO!ili:encode_cells", &given, &PyList_Type, &offsets, &bits,
+                          &start, &last) ||
+        PyBytes_AsStringAndSize(given, &opening, &size) < 0)
         return NULL;
     if ((bits != 8 && bits != 16 && bits != 32) || last < -1 || last >= bits) {
         PyErr_SetString(PyExc_ValueError, "cells have 8, 16 or 32 bits, and last is one of them");
