@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bloomlock.claims import steps
-from bloomlock.claims.model import Failure
+from bloomlock.claims import Failure, drop_claims, retry_claims
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
@@ -21,7 +20,7 @@ from .state import in_one_generation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from bloomlock.claims.steps import Place
+    from bloomlock.claims import Place
     from bloomlock.effects import Core
 
     from .generation import View
@@ -75,12 +74,12 @@ def _failed_item(failure: Failure) -> FailedItem:
 
 def retry(state: FilterState, items: Iterable[str | bytes]) -> Core[list[bool]]:
     """Offer items once more; for each whether a worker has it or is given it."""
-    return (yield from _settle(state, items, steps.retry))
+    return (yield from _settle(state, items, retry_claims))
 
 
 def drop(state: FilterState, items: Iterable[str | bytes]) -> Core[list[bool]]:
     """Forget items; for each whether it was there to be forgotten."""
-    return (yield from _settle(state, items, steps.drop))
+    return (yield from _settle(state, items, drop_claims))
 
 
 def _settle(state: FilterState, items: Iterable[str | bytes], step: Step) -> Core[list[bool]]:

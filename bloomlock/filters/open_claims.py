@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.claims.model import Record
+from bloomlock.claims import Record
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES

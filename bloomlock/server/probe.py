@@ -79,7 +79,7 @@ def log_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def log_tail(path: Path, since: int = 0, lines: int = 3) -> str:
+def log_tail(path: Path, since: int = 0) -> str:
     """Return the last lines a server wrote to its log from byte `since` on, joined to one."""
     try:
         with path.open("rb") as log:
@@ -89,7 +89,7 @@ def log_tail(path: Path, since: int = 0, lines: int = 3) -> str:
         return "it has no log yet"
     except OSError as error:
         return f"its log {path} cannot be read: {error.strerror}"
-    return quote_lines(text, lines) or f"it wrote nothing to its log {path}"
+    return quote_lines(text) or f"it wrote nothing to its log {path}"
 
 
 def quote_lines(text: str, lines: int = 3) -> str:
