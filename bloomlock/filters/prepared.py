@@ -47,7 +47,7 @@ from .file_format import image_start
 from .lifecycle import ATTEMPTS, repeated
 from .room import check_room
 from .stored_filter import Found, look, look_and_watch
-from .version_tables import PREPARED_SECONDS, is_as_written, write_table
+from .versions import PREPARED_SECONDS, is_as_written, write_table
 from .writing import (
     EMPTIED_BYTES,
     Changed,

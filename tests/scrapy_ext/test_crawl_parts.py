@@ -15,7 +15,7 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 from twisted.python.failure import Failure
 
-from scrapy_ext.crawl import liveness
+from scrapy_ext.crawl import workers
 from scrapy_ext.crawl.frontier import dumps, loads
 from scrapy_ext.crawl.render import module_names, pydoc_site
 from scrapy_ext.crawl.site import TOKEN_HEADER, FolderServer
@@ -129,7 +129,7 @@ def test_a_page_that_fails_as_the_job_ends_is_left_to_the_next(
 
 HOLD = """
 import sys
-from scrapy_ext.crawl.liveness import hold
+from scrapy_ext.crawl.workers import hold
 hold(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
@@ -140,30 +140,30 @@ def test_a_worker_is_dead_when_its_process_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    one, two = liveness.new_workers(2)
-    assert not liveness.is_dead(one), "of one without a file nothing is known"
+    one, two = workers.new_workers(2)
+    assert not workers.is_dead(one), "of one without a file nothing is known"
     command = [sys.executable, "-c", HOLD, one]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"held\n"
-            assert not liveness.is_dead(one)
+            assert not workers.is_dead(one)
         finally:
             process.kill()
-    assert liveness.is_dead(one)
-    assert not liveness.is_dead(two)
-    assert not liveness.is_dead(f"elsewhere-{one}")
+    assert workers.is_dead(one)
+    assert not workers.is_dead(two)
+    assert not workers.is_dead(f"elsewhere-{one}")
     (file,) = tmp_path.rglob("*.alive")
-    liveness.forget_old()
+    workers.forget_old()
     assert file.exists()
     os.utime(file, (0, 0))
-    liveness.forget_old()
+    workers.forget_old()
     assert not file.exists()
-    liveness.forget([one, two])
+    workers.forget([one, two])
     # Where there can be no file nothing is known either.
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    liveness.hold(two)
-    assert not liveness.is_dead(two)
+    workers.hold(two)
+    assert not workers.is_dead(two)
 
 
 @pytest.mark.thorough
