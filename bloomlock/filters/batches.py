@@ -183,7 +183,6 @@ class Chunks:
         finish: bool,
         batch_size: int | None = None,
     ) -> None:
-        """Read nothing yet."""
         if isinstance(items, (str, bytes)):
             raise TypeError(
                 f"items must be an iterable of str or bytes, not one {type(items).__name__}"

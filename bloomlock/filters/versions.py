@@ -42,7 +42,6 @@ class KnownVersions:
     """
 
     def __init__(self) -> None:
-        """Know of none."""
         self.is_everywhere = False
         self._versions: dict[bytes, bytes] = {}
 
