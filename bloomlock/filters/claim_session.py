@@ -492,7 +492,7 @@ def _commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
     return [answers[session] for session in sessions]
 
 
-def packed_places(view: View, identity: bytes, usual: Sequence[int], version: bytes = b"") -> bytes:
+def packed_places(view: View, identity: bytes, usual: Sequence[int], version: bytes) -> bytes:
     """Return the places of an item, and behind them its version if it has one; see ClaimRequest."""
     places = view.hasher.relocate(identity, version) if version else usual
     if isinstance(places, bytes):
