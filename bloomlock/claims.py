@@ -39,7 +39,7 @@ T = TypeVar("T")
 _BEHIND = b"behind"
 """In place of a header: the clock is ahead of the slices of the shard; nothing was done."""
 _GROWN = b"grown"
-"""The same: the shard has not as many slices as was believed."""
+"""In place of a header: the shard has not as many slices as was believed; nothing was done."""
 
 ITEMS_PER_CALL = 64
 """Items of one script call: about a millisecond of the server's time."""

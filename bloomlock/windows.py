@@ -113,7 +113,7 @@ class Window:
 
     @property
     def length(self) -> timedelta:
-        """The same as a timedelta."""
+        """How long items are remembered at least, `length_us` as a timedelta."""
         return timedelta(microseconds=self.length_us)
 
     @property

@@ -398,7 +398,7 @@ def fail_after(results: Sequence[bool | None], error: Exception) -> NoReturn:
 
 
 def fail_after_adding(added: int, error: Exception) -> NoReturn:
-    """Do the same for an update, whose errors carry how many items were added before."""
+    """Raise an error of an update with the number of items that were added before it."""
     if isinstance(error, PartialResultError):
         error.results.clear()
         error.added = added

@@ -249,7 +249,7 @@ class ClaimableFilter(FilterBase):
 
 
 class AsyncClaimableFilter(FilterBase):
-    """The same for asyncio."""
+    """ClaimableFilter for asyncio."""
 
     async def _run(self, core: Core[T]) -> T:
         raise NotImplementedError

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
 
 PLACED_SECONDS = 7 * 24 * 3600
-"""The same once the generation is the filter's, until a client has put it in its place."""
+"""How long what is prepared lives once its generation is the filter's, until it is in its place."""
 
 
 class Prepared:
