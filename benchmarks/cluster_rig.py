@@ -15,7 +15,8 @@ from redis.cluster import RedisCluster
 from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
 SLOTS = 16384
 MIGRATE_TIMEOUT_MS = 10_000
@@ -23,13 +24,22 @@ START_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def clustered(masters: int) -> Iterator[list[int]]:
-    """Run a cluster whose masters own equal parts of the slots; yields their ports."""
-    config = {"cluster-enabled": "yes", "cluster-node-timeout": "60000"}
+def clustered(
+    masters: int, binary: str | Path | None = None, more: Mapping[str, str] | None = None
+) -> Iterator[list[int]]:
+    """Run a cluster whose masters own equal parts of the slots; yields their ports.
+
+    Args:
+        masters: How many.
+        binary: See PrivateServer.
+        more: Further configuration of each.
+    """
+    config = {"cluster-enabled": "yes", "cluster-node-timeout": "60000", **(more or {})}
     with contextlib.ExitStack() as stack:
-        servers = [PrivateServer(port=_low_port(), config=config) for _ in range(masters)]
-        for server in servers:
-            stack.enter_context(server)
+        servers = [
+            stack.enter_context(PrivateServer(binary=binary, port=low_port(), config=config))
+            for _ in range(masters)
+        ]
         ports = [server.port or 0 for server in servers]
         clients: list[Any] = [redis.Redis(port=port, decode_responses=True) for port in ports]
         for index, client in enumerate(clients):
@@ -62,7 +72,7 @@ def _is_whole(client: redis.Redis, masters: int) -> bool:
     return whole.get("cluster_state") == "ok" and len(nodes) == masters
 
 
-def _low_port() -> int:
+def low_port() -> int:
     """Return a free port that leaves room for a cluster's own port 10,000 above it."""
     while True:
         port = random.randrange(20_000, 32_000)

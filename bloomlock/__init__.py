@@ -40,13 +40,12 @@ if TYPE_CHECKING:
         rename_filter,
     )
     from .filters.claim import AsyncClaim, Claim
+    from .filters.claim_lists import FailedItem, OpenClaim
     from .filters.claim_session import ClaimState
     from .filters.claims import ClaimCounts
-    from .filters.failed import FailedItem
     from .filters.files import FileInfo, verify_file
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
-    from .filters.open_claims import OpenClaim
     from .idempotency.consumers import ACK, RETRY, Action, Consumed, async_consume, consume
     from .idempotency.once import once
     from .locks.async_lock import (
@@ -152,7 +151,7 @@ _MODULES = {
     "ConfigurationError": ".errors",
     "Consumed": ".idempotency.consumers",
     "Duplicate": ".errors",
-    "FailedItem": ".filters.failed",
+    "FailedItem": ".filters.claim_lists",
     "FailedTooOften": ".errors",
     "FairLock": ".locks.lock",
     "FileInfo": ".filters.files",
@@ -171,7 +170,7 @@ _MODULES = {
     "LockTimeoutError": ".errors",
     "MemoryBloomFilter": ".filters.memory",
     "OnceError": ".errors",
-    "OpenClaim": ".filters.open_claims",
+    "OpenClaim": ".filters.claim_lists",
     "OutcomeUnknownError": ".errors",
     "PartialResultError": ".errors",
     "Plan": ".planning",

@@ -118,7 +118,6 @@ class EncodedTexts(Sequence[bytes]):
     """
 
     def __init__(self, texts: Sequence[str], first: int) -> None:
-        """Keep the texts."""
         self.texts = texts
         self._first = first
 
@@ -198,7 +197,6 @@ class Hasher:
         *,
         key: bytes | None = None,
     ) -> None:
-        """Keep the shape."""
         self._digest = mmh3_x64_128_digest if key is None else keyed_digest(key)
         self._keyed = key is not None
         self.shard_bits = shard_bits

@@ -330,10 +330,10 @@ def merge_keys(bits_key: str) -> tuple[str, str]:
     return f"{bits_key}:merge", f"{bits_key}:merge:part"
 
 
-def meta_pattern(prefix: str = DEFAULT_PREFIX) -> str:
+def meta_pattern(prefix: str) -> str:
     """Return the SCAN pattern that finds the descriptors of all filters of a prefix.
 
-    >>> meta_pattern()
+    >>> meta_pattern("bloomlock:")
     'bloomlock:{*}:meta'
     """
     literal = re.sub(r"([\\*?\[\]])", r"\\\1", check_prefix(prefix))

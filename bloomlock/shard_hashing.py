@@ -27,7 +27,6 @@ class Unplaced(Hasher):
     """
 
     def __init__(self, shard_bits: int, num_hashes: int, shards: int = 1) -> None:
-        """Keep the shape."""
         super().__init__(shard_bits, num_hashes, shards)
         self.compiled = None
 
@@ -77,7 +76,6 @@ class Chained(Hasher):
     def __init__(
         self, slices: Sequence[tuple[int, int, int]], shards: int = 1, *, key: bytes | None = None
     ) -> None:
-        """Keep the shapes."""
         _, bits, num_hashes = slices[0]
         super().__init__(bits, num_hashes, shards, key=key)
         self.compiled = None

@@ -91,18 +91,6 @@ class State(NamedTuple):
         return self.epoch << EPOCH_SHIFT | self.ahead << _AHEAD_SHIFT | self.parts
 
 
-class Turned(NamedTuple):
-    """One step of a shard on its way to the next epoch.
-
-    Attributes:
-        state: After it.
-        wiped: The part of the shard that is wiped in it, and the slices; None: nothing is.
-    """
-
-    state: State
-    wiped: tuple[int, tuple[int, ...]] | None
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """How long items are remembered, and in how many slices.
@@ -125,7 +113,7 @@ class Window:
 
     @property
     def length(self) -> timedelta:
-        """The same as a timedelta."""
+        """How long items are remembered at least, `length_us` as a timedelta."""
         return timedelta(microseconds=self.length_us)
 
     @property
@@ -192,29 +180,6 @@ class Window:
         ('0b11111101', '0b10000001')
         """
         return _live_mask(self.slices, self.cell_bits, turned_to, now)
-
-    def turn(self, state: State, now: int, parts: int) -> Turned:
-        """Return what one call of window_turn.lua does, on a shard that was in use before.
-
-        Args:
-            state: Of the shard.
-            now: The epoch of the server's clock.
-            parts: Parts that the shard has.
-        """
-        epoch, ahead, done = state
-        is_behind = now > epoch
-        wanted = min(now - epoch, self.cell_bits) if is_behind else 1
-        if ahead != wanted:
-            # Time went on, or back: then what is live again is wiped no further.
-            ahead, done = wanted, 0
-        wiped = None
-        if done < parts:
-            slices = tuple((epoch + step) % self.cell_bits for step in range(1, ahead + 1))
-            wiped = (done, slices)
-            done += 1
-        if is_behind and done == parts:
-            epoch, ahead, done = now, 1, 0
-        return Turned(State(epoch, ahead, done), wiped)
 
     def slice_items(self, capacity: int) -> int:
         """Return how many items each slice is made for."""

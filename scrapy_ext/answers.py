@@ -251,7 +251,7 @@ class UnsharedFilter:
         undroppable: Collection[int] = (),
         unrecorded: Collection[int] = (),
     ) -> list[Verdict]:
-        """Do the same for several items."""
+        """Record several items and return for each whether it was there."""
         del requests, undroppable
         return [
             self.check(key, recorded=number not in unrecorded) for number, key in enumerate(keys)
@@ -260,7 +260,7 @@ class UnsharedFilter:
     def decide(
         self, key: bytes | str, *, owed: bool = True, droppable: bool = True, recorded: bool = True
     ) -> Verdict:
-        """Do the same."""
+        """Record an item and return whether it was there."""
         del owed
         return self.check(key, droppable=droppable, recorded=recorded)
 

@@ -98,11 +98,6 @@ class ClaimingFilter(GuardedFilter):
         """The open requests."""
         return [one for one in self._open.values() if not one.outcome]
 
-    @property
-    def num_open(self) -> int:
-        """How many requests are open, or ended and not sent yet."""
-        return len(self._open)
-
     def _lease(self) -> float:
         return max(self._config.lease, len(self._open) / OPEN_PER_LEASE_SECOND)
 

@@ -31,7 +31,7 @@ REQUESTS_PER_CHUNK = 1000
 """Requests that are read before they are checked: a round trip of about 4 ms."""
 
 START_REQUESTS_PER_CHUNK = 100
-"""The same for `start()`, which may look at the engine's load before each request."""
+"""Requests of `start()` that are read before: it may look at the engine's load before each."""
 
 ITEMS_PER_CHUNK = 100
 """Items, of any size, that are held back behind unchecked requests."""

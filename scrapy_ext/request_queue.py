@@ -1,5 +1,6 @@
 """The queue that all processes of a spider share, as scrapy-redis keeps it, with leases.
 
+`RequestQueue` is the queue on the server, `Pushes` what goes into it and what becomes of that.
 What a process takes stays on the server until it is done. A process has one lease; when that is
 over, the next process that asks puts back what it had.
 """
@@ -18,17 +19,22 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import redis
+from scrapy import signals
 from scrapy.utils.misc import load_object
+from scrapy.utils.request import fingerprint as default_fingerprint
 
 from bloomlock import ConfigurationError
+from scrapy_ext.controls import BEGUN, FILTER, RECORD, RequestControls, returns
+from scrapy_ext.duplicates import DuplicateLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
 
     from bloomlock import BloomFilter
-    from scrapy_ext.settings import QueueSettings
+    from scrapy_ext.settings import FilterSettings, QueueSettings
 
 logger = logging.getLogger("bloomlock.scrapy")
 
@@ -281,3 +287,110 @@ def _codec(client: Any, spider: Spider, key: str, settings: QueueSettings) -> tu
             except TypeError as error:
                 raise ConfigurationError(f"{sentence}: {error}") from error
     raise ConfigurationError(sentence)
+
+
+class Pushes:
+    """Makes pushes of requests, and says to Scrapy what the server answered.
+
+    Args:
+        crawler: Whose requests they are.
+        spider: Its spider.
+        queue: Where they go.
+        config: The settings of the filter.
+    """
+
+    def __init__(
+        self, crawler: Crawler, spider: Spider, queue: RequestQueue, config: FilterSettings
+    ) -> None:
+        self._crawler = crawler
+        self._spider = spider
+        self._queue = queue
+        self._controls = RequestControls(crawler, record_unfiltered=config.record_unfiltered)
+        # Messages of a feed are wanted each time they come, the start page of a crawl once.
+        self._is_feed = hasattr(spider, "redis_key")
+        self._log = DuplicateLog(crawler, debug=config.debug, sample=config.audit_sample)
+        self._logged: set[str] = set()
+
+    def make(self, request: Request, fingerprint: bytes, mode: Mode) -> Push:
+        """Return the push of a request."""
+        return Push(request, fingerprint, mode, self._encode(request, mode))
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the fingerprint by the crawler's own fingerprinter; another one if that fails."""
+        try:
+            # The view refuses what is not bytes; bytes(5) would be five zeros.
+            return bytes(memoryview(self._crawler.request_fingerprinter.fingerprint(request)))
+        # A project's fingerprinter may raise anything; the links of the page shall not pay for it.
+        except Exception:
+            self.count("bloomlock/fingerprint_errors")
+            if "fingerprint" not in self._logged:
+                self._logged.add("fingerprint")
+                logger.exception("The request fingerprinter failed for %s", request)
+            return b"no fingerprint:" + default_fingerprint(request)
+
+    def refused(self, request: Request) -> None:
+        """Log and count a duplicate."""
+        self._log.log(request, self._spider)
+
+    def note_refused(self, request: Request) -> None:
+        """Log a duplicate that the caller counts."""
+        self._log.note(request, self._spider)
+
+    def answered(self, push: Push, *, was_pushed: bool) -> None:
+        """Say what became of a push."""
+        if was_pushed:
+            self.count(f"scheduler/enqueued/{'redis' if push.data else 'memory'}")
+            self.count("scheduler/enqueued")
+            return
+        self.refused(push.request)
+        self._crawler.signals.send_catch_log(
+            signals.request_dropped, request=push.request, spider=self._spider
+        )
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter of the stats."""
+        if self._crawler.stats is not None:
+            self._crawler.stats.inc_value(name, by)
+
+    def mode_of(self, request: Request) -> Mode:
+        """Return when a request is pushed."""
+        meta = request.meta
+        is_filtered, recorded = self._controls.read(request)
+        if not request.dont_filter:
+            is_back = returns(request, self._crawler, self.fingerprint)
+            if is_filtered and not is_back:
+                return "n" if recorded else "e"
+            return "r" if recorded else "a"
+        # A start request is recorded in any case. Nothing else says of the requests of a feed that
+        # they are some, but that no callback made them.
+        is_start = (meta.get("is_start_request") or self._is_feed) and not meta.get("depth")
+        # What its errback makes of it, or a callback of a copy of its `meta`, is another one.
+        is_first = not meta.get(BEGUN)
+        is_again = "retry_times" in meta or "redirect_times" in meta
+        is_recorded = recorded or (is_start and (is_first or is_again))
+        if meta.get(RECORD) is False or not is_recorded:
+            return "a"
+        is_once = is_start and is_first and not (is_again or self._is_feed)
+        return "s" if is_once and meta.get(FILTER) is not False else "r"
+
+    def begun(self, request: Request) -> None:
+        """Note that a request is fetched."""
+        if request.meta.get("is_start_request"):
+            request.meta[BEGUN] = True
+
+    def _encode(self, request: Request, mode: Mode) -> bytes:
+        """Return a request as it stands in the queue; empty if it has no such form."""
+        try:
+            return self._queue.encode(request, mode)
+        # BLE001: a serializer of the project's may raise anything.
+        except Exception as error:  # noqa: BLE001
+            self.count("scheduler/unserializable")
+            if "unserializable" not in self._logged:
+                self._logged.add("unserializable")
+                logger.warning(
+                    "Unable to serialize request: %s - reason: %s - it stays in this process and "
+                    "is lost with it; no more unserializable requests are logged.",
+                    request,
+                    error,
+                )
+            return b""

@@ -28,8 +28,7 @@ from bloomlock import BloomlockError, CapacityError, ServerError
 from scrapy_ext.answers import LastRequests
 from scrapy_ext.connection import place_of, redis_client
 from scrapy_ext.guard import CircuitBreaker
-from scrapy_ext.pushes import Pushes
-from scrapy_ext.request_queue import Answer, Exchange, Push, RequestQueue
+from scrapy_ext.request_queue import Answer, Exchange, Push, Pushes, RequestQueue
 from scrapy_ext.settings import FilterSettings, QueueSettings, only_looks, warn_of_unknown
 from scrapy_ext.stats import FilterStats
 from scrapy_ext.threads import run_in_thread

@@ -66,7 +66,7 @@ class FilterStats:
         self._timer = call_later(self._pause_s, lambda: deferred_from_coro(self._watch(shared)))
 
     def stop(self) -> None:
-        """Look no more; what is on its way is not noted."""
+        """Look no more; answers that have not come are not noted."""
         self._is_watching = False
         if self._timer is not None:
             self._timer.cancel()

@@ -19,7 +19,7 @@ from .errors import ERROR, Stopped, die, report_errors, say
 from .options import examples
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 COMMANDS = {
     "dedup": ("dedup:dedup_command", "Write each line that was never seen before."),
@@ -44,25 +44,37 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is needed."""
+    """A group that imports a command when it is needed.
+
+    Args:
+        places: As COMMANDS, the most used first.
+    """
+
+    def __init__(self, *args: Any, places: Mapping[str, tuple[str, str]], **options: Any) -> None:
+        super().__init__(*args, **options)
+        # By these click finds what a misspelt name may have meant.
+        self.commands = {name: click.Command(name) for name in places}
+        self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of all commands, the most used first."""
-        return list(COMMANDS)
+        """Return the names of all commands."""
+        return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import a command; None if there is none of that name."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self._places:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        module, _, attribute = self._places[cmd_name][0].partition(":")
         found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
         return cast("click.Command", found)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write what the commands do."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
+            formatter.write_dl([(name, what) for name, (_, what) in self._places.items()])
 
+
+class _TopGroup(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, ending as Unix tools do.
 
@@ -78,7 +90,8 @@ class LazyGroup(click.Group):
 
 
 @click.command(
-    cls=LazyGroup,
+    cls=_TopGroup,
+    places=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(

@@ -9,14 +9,28 @@ import click
 
 import bloomlock
 
+from . import LazyGroup
 from .errors import NO, Failure
-from .files import copy_command, export_command, import_command, rebuild_command
 from .filters import confirm, size_text
 from .options import duration, examples, key_option, name_argument, open_as_it_is, url_option
 from .progress import show_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+COMMANDS = {
+    "export": ("files:export_command", "Write a filter to a file."),
+    "import": ("files:import_command", "Make a filter of what export wrote."),
+    "copy": ("files:copy_command", "Copy a filter to another server, or to another name."),
+    "rebuild": ("files:rebuild_command", "Make a filter anew, with other parameters."),
+    "union": ("filter_group:union_command", "Add to a filter what another holds."),
+    "intersection": ("filter_group:intersection_command", "Keep what another holds as well."),
+    "jaccard": ("filter_group:jaccard_command", "Write how much two filters have in common."),
+    "rename": ("filter_group:rename_command", "Give a filter another name."),
+    "expire": ("filter_group:expire_command", "Let a filter go after some time."),
+    "persist": ("filter_group:persist_command", "Let a filter stay that was to expire."),
+    "ttl": ("filter_group:ttl_command", "Write in how many seconds a filter expires."),
+}
 
 _other_argument = click.argument("other")
 _into_option = click.option(
@@ -33,6 +47,8 @@ _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 @click.group(
     "filter",
+    cls=LazyGroup,
+    places=COMMANDS,
     epilog=examples(
         "bloomlock filter union seen archive",
         "bloomlock filter export seen seen.bloom",
@@ -44,11 +60,7 @@ def filter_group() -> None:
     """Bring filters to files and other servers, combine them, let them expire, rename them."""
 
 
-for each in (export_command, import_command, copy_command, rebuild_command):
-    filter_group.add_command(each)
-
-
-@filter_group.command(
+@click.command(
     "union",
     epilog=examples(
         "bloomlock filter union seen archive",
@@ -90,7 +102,7 @@ def union_command(
                 mine.union(theirs, into, progress=progress).close()
 
 
-@filter_group.command(
+@click.command(
     "intersection",
     epilog=examples(
         "bloomlock filter intersection seen archive --into both",
@@ -140,7 +152,7 @@ def intersection_command(
     return 0
 
 
-@filter_group.command("jaccard", epilog=examples("bloomlock filter jaccard monday tuesday"))
+@click.command("jaccard", epilog=examples("bloomlock filter jaccard monday tuesday"))
 @name_argument
 @_other_argument
 @url_option
@@ -154,7 +166,7 @@ def jaccard_command(
         click.echo(f"{mine.jaccard(theirs):.4f}")
 
 
-@filter_group.command(
+@click.command(
     "expire",
     epilog=examples("bloomlock filter expire session 1.5h", "bloomlock filter ttl session"),
 )
@@ -171,7 +183,7 @@ def expire_command(name: str, ttl: str, *, url: str | None, key: bytes | None) -
         bloom.expire(seconds)
 
 
-@filter_group.command("persist", epilog=examples("bloomlock filter persist session"))
+@click.command("persist", epilog=examples("bloomlock filter persist session"))
 @name_argument
 @url_option
 @key_option
@@ -181,7 +193,7 @@ def persist_command(name: str, *, url: str | None, key: bytes | None) -> None:
         bloom.persist()
 
 
-@filter_group.command("ttl", epilog=examples("bloomlock filter ttl session"))
+@click.command("ttl", epilog=examples("bloomlock filter ttl session"))
 @name_argument
 @url_option
 @key_option
@@ -198,7 +210,7 @@ def ttl_command(name: str, *, url: str | None, key: bytes | None) -> int:
     return 0
 
 
-@filter_group.command("rename", epilog=examples("bloomlock filter rename seen seen-2026"))
+@click.command("rename", epilog=examples("bloomlock filter rename seen seen-2026"))
 @name_argument
 @click.argument("new_name", metavar="NEW_NAME")
 @url_option

@@ -144,7 +144,7 @@ class _Holding(Supervisor):
         self._lock = _make_lock(job)
 
     async def run(self) -> Outcome:
-        """Do all of it."""
+        """Take the lock, run the command, release the lock."""
         self.handle_signals()
         try:
             obtained = await self._acquire()

@@ -159,7 +159,7 @@ class _Claiming(Supervisor):
         self._program = program
 
     async def run(self, options: FilterOptions) -> Outcome:
-        """Do all of it."""
+        """Claim the item, run the command, commit the item or give it back."""
         self.handle_signals()
         async with await options.open_async(self._job.name) as done:
             claim = await self.until_signal(self._claim(done))

@@ -183,7 +183,6 @@ class Chunks:
         finish: bool,
         batch_size: int | None = None,
     ) -> None:
-        """Read nothing yet."""
         if isinstance(items, (str, bytes)):
             raise TypeError(
                 f"items must be an iterable of str or bytes, not one {type(items).__name__}"
@@ -399,7 +398,7 @@ def fail_after(results: Sequence[bool | None], error: Exception) -> NoReturn:
 
 
 def fail_after_adding(added: int, error: Exception) -> NoReturn:
-    """Do the same for an update, whose errors carry how many items were added before."""
+    """Raise an error of an update with the number of items that were added before it."""
     if isinstance(error, PartialResultError):
         error.results.clear()
         error.added = added

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.claims import steps
-from bloomlock.claims.model import Offered
-from bloomlock.claims.steps import Place
+from bloomlock.claims import Offered, Place, abandon_claims, commit_claims, renew_claims
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.errors import ClaimError, ClaimLostError, ConfigurationError
@@ -27,7 +25,7 @@ from bloomlock.strategies.cells import bits_of_cells
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock.claims.model import Held
+    from bloomlock.claims import Held
     from bloomlock.effects import AnyRuntime, Core
     from bloomlock.locks.async_watchdog import AsyncWatchdog
     from bloomlock.locks.hold import Hold
@@ -349,7 +347,7 @@ class ClaimSession:
         hold = self.require()
         lease_ms = hold.lease_ms if ttl is None else milliseconds(check_lease(ttl))
         sent = boot_clock()
-        (held,) = yield from steps.renew([(self.place, [(self.held, lease_ms)])])
+        (held,) = yield from renew_claims([(self.place, [(self.held, lease_ms)])])
         if not held:
             self.unwatch()
             hold.lost = CLEARED if held is None else TAKEN
@@ -389,7 +387,7 @@ class ClaimSession:
         """Renew claims that lie on one server; for each whether it was held."""
         places, wanted = zip(*renewals, strict=True)
         try:
-            answers = yield from _at_places(places, wanted, steps.renew)
+            answers = yield from _at_places(places, wanted, renew_claims)
         except (RedisError, ConfigurationError, OSError) as error:
             return [error] * len(renewals)
         return [bool(answer) for answer in answers]
@@ -472,7 +470,7 @@ def abandon_many(
     for session in pending:
         groups.setdefault(session.offered if wanted is None else wanted, []).append(session)
     for offered, some in groups.items():
-        yield from _end(some, partial(steps.abandon, error=text, offered=offered))
+        yield from _end(some, partial(abandon_claims, error=text, offered=offered))
     for session in pending:
         session.ended = "given back"
 
@@ -482,7 +480,7 @@ def _commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
     answers: dict[ClaimSession, bool | None] = {}
     left = list(sessions)
     while left:
-        found = yield from _end(left, steps.commit)
+        found = yield from _end(left, commit_claims)
         again = []
         for session, answer in zip(left, found, strict=True):
             if isinstance(answer, bytes):
@@ -494,7 +492,7 @@ def _commit(sessions: Sequence[ClaimSession]) -> Core[list[bool | None]]:
     return [answers[session] for session in sessions]
 
 
-def packed_places(view: View, identity: bytes, usual: Sequence[int], version: bytes = b"") -> bytes:
+def packed_places(view: View, identity: bytes, usual: Sequence[int], version: bytes) -> bytes:
     """Return the places of an item, and behind them its version if it has one; see ClaimRequest."""
     places = view.hasher.relocate(identity, version) if version else usual
     if isinstance(places, bytes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from . import claims, failed, inspection, open_claims
+from . import claim_lists, claims, inspection
 from .base import FilterBase
 from .claim import AsyncClaim, Claim, sessions_of
 from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from bloomlock.effects import Core
 
+    from .claim_lists import FailedItem, OpenClaim
     from .claims import ClaimCounts
-    from .failed import FailedItem
-    from .open_claims import OpenClaim
     from .whole import Run
 
 T = TypeVar("T")
@@ -194,7 +193,7 @@ class ClaimableFilter(FilterBase):
 
         Cost: one round trip to each server; O(open claims) on it.
         """
-        return self._run(open_claims.open_claims(self._state))
+        return self._run(claim_lists.open_claims(self._state))
 
     def count_claims(self) -> ClaimCounts:
         """Return the numbers of claims, by what became of them.
@@ -208,7 +207,7 @@ class ClaimableFilter(FilterBase):
 
         Cost: one round trip to each server.
         """
-        return self._run(failed.failed(self._state))
+        return self._run(claim_lists.failed(self._state))
 
     def retry_failed(self, items: Iterable[str | bytes]) -> list[bool]:
         """Give items that failed to workers again, with all their attempts.
@@ -228,7 +227,7 @@ class ClaimableFilter(FilterBase):
 
         Cost: one round trip; O(1) an item on the server.
         """
-        return self._run(failed.retry(self._state, items))
+        return self._run(claim_lists.retry(self._state, items))
 
     def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
         """Forget items that failed or whose workers died, and their attempts.
@@ -246,11 +245,11 @@ class ClaimableFilter(FilterBase):
 
         Cost: as `retry_failed`.
         """
-        return self._run(failed.drop(self._state, items))
+        return self._run(claim_lists.drop(self._state, items))
 
 
 class AsyncClaimableFilter(FilterBase):
-    """The same for asyncio."""
+    """ClaimableFilter for asyncio."""
 
     async def _run(self, core: Core[T]) -> T:
         raise NotImplementedError
@@ -332,7 +331,7 @@ class AsyncClaimableFilter(FilterBase):
 
     async def open_claims(self) -> list[OpenClaim]:
         """Return the claims that are open, or over. See BloomFilter.open_claims."""
-        return await self._run(open_claims.open_claims(self._state))
+        return await self._run(claim_lists.open_claims(self._state))
 
     async def count_claims(self) -> ClaimCounts:
         """Return the numbers of claims. See BloomFilter.count_claims."""
@@ -340,12 +339,12 @@ class AsyncClaimableFilter(FilterBase):
 
     async def failed(self) -> list[FailedItem]:
         """Return the items whose work failed. See BloomFilter.failed."""
-        return await self._run(failed.failed(self._state))
+        return await self._run(claim_lists.failed(self._state))
 
     async def retry_failed(self, items: Iterable[str | bytes]) -> list[bool]:
         """Give items that failed to workers again. See BloomFilter.retry_failed."""
-        return await self._run(failed.retry(self._state, items))
+        return await self._run(claim_lists.retry(self._state, items))
 
     async def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
         """Forget items that failed or whose workers died. See BloomFilter.drop_failed."""
-        return await self._run(failed.drop(self._state, items))
+        return await self._run(claim_lists.drop(self._state, items))

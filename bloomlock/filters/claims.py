@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from bloomlock.claims import steps
-from bloomlock.claims.model import (
+from bloomlock.claims import (
     COUNTERS,
     Answer,
     ClaimRequest,
@@ -17,6 +16,8 @@ from bloomlock.claims.model import (
     Offered,
     Outcome,
     Record,
+    find_expired,
+    take_claims,
 )
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
@@ -47,7 +48,7 @@ from .state import in_one_generation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from bloomlock.claims.steps import Place
+    from bloomlock.claims import Place
     from bloomlock.effects import Core
     from bloomlock.windows import Window
 
@@ -215,7 +216,7 @@ def _take_once(
     asked = state.ask_near(view)
     requests, places = _requests(view, wanted, how)
     sent = boot_clock()
-    answers = yield from steps.take(
+    answers = yield from take_claims(
         [(place, [requests[index] for index in indices]) for place, indices in places.items()]
     )
     order = [(place, index) for place, indices in places.items() for index in indices]
@@ -397,7 +398,7 @@ class Expired:
         """Look for more from where the last were found; False: there are none."""
         refuse_strategy(self._state)
         for number in range(self._shard, len(view.shards)):
-            found = yield from steps.find_expired(place_of(view, number), self._at_once)
+            found = yield from find_expired(place_of(view, number), self._at_once)
             if found is None:
                 return None
             # One that comes again could not be taken over, and would do so for ever.

@@ -35,7 +35,7 @@ from bloomlock.strategies.native import is_no_key
 
 from . import combining
 from .counting import Counted, count_bitmaps, count_cells, count_servers_own, count_slices
-from .version_tables import copy_table
+from .versions import copy_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -47,7 +47,6 @@ class MemoryState:
     try_exists: Callable[[object], bool | None] | None = None
 
     def __init__(self, descriptor: Descriptor, bits: MemoryBits, *, refuse: bool) -> None:
-        """Take the bits and look how full they are."""
         self.descriptor = descriptor
         self.bits = bits
         self.fill = FillWatch("(in memory)", refuse=refuse)

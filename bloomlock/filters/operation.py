@@ -85,7 +85,6 @@ class Operation:
         answers: bool = True,
         strategy: Strategy | None = None,
     ) -> None:
-        """Start with no answer to any of the items."""
         self._state = state
         self._items = items
         self._write = write
@@ -452,7 +451,6 @@ class Repeats:
     """
 
     def __init__(self) -> None:
-        """Start without a loss."""
         self.sent = False
         self._tries = 0
         self._timed_out = False

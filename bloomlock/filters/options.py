@@ -42,7 +42,7 @@ class BitsParameters(TypedDict, total=False):
 
 
 class ShapeParameters(BitsParameters, total=False):
-    """The same, and for how long items are remembered."""
+    """BitsParameters, and for how long items are remembered."""
 
     window: timedelta | float | None
     slices: int | None

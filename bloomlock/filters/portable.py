@@ -343,7 +343,7 @@ class PortableFilter(_OpenedLater):
 
 
 class AsyncPortableFilter(_OpenedLater):
-    """The same for asyncio."""
+    """PortableFilter for asyncio."""
 
     async def _run(self, core: Core[T]) -> T:
         raise NotImplementedError

@@ -47,7 +47,7 @@ from .file_format import image_start
 from .lifecycle import ATTEMPTS, repeated
 from .room import check_room
 from .stored_filter import Found, look, look_and_watch
-from .version_tables import PREPARED_SECONDS, is_as_written, write_table
+from .versions import PREPARED_SECONDS, is_as_written, write_table
 from .writing import (
     EMPTIED_BYTES,
     Changed,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from bloomlock.keys import FilterKeys
 
 PLACED_SECONDS = 7 * 24 * 3600
-"""The same once the generation is the filter's, until a client has put it in its place."""
+"""How long what is prepared lives once its generation is the filter's, until it is in its place."""
 
 
 class Prepared:

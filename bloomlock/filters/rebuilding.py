@@ -270,7 +270,7 @@ class RebuildableFilter(FilterBase):
 
 
 class AsyncRebuildableFilter(FilterBase):
-    """The same for asyncio."""
+    """RebuildableFilter for asyncio."""
 
     async def _run(self, core: Core[T]) -> T:
         raise NotImplementedError

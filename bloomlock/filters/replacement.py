@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.descriptor import HEADER_BYTES, READY, REPLACING, Descriptor
+from bloomlock.descriptor import HEADER_BYTES, READY, Descriptor
 from bloomlock.effects import ConnectionLost, Core
 from bloomlock.keys import ClaimKeys, replacement_key
 from bloomlock.parallel import in_parallel
@@ -124,8 +124,3 @@ _PREPARED_IS_GONE = 2
 
 def _shards(descriptor: Descriptor) -> range:
     return range(descriptor.size.shards)
-
-
-def is_under_way(descriptor: Descriptor) -> bool:
-    """Return whether prepared shards are taking their places."""
-    return descriptor.state == REPLACING

@@ -62,7 +62,6 @@ class Unreported(LockOwner):
     """
 
     def __init__(self) -> None:
-        """Start without any."""
         super().__init__()
         self._items: dict[int, set[bytes]] = {}
         # When a generation was met last, in the order of `moment`.
@@ -119,7 +118,6 @@ class UnansweredTokens(LockOwner):
     """
 
     def __init__(self) -> None:
-        """Start without any."""
         super().__init__()
         self._tokens: dict[tuple[int, bytes], list[bytes]] = {}
 

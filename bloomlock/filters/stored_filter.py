@@ -81,7 +81,7 @@ def look(keys: FilterKeys) -> Core[Found]:
 
 
 def look_and_watch(keys: FilterKeys) -> Core[Found]:
-    """Do the same under WATCH, and hold the connection for the transaction to come.
+    """Read descriptor and first header under WATCH, and hold the connection for the transaction.
 
     Only the descriptor is watched, which every creation and clear writes. Adds to the bitmap, of
     which there may be thousands a second, must not keep a client from clearing.
@@ -183,7 +183,7 @@ def most_slices(keys: FilterKeys, descriptor: Descriptor) -> Core[int]:
 
 
 def look_at_shard_and_watch(keys: FilterKeys, shard: int) -> Core[tuple[int, int]]:
-    """Do the same under WATCH of the shard, as `look_and_watch`."""
+    """Read header and length of a shard under WATCH of it, and hold the connection."""
     key = keys.bits(shard)
     commands = [encode_command("WATCH", key), *_shard_commands(key)]
     watched, *replies = yield from deliver(Request(key, commands, hold=True), repeatable=True)

@@ -35,8 +35,7 @@ from .memory import MemoryBloomFilter
 from .prepared import Prepared
 from .state import in_one_generation
 from .stored_filter import most_slices
-from .version_tables import read_table
-from .versions import RECORD_BYTES
+from .versions import RECORD_BYTES, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

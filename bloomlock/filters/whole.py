@@ -321,7 +321,7 @@ class WholeFilter(FilterBase):
 
 
 class AsyncWholeFilter(FilterBase):
-    """The same for asyncio."""
+    """WholeFilter for asyncio."""
 
     _client: Any
 

@@ -254,7 +254,7 @@ def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor, before: in
 def _initialise_watched(
     keys: FilterKeys, shard: int, descriptor: Descriptor, before: int
 ) -> Core[None]:
-    """Do the same where EVAL is forbidden; adds to the old generation may come between."""
+    """Empty a shard where EVAL is forbidden; adds to the old generation may come between."""
     key = keys.bits(shard)
     for _ in range(WATCHED_TRIES):
         header, _length = yield from look_at_shard_and_watch(keys, shard)

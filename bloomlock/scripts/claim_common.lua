@@ -1,5 +1,5 @@
--- What the claim scripts share; put before each of them. The rules stand in
--- bloomlock/claims/model.py, under the same names.
+-- What the claim scripts share; put before each of them. The same rules stand in
+-- tests/support/claim_rules.py, under the same names.
 -- KEYS of every claim script: 1 shard, 2 claims, 3 open, 4 failed, 5 lost, 6 waiting, 7 counts,
 --          8 the versions of forgotten items
 -- ARGV[1]  the header the caller expects, 8 bytes, without what says that items were forgotten or

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # "4242:M 20 Nov 2025 20:06:00.123 # " at the start of each log line.
 _LOG_PREFIX = re.compile(r"^\d+:\w \d{1,2} \w{3} \d{4} [\d:.]+ [^\w\s] ")
 _TAIL_BYTES = 4096
+_LINES = 3
 _NEARLY_FULL = 1 << 16
 
 
@@ -79,7 +80,7 @@ def log_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def log_tail(path: Path, since: int = 0, lines: int = 3) -> str:
+def log_tail(path: Path, since: int = 0) -> str:
     """Return the last lines a server wrote to its log from byte `since` on, joined to one."""
     try:
         with path.open("rb") as log:
@@ -89,13 +90,13 @@ def log_tail(path: Path, since: int = 0, lines: int = 3) -> str:
         return "it has no log yet"
     except OSError as error:
         return f"its log {path} cannot be read: {error.strerror}"
-    return quote_lines(text, lines) or f"it wrote nothing to its log {path}"
+    return quote_lines(text) or f"it wrote nothing to its log {path}"
 
 
-def quote_lines(text: str, lines: int = 3) -> str:
+def quote_lines(text: str) -> str:
     """Join the last lines of a program's output to part of a sentence; empty if there are none."""
     cleaned = (_LOG_PREFIX.sub("", line).strip() for line in text.splitlines())
-    kept = [line for line in cleaned if line][-lines:]
+    kept = [line for line in cleaned if line][-_LINES:]
     return "its last log lines: " + " | ".join(kept) if kept else ""
 
 

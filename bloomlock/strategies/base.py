@@ -226,11 +226,11 @@ class Strategy(ABC):
     def few(
         self, shard: Shard, rows: Sequence[Sequence[int]], *, write: bool
     ) -> Core[list[Segment]]:
-        """Do the same without an array."""
+        """Test or set few rows, without an array; as `many`."""
         return (yield from self.many(shard, np.array(rows, np.uint64), write=write))
 
     def any_number(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
-        """Do the same by `few` if the rows are few, else by `many`."""
+        """Test or set rows by `few` if they are few, else by `many`."""
         if rows.size <= self.few_bits:
             return self.few(shard, rows.tolist(), write=write)
         return self.many(shard, rows, write=write)
@@ -240,7 +240,7 @@ class Strategy(ABC):
         return None
 
     def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
-        """Do the same for one item."""
+        """Test the bits of one item, and set them if `write`; as `many`."""
         row = np.array([offsets], np.uint64)
         (segment,) = yield from self.many(shard, row, write=write)
         return segment
@@ -374,7 +374,7 @@ def unfilled(table: Table) -> bytes:
 
 
 def encode_each(offsets: Offsets, before: bytes, after: bytes) -> list[bytes]:
-    r"""Do the same, but return the text of each offset by itself.
+    r"""Return the text of each offset by itself; see `encode_offsets`.
 
     >>> encode_each(np.array([7, 1234], np.uint64), b"GET\r\n", b"")
     [b'GET\r\n$1\r\n7\r\n', b'GET\r\n$4\r\n1234\r\n']

@@ -95,7 +95,7 @@ class BitmapStrategy(Strategy):
 
 
 class MergeStrategy(BitmapStrategy):
-    """The same without answers: all items are answered as seen."""
+    """A BitmapStrategy whose answers nothing needs: all items that it adds are answered as seen."""
 
     has_answers = False
 

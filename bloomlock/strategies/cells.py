@@ -96,7 +96,6 @@ class CellCommands:
     """
 
     def __init__(self, window: Window, key: str, rows: SomeRows, epoch: int | None) -> None:
-        """Keep the rows."""
         self._bits = window.cell_bits
         self._key = key
         self._rows = rows
@@ -240,7 +239,6 @@ class Turns:
     """
 
     def __init__(self, window: Window | None, what: str) -> None:
-        """Start without a turn."""
         self._window = window
         self._what = what
         self._left = ROUNDS

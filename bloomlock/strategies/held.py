@@ -28,7 +28,6 @@ class LateNew(Exception):  # noqa: N818 - an answer that depends on what is aske
     """
 
     def __init__(self, header: int) -> None:
-        """Keep the header."""
         super().__init__("an item was added too late by a client that had not heard of versions")
         self.header = header
 
@@ -47,7 +46,6 @@ class Held:
     """
 
     def __init__(self, key: str, identities: Sequence[bytes], versions: Sequence[bytes]) -> None:
-        """Know nothing of the table."""
         self.commands = read_versions(key, identities)
         self.settled: set[int] = set()
         self._versions = versions

@@ -51,7 +51,6 @@ class NativeStrategy(Strategy):
     bits_per_exchange = 2**18
 
     def __init__(self) -> None:
-        """Know nothing of the server yet."""
         self._is_checked = False
 
     def check_server(self, key: str) -> Core[None]:
@@ -129,7 +128,6 @@ class Inserts:
     """
 
     def __init__(self, shard: Shard, items: list[bytes], write: bool) -> None:
-        """Encode nothing yet."""
         self._shard = shard
         self._items = items
         self._write = write

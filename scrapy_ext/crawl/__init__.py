@@ -1,6 +1,7 @@
 """`bloomlock crawl`: several Scrapy processes, one filter, one queue.
 
-`job.run` starts and watches the processes of `workers`; `spider` runs in each; `frontier` is what
-they share in Redis; `stats` is what each writes down and what that adds up to. `site` is what is
-crawled, `render` makes the pages that are crawled when none are given.
+`job.run` starts and watches the processes of `workers`; `worker` is such a process, and `spider`
+runs in it; `frontier` is what they share in Redis; `stats` is what each writes down and what that
+adds up to. `site` is what is crawled; where that is nothing given, `render`
+makes the pages.
 """

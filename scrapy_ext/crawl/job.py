@@ -14,7 +14,6 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter, ConfigurationError, FilterNotFoundError, delete_filter
-from scrapy_ext.crawl import liveness
 from scrapy_ext.crawl.frontier import Frontier, QueueState
 from scrapy_ext.crawl.site import Target, open_target
 from scrapy_ext.crawl.spider import CrawlConfig
@@ -26,7 +25,7 @@ from scrapy_ext.crawl.stats import (
     Report,
     tolerated,
 )
-from scrapy_ext.crawl.workers import Workers
+from scrapy_ext.crawl.workers import Workers, forget, forget_old, is_dead, new_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,14 +92,14 @@ class _Job:
         self._stats = CrawlStats()
         self._report = Report(target.title, options.workers)
         self._name = options.name or f"crawl:{uuid.uuid4().hex[:12]}"
-        self._names = liveness.new_workers(options.workers)
+        self._names = new_workers(options.workers)
         self._dead: set[str] = set()
         self._is_shared = False
         self._keep = options.keep if options.keep is not None else options.name is not None
 
     def run(self) -> Report:
         """Crawl, then add up."""
-        liveness.forget_old()
+        forget_old()
         self._frontier.open_queue(self._name)
         if self._options.restart:
             self._delete_earlier()
@@ -118,7 +117,7 @@ class _Job:
 
     def _delete_earlier(self) -> None:
         """Delete the filter and the queue of the name, unless a crawl uses them."""
-        if not all(liveness.is_dead(worker) for worker in self._frontier.state().workers):
+        if not all(is_dead(worker) for worker in self._frontier.state().workers):
             raise ConfigurationError(
                 f"--restart deletes nothing of {self._name!r}: workers of a crawl of this name run "
                 "(or ran on another machine less than a minute ago)"
@@ -134,7 +133,7 @@ class _Job:
         """
         own = {name: number for number, name in enumerate(self._names)}
         others = [worker for worker in state.workers if worker not in own]
-        dead = [worker for worker in others if liveness.is_dead(worker)]
+        dead = [worker for worker in others if is_dead(worker)]
         self._is_shared = self._is_shared or len(dead) < len(others)
         fallen = [name for name in own if name in state.workers and own[name] not in running]
         self._frontier.release(shared, dead)
@@ -150,7 +149,7 @@ class _Job:
             # The next job finds the files of dead workers.
             self._server_failed(error)
         else:
-            liveness.forget([*self._names, *self._dead])
+            forget([*self._names, *self._dead])
 
     def _clean_up(self, shared: BloomFilter) -> None:
         """Delete the keys of this run; a server that is gone by now is part of the report."""

@@ -1,41 +1,32 @@
-"""The worker processes of a job: how the job starts and ends them, and what runs in each.
+"""The worker processes of a job: how it starts and ends them, and which on this machine live.
 
-A worker is `python -m scrapy_ext.crawl.workers CONFIG JOURNAL NUMBER`, a Scrapy process like any
-other. It runs until its standard input ends: the job closes it to stop the worker, and it closes
-when the job is killed. Then the worker finishes the pages it has in flight.
+Each worker holds a lock on a file of its own. The system frees the lock when the process ends, in
+whatever way. So a worker whose file is there and not locked is dead. Of one without a file, as of
+one on another machine, nothing is known: what it had is put back when its lease is over.
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import select
+import secrets
+import socket
 import subprocess
 import sys
-import threading
 import time
-from importlib.metadata import version
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from scrapy.crawler import CrawlerProcess
-from scrapy.utils.asyncio import call_later
-from scrapy.utils.defer import deferred_from_coro
-from scrapy_redis.queue import FifoQueue
-
-from bloomlock import BloomlockError
-from scrapy_ext.crawl.liveness import hold
-from scrapy_ext.crawl.site import TOKEN_HEADER
-from scrapy_ext.crawl.spider import CrawlConfig, SiteSpider
-from scrapy_ext.crawl.stats import Journal
+import platformdirs
 
 if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from twisted.python.failure import Failure
+    from collections.abc import Iterable
 
 # A worker that takes this much longer than its last pages may take is killed.
 _GRACE = 3.0
-_STOPPED = "stopped"
+_OLD_S = 86_400
+"""The lease of a worker that has ended is over long before."""
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Workers:
@@ -65,9 +56,9 @@ class Workers:
         self.kill()
 
     def _start(self, journal: Path, number: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", __name__]
+        command = [sys.executable, "-m", "scrapy_ext.crawl.worker"]
         with journal.with_suffix(".err").open("wb") as errors:
-            # S603: this very interpreter and this very module.
+            # S603: this very interpreter and a module of ours.
             return subprocess.Popen(  # noqa: S603
                 [*command, str(self._config), str(journal), str(number)],
                 stdin=subprocess.PIPE,
@@ -138,123 +129,74 @@ class Workers:
         return ""
 
 
-def scrapy_settings(config: CrawlConfig, log: Path) -> dict[str, Any]:
-    """Return the settings of a worker: our scheduler, in the order in which pages were found."""
-    headers = {TOKEN_HEADER: config.token} if config.token else {}
-    return {
-        "BLOOMLOCK_URL": config.redis,
-        "BLOOMLOCK_NAME": config.filter_name.replace("%", "%%"),
-        "BLOOMLOCK_CAPACITY": config.capacity,
-        "BLOOMLOCK_ERROR_RATE": config.error_rate,
-        # The reactor does not wait for it.
-        "BLOOMLOCK_TIMEOUT": 5.0,
-        "SCHEDULER": "scrapy_ext.crawl.frontier.CrawlScheduler",
-        "SCHEDULER_QUEUE_CLASS": FifoQueue,
-        "SCHEDULER_QUEUE_KEY": config.queue.replace("%", "%%"),
-        # Unlike pickle it cannot be executed.
-        "SCHEDULER_SERIALIZER": "scrapy_ext.crawl.frontier",
-        "USER_AGENT": f"bloomlock/{version('bloomlock')}",
-        "DEFAULT_REQUEST_HEADERS": {"Accept": "text/html,*/*;q=0.5", **headers},
-        "ROBOTSTXT_OBEY": config.robots,
-        "CONCURRENT_REQUESTS": config.concurrency,
-        "CONCURRENT_REQUESTS_PER_DOMAIN": config.concurrency,
-        "DOWNLOAD_DELAY": config.delay,
-        "AUTOTHROTTLE_ENABLED": config.throttle,
-        "AUTOTHROTTLE_START_DELAY": 0.5,
-        "AUTOTHROTTLE_MAX_DELAY": 10.0,
-        "DOWNLOAD_TIMEOUT": config.timeout,
-        "DOWNLOAD_MAXSIZE": 32 << 20,
-        "RETRY_TIMES": 2,
-        # Each of these would take a URL out of sight of the journal.
-        "REDIRECT_ENABLED": False,
-        "METAREFRESH_ENABLED": False,
-        "HTTPERROR_ALLOW_ALL": True,
-        "URLLENGTH_LIMIT": 0,
-        "COOKIES_ENABLED": False,
-        "TELNETCONSOLE_ENABLED": False,
-        "LOG_LEVEL": "INFO",
-        "LOG_FILE": str(log),
-    }
+def new_workers(count: int) -> list[str]:
+    """Return names that no other workers have; a name shows the machine."""
+    run = secrets.token_hex(6)
+    return [f"{_host()}-{run}-{number}" for number in range(count)]
 
 
-def main(arguments: list[str]) -> int:
-    """Run one worker to its end; return its exit status."""
-    journal_path = Path(arguments[1])
-    config = CrawlConfig.load(Path(arguments[0]))
-    hold(config.workers[int(arguments[2])])
-    process = CrawlerProcess(scrapy_settings(config, journal_path.with_suffix(".log")))
-    crawler = process.create_crawler(SiteSpider)
-    journal = Journal(journal_path)
-    errors: list[BaseException] = []
-    crawling = process.crawl(
-        crawler,
-        config=config,
-        journal=journal,
-        worker=int(arguments[2]),
-        is_stopped=_is_stopped,
-    )
+def hold(worker: str) -> None:
+    """Lock the file of this process, a worker, until it ends.
 
-    def note(failure: Failure) -> None:
-        if failure.value is not None:
-            errors.append(_root(failure.value))
-
-    crawling.addErrback(note)
-    end = threading.Thread(target=_await_end, args=(crawler, config.last_pages), daemon=True)
-    end.start()
-    process.start()
-    journal.count()
-    reason = crawler.stats.get_value("finish_reason")
-    if process.bootstrap_failed or reason != _STOPPED:
-        causes = [f"{type(error).__name__}: {error}" for error in errors]
-        why = next(iter(causes), None) or reason or "it did not start"
-        sys.stderr.write(f"the spider ended by itself: {why}\n")
-        return 1
-    return 0
-
-
-def _root(error: BaseException) -> BaseException:
-    """Return what an error began with, or the last one of ours on the way from there.
-
-    Scrapy fails again when it closes an engine that has not started.
+    Where there can be no such file, its death shows when its lease is over.
     """
-    while not isinstance(error, BloomlockError):
-        earlier = error.__cause__ or error.__context__
-        if earlier is None:
-            break
-        error = earlier
-    return error
+    import fcntl  # noqa: PLC0415 - does not exist on Windows
 
-
-def _is_stopped() -> bool:
-    """Return whether standard input has ended; nothing is ever written to it."""
-    return bool(select.select([0], [], [], 0)[0])
-
-
-def _await_end(crawler: Crawler, last_pages: float) -> None:
-    """Wait in a thread for the end of standard input, then stop the spider, at last by force."""
-    from twisted.internet import reactor  # noqa: PLC0415 - Scrapy has to install it first
-
-    # Not through sys.stdin, whose lock this thread would hold when the interpreter ends: it aborts.
-    while os.read(0, 1):
-        pass
-    reactor.callFromThread(_stop, crawler)
-    threading.Event().wait(last_pages)
-    os._exit(3)
-
-
-def _stop(crawler: Crawler) -> None:
-    """Close the spider; where it is not open yet, as soon as it is."""
     try:
-        opened = crawler.engine.spider is not None
-    except RuntimeError:
-        opened = False
-    if opened:
-        deferred_from_coro(crawler.engine.close_spider_async(reason=_STOPPED))
+        _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(_path(worker), _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        os.close(descriptor)
+        forget([worker])
+
+
+def is_dead(worker: str) -> bool:
+    """Return whether a worker is known to have ended; False: it lives, or it is not known."""
+    import fcntl  # noqa: PLC0415 - as above
+
+    if "/" in worker or not worker.startswith(f"{_host()}-"):
+        return False
+    try:
+        descriptor = os.open(_path(worker), _OPEN)
+    except OSError:
+        return False
+    try:
+        # Shared: two jobs that look at the same time do not take each other for the worker.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
     else:
-        call_later(0.1, _stop, crawler)
+        return True
+    finally:
+        os.close(descriptor)
 
 
-if __name__ == "__main__":
-    # What is imported stays, so a search for garbage among it is a fifth of a short crawl.
-    gc.freeze()
-    sys.exit(main(sys.argv[1:]))
+def forget(workers: Iterable[str]) -> None:
+    """Remove the files of workers that have ended and hold nothing any more."""
+    for worker in workers:
+        with suppress(OSError):
+            _path(worker).unlink()
+
+
+def forget_old() -> None:
+    """Remove the files that jobs left that were killed and never gone on with."""
+    for path in _folder().glob("*.alive"):
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - _OLD_S and is_dead(path.stem):
+                path.unlink()
+
+
+def _host() -> str:
+    return socket.gethostname().replace(":", "-").replace("/", "-")
+
+
+def _folder() -> Path:
+    return Path(platformdirs.user_cache_dir("bloomlock")) / "crawl"
+
+
+def _path(worker: str) -> Path:
+    return _folder() / f"{worker}.alive"

@@ -9,7 +9,6 @@ import pytest
 import redis
 import servers
 from claim_tools import let_expire
-from redis.cluster import ClusterNode, RedisCluster
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimLostError, ClaimState
 
@@ -28,10 +27,7 @@ def nodes():
 
 @pytest.fixture
 def cluster(nodes):
-    for node in nodes:
-        node.flushall()
-    port = nodes[0].connection_pool.connection_kwargs["port"]
-    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)]) as made:
+    with servers.emptied(nodes) as made:
         yield made
 
 

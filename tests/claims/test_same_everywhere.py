@@ -1,27 +1,19 @@
-"""The claim scripts do what the pure transitions do, for random histories, in every layout."""
+"""The claim scripts do what the pure rules do, for random histories, in every layout."""
 
 from __future__ import annotations
 
 import struct
 from typing import NamedTuple
 
+import claim_rules as rules
 import pytest
+from claim_rules import LOST_LIFE_MS, ShardClaims
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from servers import wait_until
 
-from bloomlock.claims import model, steps
-from bloomlock.claims.model import (
-    LOST_LIFE_MS,
-    Answer,
-    ClaimRequest,
-    Failure,
-    Held,
-    Offered,
-    Outcome,
-    Record,
-    ShardClaims,
-)
+from bloomlock import claims
+from bloomlock.claims import Answer, ClaimRequest, Failure, Held, Offered, Outcome, Record
 from bloomlock.descriptor import with_slices
 from bloomlock.hashing import Hasher
 from bloomlock.keys import ClaimKeys, FilterKeys
@@ -157,7 +149,7 @@ class Comparison:
         old = operation.what == "old generation"
         header = b"B\0earlier"[:8] if old else state.header
         chain = self.chains[operation.worker % 2]
-        place = steps.Place(KEYS.bits, header, self.window, chain)
+        place = claims.Place(KEYS.bits, header, self.window, chain)
         option = operation.option
         if operation.what in ("claim", "wait", "expired", "old generation"):
             requests = [
@@ -172,27 +164,29 @@ class Comparison:
                 for mine in held
             ]
             expected = [
-                model.claim(state, now_us, header, request, self.publish) for request in requests
+                rules.claim(state, now_us, header, request, self.publish) for request in requests
             ]
-            return expected, self.run(steps.take([(place, requests)]))
+            return expected, self.run(claims.take_claims([(place, requests)]))
         if operation.what == "commit":
-            expected = [model.commit(state, header, mine, self.publish) for mine in held]
-            return expected, self.run(steps.commit([(place, held)]))
+            expected = [rules.commit(state, header, mine, self.publish) for mine in held]
+            return expected, self.run(claims.commit_claims([(place, held)]))
         if operation.what in ("abandon", "fail"):
             error = None if operation.what == "abandon" else f"why {operation.worker}"
             data = None if error is None else error.encode()
             offered = Offered(option + (operation.max_attempts > 0))
             expected = [
-                model.abandon(
+                rules.abandon(
                     state, now_us, header, mine, self.publish, error=data, offered=offered
                 )
                 for mine in held
             ]
-            return expected, self.run(steps.abandon([(place, held)], error, offered=offered))
+            return expected, self.run(
+                claims.abandon_claims([(place, held)], error, offered=offered)
+            )
         if operation.what == "renew":
             renewals = [(mine, LEASE_MS * (1 + (i + option) % 2)) for i, mine in enumerate(held)]
-            expected = [model.renew(state, now_us, header, *renewal) for renewal in renewals]
-            return expected, self.run(steps.renew([(place, renewals)]))
+            expected = [rules.renew(state, now_us, header, *renewal) for renewal in renewals]
+            return expected, self.run(claims.renew_claims([(place, renewals)]))
         if operation.what in ("find", "retry", "drop"):
             return self.administer(operation.what, [mine.id for mine in held], now_us, place)
         if operation.what == "grow" and chain is not None:
@@ -205,15 +199,15 @@ class Comparison:
 
     def administer(self, what, items, now_us, place):
         if what == "find":
-            expected = model.find_expired(self.pure, now_us, place.header, 10)
-            return expected, self.run(steps.find_expired(place, 10))
+            expected = rules.find_expired(self.pure, now_us, place.header, 10)
+            return expected, self.run(claims.find_expired(place, 10))
         if what == "drop":
             expected = [
-                model.drop(self.pure, now_us, place.header, item, self.publish) for item in items
+                rules.drop(self.pure, now_us, place.header, item, self.publish) for item in items
             ]
-            return expected, self.run(steps.drop([(place, items)]))
-        expected = [model.retry(self.pure, now_us, place.header, item) for item in items]
-        answers = self.run(steps.retry([(place, items)]))
+            return expected, self.run(claims.drop_claims([(place, items)]))
+        expected = [rules.retry(self.pure, now_us, place.header, item) for item in items]
+        answers = self.run(claims.retry_claims([(place, items)]))
         for item in items:
             self.take_offered(item)
         return expected, answers
@@ -241,7 +235,7 @@ class Comparison:
             state.lost[mine.token] = now_ms - LOST_LIFE_MS - TOLERANCE_MS
             client.zadd(KEYS.lost, {mine.token: now_ms - LOST_LIFE_MS - TOLERANCE_MS})
         elif what == "add":
-            state.bits |= model._bits_of(mine.places)
+            state.bits |= rules._bits_of(mine.places)
             last, places = 0, mine.places
             if self.chains[0] is not None:
                 offsets = self.hasher.offsets(places[1:], self.num_slices)
@@ -263,7 +257,7 @@ class Comparison:
         else:
             for mine in (self.held_by(0, item) for item in range(3)):
                 assert self.is_in_a_slice(mine.places[1:]) == (
-                    model._bits_of(mine.places) <= state.bits
+                    rules._bits_of(mine.places) <= state.bits
                 )
         records = {k: Record.decode(v) for k, v in client.hgetall(KEYS.open).items()}
         assert records == state.open
@@ -310,7 +304,7 @@ class Comparison:
         counts, state = self.pure.counts, self.pure
         if state.of_header != state.header or self.has_lost_a_record:
             return
-        ended = sum(counts.get(name, 0) for name in model.COUNTERS[1:])
+        ended = sum(counts.get(name, 0) for name in claims.COUNTERS[1:])
         is_open = sum(record.token != b"" for record in state.open.values())
         assert counts.get("claimed", 0) == ended + is_open
 

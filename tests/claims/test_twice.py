@@ -8,12 +8,12 @@ import struct
 
 import pytest
 import redis
+from claim_rules import LOST_LIFE_MS
 from claim_tools import let_expire
 from servers import wait_until
 
 from bloomlock import BloomFilter, ClaimLostError, ClaimState
-from bloomlock.claims import steps
-from bloomlock.claims.model import LOST_LIFE_MS, ClaimRequest
+from bloomlock.claims import ClaimRequest, take_claims
 from bloomlock.keys import ClaimKeys, FilterKeys
 from bloomlock.runtime.threads import threads_for
 
@@ -159,7 +159,7 @@ def test_a_request_that_arrives_late_holds_an_item_one_lease(r, valkey, mine, ot
     held, place = claim._session.held, claim._session.place
     claim.abandon()
     late = ClaimRequest(*held, 600_000, 0, claim._session.offer.carried(), b"", False)
-    threads_for(redis.Redis.from_url(valkey)).run(steps.take([(place, [late])]))
+    threads_for(redis.Redis.from_url(valkey)).run(take_claims([(place, [late])]))
     assert other.claim("a").state is BUSY, "a claim without a worker"
     let_expire(r)
     assert [taken.item for taken in other.expired()] == ["a"], "and it ends"

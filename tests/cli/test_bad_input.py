@@ -231,7 +231,8 @@ def test_closed_ends(valkey, name, redirection, part):
 
 
 def test_an_unknown_command(run):
-    refuse(run("dedupe"), "No such command")
+    refuse(run("dedupe"), "No such command 'dedupe'. Did you mean 'dedup'?")
+    refuse(run("filter", "unio"), "No such command 'unio'. Did you mean 'union'?")
 
 
 def test_a_name_is_needed(run):

@@ -89,43 +89,43 @@ def test_what_has_come_is_answered_before_more_is_waited_for(start, name, shared
 def test_batches_are_all_lines_in_order(size):
     rng = random.Random(size)
     parts = [[b"%d" % rng.randrange(99) for _ in range(rng.randrange(9))] for _ in range(200)]
-    pace = BatchSizer(size, size)
+    sizer = BatchSizer(size, size)
     lines = [line for part in parts for line in part]
-    found = list(batches(iter([list(part) for part in parts]), pace))
+    found = list(batches(iter([list(part) for part in parts]), sizer))
     assert [line for batch in found for line in batch] == lines
     assert max(map(len, found)) <= size
     assert all(found)
 
 
 def test_lines_are_held_back_only_while_more_are_there():
-    pace = BatchSizer(100, 100)
-    coming = batches(iter([[b"a"], [b"b"], [], [b"c"], []]), pace)
+    sizer = BatchSizer(100, 100)
+    coming = batches(iter([[b"a"], [b"b"], [], [b"c"], []]), sizer)
     assert next(coming) == [b"a", b"b"]
     assert next(coming) == [b"c"]
 
 
 def test_long_lines_are_not_held_back_in_numbers():
-    pace = BatchSizer(1000, 1000, most_bytes=3 * BLOCK_BYTES)
+    sizer = BatchSizer(1000, 1000, most_bytes=3 * BLOCK_BYTES)
     read = 0
 
     def blocks():
         nonlocal read
         for _ in range(20):
             read += 1
-            pace.held_bytes += BLOCK_BYTES
+            sizer.held_bytes += BLOCK_BYTES
             yield b"x" * (BLOCK_BYTES - 1) + b"\n"
 
-    found = batches(split(blocks()), pace)
+    found = batches(split(blocks()), sizer)
     assert len(next(found)) == 3
     assert read == 3
 
 
 def test_batches_grow_while_answers_come_quickly():
-    pace = BatchSizer(600, 5000)
+    sizer = BatchSizer(600, 5000)
     sizes = []
     for seconds in (0.1, 0.1, 1.5, 0.1, 0.1, 3.0, 0.1):
-        sizes.append(pace.lines)
-        pace.answered(pace.lines, seconds)
+        sizes.append(sizer.lines)
+        sizer.answered(sizer.lines, seconds)
     assert sizes == [600, 1200, 2400, 2400, 4800, 5000, 2500]
 
 

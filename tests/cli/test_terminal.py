@@ -14,6 +14,7 @@ from cli_process import PATIENCE
 
 from bloomlock import BloomFilter, list_filters
 from bloomlock.cli import COMMANDS
+from bloomlock.cli.filter_group import COMMANDS as FILTER_COMMANDS
 
 
 @pytest.fixture
@@ -87,6 +88,13 @@ def test_every_command_explains_itself(run, command):
     assert done.stdout.startswith(f"Usage: bloomlock {command} ".encode())
     if command not in ("server", "crawl"):
         assert f"    bloomlock {command}" in done.stdout.decode() or command == "dedup"
+
+
+@pytest.mark.parametrize("command", FILTER_COMMANDS)
+def test_every_command_of_the_filter_group_explains_itself(run, command):
+    done = run("filter", command, "--help")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(f"Usage: bloomlock filter {command} ".encode())
 
 
 def test_no_command_is_an_error_with_help(run):

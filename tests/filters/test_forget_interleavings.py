@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from forget_explorer import STARTS, Done, World, is_linearizable, walk_all
+from forget_explorer import STARTS, Done, Way, World, after_in_a_set, is_linearizable, walk_all
 
 PAIRS = [
     (["discard"], ["add"]),
@@ -33,7 +33,7 @@ def make_world(r):
 
 def test_the_judge_knows_a_set_from_what_is_none():
     def judge(present, *operations):
-        return is_linearizable([Done(*one) for one in operations], present)
+        return is_linearizable([Done(*one) for one in operations], present, after_in_a_set)
 
     assert judge(True, (0, 3, "discard", True), (1, 2, "exists", True), (4, 5, "add", True))
     assert not judge(True, (0, 1, "discard", True), (2, 3, "exists", True))
@@ -49,7 +49,7 @@ def test_the_judge_knows_a_set_from_what_is_none():
 def test_two_clients_in_every_order(make_world, start, programs):
     world = make_world("atomic", 1)
     walks = sum(
-        walk_all(world, start, programs, heard)
+        walk_all(world, Way(start, heard), programs)
         for heard in itertools.product([False, True], repeat=2)
     )
     print(f"{walks} ways")
@@ -60,7 +60,7 @@ def test_two_clients_in_every_order(make_world, start, programs):
 @pytest.mark.parametrize("start", ["there", "forgotten", "again"])
 def test_a_crash_or_a_loss_at_every_step(make_world, start, programs):
     world = make_world("atomic", 1)
-    print(walk_all(world, start, programs, [True, False], faults=1), "ways")
+    print(walk_all(world, Way(start, [True, False]), programs, faults=1), "ways")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_crash_or_a_loss_at_every_step(make_world, start, programs):
 def test_two_clients_of_a_filter_that_grows(make_world, start, programs):
     world = make_world("atomic", 1, grows=True)
     heard = [random.random() < 0.5, random.random() < 0.5]
-    print(heard, walk_all(world, start, programs, heard), "ways")
+    print(heard, walk_all(world, Way(start, heard), programs), "ways")
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -89,7 +89,8 @@ def test_two_and_three_clients_in_orders_by_chance(make_world, strategy, shards,
         heard = [rng.random() < 0.5 for _ in range(clients)]
         # A fault is one of many choices, or most walks would have theirs at once.
         faults = rng.choice([0, 1, 2])
-        world.walk(rng.choice(STARTS), programs, heard, chances(rng, clients), faults)
+        way = Way(rng.choice(STARTS), heard)
+        world.walk(way, programs, chances(rng, clients), faults)
 
 
 def chances(rng, clients):

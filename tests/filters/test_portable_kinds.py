@@ -27,7 +27,7 @@ from bloomlock import (
     verify_file,
 )
 from bloomlock.descriptor import slices_of
-from bloomlock.filters import combining, file_format, files, transfer, version_tables
+from bloomlock.filters import combining, file_format, files, transfer, versions
 from bloomlock.keys import forgotten_key
 from bloomlock.server import PrivateServer
 from bloomlock.strategies.base import header_from_bytes
@@ -74,7 +74,7 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(files, "PART_BYTES", 1_501)
     monkeypatch.setattr(combining, "PART_BYTES", 1_013)
     monkeypatch.setattr(combining, "WHOLE_BYTES", 500)
-    monkeypatch.setattr(version_tables, "VERSIONS_PER_COMMAND", 3)
+    monkeypatch.setattr(versions, "VERSIONS_PER_COMMAND", 3)
     for module in (files, transfer):
         monkeypatch.setattr(module, "TABLE_PART_RECORDS", 7)
 

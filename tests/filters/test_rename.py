@@ -9,7 +9,6 @@ import threading
 import pytest
 import redis
 import servers
-from redis.cluster import ClusterNode, RedisCluster
 from strategies import BITMAPS
 
 from bloomlock import (
@@ -216,10 +215,7 @@ def nodes():
 
 @pytest.fixture
 def cluster(nodes):
-    for client in nodes:
-        client.flushall()
-    port = nodes[0].connection_pool.connection_kwargs["port"]
-    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)]) as made:
+    with servers.emptied(nodes) as made:
         yield made
 
 

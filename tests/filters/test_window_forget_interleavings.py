@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from forget_explorer import STARTS, Done
-from window_forget_explorer import LASTING, OLD, TURN, Way, World, go_all, is_right, move_clocks
+from forget_explorer import STARTS, TURN, Done, walk_all
+from window_forget_explorer import LASTING, OLD, Way, World, is_right, move_clocks
 
 PAIRS = [
     (["discard"], ["add"]),
@@ -59,7 +59,7 @@ def test_two_clients_and_a_turn_in_every_order(make_world, start, programs, refr
     """Of both ways to have begun, and of all that they have heard, one by chance."""
     world = make_world(1, refresh=refresh)
     way = Way(start, random.random() < 0.5, random.choices(EITHER, k=2), [True, True])
-    print(way, go_all(world, way, programs), "ways")
+    print(way, walk_all(world, way, programs, turns=1), "ways")
 
 
 @pytest.mark.parametrize("refresh", [False, True])
@@ -74,7 +74,7 @@ def test_two_and_three_clients_in_orders_by_chance(make_world, shards, refresh, 
         heard, knows = (rng.choices(EITHER, k=clients) for _ in range(2))
         way = Way(rng.choice(STARTS), rng.random() < 0.5, heard, knows)
         faults, turns = rng.choice([0, 0, 1, 2]), rng.choice([0, 1, 1, 2])
-        world.go(way, programs, chances(rng, clients), faults, turns)
+        world.walk(way, programs, chances(rng, clients), faults, turns)
 
 
 def chances(rng, clients):
@@ -93,8 +93,8 @@ def test_a_client_that_comes_late_to_a_shard_that_another_has_turned(make_world,
     world = make_world(1, refresh=True)
     way = Way("there", True, [False, True, True], [knows, True, True])
     # The second client forgets the item; the shard turns; the third adds it; then the first does.
-    _, history = world.go(way, [["add"], ["discard"], ["add"]], {4: 1, 3: 2, 2: 1, 1: 0}.get)
-    assert [(one.kind, one.answer) for one in history[:4]] == [
+    world.walk(way, [["add"], ["discard"], ["add"]], {4: 1, 3: 2, 2: 1, 1: 0}.get, turns=1)
+    assert [(one.kind, one.answer) for one in world.history[:4]] == [
         ("discard", True),
         ("turn", None),
         ("add", True),
@@ -129,10 +129,10 @@ def test_an_add_that_comes_too_late_is_not_made_again_after_a_discard(
             return 1 if count == 2 else 0
         return count - 1 if step == TURN else step
 
-    _, history = world.go(way, [["add"], ["discard"]], choose, turns=steps.count(TURN))
-    answers = [one.answer for one in history if one.kind == "add"]
-    assert answers[0] is answer, history
-    assert ("discard", True) in [(one.kind, one.answer) for one in history]
+    world.walk(way, [["add"], ["discard"]], choose, turns=steps.count(TURN))
+    answers = [one.answer for one in world.history if one.kind == "add"]
+    assert answers[0] is answer, world.history
+    assert ("discard", True) in [(one.kind, one.answer) for one in world.history]
 
 
 def test_bits_that_were_wiped_before_a_late_add_say_nothing_of_its_version(make_world):
@@ -145,8 +145,8 @@ def test_bits_that_were_wiped_before_a_late_add_say_nothing_of_its_version(make_
     def choose(count):
         return next(first, then[count])
 
-    _, history = world.go(way, [["add"], ["discard"], ["add"]], choose)
-    assert [(one.kind, one.answer) for one in history[:4]] == [
+    world.walk(way, [["add"], ["discard"], ["add"]], choose, turns=1)
+    assert [(one.kind, one.answer) for one in world.history[:4]] == [
         ("discard", True),
         ("turn", None),
         ("add", True),

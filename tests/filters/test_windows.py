@@ -18,6 +18,7 @@ from moved_clock import moved_server, stopped_server
 from processes import FORKS
 from proxy import HANDSHAKE, Proxy
 from servers import wait_until
+from window_turns import turn as turn_window
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -226,7 +227,7 @@ def test_the_script_does_what_the_model_says(client, slices, seed):
             reply = client.eval(
                 script.source, 3, "x", "part", "mask", header, window.slice_us, width, part_bytes
             )
-            state, wiped = window.turn(state, now, parts)
+            state, wiped = turn_window(window, state, now, parts)
             if wiped is not None:
                 part, numbers = wiped
                 mask = (~sum(1 << number for number in numbers)).to_bytes(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.reactor import install_reactor
 
@@ -58,6 +59,14 @@ class Site:
         targets = self.links(int(path[1:].partition("?")[0]))
         links = "".join(f'<a href="/{page}">{page}</a>' for page in targets)
         return f"<html><body>{links}</body></html>".encode()
+
+
+@pytest.fixture
+def server(valkey: str) -> Iterator[redis.Redis]:
+    """A client of an empty server."""
+    with redis.Redis.from_url(valkey) as client:
+        client.flushall()
+        yield client
 
 
 @pytest.fixture

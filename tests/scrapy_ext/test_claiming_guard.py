@@ -228,7 +228,7 @@ def test_a_claim_whose_reply_was_lost_ends_with_its_request(
     with BloomFilter.open(CONFIG.name, client=server.url) as shared:
         assert shared.count_claims().open == 1
         guard.settle([b"https://example.org/"], outcome)
-        wait_until(lambda: guard.settle_now() and not guard.num_open)
+        wait_until(lambda: guard.settle_now() and not guard._open)
         assert shared.count_claims().open == 0
         assert shared.exists(b"https://example.org/") is (outcome == DONE)
 

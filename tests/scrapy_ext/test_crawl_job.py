@@ -382,7 +382,7 @@ def test_a_worker_that_fails_at_start_says_why(
     broken = tmp_path_factory.mktemp("path")
     broken.joinpath("sitecustomize.py").write_text(
         "import sys\n"
-        "if 'scrapy_ext.crawl.workers' in ' '.join(sys.orig_argv):\n"
+        "if 'scrapy_ext.crawl.worker' in ' '.join(sys.orig_argv):\n"
         "    import scrapy_ext.scheduler\n"
         "    def fail(*_):\n"
         "        raise RuntimeError('nothing to connect to')\n"

@@ -72,7 +72,7 @@ class Job:
 def kill_worker(pid: int) -> None:
     """Kill a worker; one that has ended may have left its number to another process."""
     with suppress(FileNotFoundError, ProcessLookupError):
-        if b"scrapy_ext.crawl.workers" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"scrapy_ext.crawl.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
 
 

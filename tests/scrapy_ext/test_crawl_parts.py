@@ -15,7 +15,7 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 from twisted.python.failure import Failure
 
-from scrapy_ext.crawl import liveness
+from scrapy_ext.crawl import workers
 from scrapy_ext.crawl.frontier import dumps, loads
 from scrapy_ext.crawl.render import module_names, pydoc_site
 from scrapy_ext.crawl.site import TOKEN_HEADER, FolderServer
@@ -28,40 +28,40 @@ if TYPE_CHECKING:
 
 def test_the_sums_of_two_journals(tmp_path: Path) -> None:
     paths = [tmp_path / "0", tmp_path / "1"]
-    reader, tally = JournalReader(paths), CrawlStats()
-    assert not reader.read_into(tally)
+    reader, stats = JournalReader(paths), CrawlStats()
+    assert not reader.read_into(stats)
     one, two = Journal(paths[0]), Journal(paths[1])
     one.won(b"a", "/a")
     one.page(b"a", "/a", [(b"a", "/a"), (b"b", "/b"), (b"c", "/c"), (b"d", "/d"), (b"e", "/e")])
     for key, url in ((b"b", "/b"), (b"c", "/c"), (b"d", "/d")):
         one.won(key, url)
     two.page(b"b", "/b", [(b"a", "/a")])
-    assert reader.read_into(tally)
-    assert tally.twice() == []
-    assert tally.lost(queued=["63"]) == {"64"}
-    assert tally.never_new(queued=[]) == {"65"}
+    assert reader.read_into(stats)
+    assert stats.twice() == []
+    assert stats.lost(queued=["63"]) == {"64"}
+    assert stats.never_new(queued=[]) == {"65"}
     one.page(b"b", "/b", [])
     two.refused(b"c", "/c", "status 404")
     two.failed(b"d", "/d", "time-out")
     two.checked, two.duplicates = 10, 7
     two.count()
-    assert reader.read_into(tally)
-    assert tally.twice() == ["/b"]
-    assert tally.lost(queued=[]) == set()
-    assert (tally.links, tally.duplicates) == ({1: 10}, {1: 7})
+    assert reader.read_into(stats)
+    assert stats.twice() == ["/b"]
+    assert stats.lost(queued=[]) == set()
+    assert (stats.links, stats.duplicates) == ({1: 10}, {1: 7})
     two.count()
-    assert not reader.read_into(tally), "counters alone are no news"
+    assert not reader.read_into(stats), "counters alone are no news"
 
 
 def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
     path = tmp_path / "0"
     path.write_bytes(b'{"kind": "refused", "key": "61", "url": "/a", ')
-    reader, tally = JournalReader([path]), CrawlStats()
-    assert not reader.read_into(tally)
+    reader, stats = JournalReader([path]), CrawlStats()
+    assert not reader.read_into(stats)
     with path.open("ab") as file:
         file.write(b'"why": "no"}\n')
-    assert reader.read_into(tally)
-    assert tally.refused == {"61": "no"}
+    assert reader.read_into(stats)
+    assert stats.refused == {"61": "no"}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_page_that_fails_as_the_job_ends_is_left_to_the_next(
         throttle=False,
         timeout=1,
     )
-    reader, tally = JournalReader([tmp_path / "0"]), CrawlStats()
+    reader, stats = JournalReader([tmp_path / "0"]), CrawlStats()
     spider = SiteSpider.from_crawler(
         get_crawler(SiteSpider),
         config=config,
@@ -121,15 +121,15 @@ def test_a_page_that_fails_as_the_job_ends_is_left_to_the_next(
     failure = Failure(ConnectionError("gone"))
     failure.request = Request("http://a/1", meta={"retry_times": 2})
     again = list(spider.failed(failure))
-    reader.read_into(tally)
-    assert (len(again), len(tally.failed)) == ((1, 0) if is_stopped else (0, 1))
+    reader.read_into(stats)
+    assert (len(again), len(stats.failed)) == ((1, 0) if is_stopped else (0, 1))
     for request in again:
         assert (request.url, request.dont_filter, request.meta) == ("http://a/1", True, {})
 
 
 HOLD = """
 import sys
-from scrapy_ext.crawl.liveness import hold
+from scrapy_ext.crawl.workers import hold
 hold(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
@@ -140,30 +140,30 @@ def test_a_worker_is_dead_when_its_process_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    one, two = liveness.new_workers(2)
-    assert not liveness.is_dead(one), "of one without a file nothing is known"
+    one, two = workers.new_workers(2)
+    assert not workers.is_dead(one), "of one without a file nothing is known"
     command = [sys.executable, "-c", HOLD, one]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"held\n"
-            assert not liveness.is_dead(one)
+            assert not workers.is_dead(one)
         finally:
             process.kill()
-    assert liveness.is_dead(one)
-    assert not liveness.is_dead(two)
-    assert not liveness.is_dead(f"elsewhere-{one}")
+    assert workers.is_dead(one)
+    assert not workers.is_dead(two)
+    assert not workers.is_dead(f"elsewhere-{one}")
     (file,) = tmp_path.rglob("*.alive")
-    liveness.forget_old()
+    workers.forget_old()
     assert file.exists()
     os.utime(file, (0, 0))
-    liveness.forget_old()
+    workers.forget_old()
     assert not file.exists()
-    liveness.forget([one, two])
+    workers.forget([one, two])
     # Where there can be no file nothing is known either.
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    liveness.hold(two)
-    assert not liveness.is_dead(two)
+    workers.hold(two)
+    assert not workers.is_dead(two)
 
 
 @pytest.mark.thorough

@@ -18,17 +18,10 @@ from scrapy_ext.request_queue import Exchange, Push, RequestQueue, release
 from scrapy_ext.settings import QueueSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 SPIDER = Spider("spider")
 CLASSES = ("PriorityQueue", "FifoQueue", "LifoQueue")
-
-
-@pytest.fixture
-def server(valkey: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(valkey) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 from proxy import Proxy
 from scrapy import Request
 from scrapy.utils.request import fingerprint
@@ -21,19 +20,14 @@ from scrapy.utils.request import fingerprint
 from bloomlock import BloomFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    import redis
 
     from tests.scrapy_ext.conftest import Crawl, Site
 
 OURS = {"SCHEDULER": "scrapy_ext.Scheduler"}
 PATIENCE = 300.0
-
-
-@pytest.fixture
-def server(valkey: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(valkey) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture

@@ -9,25 +9,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 from proxy import Proxy
 
 from scrapy_ext.spiders import StartMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    import redis
 
     from tests.scrapy_ext.conftest import Crawl, Site
 
 PATIENCE = 300.0
 KINDS = ("list", "set", "zset")
-
-
-@pytest.fixture
-def server(valkey: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(valkey) as client:
-        client.flushall()
-        yield client
 
 
 def fill(server: redis.Redis, kind: str, messages: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Visits every world that a few workers and one item can get into, over the production transitions.
+"""Visits every world that a few workers and one item can get into, by the pure rules.
 
 A worker claims the item and commits it or gives it back. A reply may be lost, and the worker then
 repeats the step. A request may be delivered a second time at any later moment. A worker may crash,
@@ -11,16 +11,10 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
-from bloomlock.claims import model
-from bloomlock.claims.model import (
-    Answer,
-    ClaimRequest,
-    Held,
-    Offered,
-    Outcome,
-    Record,
-    ShardClaims,
-)
+import claim_rules as rules
+from claim_rules import ShardClaims
+
+from bloomlock.claims import Answer, ClaimRequest, Held, Offered, Outcome, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,10 +140,10 @@ def check(world: World) -> None:
         state.leases[item] = OVER_MS
     assert bool(state.bits) <= world.committed, "seen, and never committed"
     assert world.committed <= bool(state.bits), "committed, and not seen"
-    found = model.find_expired(state, NOW_US, state.header, 10)
+    found = rules.find_expired(state, NOW_US, state.header, 10)
     assert [item for item, _ in found] == list(state.open), "an open claim is not found"
     probe = ClaimRequest(ITEM, b"probe", PLACES, LEASE_MS)
-    answer = model.claim(state, NOW_US, state.header, probe, lambda *_: None)
+    answer = rules.claim(state, NOW_US, state.header, probe, lambda *_: None)
     if world.committed:
         assert answer.outcome is Outcome.SEEN
     elif answer.outcome is Outcome.FAILED:
@@ -224,7 +218,7 @@ def send_claim(world: World, who: int, *, only_expired: bool = False) -> tuple[W
     request = ClaimRequest(
         ITEM, token, PLACES, LEASE_MS, world.max_attempts, only_expired=only_expired
     )
-    answer = model.claim(world.server, NOW_US, HEADER, request, lambda *_: None)
+    answer = rules.claim(world.server, NOW_US, HEADER, request, lambda *_: None)
     if had is not None and had.token == token:
         assert answer == Answer(Outcome.NEW, had.fence, had.attempts), "its own retry is blocked"
     elif answer.outcome is Outcome.NEW:
@@ -249,7 +243,7 @@ def take_claim(world: World, who: int, answer: Answer) -> World:
 def send_commit(world: World, who: int) -> tuple[World, bool]:
     world = world._replace(server=deepcopy(world.server))
     is_last = world.granted[-1:] == ((who, world.workers[who].round),)
-    done = model.commit(world.server, HEADER, world.held(who), lambda *_: None)
+    done = rules.commit(world.server, HEADER, world.held(who), lambda *_: None)
     assert not done or is_last or world.committed, "committed though another claimed it since"
     assert done or not is_last, "refused though no other claimed it since"
     return world._replace(committed=world.committed or bool(done)), bool(done)
@@ -260,7 +254,7 @@ def send_abandon(
 ) -> tuple[World, bool]:
     world = world._replace(server=deepcopy(world.server))
     had = world.server.open.get(ITEM, Record(b"", 0, 0, 0, b"")).token == world.token(who)
-    done = model.abandon(
+    done = rules.abandon(
         world.server,
         NOW_US,
         HEADER,
@@ -271,7 +265,7 @@ def send_abandon(
     )
     assert done == had
     if done and offered is Offered.AT_ONCE and ITEM in world.server.open:
-        assert [item for item, _ in model.find_expired(world.server, NOW_US, HEADER, 1)] == [ITEM]
+        assert [item for item, _ in rules.find_expired(world.server, NOW_US, HEADER, 1)] == [ITEM]
         world.server.leases[ITEM] = OVER_MS
     return world, done
 
@@ -279,7 +273,7 @@ def send_abandon(
 def send_renew(world: World, who: int) -> tuple[World, bool]:
     world = world._replace(server=deepcopy(world.server))
     before = dict(world.server.open)
-    done = model.renew(world.server, NOW_US, HEADER, world.held(who), LEASE_MS)
+    done = rules.renew(world.server, NOW_US, HEADER, world.held(who), LEASE_MS)
     assert world.server.open == before, "a renewal makes or changes a claim"
     assert done == (ITEM in before and before[ITEM].token == world.token(who))
     return world, done
@@ -289,8 +283,8 @@ def retry(world: World) -> World:
     server = world.server
     before, failure = dict(server.open), server.failed.get(ITEM)
     is_live = any(record.token for record in before.values()) and server.leases[ITEM] > OVER_MS
-    assert model.retry(server, NOW_US, HEADER, ITEM), "it was open, or had failed"
-    assert model.retry(server, NOW_US, HEADER, ITEM), "and repeating it gives the same answer"
+    assert rules.retry(server, NOW_US, HEADER, ITEM), "it was open, or had failed"
+    assert rules.retry(server, NOW_US, HEADER, ITEM), "and repeating it gives the same answer"
     if is_live:
         assert server.open == before, "what a worker has is left to it"
         return world
@@ -305,8 +299,8 @@ def drop(world: World) -> World:
     server = world.server
     before = dict(server.open)
     is_live = any(record.token for record in before.values()) and server.leases[ITEM] > OVER_MS
-    assert model.drop(server, NOW_US, HEADER, ITEM, lambda *_: None) is not is_live
-    assert not model.drop(server, NOW_US, HEADER, ITEM, lambda *_: None), "it was forgotten"
+    assert rules.drop(server, NOW_US, HEADER, ITEM, lambda *_: None) is not is_live
+    assert not rules.drop(server, NOW_US, HEADER, ITEM, lambda *_: None), "it was forgotten"
     if is_live:
         assert server.open == before, "what a worker has is left to it"
         return world

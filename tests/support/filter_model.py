@@ -65,6 +65,8 @@ STRATEGIES = {
 }
 """By kind those that are exact."""
 PATIENCE = 120.0
+CALLS = 400
+"""Of a round; a quarter with faults."""
 
 NEW, SEEN, THERE, NOT_THERE = "new", "seen", "there", "not there"
 ADDED = "added"
@@ -568,7 +570,7 @@ class Total(NamedTuple):
     kinds: Counter[str]
 
 
-def run_rounds(url: str, seed: int, *, answers: int, calls: int = 400) -> Total:
+def run_rounds(url: str, seed: int, *, answers: int) -> Total:
     """Carry out rounds until so many answers were judged.
 
     Raises:
@@ -582,7 +584,7 @@ def run_rounds(url: str, seed: int, *, answers: int, calls: int = 400) -> Total:
         faults = rounds % 5 in {3, 4}
         round_ = Round(f"{seed}/{rounds}", faults=faults)
         with naming(f"{round_}, {runtime.__name__}"):
-            runtime(url, round_, calls // (4 if faults else 1))
+            runtime(url, round_, CALLS // (4 if faults else 1))
         wrong = round_.violations()
         assert not wrong, f"{round_}, {runtime.__name__}: {len(wrong)}: " + "\n".join(wrong[:10])
         rounds += 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import redis
 
@@ -32,6 +32,10 @@ from bloomlock.strategies.base import header_command, header_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    Contents = tuple[list[bytes], list[dict[bytes, bytes]]]
+
+State = TypeVar("State")
 
 ITEM, OTHER, NEVER = "item", "other", "never"
 MOST_SLICES = 3
@@ -59,6 +63,20 @@ STARTS = ("absent", "there", "forgotten", "again")
 """What was done with the item before: nothing; add; add and discard; and add once more."""
 
 FAULTS = ("crash", "lost before", "lost after")
+TURN = -1
+"""In place of the number of a client: the next slice of a window begins."""
+
+
+class Way(NamedTuple):
+    """How a walk begins.
+
+    Attributes:
+        start: What was done with the item before.
+        heard: Which clients have heard of forgotten items.
+    """
+
+    start: str
+    heard: Sequence[bool]
 
 
 class Done(NamedTuple):
@@ -77,35 +95,44 @@ class Done(NamedTuple):
     answer: bool | None
 
 
-def is_linearizable(history: Sequence[Done], present: bool) -> bool:
-    """Return whether a set that has the item, or not, may have given the answers of a history."""
+def is_linearizable(
+    history: Sequence[Done], first: State, after: Callable[[Done, State], list[State]]
+) -> bool:
+    """Return whether an object may have given the answers of a history.
+
+    Args:
+        history: What was done.
+        first: The state of the object at first.
+        after: Returns the states that an operation may leave if it gave its answer in a state.
+    """
     seen = set()
 
-    def search(left: frozenset[int], there: bool) -> bool:
+    def search(left: frozenset[int], state: State) -> bool:
         if all(math.isinf(history[index].end) for index in left):
             return True
-        if (left, there) in seen:
+        if (left, state) in seen:
             return False
-        seen.add((left, there))
+        seen.add((left, state))
         first_end = min(history[index].end for index in left)
-        for index in left:
-            one = history[index]
-            if one.start > first_end:
-                continue
-            rest = left - {index}
-            if one.kind == "grow":
-                ways = [there]
-            elif one.kind == "exists":
-                ways = [there] if one.answer in (None, there) else []
-            elif one.kind == "discard":
-                ways = [False] if one.answer in (None, there) else []
-            else:
-                ways = [True] if one.answer in (None, not there) else []
-            if any(search(rest, way) for way in ways):
-                return True
-        return False
+        return any(
+            search(left - {index}, then)
+            for index in left
+            if history[index].start <= first_end
+            for then in after(history[index], state)
+        )
 
-    return search(frozenset(range(len(history))), present)
+    return search(frozenset(range(len(history))), first)
+
+
+def after_in_a_set(one: Done, there: bool) -> list[bool]:
+    """Return whether a set may have the item after an operation."""
+    if one.kind == "grow":
+        return [there]
+    if one.kind == "exists":
+        return [there] if one.answer in (None, there) else []
+    if one.kind == "discard":
+        return [False] if one.answer in (None, there) else []
+    return [True] if one.answer in (None, not there) else []
 
 
 class Choices:
@@ -246,26 +273,45 @@ class World:
             "x", 50, 1e-9, client=client, shards=shards, strategy=strategy, on_full=on_full
         )
         made.add(OTHER)
-        placed = FilterKeys("x").spread(shards)
-        self._bits = [placed.bits(number) for number in range(shards)]
-        self._tables = [forgotten_key(key) for key in self._bits]
-        self._objects = [BloomFilter.open("x", client=client, strategy=strategy) for _ in range(3)]
-        self._plain = [one._state.view for one in self._objects]
-        self._contents, self._old = {}, {}
-        identity = self._plain[0].hasher.identify(ITEM.encode())
+        self._open_all(client, shards, strategy=strategy)
+        self._contents = {}
         for start, method in zip(STARTS, ("", "add", "discard", "add"), strict=True):
             if method:
                 assert getattr(made, method)(ITEM)
             if grows and start == "there":
                 made._run(grow(made._state))
-            self._contents[start] = (
-                [client.get(key) for key in self._bits],
-                [client.hgetall(key) for key in self._tables],
-            )
-            found = [table.get(identity) for table in self._contents[start][1]]
-            self._old[start] = (identity, next(filter(None, found), b""))
+            self._contents[start] = self._snapshot()
+        self._version = self._version_in(self._contents["forgotten"])
+
+    def _open_all(self, client: redis.Redis, shards: int, **options: Any) -> None:
+        """Open the objects of the clients."""
+        placed = FilterKeys("x").spread(shards)
+        self._bits = [placed.bits(number) for number in range(shards)]
+        self._tables = [forgotten_key(key) for key in self._bits]
+        self._objects = [BloomFilter.open("x", client=client, **options) for _ in range(3)]
+        self._plain = [one._state.view for one in self._objects]
+        self._identity = self._plain[0].hasher.identify(ITEM.encode())
         self.history: list[Done] = []
         self._ticks = itertools.count()
+
+    def _snapshot(self) -> Contents:
+        strings = [self._client.get(key) for key in self._bits]
+        return strings, [self._client.hgetall(key) for key in self._tables]
+
+    def _restore(self, contents: Contents) -> None:
+        strings, tables = contents
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.delete(*self._tables)
+            for key, value in zip(self._bits, strings, strict=True):
+                pipe.set(key, value)
+            for key, value in zip(self._tables, tables, strict=True):
+                if value:
+                    pipe.hset(key, mapping=value)
+            pipe.execute()
+
+    def _version_in(self, contents: Contents) -> bytes:
+        """Return the version of the item, which was forgotten."""
+        return next(filter(None, (table.get(self._identity) for table in contents[1])))
 
     def tick(self) -> int:
         return next(self._ticks)
@@ -280,18 +326,18 @@ class World:
                 replies.append(error)
         return replies
 
-    def reset(self, start: str, heard: Sequence[bool]) -> None:
-        """Begin anew, with objects that have heard of forgotten items, or not."""
+    def begin(self, way: Way) -> None:
+        """Begin anew."""
         self.history = []
-        strings, tables = self._contents[start]
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.delete(*self._tables)
-            for key, value in zip(self._bits, strings, strict=True):
-                pipe.set(key, value)
-            for key, value in zip(self._tables, tables, strict=True):
-                if value:
-                    pipe.hset(key, mapping=value)
-            pipe.execute()
+        self._restore(self._contents[way.start])
+        self._begin_objects(way.heard, self._version)
+        for one, has_heard in zip(self._objects, way.heard, strict=False):
+            for shard in one._state.view.shards:
+                if shard.chain is not None:
+                    shard.chain.count, shard.chain.forgets = 1, has_heard
+
+    def _begin_objects(self, heard: Sequence[bool], version: bytes) -> None:
+        """Let the objects know nothing but, where they have heard, that items are forgotten."""
         for one, plain, has_heard in zip(self._objects, self._plain, heard, strict=False):
             state = one._state
             state.unreported = Unreported()
@@ -299,10 +345,7 @@ class World:
             if has_heard:
                 view = view.with_forgotten()
                 # What it knows may be of long ago.
-                view.forgotten.learn(*self._old["forgotten"])
-            for shard in view.shards:
-                if shard.chain is not None:
-                    shard.chain.count, shard.chain.forgets = 1, has_heard
+                view.forgotten.learn(self._identity, version)
             state.view, state.lost = view, None
             # No looks at the fill, which come after so many adds, and after a while.
             state.fill._until_look = 10**9
@@ -310,60 +353,71 @@ class World:
             if state.fill._clock is not None:
                 state.fill._clock = lambda: 0.0
 
+    def turn(self) -> None:
+        """Let the next slice of the window begin."""
+        raise NotImplementedError("no window")
+
+    def open(self) -> BloomFilter:
+        """Return an object that has not heard of anything."""
+        return BloomFilter.open("x", client=self._client)
+
+    def is_right(self, way: Way) -> bool:
+        """Return whether the history is right."""
+        return is_linearizable(self.history, way.start in ("there", "again"), after_in_a_set)
+
     def walk(
         self,
-        start: str,
+        way: Way,
         programs: Sequence[Sequence[str]],
-        heard: Sequence[bool],
         choose: Callable[[int], int],
         faults: int = 0,
-    ) -> list[str]:
-        """Walk once; return what was done, for messages.
+        turns: int = 0,
+    ) -> None:
+        """Walk once.
 
         Raises:
             AssertionError: If the history is wrong, or another item was touched.
         """
-        self.reset(start, heard)
+        self.begin(way)
         clients = [
             Client(self, one._state, program)
             for one, program in zip(self._objects, programs, strict=False)
         ]
         done = []
         while going := [n for n, client in enumerate(clients) if not client.is_over]:
-            ways = [(number, "") for number in going]
+            ways = [(number, "") for number in going] + [(TURN, "")] * bool(turns)
             if faults:
                 ways += [(number, fault) for number in going for fault in FAULTS]
             number, fault = ways[choose(len(ways))]
-            faults -= bool(fault)
             done.append(f"{number} {fault}".strip())
+            if number == TURN:
+                turns -= 1
+                self.turn()
+                continue
+            faults -= bool(fault)
             clients[number].go_on(fault)
-        fresh = BloomFilter.open("x", client=self._client)
+        fresh = self.open()
         for kind in ("exists", "add", "add", "exists"):
             begun = self.tick()
             answer = getattr(fresh, kind)(ITEM)
             self.history.append(Done(begun, self.tick(), kind, answer))
-        told = f"{start}, {programs}, heard {heard}, steps {done}: {self.history}"
-        assert is_linearizable(self.history, start in ("there", "again")), told
-        assert fresh.exists(OTHER), f"another item is lost: {told}"
-        assert not fresh.exists(NEVER), told
-        return done
+        shown = f"{way}, {programs}, steps {done}: {self.history}"
+        assert self.is_right(way), shown
+        assert fresh.exists(OTHER), f"another item is lost: {shown}"
+        assert not fresh.exists(NEVER), shown
 
     def close(self) -> None:
         self._client.connection_pool.release(self._connection)
 
 
 def walk_all(
-    world: World,
-    start: str,
-    programs: Sequence[Sequence[str]],
-    heard: Sequence[bool],
-    faults: int = 0,
+    world: World, way: Way, programs: Sequence[Sequence[str]], faults: int = 0, turns: int = 0
 ) -> int:
     """Walk all ways; return how many there are."""
     choices, walks = Choices(), 0
     while True:
         choices.begin()
-        world.walk(start, programs, heard, choices.choose, faults)
+        world.walk(way, programs, choices.choose, faults, turns)
         walks += 1
         if not choices.advance():
             return walks

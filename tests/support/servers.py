@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import random
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,15 +15,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import redis
+from redis.cluster import ClusterNode, RedisCluster
 
+from benchmarks.cluster_rig import clustered, low_port
 from bloomlock.errors import ServerError
 from bloomlock.server import PrivateServer
 from bloomlock.server.process import valkey_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from redis.cluster import RedisCluster
+    from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
 SLOTS = 16384
@@ -140,16 +138,6 @@ def wait_until(
     return found
 
 
-def low_port() -> int:
-    """Return a free port that leaves room for a cluster's own port 10,000 above it."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", port))
-            other.bind(("127.0.0.1", port + 10_000))
-            return port
-
-
 @contextlib.contextmanager
 def cluster(
     node_timeout_ms: int, more: dict[str, str] | None = None
@@ -160,27 +148,19 @@ def cluster(
         node_timeout_ms: After this long a silent node is given up by the others.
         more: Further configuration of each.
     """
-    config = {"cluster-enabled": "yes", "cluster-node-timeout": str(node_timeout_ms)}
-    config |= more or {}
-    with contextlib.ExitStack() as stack:
-        binary = require_server("valkey")
-        nodes = [
-            stack.enter_context(PrivateServer(binary=binary, port=low_port(), config=config))
-            for _ in range(3)
-        ]
-        clients = [redis.Redis(port=node.port, decode_responses=True) for node in nodes]
-        for index, client in enumerate(clients):
-            first, last = index * SLOTS // 3, (index + 1) * SLOTS // 3 - 1
-            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
-            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
-            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
-        wait_until(
-            lambda: (
-                all(c.cluster("info").get("cluster_state") == "ok" for c in clients)
-                and all(len(c.cluster("nodes")) == 3 for c in clients)
-            )
-        )
-        yield clients
+    config = {"cluster-node-timeout": str(node_timeout_ms), **(more or {})}
+    with clustered(3, require_server("valkey"), config) as ports:
+        yield [redis.Redis(port=port, decode_responses=True) for port in ports]
+
+
+@contextlib.contextmanager
+def emptied(nodes: Sequence[redis.Redis]) -> Iterator[RedisCluster]:
+    """Delete all that a cluster has; yields a client of it."""
+    for node in nodes:
+        node.flushall()
+    port = nodes[0].connection_pool.connection_kwargs["port"]
+    with RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", port)]) as made:
+        yield made
 
 
 @contextlib.contextmanager

@@ -47,8 +47,8 @@ class Several:
         """A lock over all of them, which counts servers that were just started."""
         return Redlock(name, clients=self.urls, **patient(options))
 
-    def async_lock(self, name: str = "job", **options: Any) -> AsyncRedlock:
-        return AsyncRedlock(name, clients=self.urls, **patient(options))
+    def async_lock(self, **options: Any) -> AsyncRedlock:
+        return AsyncRedlock("job", clients=self.urls, **patient(options))
 
     def tokens(self, key: str) -> list[str | None]:
         """What each server that runs has at the key; None also for one that does not run."""

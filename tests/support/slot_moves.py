@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-# The benchmarks are no part of the installed package.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import cluster_rig
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
+from window_turns import turn
 
 from bloomlock.effects import ConnectionLost, Pipeline
 from bloomlock.strategies import Shard
@@ -233,7 +234,7 @@ class World:
         return found
 
     def _turn(self) -> list[object]:
-        self.state, wiped = WINDOW.turn(self.state, self.now, self.setting.parts)
+        self.state, wiped = turn(WINDOW, self.state, self.now, self.setting.parts)
         if wiped is not None:
             part, slices = wiped
             size = CELLS // self.setting.parts

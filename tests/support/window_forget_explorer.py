@@ -11,25 +11,20 @@ held against.
 
 from __future__ import annotations
 
-import itertools
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import forget_explorer
-from forget_explorer import FAULTS, NEVER, OTHER, STARTS, Choices, Client, Done
+from forget_explorer import ITEM, OTHER, STARTS, Done, is_linearizable
 
 import bloomlock.filters.discards
 import bloomlock.strategies.cells
 import bloomlock.strategies.sliced
 from bloomlock import BloomFilter
 from bloomlock.commands import encode_command
-from bloomlock.filters.state import Unreported
-from bloomlock.keys import FilterKeys, forgotten_key
 from bloomlock.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import pytest
     import redis
@@ -38,7 +33,6 @@ SLICES, SLICE = 6, 10
 START = 1_000_000 * SLICE
 """When a walk begins: the first second of an epoch."""
 CLOCK = "the clock"
-TURN = -1
 ABSENT, OLD, LASTING = "absent", "old", "lasting"
 
 
@@ -86,30 +80,17 @@ def is_right(history: Sequence[Done], there: str, *, refresh: bool) -> bool:
         refresh: Whether an add renews an old item.
     """
     turned = [one.start for one in history if one.kind == "turn"]
-    seen = set()
 
-    def search(left: frozenset[int], now: str) -> bool:
-        if all(math.isinf(history[index].end) for index in left):
-            return True
-        if (left, now) in seen:
-            return False
-        seen.add((left, now))
-        first_end = min(history[index].end for index in left)
-        for index in left:
-            one = history[index]
-            if one.start > first_end:
-                continue
-            ways = _ways(one, now, refresh)
-            is_at_turn = any(one.start < at < one.end for at in turned)
-            if not ways and refresh and there == OLD and is_at_turn:
-                # Cells are read before the clock. So what goes at a turn in between is not there,
-                # though another client may have renewed it before that turn.
-                ways = [LASTING if one.kind.startswith("add") else now]
-            if any(search(left - {index}, way) for way in ways):
-                return True
-        return False
+    def after(one: Done, now: str) -> list[str]:
+        ways = _ways(one, now, refresh)
+        is_at_turn = any(one.start < at < one.end for at in turned)
+        if not ways and refresh and there == OLD and is_at_turn:
+            # Cells are read before the clock. So what goes at a turn in between is not there,
+            # though another client may have renewed it before that turn.
+            return [LASTING if one.kind.startswith("add") else now]
+        return ways
 
-    return search(frozenset(range(len(history))), there)
+    return is_linearizable(history, there, after)
 
 
 def _ways(one: Done, now: str, refresh: bool) -> list[str]:
@@ -141,14 +122,9 @@ class World(forget_explorer.World):
         options = {"window": SLICES * SLICE, "slices": SLICES, "refresh": refresh}
         made = BloomFilter("x", 2000, 1e-9, client=client, shards=shards, **options)
         made.add("what came first")
-        placed = FilterKeys("x").spread(shards)
-        self._bits = [placed.bits(number) for number in range(shards)]
-        self._tables = [forgotten_key(key) for key in self._bits]
-        self._objects = [BloomFilter.open("x", client=client, refresh=refresh) for _ in range(3)]
+        self._open_all(client, shards, refresh=refresh)
         for one in [made, *self._objects]:
             one._state.strategy._clock = one._state.clock = lambda: self._seconds
-        self._plain = [one._state.view for one in self._objects]
-        self._identity = self._plain[0].hasher.identify(forget_explorer.ITEM.encode())
         self._contents: dict[Any, Any] = {}
         empty = self._snapshot()
         for is_old in (False, True):
@@ -159,12 +135,11 @@ class World(forget_explorer.World):
             made.add("what turns the shard")
             for start, method in zip(STARTS, ("", "add", "discard", "add"), strict=True):
                 if method:
-                    assert getattr(made, method)(forget_explorer.ITEM)
+                    assert getattr(made, method)(ITEM)
                 now = self._seconds
                 self._set_clock(START)
                 # The shard has turned since, and another item is there.
-                fresh = BloomFilter.open("x", client=client)
-                fresh._state.strategy._clock = lambda: self._seconds
+                fresh = self.open()
                 kept = self._snapshot()
                 for shard in range(50):
                     fresh.add(f"{shard} turns")
@@ -172,58 +147,27 @@ class World(forget_explorer.World):
                 self._contents[start, is_old] = self._snapshot()
                 self._restore(kept)
                 self._set_clock(now)
-        self._first_version = {
-            is_old: next(filter(None, (table.get(self._identity) for table in tables)))
-            for is_old in (False, True)
-            for _, tables in [self._contents["forgotten", is_old]]
-        }
-        self.history: list[Done] = []
-        self._ticks = itertools.count()
+        self._versions = [
+            self._version_in(self._contents["forgotten", is_old]) for is_old in (False, True)
+        ]
 
     def _set_clock(self, seconds: float) -> None:
         self._seconds = seconds
         self._client.set(CLOCK, int(seconds))
-
-    def _snapshot(self) -> tuple[list[bytes], list[dict[bytes, bytes]]]:
-        strings = [self._client.get(key) for key in self._bits]
-        return strings, [self._client.hgetall(key) for key in self._tables]
-
-    def _restore(self, contents: tuple[list[bytes], list[dict[bytes, bytes]]]) -> None:
-        strings, tables = contents
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.delete(*self._tables)
-            for key, value in zip(self._bits, strings, strict=True):
-                pipe.set(key, value)
-            for key, value in zip(self._tables, tables, strict=True):
-                if value:
-                    pipe.hset(key, mapping=value)
-            pipe.execute()
 
     def begin(self, way: Way) -> None:
         """Begin anew."""
         self.history = []
         self._set_clock(START)
         self._restore(self._contents[way.start, way.is_old])
-        each = zip(self._objects, self._plain, way.heard, way.knows, strict=False)
-        for one, plain, has_heard, knows in each:
-            state = one._state
-            state.unreported = Unreported()
-            view = replace(plain, unreported=state.unreported.of(plain.header))
-            if has_heard:
-                view = view.with_forgotten()
-                # What it knows may be of long ago.
-                view.forgotten.learn(self._identity, self._first_version[way.is_old])
-            state.view, state.lost = view, None
-            epoch = START // SLICE
-            state.strategy._epochs.clear()
-            state.strategy._now.clear()
+        self._begin_objects(way.heard, self._versions[way.is_old])
+        for one, plain, knows in zip(self._objects, self._plain, way.knows, strict=False):
+            strategy = one._state.strategy
+            strategy._epochs.clear()
+            strategy._now.clear()
             if knows:
-                known = epoch, self._seconds, plain.header
-                state.strategy._epochs.update(dict.fromkeys(self._bits, known))
-            state.fill._until_look = 10**9
-            state.fill._stale_at = math.inf
-            if state.fill._clock is not None:
-                state.fill._clock = lambda: 0.0
+                known = START // SLICE, self._seconds, plain.header
+                strategy._epochs.update(dict.fromkeys(self._bits, known))
 
     def turn(self) -> None:
         """Let the next epoch begin."""
@@ -231,61 +175,15 @@ class World(forget_explorer.World):
         self._set_clock(self._seconds + SLICE)
         self.history.append(Done(begun, self.tick(), "turn", None))
 
-    def go(
-        self,
-        way: Way,
-        programs: Sequence[Sequence[str]],
-        choose: Callable[[int], int],
-        faults: int = 0,
-        turns: int = 1,
-    ) -> tuple[list[str], list[Done]]:
-        """Walk once; return what was done, and what came of it.
-
-        Raises:
-            AssertionError: If the history is wrong, or another item was touched.
-        """
-        self.begin(way)
-        clients = [
-            Client(self, one._state, program)
-            for one, program in zip(self._objects, programs, strict=False)
-        ]
-        done = []
-        while going := [n for n, client in enumerate(clients) if not client.is_over]:
-            ways = [(number, "") for number in going] + [(TURN, "")] * bool(turns)
-            if faults:
-                ways += [(number, fault) for number in going for fault in FAULTS]
-            number, fault = ways[choose(len(ways))]
-            done.append(f"{number} {fault}".strip())
-            if number == TURN:
-                turns -= 1
-                self.turn()
-                continue
-            faults -= bool(fault)
-            clients[number].go_on(fault)
-        fresh = BloomFilter.open("x", client=self._client)
+    def open(self) -> BloomFilter:
+        """Return an object that has not heard of anything."""
+        fresh = super().open()
         fresh._state.strategy._clock = lambda: self._seconds
-        for kind in ("exists", "add", "add", "exists"):
-            begun = self.tick()
-            answer = getattr(fresh, kind)(forget_explorer.ITEM)
-            self.history.append(Done(begun, self.tick(), kind, answer))
+        return fresh
+
+    def is_right(self, way: Way) -> bool:
+        """Return whether the history is right."""
         there = ABSENT
         if way.start in ("there", "again"):
             there = OLD if way.is_old else LASTING
-        shown = f"{way}, {programs}, steps {done}: {self.history}"
-        assert is_right(self.history, there, refresh=self._refresh), shown
-        assert fresh.exists(OTHER), f"another item is lost: {shown}"
-        assert not fresh.exists(NEVER), shown
-        return done, self.history
-
-
-def go_all(
-    world: World, way: Way, programs: Sequence[Sequence[str]], faults: int = 0, turns: int = 1
-) -> int:
-    """Walk all ways; return how many there are."""
-    choices, walks = Choices(), 0
-    while True:
-        choices.begin()
-        world.go(way, programs, choices.choose, faults, turns)
-        walks += 1
-        if not choices.advance():
-            return walks
+        return is_right(self.history, there, refresh=self._refresh)

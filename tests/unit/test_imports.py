@@ -69,7 +69,7 @@ PURE = {
     "strategies",
 }
 IMPURE_MODULES = {"socket", "time", "asyncio", "threading", "subprocess", "os", "redis.client"}
-SINGLE = 13
+SINGLE = 9
 """Modules that one other imports, at most."""
 PUBLIC = {"bloomlock", "bloomlock.server", "bloomlock.errors"}
 

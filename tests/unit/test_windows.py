@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from window_turns import turn
 
 from bloomlock.errors import ConfigurationError
 from bloomlock.windows import CELL_BITS, State, Window, check_window, read_window
@@ -47,7 +48,7 @@ def test_a_shard_turns_and_wipes_nothing_that_is_live(window, behind, ahead, don
     state = State(now - behind, min(ahead, window.cell_bits), min(done, parts))
     wiped = set()
     for _ in range(3 * parts + 3):
-        before, (state, part) = state, window.turn(state, now, parts)
+        before, (state, part) = state, turn(window, state, now, parts)
         if part is not None:
             live = window.live_mask(before.epoch, now)
             assert not any(live >> number & 1 for number in part[1])
@@ -69,7 +70,7 @@ def test_no_slice_comes_back_that_was_not_wiped(window, steps, parts):
         now += chance.choice((0, 0, 1, 1, 2, window.slices + 5))
         for _ in range(chance.randrange(2 * parts + 2)):
             epoch = state.epoch
-            state, part = window.turn(state, now, parts)
+            state, part = turn(window, state, now, parts)
             if part is not None:
                 for number in part[1]:
                     dirty[number] = dirty[number] - {part[0]}

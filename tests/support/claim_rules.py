@@ -1,24 +1,15 @@
-"""The claims on items of one shard, and how they change, as values.
+"""The rules of claims as pure functions: what the scripts claim_*.lua do to those of one shard.
 
-    leases    id -> server time (ms) at which the lease ends; by it what is over is found in order
-    open      id -> the claim: token, fence, attempts, what it carries. An empty token: the claim
-              was given back and the item is offered
-    failed    id -> attempts and last error of an item whose work failed, or failed too often
-    lost      token -> when its claim was taken over, retried or dropped
-    waiting   id -> channels and tokens of those who wait for the end of a claim
-    counts    the counters; `fence` is the last fence given out
-
-An id is the 128-bit digest of an item. The scripts claim_*.lua do the same; each step is atomic,
-and a client that repeats it gets the same answer. Everything belongs to the generation whose header
-is `of_header`: what is left of an earlier one goes at the first step in another, but for the fence.
+`test_same_everywhere.py` compares the two for random histories, and `claim_explorer.py` visits all
+histories of a few workers. The layout is that of bloomlock/claims.py.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from bloomlock.claims import Answer, ClaimRequest, Failure, Held, Offered, Outcome, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,163 +19,6 @@ if TYPE_CHECKING:
 LOST_LIFE_MS = 86_400_000
 """How long it is remembered that a claim was taken over."""
 LEASE_OVER = b"its lease ran out before the work was done"
-COUNTERS = ("claimed", "committed", "abandoned", "failed", "expired")
-"""Each claim that is granted counts as claimed, and once more as what became of it."""
-
-_RECORD = struct.Struct(">QIIB")
-_FAILURE = struct.Struct(">IIIB")
-
-
-class Outcome(IntEnum):
-    """What a claim is answered by.
-
-    GONE only where nothing but an expired claim was wanted; OTHER only by a server, for an item
-    that was forgotten since its places were computed.
-    """
-
-    GONE = 0
-    NEW = 1
-    SEEN = 2
-    BUSY = 3
-    FAILED = 4
-    OTHER = 5
-
-
-class Offered(IntEnum):
-    """When an item that is given back is found by `find_expired`.
-
-    Attributes:
-        NEVER: Its claim is gone.
-        AFTER_LEASE: When the lease is over.
-        AT_ONCE: Now.
-    """
-
-    NEVER = 0
-    AFTER_LEASE = 1
-    AT_ONCE = 2
-
-
-class ClaimRequest(NamedTuple):
-    """An item that a worker asks for.
-
-    Attributes:
-        id: Of the item.
-        token: No other claim has it; fixed before the first byte is sent. Without spaces.
-        places: The offsets of the item's bits, four bytes each, and behind them its version if it
-            was forgotten. They depend on how many slices the shard has where the filter grows: of
-            such a one the item itself, or identity and version, behind the length of the version.
-        lease_ms: How long the claim lives without renewal.
-        max_attempts: Attempts after which the item is given to no worker any more; 0: that of its
-            earlier claims, if there is one.
-        carried: What the client that takes the item over is given.
-        channel: Where the end of another's claim is to be announced; empty: nowhere.
-        only_expired: Whether only an item whose claim is over is wanted; `carried` stays.
-        by_versions: Whether the places are those of the version that the item has if it was
-            forgotten, as far as its worker knows.
-    """
-
-    id: bytes
-    token: bytes
-    places: bytes
-    lease_ms: int
-    max_attempts: int = 0
-    carried: bytes = b""
-    channel: bytes = b""
-    only_expired: bool = False
-    by_versions: bool = False
-
-
-class Held(NamedTuple):
-    """A claim as its worker knows it; see ClaimRequest."""
-
-    id: bytes
-    token: bytes
-    places: bytes
-
-
-class Answer(NamedTuple):
-    """The answer to a ClaimRequest.
-
-    Attributes:
-        outcome: What it is.
-        fence: NEW: the number of the claim; it rises with each one.
-        attempts: NEW, FAILED: how often the item was claimed since it was last committed, as far
-            as the attempts did not end without an error.
-        remaining_ms: BUSY: what is left of the other's lease.
-        carried: BUSY: what the other claim carries.
-        version: OTHER: the version that the item has.
-        at_us: SEEN: when that was, by the server's clock.
-    """
-
-    outcome: Outcome
-    fence: int = 0
-    attempts: int = 0
-    remaining_ms: int = 0
-    carried: bytes = b""
-    version: bytes = b""
-    at_us: int = 0
-
-
-class Record(NamedTuple):
-    """An open claim."""
-
-    token: bytes
-    fence: int
-    attempts: int
-    max_attempts: int
-    carried: bytes
-
-    def encode(self) -> bytes:
-        """Return the claim as it is stored."""
-        numbers = _RECORD.pack(self.fence, self.attempts, self.max_attempts, len(self.token))
-        return numbers + self.token + self.carried
-
-    @classmethod
-    def decode(cls, data: bytes) -> Record:
-        """Return what `encode` wrote.
-
-        >>> Record.decode(Record(b"t1", 7, 1, 0, b"item").encode())
-        Record(token=b't1', fence=7, attempts=1, max_attempts=0, carried=b'item')
-        """
-        fence, attempts, max_attempts, length = _RECORD.unpack_from(data)
-        rest = data[_RECORD.size :]
-        return cls(rest[:length], fence, attempts, max_attempts, rest[length:])
-
-
-class Failure(NamedTuple):
-    """What is known of an item whose work failed.
-
-    The token is that of a claim whose lease ran out, and which may be committed yet; else empty.
-    """
-
-    attempts: int
-    max_attempts: int
-    error: bytes
-    carried: bytes
-    token: bytes = b""
-
-    @property
-    def is_final(self) -> bool:
-        """Whether it failed as often as it may."""
-        return 0 < self.max_attempts <= self.attempts
-
-    def encode(self) -> bytes:
-        """Return it as it is stored."""
-        lengths = len(self.error), len(self.token)
-        numbers = _FAILURE.pack(self.attempts, self.max_attempts, *lengths)
-        return numbers + self.error + self.token + self.carried
-
-    @classmethod
-    def decode(cls, data: bytes) -> Failure:
-        """Return what `encode` wrote.
-
-        >>> Failure.decode(Failure(3, 3, b"why", b"item").encode())
-        Failure(attempts=3, max_attempts=3, error=b'why', carried=b'item', token=b'')
-        """
-        attempts, max_attempts, length, of_token = _FAILURE.unpack_from(data)
-        rest = data[_FAILURE.size :]
-        error, rest = rest[:length], rest[length:]
-        return cls(attempts, max_attempts, error, rest[of_token:], rest[:of_token])
 
 
 @dataclass

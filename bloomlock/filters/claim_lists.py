@@ -1,12 +1,14 @@
-"""Items whose work failed: listed, offered once more, or forgotten."""
+"""What an operator sees of claims: those that are open, and items whose work failed.
+
+Items that failed are offered once more, or forgotten.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bloomlock.claims import steps
-from bloomlock.claims.model import Failure
+from bloomlock.claims import Failure, Record, drop_claims, retry_claims
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
@@ -21,13 +23,32 @@ from .state import in_one_generation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from bloomlock.claims.steps import Place
+    from bloomlock.claims import Place
     from bloomlock.effects import Core
 
     from .generation import View
     from .state import FilterState
 
     Step = Callable[[Sequence[tuple[Place, Sequence[bytes]]]], Core[list[bool | None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClaim:
+    """A claim that is open, or whose lease is over and that no worker has taken over yet.
+
+    Attributes:
+        item: The item.
+        payload: What was kept with it.
+        attempts: How often work on it began and did not end well, this claim included.
+        age: Seconds since it was claimed, by the server's clock.
+        remaining: Seconds left of its lease; 0: it is over, and offered by `expired()`.
+    """
+
+    item: str | bytes
+    payload: str | bytes | None
+    attempts: int
+    age: float
+    remaining: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +68,56 @@ class FailedItem:
     attempts: int
     error: str
     is_final: bool
+
+
+def open_claims(state: FilterState) -> Core[list[OpenClaim]]:
+    """Return the open claims of all shards, the one that is over first in front."""
+    view = yield from state.current()
+    header = view.header.to_bytes(HEADER_BYTES, "big")
+    asked = [
+        ask(
+            keys.counts,
+            encode_command("HGET", keys.counts, "header"),
+            encode_command("HGETALL", keys.open),
+            encode_command("ZRANGE", keys.claims, 0, -1, "WITHSCORES"),
+            encode_command("TIME"),
+        )
+        for keys in (ClaimKeys.of(shard.key) for shard in view.shards)
+    ]
+    found = []
+    for stored, records, leases, (seconds, microseconds) in (yield from in_parallel(asked)):
+        if stored != header:
+            continue
+        now_s = int(seconds) + int(microseconds) / 1e6
+        ends = _pairs(leases)
+        for item_id, data in _pairs(records).items():
+            record = Record.decode(data)
+            offer = Offer.of(record.carried)
+            left = float(ends.get(item_id, 0)) / 1000 - now_s
+            found.append(
+                OpenClaim(
+                    offer.item,
+                    offer.payload,
+                    record.attempts,
+                    # A fence is the time of the claim, unless the clock was set back.
+                    age=max(0.0, now_s - record.fence / 1e6),
+                    remaining=max(0.0, left),
+                )
+            )
+    return sorted(found, key=lambda claim: (claim.remaining, -claim.age))
+
+
+def _pairs(reply: Any) -> dict[bytes, Any]:
+    """Return what a server answers by RESP3 (a map, or a list of pairs) or by RESP2 (flat).
+
+    >>> _pairs([b"a", 1]) == _pairs([[b"a", 1]]) == _pairs({b"a": 1}) == {b"a": 1}
+    True
+    """
+    if isinstance(reply, dict):
+        return reply
+    if reply and isinstance(reply[0], list):
+        return dict(reply)
+    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def failed(state: FilterState) -> Core[list[FailedItem]]:
@@ -75,12 +146,12 @@ def _failed_item(failure: Failure) -> FailedItem:
 
 def retry(state: FilterState, items: Iterable[str | bytes]) -> Core[list[bool]]:
     """Offer items once more; for each whether a worker has it or is given it."""
-    return (yield from _settle(state, items, steps.retry))
+    return (yield from _settle(state, items, retry_claims))
 
 
 def drop(state: FilterState, items: Iterable[str | bytes]) -> Core[list[bool]]:
     """Forget items; for each whether it was there to be forgotten."""
-    return (yield from _settle(state, items, steps.drop))
+    return (yield from _settle(state, items, drop_claims))
 
 
 def _settle(state: FilterState, items: Iterable[str | bytes], step: Step) -> Core[list[bool]]:
