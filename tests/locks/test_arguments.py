@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import inspect
+import itertools
 import pickle
 import time
 
@@ -125,9 +127,12 @@ def test_extend_does_not_go_beyond_max_hold(r, options):
 
 
 def test_a_hold_that_was_extended_ends_with_max_hold(r):
-    lock = Lock("job", r, ttl=0.2, max_hold=0.4)
-    lock.acquire()
-    lock.extend(LONG)
+    for max_hold in itertools.count(1):  # a busy machine may take longer to extend it
+        lock = Lock("job", r, ttl=0.2, max_hold=0.4 * max_hold)
+        lock.acquire()
+        with contextlib.suppress(LockLostError):
+            lock.extend(LONG)
+            break
     assert lock.lost.wait(LONG / 2)
     with pytest.raises(LockLostError):
         lock.release()
