@@ -613,6 +613,18 @@ def test_a_child_finds_the_lock_of_a_pool_free(r):
     redispy.renew_lock(None)
 
 
+def test_a_pool_is_in_use_where_its_lock_is_held(r, valkey):
+    pool, elsewhere = redispy.own_pool(r), []
+    assert not redispy.is_in_use_here(pool)
+    with pool._lock:
+        assert redispy.is_in_use_here(pool)
+        thread = threading.Thread(target=lambda: elsewhere.append(redispy.is_in_use_here(pool)))
+        thread.start()
+        thread.join()
+    assert elsewhere == [False]
+    assert not redispy.is_in_use_here(redis.BlockingConnectionPool.from_url(valkey))
+
+
 def subscribed(client, channel="c"):
     return dict(client.pubsub_numsub(channel))[channel.encode()] == 1
 
