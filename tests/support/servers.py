@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SLOTS = 16384
 """Of a cluster."""
+PORTS = 340
+"""So many each worker of a test run has of its own."""
 
 
 def _valkey() -> Path | None:
@@ -141,9 +143,15 @@ def wait_until(
 
 
 def low_port() -> int:
-    """Return a free port that leaves room for a cluster's own port 10,000 above it."""
+    """Return a free port that leaves room for a cluster's own port 10,000 above it.
+
+    Both are below those that connections are given (from 32,768 on), one of which may take what is
+    left free while a server is restarted. And each parallel worker of a run has ports of its own,
+    as another may take one between here and the start of the server.
+    """
+    first = 20_000 + PORTS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8)
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = first + random.randrange(PORTS)
         with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + 10_000))
