@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import threading
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 SLOTS = 16384
 MIGRATE_TIMEOUT_MS = 10_000
 START_SECONDS = 60.0
+PORTS, WORKERS = 340, 8
+"""Ports of each worker of a test run, and how many workers have ports of their own."""
 
 
 @contextlib.contextmanager
@@ -73,9 +76,15 @@ def _is_whole(client: redis.Redis, masters: int) -> bool:
 
 
 def low_port() -> int:
-    """Return a free port that leaves room for a cluster's own port 10,000 above it."""
+    """Return a free port that leaves room for a cluster's own port 10,000 above it.
+
+    Both are below those that connections are given (from 32,768 on), one of which may take what is
+    left free while a server is restarted. And each parallel worker of a test run has ports of its
+    own, as another may take one between here and the start of the server.
+    """
+    first = 20_000 + PORTS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % WORKERS)
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = first + random.randrange(PORTS)
         with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + 10_000))

@@ -89,8 +89,11 @@ for interrupt in (signal.SIGINT, signal.SIGQUIT):
 if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No test asserts a time, these neither.
-hypothesis.settings.register_profile("no deadline", deadline=None)
+# No test asserts a time, these neither: a machine that stands still for a second makes it slow to
+# draw the first examples.
+hypothesis.settings.register_profile(
+    "no deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("no deadline")
 
 

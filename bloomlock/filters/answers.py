@@ -72,7 +72,7 @@ def _answer_one(
         segment = yield from strategy.one(view.shards[number], offsets, write=write)
     else:
         segment = yield from forgotten.ask_one(view, strategy, data, write=write)
-    _, header, missing, error = segment
+    _, header, missing, error, _ = segment
     if error is None and missing is not None and header == view.header:
         if asked is not None:
             asked.confirm()
@@ -345,7 +345,7 @@ def _read_few(view: View, answered: Answered, count: int, *, write: bool) -> lis
     results = [False] * count
     for indices, segments in answered:
         answers: list[bool] = []
-        for _, header, missing, error in segments:
+        for _, header, missing, error, _ in segments:
             if error is not None or not isinstance(missing, list) or header != view.header:
                 return None
             answers += missing if write else map(not_, missing)

@@ -235,9 +235,12 @@ def _answer(
     if bare.error is not None:
         return bare
     if unflagged(bare.header) != view.header:
-        # By a version the bits of another generation are those of no item.
+        # By a version the bits of another generation are those of no item. But where its table has
+        # the same version it is the same filter, that had another name meanwhile: what was new to
+        # it is reported, though it is asked for again and is there then.
+        is_new = bool(missing and asked and version == asked)
         flags = None if missing is None or asked else [missing]
-        return bare._replace(missing=flags)
+        return bare._replace(missing=flags, new_elsewhere=is_new)
     if missing is None:
         return bare
     if isinstance(version, Exception):

@@ -413,7 +413,7 @@ class Operation:
             if self._write and not self._update and is_header(segment.header):
                 nothing = np.zeros(len(self._items), np.bool_)
                 added = self._added.setdefault(unflagged(segment.header), nothing)
-                added[indices] |= _missing(segment)
+                added[indices] |= _missing(segment) | segment.new_elsewhere
 
     def _remember(self) -> None:
         """Keep what was added as new and is not reported to the caller."""

@@ -361,6 +361,15 @@ def renew_lock(pool: Source | None) -> None:
         pool._lock = threading.RLock()  # noqa: SLF001 - there is no public way
 
 
+def is_in_use_here(pool: Source) -> bool:
+    """Return whether this thread is in the middle of what a pool does under its lock.
+
+    What runs when an object is no longer needed may come there, and must not change the pool.
+    """
+    is_owned = getattr(getattr(pool, "_lock", None), "_is_owned", None)
+    return is_owned is not None and bool(is_owned())
+
+
 def slot_of(key: str) -> int:
     """Return the slot of a key in a cluster."""
     return redis.crc.key_slot(key.encode())

@@ -86,7 +86,7 @@ class Threads(Redirecting):
         # Each with the time at which it was used last.
         self._idle: list[tuple[Taken, float]] = []
         # The pool counts the idle connection as used; it must not do so for ever.
-        weakref.finalize(self, _release_all, self._idle).atexit = False
+        weakref.finalize(self, _release_or_leave, self._idle).atexit = False
         self._release_at = time.monotonic() + KEPT_SECONDS
         self._listeners = Listeners()
         pool = redispy.own_pool(client)
@@ -167,6 +167,7 @@ class Threads(Redirecting):
     def close(self) -> None:
         """Give the idle connection back, and close those that no core listens on."""
         _release_all(self._idle)
+        _release_all(_LEFT)
         self._listeners.close()
 
     def run_behind(self, step: Behind) -> None:
@@ -303,6 +304,8 @@ class Threads(Redirecting):
         taken = self._take_idle(pool)
         if taken is not None:
             return taken
+        if _LEFT:
+            _release_all(_LEFT)
         try:
             return pool, pool.get_connection()
         except (RedisError, OSError) as error:
@@ -499,6 +502,23 @@ def _renew_pool_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_pool_locks)
+
+
+_LEFT: list[tuple[Taken, float]] = []
+"""Idle connections of runtimes that are no more, which could not be given back at their end."""
+
+
+def _release_or_leave(idle: list[tuple[Taken, float]]) -> None:
+    """Give an idle connection back at the end of its runtime, which may come at any moment.
+
+    In the middle of redis-py's own work on its pool it is left for the next request of a runtime:
+    a pool that is being closed fails if a connection comes back.
+    """
+    for (pool, _), _ in list(idle):
+        if redispy.is_in_use_here(pool):
+            _LEFT.extend(idle)
+            return
+    _release_all(idle)
 
 
 def _release_all(idle: list[tuple[Taken, float]]) -> None:

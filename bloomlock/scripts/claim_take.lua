@@ -32,6 +32,10 @@ local function claim(id, token, is_seen, carried)
     local is_over = found and until_ms <= now_ms
     if is_seen then
         if is_over then
+            if found.token ~= '' then
+                -- Else it could be committed after a discard and another worker's commit.
+                take_over(found.token)
+            end
             finish(id, found, 'expired')
         end
         return {2, integer(now_us)}

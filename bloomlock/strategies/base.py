@@ -124,12 +124,15 @@ class Segment(NamedTuple):
             header than the expected one and did nothing.
         error: The server's error (nothing was done, for certain) or ConnectionLost (not known, if
             its request was sent), else None.
+        new_elsewhere: Whether the row, asked for by a version, was new to another generation whose
+            table had the same version just before.
     """
 
     rows: int
     header: int = 0
     missing: Sequence[bool] | Flags | None = None
     error: Exception | None = None
+    new_elsewhere: bool = False
 
 
 if TYPE_CHECKING:

@@ -184,7 +184,7 @@ class _Outcomes:
             if not number:
                 found.append(Segment(stop - start, self._header, self.missing[start:stop]))
                 continue
-            _, header, _, error = self._ended[number - 1].segment
+            _, header, _, error, _ = self._ended[number - 1].segment
             found.append(Segment(stop - start, without_slices(header), error=error))
         return found
 

@@ -456,6 +456,23 @@ def test_a_child_of_fork_ends_no_claim_of_its_parent(r, valkey):
         assert mine.claim("a").state is SEEN
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_claim_that_ended_as_its_item_was_seen_commits_nothing_later(r, valkey, shape):
+    """Another worker has committed the item since, after it was discarded."""
+    with pages(valkey, **SHAPES[shape]) as mine, pages(valkey, **SHAPES[shape]) as other:
+        late = mine.claim("a", renew=False)
+        let_expire(r)
+        other.add("a")
+        assert other.claim("a").state is SEEN
+        assert other.discard("a")
+        with other.claim("a") as claim:
+            assert claim.state is NEW
+        with pytest.raises(ClaimLostError):
+            late.commit()
+        counts = other.info().claims
+        assert (counts.claimed, counts.expired, counts.committed) == (2, 1, 1)
+
+
 def one_by_one(mine):
     yield from mine.expired()
 

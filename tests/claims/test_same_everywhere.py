@@ -320,7 +320,9 @@ def without_clock(answer):
 
 @pytest.mark.parametrize("kind", HASHERS)
 @settings(
-    max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
+    max_examples=20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    print_blob=True,
 )
 @given(operations=st.lists(OPERATIONS, min_size=4, max_size=40))
 def test_random_histories(r, kind, operations):
@@ -363,7 +365,9 @@ LATE_AFTER_A_RETRY = [
 
 
 @settings(
-    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    print_blob=True,
 )
 @example(operations=GRANTED_AGAIN)
 @example(operations=TWICE_IN_A_CALL)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import threading
 from urllib.parse import urlsplit
 
 import pytest
-import redis
 from claim_tools import let_expire
 from proxy import Proxy
 
@@ -159,20 +156,14 @@ def test_a_stale_replica(run, r, valkey):
 
 def test_a_server_that_drops_writes(run, r, valkey):
     """As one that evicts, or acknowledges what it does not keep."""
-    done = threading.Event()
 
-    def forget():
-        with redis.Redis.from_url(valkey) as client:
-            while not done.is_set():
-                for key in client.keys("bloomlock-check-*:claims:open"):
-                    client.delete(key)
+    def forget(_name, _number):
+        for key in r.keys("bloomlock-check-*:claims:open"):
+            r.delete(key)
+        return "pass"
 
-    with contextlib.ExitStack() as stack:
-        thread = threading.Thread(target=forget)
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(done.set)
-        status, failing = check(run, valkey)
+    with Proxy(valkey, forget) as proxy:
+        status, failing = check(run, proxy.url)
     assert status == 1
     assert ONE_WORKER in failing
 

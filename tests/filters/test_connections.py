@@ -51,6 +51,32 @@ def test_filters_that_are_forgotten_give_their_connection_back(pooled):
     assert made.add("works still")
 
 
+def test_a_filter_may_be_forgotten_while_its_pool_is_closed(pooled):
+    """Whatever redis-py does may make Python look for garbage, also a walk over connections."""
+    pool = pooled.connection_pool
+    connection = pool.get_connection()
+    close = connection.disconnect
+
+    def collect_and_close():
+        gc.collect()
+        close()
+
+    connection.disconnect = collect_and_close
+    made = BloomFilter("x", 1000, client=pooled)
+    assert made.add("a")
+    circle = [made]
+    circle.append(circle)
+    del made, circle
+    assert in_use(pooled) == 2
+    pool.disconnect()
+    # It goes back with the next request of another one.
+    made = BloomFilter("x", 1000, client=pooled)
+    assert not made.add("a")
+    made.close()
+    assert in_use(pooled) == 1
+    pool.release(connection)
+
+
 @pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
 def test_a_pool_of_one_connection_is_enough(valkey, kind):
     client = redis.Redis(connection_pool=kind.from_url(valkey, max_connections=1))

@@ -230,7 +230,10 @@ def test_tampering_is_refused_and_can_be_deleted(client, tampered):
     assert set(client.scan_iter()) == {b"bloomlock:{other}:bits", b"bloomlock:{other}:meta"}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=40,
+)
 @given(
     st.dictionaries(
         st.sampled_from(FIELDS),

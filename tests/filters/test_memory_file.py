@@ -164,7 +164,10 @@ def test_a_damaged_file_is_refused_with_one_sentence(path, damage):
         assert "\n" not in str(caught.value)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=150,
+)
 @given(
     text=st.binary(max_size=300)
     | st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=9).map(

@@ -105,7 +105,7 @@ def test_a_release_that_worked_is_said_to_have_failed(chaos, cutting, kind):
 def test_a_stopped_holder_is_not_told(chaos, kind):
     one = chaos.worker(kind, **RENEWED[kind])
     other = chaos.worker(kind, **RENEWED[kind])
-    one.tell("loop", holds=1, shortest=0.3, longest=0.3)
+    one.tell("loop", holds=1, shortest=0.9 * TTL, longest=0.9 * TTL)
     one.await_event("valid")  # it has read what it is going to write over
     one.stop()
     other.do("loop", holds=1)

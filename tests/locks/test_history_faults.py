@@ -37,6 +37,20 @@ def held_by(chaos, hand):
     return chaos.server.get(KEYS.lock) == token.encode()
 
 
+@pytest.fixture
+def chaos(forks, chaos_server, tmp_path, seed):
+    """A run whose leases outlive a machine that stands still for half a second."""
+    with Chaos(forks, chaos_server.url, tmp_path, 1.5, seed) as made:
+        yield made
+
+
+@pytest.fixture
+def patient(forks, chaos_server, tmp_path, seed):
+    """A run whose leases outlive four renewals that fail, also on a busy machine."""
+    with Chaos(forks, chaos_server.url, tmp_path, 3.0, seed) as made:
+        yield made
+
+
 @pytest.mark.parametrize("kind", EXCLUSIVE)
 def test_a_holder_that_slept_through_its_lease_learns_it_at_once(chaos, kind):
     one, other = chaos.workers(2, kind)
@@ -135,7 +149,7 @@ def test_a_fork_holds_nothing_and_takes_nothing(chaos, kind):
     }
     # Its parent holds on, and goes on renewing.
     other.do("acquire", within=0.0)
-    one.do("hold", seconds=2 * chaos.ttl)
+    one.do("hold", seconds=1.2 * chaos.ttl)
     assert kind == "read" or held_by(chaos, one)
     one.do("release")
     other.do("acquire")
@@ -164,13 +178,6 @@ def test_a_holder_is_told_that_the_server_forgot_it(chaos, kind):
     # The two did overlap, as nobody can help, and the checker is not blind to it.
     chaos.wipes.clear()
     assert [violation.kind for violation in chaos.violations()] == ["overlap"]
-
-
-@pytest.fixture
-def patient(forks, chaos_server, tmp_path, seed):
-    """A run whose leases outlive four renewals that fail, also on a busy machine."""
-    with Chaos(forks, chaos_server.url, tmp_path, 3.0, seed) as made:
-        yield made
 
 
 @pytest.mark.parametrize("kind", ["lock", "async"])

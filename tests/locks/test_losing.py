@@ -212,7 +212,7 @@ def test_an_extension_is_not_overtaken_by_a_renewal(r, valkey):
         lock = Lock("job", client=proxy.url, ttl=20)
         lock.acquire()
         lock.extend()
-        wait_until(lambda: proxy.held_up == 3, LONG)
+        wait_until(lambda: proxy.held_up >= 3, LONG)
         lock.extend(60)
         wait_until(lambda: not proxy.under_way, LONG)
         left_ms = r.pttl(lock.key)

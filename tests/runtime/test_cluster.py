@@ -142,7 +142,12 @@ def test_a_slot_that_moves_loses_nothing(cluster, nodes, strategy):
     if strategy == "lock":
         # A lock has several keys; a cluster answers TRYAGAIN for those until the slot has moved.
         with pytest.raises(redis.exceptions.TryAgainError, match="the cluster moves the slot of "):
-            made.add("while it moves")
+            while True:
+                # Where the last request of the three seconds met a machine that stood still, it
+                # was not answered in time, which says nothing of the slot.
+                with contextlib.suppress(redis.exceptions.TimeoutError):
+                    made.add("while it moves")
+                    break
     else:
         assert made.add("while it moves") is True
         for route in routes(strategy):

@@ -300,8 +300,10 @@ def test_receiving_fails_as_reading_does(valkey):
     for seconds, wanted in ((0.05, redis.TimeoutError), (None, redis.ConnectionError)):
         errors = []
         for is_past_the_parser in (True, False):
-            with redis.Redis.from_url(valkey, socket_timeout=seconds) as client:
+            with redis.Redis.from_url(valkey) as client:
                 made = client.connection_pool.get_connection()
+                # Not before: what a connection begins with may take longer.
+                made._sock.settimeout(seconds)
                 if seconds is None:
                     made._sock.shutdown(socket.SHUT_RD)
                 with pytest.raises(wanted) as caught:
@@ -609,6 +611,18 @@ def test_a_child_finds_the_lock_of_a_pool_free(r):
     over.set()
     thread.join()
     redispy.renew_lock(None)
+
+
+def test_a_pool_is_in_use_where_its_lock_is_held(r, valkey):
+    pool, elsewhere = redispy.own_pool(r), []
+    assert not redispy.is_in_use_here(pool)
+    with pool._lock:
+        assert redispy.is_in_use_here(pool)
+        thread = threading.Thread(target=lambda: elsewhere.append(redispy.is_in_use_here(pool)))
+        thread.start()
+        thread.join()
+    assert elsewhere == [False]
+    assert not redispy.is_in_use_here(redis.BlockingConnectionPool.from_url(valkey))
 
 
 def subscribed(client, channel="c"):

@@ -35,6 +35,7 @@ from scrapy.utils.request import referer_str
 from scripted_spider import ScriptedSpider  # noqa: F401 - found by its name
 from twisted.internet.defer import Deferred
 
+from bloomlock import BloomFilter
 from scrapy_ext.dupefilter import BloomDupeFilter
 from scrapy_ext.spiders import RedisSpider
 
@@ -278,6 +279,14 @@ async def wait(seconds=0.001) -> None:
     await maybe_deferred_to_future(over)
 
 
+async def recorded(spider, pages) -> None:
+    """Make the crawl go on until so many of its pages are recorded as done."""
+    client = spider.settings["REDIS_URL"]
+    with BloomFilter.open(f"{spider.name}:dupefilter", client=client) as shared:
+        while shared.count_claims().committed < pages:
+            await wait(0.02)
+
+
 class OddSpider(LinkSpider):
     """Its callback for odd pages is no method of its own."""
 
@@ -300,6 +309,7 @@ class DyingSpider(LinkSpider):
 
     async def parse(self, response):
         if urlsplit(response.url).path == "/3":
+            await recorded(self, 3)
             await asyncio.sleep(0.5)
             os.kill(os.getpid(), signal.SIGKILL)
         for output in super().parse(response):
@@ -326,6 +336,7 @@ class AgainSpider(LinkSpider):
         elif "again" not in response.meta:
             yield response.request.replace(dont_filter=True, meta={"again": True})
         elif self.ends == "killed":
+            await recorded(self, 1)
             await wait(1.0)
             os.kill(os.getpid(), signal.SIGKILL)
 

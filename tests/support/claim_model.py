@@ -313,12 +313,20 @@ class _Judge:
 
     def may_be_refused(self, lost: Claimed) -> bool:
         spans = [*self.history.resets, *self.history.moves, *self.dropped, *self.retried]
-        return self.between(spans, lost.start, lost.ended) or any(
-            (one.state in {NEW, UNKNOWN} or self.may_have_tried(one))
-            and one.start < lost.ended
-            and one.end > lost.start
-            for one in self.claims
-            if one is not lost
+        # A claim that is over goes when its item is seen, also by a search for what is over.
+        was_seen = any(began < lost.ended for began, _ in self.possible) and self.between(
+            self.history.expiries, lost.start, lost.ended
+        )
+        return (
+            was_seen
+            or self.between(spans, lost.start, lost.ended)
+            or any(
+                (one.state in {NEW, UNKNOWN} or self.may_have_tried(one))
+                and one.start < lost.ended
+                and one.end > lost.start
+                for one in self.claims
+                if one is not lost
+            )
         )
 
     def payload(self, one: Claimed) -> str:

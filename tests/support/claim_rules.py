@@ -68,7 +68,10 @@ def claim(
         state.leases[request.id] = now_ms + request.lease_ms
     is_over = found is not None and state.leases[request.id] <= now_ms
     if _bits_of(request.places) <= state.bits:
-        if is_over:
+        if found is not None and is_over:
+            if found.token:
+                # Else it could be committed after a discard and another worker's commit.
+                _take_over(state, now_ms, found.token)
             _end(state, request.id, "expired", publish)
         return Answer(Outcome.SEEN, at_us=now_us)
     if found is not None and request.token == found.token:

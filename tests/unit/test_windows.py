@@ -123,8 +123,9 @@ def test_the_rate_of_all_live_slices_together_is_that_asked_for(slices, seed):
     places = chance.integers(size.shard_bits, size=(asked, size.num_hashes))
     found = np.count_nonzero(np.bitwise_and.reduce(cells[places], axis=1))
     print(found / asked)
-    # Five deviations; and the formula gives about the rate itself.
-    assert 0.8 * rate * asked < found < rate * asked + 5 * math.sqrt(rate * asked)
+    # The formula gives about the rate itself. Each run draws anew: seven deviations upwards, of
+    # which the filter's own scatter takes a fraction, are passed by chance in 1e-10 of all runs.
+    assert 0.8 * rate * asked < found < rate * asked + 7 * math.sqrt(rate * asked)
 
 
 @pytest.mark.parametrize(

@@ -163,10 +163,9 @@ class Comparison:
         }
         self.fences = dict.fromkeys(self.ways, 0)
         # What follows all channels counts as nobody who listens on one of them.
-        self.heard = client.pubsub(ignore_subscribe_messages=True)
+        self.heard = client.pubsub()
         self.heard.psubscribe("*")
-        while self.heard.get_message(timeout=1) is not None:
-            pass
+        assert self.heard.get_message(timeout=60)["type"] == "psubscribe"
         self.ears = client.pubsub()
         for number in range(CLIENTS):
             self.listen(number)
@@ -213,7 +212,7 @@ class Comparison:
         """Those of one way, of which there must be so many."""
         found = []
         while len(found) < count:
-            message = self.heard.get_message(timeout=10)
+            message = self.heard.get_message(timeout=60)
             assert message is not None, f"{name}: {len(found)} of {count} announcements came"
             assert message["channel"].startswith(name.encode() + b".")
             found.append(read_payload(message["data"]))

@@ -86,6 +86,7 @@ def test_a_user_may_be_forbidden_the_native_commands(kind, client, as_user):
 
 def test_an_error_that_passes_switches_nothing_off(valkey):
     with redis.Redis.from_url(valkey) as client:
+        client.flushall()
         way = lock_ways.ServerWay(client, KEYS, set())
         assert isinstance(way.acquire(ME), Granted)
         client.config_set("min-replicas-to-write", 1)

@@ -64,13 +64,13 @@ def test_a_longer_lease_of_others_asks_for_a_longer_wait(three):
 
 
 def test_who_waits_waits_for_a_restarted_majority(three):
-    lock = three.lock(ttl=1, longest_ttl=1)
+    lock = three.lock(ttl=LONGER_TTL, longest_ttl=LONGER_TTL)
     for index in (0, 1):
         three.servers[index].restart()
     with pytest.raises(QuorumError):
         lock.acquire(blocking=False)
     wait_until(lambda: three.held(lock.key) == 0)
-    assert lock.acquire()
+    assert lock.acquire(timeout=60)
     assert lock.owned()
     lock.release()
 
@@ -90,13 +90,14 @@ def test_a_vote_of_a_young_server_begins_to_count_with_its_age(three):
 
 
 def test_ages_are_told_where_scripts_are_forbidden_as_well(three):
-    wait_until(lambda: all_vote(three, TTL))
-    lock = Redlock("job", clients=as_worker(three, "-@scripting"), ttl=TTL, server_timeout=TTL)
+    wait_until(lambda: all_vote(three, LONGER_TTL))
+    options = {"ttl": LONGER_TTL, "server_timeout": LONGER_TTL}
+    lock = Redlock("job", clients=as_worker(three, "-@scripting"), **options)
     with lock:
         assert lock.owned()
     three.servers[0].restart()
     three.servers[1].restart()
-    lock = Redlock("job", clients=as_worker(three, "-@scripting"), ttl=TTL, server_timeout=TTL)
+    lock = Redlock("job", clients=as_worker(three, "-@scripting"), **options)
     with pytest.raises(QuorumError, match=r"clients\[0\]: restarted.*clients\[1\]: restarted"):
         lock.acquire(blocking=False)
     wait_until(lambda: three.held(lock.key) == 0)
