@@ -427,6 +427,8 @@ class Walk:
         else:
             assert handle.made.discard_many(items) == expected
         self.what["forgotten"] += sum(expected)
+        # By this object it is known at once.
+        assert handle.made.exists_many(items) == [False] * len(items)
         self.pass_staleness()
 
     # -- claims ----------------------------------------------------------------------------------
