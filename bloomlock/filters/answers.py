@@ -64,8 +64,7 @@ def _answer_one(
     """Do what Operation does for one item, without its costs where all is as expected."""
     asked = state.ask_near(view) if state.caching is not None else None
     strategy = state.strategy
-    # A table of versions and bits that replicas have may be of different moments.
-    if state.replicas and not write and view.forgotten is None:
+    if not (by_masters := state.asks_masters(view, write=write)):
         strategy = ReplicaReads(strategy)
     if view.forgotten is None:
         number, offsets = view.hasher.locate(data)
@@ -74,7 +73,7 @@ def _answer_one(
         segment = yield from forgotten.ask_one(view, strategy, data, write=write)
     _, header, missing, error = segment
     if error is None and missing is not None and header == view.header:
-        if asked is not None:
+        if asked is not None and by_masters:
             asked.confirm()
             is_kept = write or (not missing[0] and state.keeps_found)
             if is_kept and data not in view.unreported:

@@ -318,9 +318,10 @@ class _Chunk(NamedTuple):
     write: bool
 
     def ask(self, items: Items, encoded: Sequence[bytes]) -> Core[list[bool]]:
-        """Ask for items, and keep those that turn out to be seen."""
+        """Ask for items, and keep those that turn out to be seen by masters."""
+        by_masters = self.state.asks_masters(self.view, write=self.write)
         answers = yield from self.asks(encoded)
-        if self.state.view is self.view:
+        if self.state.view is self.view and by_masters:
             self.asked.confirm()
             seen = items
             if not self.write:
