@@ -64,7 +64,8 @@ def _answer_one(
     """Do what Operation does for one item, without its costs where all is as expected."""
     asked = state.ask_near(view) if state.caching is not None else None
     strategy = state.strategy
-    if not (by_masters := state.asks_masters(view, write=write)):
+    by_masters = write or state.tests_by_masters(view)
+    if not by_masters:
         strategy = ReplicaReads(strategy)
     if view.forgotten is None:
         number, offsets = view.hasher.locate(data)
