@@ -64,8 +64,8 @@ def _answer_one(
     """Do what Operation does for one item, without its costs where all is as expected."""
     asked = state.ask_near(view) if state.caching is not None else None
     strategy = state.strategy
-    # A table of versions and bits that replicas have may be of different moments.
-    if state.replicas and not write and view.forgotten is None:
+    by_masters = write or state.tests_by_masters(view)
+    if not by_masters:
         strategy = ReplicaReads(strategy)
     if view.forgotten is None:
         number, offsets = view.hasher.locate(data)
@@ -74,7 +74,7 @@ def _answer_one(
         segment = yield from forgotten.ask_one(view, strategy, data, write=write)
     _, header, missing, error, _ = segment
     if error is None and missing is not None and header == view.header:
-        if asked is not None:
+        if asked is not None and by_masters:
             asked.confirm()
             is_kept = write or (not missing[0] and state.keeps_found)
             if is_kept and data not in view.unreported:
@@ -187,6 +187,22 @@ def update(state: FilterState, items: Iterable[str | bytes], route: Route = "aut
                 fail_after_adding(added, error)
             raise
         added += len(chunk)
+
+
+def renew(state: FilterState, item: str | bytes) -> Core[None]:
+    """Add an item; in a filter with a time window it is remembered for a window from now on.
+
+    Other than by `update` that is so whatever `refresh` is.
+    """
+    view = yield from state.current()
+    if view.descriptor.window is None:
+        yield from update(state, [item])
+        return
+    strategy = state.strategy.renewing()
+    one = [encode_item(item)]
+    yield from Operation(state, one, write=True, answers=False, strategy=strategy).run(view)
+    if state.fill.due(1):
+        yield from state.fill.look_after_add(state.view or view)
 
 
 def _add_chunk(

@@ -317,9 +317,10 @@ class _Chunk(NamedTuple):
     write: bool
 
     def ask(self, items: Items, encoded: Sequence[bytes]) -> Core[list[bool]]:
-        """Ask for items, and keep those that turn out to be seen."""
+        """Ask for items, and keep those that turn out to be seen by masters."""
+        by_masters = self.write or self.state.tests_by_masters(self.view)
         answers = yield from self.asks(encoded)
-        if self.state.view is self.view:
+        if self.state.view is self.view and by_masters:
             self.asked.confirm()
             seen = items
             if not self.write:

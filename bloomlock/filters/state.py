@@ -385,6 +385,15 @@ class FilterState(LockOwner):
         """
         return not (self.strategy.is_sliced and (self.options.refresh or self.replicas))
 
+    def tests_by_masters(self, view: View) -> bool:
+        """Return whether masters answer tests, and no replica, which may be behind.
+
+        What a replica says is not kept, and puts no end of what is kept off: an add would be left
+        out by it.
+        """
+        # A table of versions and bits that replicas have may be of different moments.
+        return not self.replicas or view.forgotten is not None
+
     def _note_epoch(self, key: str, epoch: int, end: float) -> None:
         """Let what is kept end with the epoch in which a shard has answered."""
         # The cache that an operation took before it asked is this one, or answers nothing any more.

@@ -181,8 +181,11 @@ def store_command(keys: FilterKeys, descriptor: Descriptor) -> bytes:
 def _empty_shard(key: str, descriptor: Descriptor, before: Iterable[int]) -> list[bytes]:
     """Return the commands that replace a shard, which had one of some headers, by an empty one."""
     old = {own for header in before for own in SERVERS_OWN.keys(key, header)}
+    keys = ClaimKeys.of(key)
     return [
-        encode_command("UNLINK", *ClaimKeys.of(key).of_generation, *old),
+        encode_command("UNLINK", *keys.of_generation, *old),
+        # The last fence is that of the next generation too, which does not expire as yet.
+        *([encode_command("PERSIST", keys.counts)] if before else ()),
         *contents_of(descriptor).empty_shard(key, descriptor),
     ]
 
@@ -237,8 +240,9 @@ def _initialise(keys: FilterKeys, shard: int, descriptor: Descriptor, before: in
         contents_of(descriptor).string_bytes(descriptor) - 1,
         before.to_bytes(HEADER_BYTES, "big"),
     ]
-    gone = ClaimKeys.of(key).of_generation
-    (reply,) = yield from _SCRIPT.call([(gone, arguments)], repeatable=True)
+    ours = ClaimKeys.of(key)
+    all_keys = [*ours.of_generation, ours.counts]
+    (reply,) = yield from _SCRIPT.call([(all_keys, arguments)], repeatable=True)
     if isinstance(reply, NoPermissionError):
         yield from through_moves(key, watched)
     elif reply == CHANGED:
@@ -292,12 +296,14 @@ def place_commands(key: str, descriptor: Descriptor, header: int) -> list[bytes]
     The prepared key is known to be there, with a header that says whether items were forgotten.
     What belongs to the generation before goes.
     """
-    _, *claims = ClaimKeys.of(key).of_generation
+    ours = ClaimKeys.of(key)
+    _, *claims = ours.of_generation
     prepared = prepared_key(key, descriptor.generation)
     commands = [
         encode_command("UNLINK", *claims),
         encode_command("RENAME", prepared, key),
         encode_command("PERSIST", key),
+        encode_command("PERSIST", ours.counts),
     ]
     if says_forgotten(header):
         table = forgotten_key(key)

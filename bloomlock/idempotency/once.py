@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import (
@@ -20,13 +21,17 @@ from typing import (
 )
 from weakref import WeakKeyDictionary
 
+from redis.exceptions import RedisError
+
 from bloomlock.errors import (
+    BloomlockError,
     ConfigurationError,
     Duplicate,
     FailedTooOften,
     FingerprintMismatchError,
     InProgress,
 )
+from bloomlock.filters.answers import renew
 from bloomlock.filters.async_bloom import AsyncBloomFilter
 from bloomlock.filters.base import FilterBase
 from bloomlock.filters.bloom import BloomFilter
@@ -38,7 +43,9 @@ from .arguments import Item, Selection, name_of, netstrings
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from bloomlock.effects import Core
     from bloomlock.filters.claim import AsyncClaim, Claim
+    from bloomlock.filters.state import FilterState
 
     from .arguments import Selector
 
@@ -48,6 +55,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=FilterBase)
+
+logger = logging.getLogger("bloomlock")
 
 MARK = "fingerprint:"
 _UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)
@@ -166,7 +175,7 @@ def once(
     ran too, and errors of redis-py, if it is not known whether the key was committed.
 
     Cost: two round trips for a new key, one for one that is done, none from the near-cache; with
-    a fingerprint one more each.
+    a fingerprint one more each, in a filter with a time window two or three more for a new key.
 
     >>> from bloomlock import BloomFilter
     >>> from bloomlock.server import PrivateServer
@@ -224,8 +233,11 @@ def _run_claimed(done: BloomFilter, call: _Call, policy: _Policy, body: Callable
             call.refuse_unfinished(result)
             if call.mark is not None:
                 # First, so that no other call sees the key without it.
-                done.update([call.mark])
-            return result
+                done._run(renew(done._state, call.mark))  # noqa: SLF001 - our own class
+    if claim:
+        if call.mark is not None and done.window is not None:
+            done._run(_renew_after_commit(done._state, call.mark))  # noqa: SLF001 - our own class
+        return result
     if claim.state is ClaimState.SEEN and call.mark is not None and not done.exists(call.mark):
         raise call.mismatch("was done")
     return call.answer(claim, policy)
@@ -242,8 +254,11 @@ async def _async_run_claimed(
             call.refuse_unfinished(result)
             if call.mark is not None:
                 # First, so that no other call sees the key without it.
-                await done.update([call.mark])
-            return result
+                await done._run(renew(done._state, call.mark))  # noqa: SLF001 - our own class
+    if claim:
+        if call.mark is not None and done.window is not None:
+            await done._run(_renew_after_commit(done._state, call.mark))  # noqa: SLF001 - our own
+        return result
     if (
         claim.state is ClaimState.SEEN
         and call.mark is not None
@@ -251,6 +266,19 @@ async def _async_run_claimed(
     ):
         raise call.mismatch("was done")
     return call.answer(claim, policy)
+
+
+def _renew_after_commit(state: FilterState, mark: Item) -> Core[None]:
+    """Let a mark be remembered as long as its key, which may be of a later slice of the window.
+
+    The function has run, and its key is committed, so that this fails is no failure of the call.
+    """
+    try:
+        yield from renew(state, mark)
+    except (RedisError, BloomlockError, OSError) as error:
+        logger.warning(
+            "a fingerprint in filter %r may be forgotten before its key: %s", state.keys.name, error
+        )
 
 
 @dataclass(frozen=True, slots=True)

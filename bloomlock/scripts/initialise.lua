@@ -1,5 +1,6 @@
 -- Replace a shard by an empty one, unless it already is of the wanted generation. Safe to repeat.
--- KEYS      1 the shard; the others go with its generation
+-- KEYS      1 the shard; the others go with its generation, but for the last: the counts of its
+--           claims, which stay, as they have the last fence
 -- ARGV[1]   the header it shall have, 8 bytes
 -- ARGV[2]   the number of its last byte, counted from 0
 -- ARGV[3]   the header it had when it was decided to replace it, 8 bytes, without the flag that
@@ -24,7 +25,8 @@ end
 if header ~= ARGV[3] then
   return -2
 end
-redis.call('UNLINK', unpack(KEYS))
+redis.call('UNLINK', unpack(KEYS, 1, #KEYS - 1))
+redis.call('PERSIST', KEYS[#KEYS])
 redis.call('SETRANGE', KEYS[1], ARGV[2], '\0')
 redis.call('SETRANGE', KEYS[1], 0, ARGV[1])
 return 1

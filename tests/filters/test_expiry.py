@@ -111,6 +111,34 @@ def test_claims_expire_with_their_filter(r, valkey):
     assert [r.ttl(key) for key in keys_of(r)] == [-1] * len(keys_of(r))
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("rights", ["", "-@scripting"])
+@pytest.mark.parametrize("way", ["clear", "import", "recreate"])
+def test_what_takes_the_expiry_back_takes_it_from_the_last_fence_too(
+    r, valkey, tmp_path, shards, rights, way
+):
+    """The fence outlives a generation; with a time-out of before it would go in use."""
+    r.acl_setuser("mine", enabled=True, nopass=True, reset_keys=True, keys="*", channels="*",
+                  commands=["+@all", *[rights] * bool(rights)])  # fmt: skip
+    made = BloomFilter("x", 3000, client=r, shards=shards)
+    made.claim_many(map(str, range(20)), renew=False)
+    made.export_file(tmp_path / "x")
+    made.expire(HOUR)
+    user = redis.Redis.from_url(valkey, username="mine", password="any")  # noqa: S106
+    if way == "clear":
+        BloomFilter.open("x", client=user).clear()
+    elif way == "import":
+        # Scripts write what is imported.
+        BloomFilter.import_file("x", tmp_path / "x", client=r, replace=True)
+    else:
+        r.delete(META)
+        BloomFilter("x", 3000, client=user, shards=shards, on_lost="recreate")
+    assert len([key for key in keys_of(r) if key.endswith(b":claims:counts")]) == shards
+    assert [r.ttl(key) for key in keys_of(r)] == [-1] * len(keys_of(r))
+    user.close()
+    r.acl_deluser("mine")
+
+
 def expire_now(r, made):
     made.expire(0.001)
     servers.wait_until(lambda: not r.exists(META))

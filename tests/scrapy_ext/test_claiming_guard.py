@@ -133,6 +133,7 @@ def test_what_is_open_or_done_here_is_seen_without_the_server(
     assert open_urls(server) == ["data:,a"]
 
 
+@pytest.mark.parametrize("window", [None, 86_400.0])
 def test_what_another_client_forgot_is_claimed_anew(
     guard: ClaimingFilter, server: PrivateServer
 ) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from claim_tools import let_expire
+from scrapy import Request
+from scrapy.utils.request import fingerprint
 from servers import wait_until
 
 from bloomlock import BloomFilter
@@ -56,6 +58,28 @@ def test_each_page_is_fetched_once_and_recorded(
     assert "log_count/ERROR" not in result.stats, result.log
     counts = claims_of(valkey)
     assert (counts.open, counts.claimed, counts.committed) == (0, PAGES, PAGES)
+    assert crawl(**settings).fetched == ["/0"]
+
+
+@pytest.mark.usefixtures("r")
+@pytest.mark.parametrize("settings", [DOWNLOADED, PROCESSED, PROCESSED | WINDOW, PROCESSED | GROWS])
+def test_a_page_that_is_forgotten_is_fetched_again(
+    settings: dict[str, Any], valkey: str, site: Any, crawl: Callable[..., Any]
+) -> None:
+    site.links = lambda page: [1, min(page + 1, PAGES - 1)]
+    page = fingerprint(Request(f"{site.url}/1"))
+
+    def forget(number: int) -> None:
+        if number == 5:
+            with BloomFilter.open(NAME, client=valkey) as shared:
+                # It is there when what became of it was sent.
+                wait_until(lambda: shared.discard(page))
+
+    site.on_request = forget
+    result = crawl(**settings, BLOOMLOCK_MAX_STALENESS=3600)
+    assert Counter(result.fetched) == Counter([*(f"/{page}" for page in range(PAGES)), "/1"])
+    assert claims_of(valkey).open == 0
+    site.on_request = None
     assert crawl(**settings).fetched == ["/0"]
 
 

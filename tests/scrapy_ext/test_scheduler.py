@@ -70,8 +70,15 @@ def test_a_crawl_fetches_what_an_in_memory_one_does(
     assert again.fetched == ["/0"]
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"BLOOMLOCK_WINDOW": 86_400}, GROWS], ids=["", "window", "grows"]
+)
 def test_a_page_that_is_forgotten_is_fetched_again(
-    valkey: str, site: Site, server: redis.Redis, crawl: Callable[..., Crawl]
+    more: dict[str, Any],
+    valkey: str,
+    site: Site,
+    server: redis.Redis,
+    crawl: Callable[..., Crawl],
 ) -> None:
     del server
     site.links = lambda page: [1, min(page + 1, 7)]
@@ -83,7 +90,7 @@ def test_a_page_that_is_forgotten_is_fetched_again(
                 forgotten.append(shared.discard(fingerprint(Request(f"{site.url}/1"))))
 
     site.on_request = forget
-    done = crawl(**OURS, BLOOMLOCK_MAX_STALENESS=3600)
+    done = crawl(**OURS, **more, BLOOMLOCK_MAX_STALENESS=3600)
     assert forgotten == [True]
     assert Counter(done.fetched) == Counter([*site.paths, "/1"])
 

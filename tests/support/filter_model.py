@@ -1,7 +1,8 @@
 """A randomized model of a filter that many clients use at once, judged by interval.
 
 A round is one filter of a random shape and some objects on it, of random strategies and policies,
-used by several threads or tasks, while somebody clears, deletes or flushes. Every call is recorded
+used by several threads or tasks, while somebody clears, deletes or flushes; in some rounds they
+forget items as well. Every call is recorded
 with the moment it began and the moment it ended, and so is every reset. Resets come one after the
 other, so they divide time into epochs, and a call that overlaps none belongs to one epoch for
 certain, any other to a range of them. Each answer about an item is then judged:
@@ -10,6 +11,8 @@ certain, any other to a range of them. Each answer about an item is then judged:
     invented     "there" or "seen", although nobody can have added it in that epoch
     unreported   "seen", although no call was reported "new" or a definite "not known" for it
     two winners  "new" twice in one epoch, although nothing went wrong in it
+    kept         "there" or "seen", although it was forgotten and nobody can have added it since
+    forgotten    forgotten twice, although nobody can have added it in between
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ CALLS = 400
 
 NEW, SEEN, THERE, NOT_THERE = "new", "seen", "there", "not there"
 ADDED = "added"
+FORGOT, ABSENT, MAYBE_FORGOT = "forgot", "nothing to forget", "may have been forgotten"
 NOT_KNOWN, LOST, NOT_DONE = "not known", "lost", "not done"
 
 
@@ -120,6 +124,7 @@ class Round:
         # Where others add the same items, or nobody asks what is new, less can be told for certain.
         self.apart, self.updates = choose((True, False)), choose((True, False))
         self.items = choose((ITEMS, 8 * ITEMS))
+        self.forgets = choose((True, False))
         # Through the proxy a look at the filter takes long, and comes between the steps of a reset.
         self.rest = 0.6 if self.faults else choose((0.05, 0.3))
         self.options = [
@@ -139,7 +144,10 @@ class Round:
             f"near={one['near_cache']}"
             for one in self.options
         )
-        return f"seed {self.seed}: {self.shards} shards, {self.kind}, {self.shape}: {objects}"
+        return (
+            f"seed {self.seed}: {self.shards} shards, {self.kind}, {self.shape}"
+            f"{', forgets' * self.forgets}: {objects}"
+        )
 
     def now(self) -> Moment:
         return Moment(next(self._ticks), time.monotonic())
@@ -157,10 +165,13 @@ class Round:
     def pick(self, rng: random.Random, number: int) -> tuple[str, list[str], dict[str, str]]:
         """Return the next call of an object: a method, items, options."""
         methods = ["add", "exists", "add_many", "add_many", "exists_many", "exists_many"]
-        method = rng.choice([*methods, "update"] if self.updates else methods)
-        if method in {"add", "exists"}:
+        methods += ["update"] * self.updates + ["discard", "discard_many"] * self.forgets
+        method = rng.choice(methods)
+        if method in {"add", "exists", "discard"}:
             return method, [self.item(rng, number)], {}
         items = [self.item(rng, number) for _ in range(rng.choice((2, 10, 60, 150)))]
+        if method == "discard_many":
+            return method, items[:60], {}
         routes = ("auto", "items")
         if self.kind in ("bitmap", "full") and self.options[number]["strategy"] != "lock":
             routes = ("auto", "items", "script", "bitmap")
@@ -221,15 +232,32 @@ class Round:
             return not options["near_cache"]
         return answer.what in {NEW, ADDED}
 
+    def _fade(self, one: Answer, other: Answer) -> bool:
+        """Tell whether an answer "there" may be one that was kept since before a discard."""
+        return (
+            bool(self.options[one.number]["near_cache"])
+            and one.number != other.number
+            and other.end.time >= one.start.time - STALENESS
+        )
+
     def _judge(self, answers: list[Answer]) -> list[str]:
         known = _Known.of(self, answers)
         found = []
         for one in answers:
             first, last = self._first(one), self._last(one)
-            if one.what == NOT_THERE and known.proven[last] < one.start.tick:
+            if (
+                one.what in {NOT_THERE, ABSENT}
+                and known.proven[last] < one.start.tick
+                and not known.may_be_forgotten(one, last)
+            ):
                 found.append(f"denied: {one}")
-            if one.what in {SEEN, THERE} and known.tried[first] > one.end.tick:
+            if one.what in {SEEN, THERE, FORGOT} and known.tried[first] > one.end.tick:
                 found.append(f"invented: {one}")
+            if one.what in {SEEN, THERE, FORGOT}:
+                since = self._forgotten(one, known)
+                if since is not None and not known.is_tried_between(since, one, first):
+                    kind = "forgotten twice" if one.what == FORGOT else "kept"
+                    found.append(f"{kind}: {one} after {since}")
             reported = known.reported[first] <= one.end.tick
             if one.what == SEEN and not (reported or self._owed_to_others(one, first, known.lost)):
                 found.append(f"unreported: {one}")
@@ -237,12 +265,24 @@ class Round:
             found += [
                 f"two winners: {several}"
                 for epoch, several in known.winners.items()
-                if len(several) > 1 and epoch not in known.troubled
+                if len(several) > 1 + len(known.discards) and epoch not in known.troubled
             ]
+            found += known.winners_without_a_discard()
         if self.pipeline:
             # It promises neither.
             found = [wrong for wrong in found if not wrong.startswith(("unreported", "two"))]
         return found
+
+    def _forgotten(self, one: Answer, known: _Known) -> Answer | None:
+        """Return the last discard after which the item was not there, before an answer began."""
+        ended = [
+            other
+            for other in known.discards
+            if other.what in {FORGOT, ABSENT}
+            and other.end.tick < one.start.tick
+            and not (one.what != FORGOT and self._fade(one, other))
+        ]
+        return max(ended, default=None)
 
     @staticmethod
     def _owed_to_others(one: Answer, first: int, lost: list[tuple[Answer, int]]) -> bool:
@@ -269,6 +309,9 @@ class _Known:
         lost: Calls that found the filter lost, and the last epoch they may be about.
         winners: By epoch, the calls that were reported "new" and are about it for certain.
         troubled: Epochs in which a call may have gone wrong.
+        discards: Calls that forgot it, may have done so, or did not find it.
+        adds: Calls that may have added it, and the last epoch they may be about.
+        proofs: Calls after which it is there for certain, by the first epoch they may be about.
     """
 
     proven: list[float]
@@ -277,6 +320,43 @@ class _Known:
     lost: list[tuple[Answer, int]]
     winners: dict[int, list[Answer]]
     troubled: set[int]
+    discards: list[Answer] = field(default_factory=list)
+    adds: list[tuple[Answer, int]] = field(default_factory=list)
+    proofs: dict[int, list[Answer]] = field(default_factory=lambda: defaultdict(list))
+
+    def may_be_forgotten(self, one: Answer, epoch: int) -> bool:
+        """Tell whether a discard may have come between the last proof and an answer."""
+        last = max(proof for proof in self.proofs[epoch] if proof.end.tick < one.start.tick)
+        return any(
+            other is not one
+            and other.what != ABSENT
+            and other.start.tick < one.end.tick
+            and _ends(other) > last.start.tick
+            for other in self.discards
+        )
+
+    def is_tried_between(self, since: Answer, one: Answer, first: int) -> bool:
+        """Tell whether a call may have added it after a discard, and before an answer ended."""
+        return any(
+            add.start.tick <= one.end.tick and _ends(add) > since.start.tick and last >= first
+            for add, last in self.adds
+        )
+
+    def winners_without_a_discard(self) -> list[str]:
+        """Return what is wrong with winners of which one came after the other."""
+        found = []
+        for epoch, several in self.winners.items():
+            for one, other in itertools.pairwise(sorted(several)):
+                if epoch in self.troubled or one.end.tick >= other.start.tick:
+                    continue
+                if not any(
+                    each.what != ABSENT
+                    and each.start.tick < other.end.tick
+                    and _ends(each) > one.start.tick
+                    for each in self.discards
+                ):
+                    found.append(f"two winners: {one}, {other}")
+        return found
 
     @classmethod
     def of(cls, round_: Round, answers: list[Answer]) -> _Known:
@@ -294,8 +374,12 @@ class _Known:
         first, last = round_.epochs(one)
         if round_.proves(one):
             self.proven[first] = min(self.proven[first], one.end.tick)
-        if one.what in {THERE, NOT_THERE, SEEN}:
+            self.proofs[first].append(one)
+        if one.what in {FORGOT, ABSENT, MAYBE_FORGOT}:
+            self.discards.append(one)
+        if one.what in {THERE, NOT_THERE, SEEN, FORGOT, ABSENT, MAYBE_FORGOT}:
             return
+        self.adds.append((one, last))
         self.tried[last] = min(self.tried[last], one.start.tick)
         if one.what in {NEW, ADDED, NOT_KNOWN}:
             self.reported[last] = min(self.reported[last], one.start.tick)
@@ -307,10 +391,15 @@ class _Known:
             self.winners[first].append(one)
 
 
+def _ends(one: Answer) -> float:
+    """Return until when a call may have had an effect."""
+    return one.end.tick if one.what in {NEW, ADDED, FORGOT} else math.inf
+
+
 def _said(method: str, items: list[str], outcome: object) -> list[tuple[str, str]]:
     """Return what a call said about each of its items."""
     write = method in {"add", "add_many", "update"}
-    failed = _meaning(method, outcome)
+    failed = MAYBE_FORGOT if method.startswith("discard") else _meaning(method, outcome)
     if method == "update":
         return [(item, failed) for item in dict.fromkeys(items)]
     answers = outcome if isinstance(outcome, list) else [outcome]
@@ -319,16 +408,18 @@ def _said(method: str, items: list[str], outcome: object) -> list[tuple[str, str
     else:
         assert len(answers) == len(items)
     yes, no = (NEW, SEEN) if write else (THERE, NOT_THERE)
+    if method.startswith("discard"):
+        yes, no = FORGOT, ABSENT
     said: dict[str, str] = {}
     later: list[tuple[str, str]] = []
     for item, answer in itertools.zip_longest(items, answers):
-        if answer is None and not write:
+        if answer is None and method.startswith("exists"):
             continue
         what = failed if answer is None else yes if answer else no
         if item not in said:
             said[item] = what
-        elif what not in {said[item], SEEN}:
-            # (A repeat is seen because of the first.)
+        elif what not in {said[item], SEEN, ABSENT}:
+            # (A repeat is seen because of the first, or forgotten by it.)
             later.append((item, what))
     return [*said.items(), *later]
 
@@ -419,12 +510,16 @@ class _Losing(contextlib.ExitStack):
         return self._random.choice(("before", "after"))
 
 
+def _takes_many(method: str) -> bool:
+    return method == "update" or method.endswith("many")
+
+
 def _one_call(round_: Round, rng: random.Random, made: BloomFilter, number: int) -> None:
     method, items, options = round_.pick(rng, number)
     start = round_.now()
     outcome: object
     try:
-        outcome = getattr(made, method)(items[0] if not options else items, **options)
+        outcome = getattr(made, method)(items if _takes_many(method) else items[0], **options)
     except (BloomlockError, redis.RedisError) as error:
         outcome = error
     round_.record(start, number, method, items, outcome)
@@ -535,14 +630,14 @@ async def _one_await(
 ) -> None:
     made = objects[number]
     if single:
-        method = rng.choice(("add", "add", "exists"))
+        method = rng.choice(["add", "add", "exists", *["discard"] * round_.forgets])
         items, options = [round_.item(rng, number)], {}
     else:
         method, items, options = round_.pick(rng, number)
     start = round_.now()
     outcome: object
     try:
-        outcome = await getattr(made, method)(items[0] if not options else items, **options)
+        outcome = await getattr(made, method)(items if _takes_many(method) else items[0], **options)
     except (BloomlockError, redis.RedisError) as error:
         outcome = error
     round_.record(start, number, method, items, outcome)

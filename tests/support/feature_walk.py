@@ -1,0 +1,734 @@
+"""Random walks over all features of filters at once, each answer held against a plain model.
+
+One step comes after the other, and the clocks of the server and of the clients stand still between
+them, so what is expected is exact: items and their epochs, claims and their leases, expiry, names,
+copies and files. Objects of different kinds share each filter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+import redis.asyncio
+from window_clocks import BEGIN, SLICE, SLICES, WINDOW, Clock
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    ClaimLostError,
+    ClaimState,
+    FilterLostError,
+    FilterNotFoundError,
+    FingerprintMismatchError,
+    once,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+NAMES = ("alpha", "beta", "gamma")
+ITEMS = [f"item {number}" for number in range(24)]
+KEYS, PRINTS = range(4), range(2)
+OBJECTS = 3
+"""Of each filter at most."""
+STALENESS = 30.0
+IDLE = 5000
+LATER = 10
+"""Seconds after which further shards expire."""
+LEASES = (500.5, 20_000.5)
+REMEMBERED = 50_000
+"""Seconds for which it is certain that a takeover is remembered."""
+
+KINDS: dict[str, dict[str, Any]] = {
+    "bitmap": {"capacity": 2000},
+    "growing": {"capacity": 20, "growth": 2, "on_full": "grow"},
+    "window": {"capacity": 6000, "window": WINDOW, "slices": SLICES},
+}
+STRATEGIES = {
+    "bitmap": ("atomic", "lua", "transaction"),
+    "growing": ("atomic", "lua"),
+    "window": ("atomic",),
+}
+SCRIPT = "local new = {} for i = 1, #ARGV do new[i] = add(i) and 1 or 0 end return new"
+LOST = (FilterLostError, FilterNotFoundError)
+
+
+@dataclass(eq=False)
+class Record:
+    """A claim that the server has.
+
+    Attributes:
+        claim: Its worker's; None: it was given back.
+        until: When its lease is over.
+    """
+
+    claim: Any
+    until: float
+
+
+@dataclass(eq=False)
+class Held:
+    """What a worker has claimed.
+
+    Attributes:
+        claim: The claim.
+        model: Of the filter.
+        item: What was claimed.
+        is_offered: Whether it came from `claim_expired`.
+        taken_at: When another worker took it over; None: none did.
+    """
+
+    claim: Any
+    model: Model
+    item: str
+    is_offered: bool = False
+    taken_at: float | None = None
+
+
+@dataclass(eq=False)
+class Model:
+    """What is in one generation of a filter.
+
+    Attributes:
+        epochs: By item the epoch in which its bits were set last.
+        records: By item its claim.
+        marks: By key and fingerprint the epoch in which they were done.
+        expires: When it goes; None: not by `expire`.
+        used: With an idle time, when it was used for certain, and when it was at the latest.
+        before: The generations whose objects follow to this one.
+    """
+
+    epochs: dict[str, int] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
+    marks: dict[tuple[int, int], int] = field(default_factory=dict)
+    expires: float | None = None
+    used: tuple[float, float] = (0, 0)
+    before: tuple[Model, ...] = ()
+
+    def copied(self) -> Model:
+        return Model(dict(self.epochs), marks=dict(self.marks))
+
+
+@dataclass(eq=False)
+class Handle:
+    """An object of a filter.
+
+    Attributes:
+        made: The object; one of asyncio has its methods as those of a BloomFilter.
+        model: Of the generation it is attached to.
+        options: How it was made.
+        is_async: Whether it is one of asyncio.
+    """
+
+    made: Any
+    name: str
+    model: Model
+    clock: Clock
+    options: dict[str, Any]
+    is_async: bool
+
+    @property
+    def follows(self) -> bool:
+        return self.options.get("on_lost") == "recreate"
+
+    @property
+    def refresh(self) -> bool:
+        return self.options.get("refresh", False)
+
+
+class Awaited:
+    """An AsyncBloomFilter with the methods of a BloomFilter."""
+
+    def __init__(self, runner: asyncio.Runner, made: AsyncBloomFilter) -> None:
+        self._runner, self._made, self._state = runner, made, made._state
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._made, name)
+
+        async def wait(arguments: Any, options: Any) -> Any:
+            return await method(*arguments, **options)
+
+        return lambda *args, **options: self._runner.run(wait(args, options))
+
+
+class Walk:
+    """Steps by chance, and the model of each filter by its name.
+
+    Args:
+        client: Of a server whose clock stands still.
+        stop_at: Sets that clock.
+        url: Of the server.
+        kind: Of the filters.
+        seed: Of all that is drawn.
+        folder: For files.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        stop_at: Callable[[int], None],
+        url: str,
+        kind: str,
+        seed: str,
+        folder: Path,
+    ) -> None:
+        self.client, self._stop_at, self.url = client, stop_at, url
+        self.kind, self.seed, self.folder = kind, seed, folder
+        self.chance = random.Random(seed)
+        self.now = 0
+        self.idle = self.chance.random() < 0.3
+        self.shape = {"error_rate": 1e-9, "shards": self.chance.choice((1, 3))} | KINDS[kind]
+        if self.idle:
+            self.shape["idle_ttl"] = IDLE
+        if kind == "bitmap":
+            self.shape["layout"] = self.chance.choice(("classic", "blocked"))
+        self.models: dict[str, Model] = {}
+        self.handles: list[Handle] = []
+        self.held: list[Held] = []
+        self.done: list[str] = []
+        self.what: Counter[str] = Counter()
+        # When the shards of a filter that expired are gone.
+        self.left_until: dict[str, float] = {}
+
+    def __str__(self) -> str:
+        return f"seed {self.seed!r}, {self.kind}, {self.shape}, after {self.done[-12:]}"
+
+    # -- what is there ---------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return self.now // SLICE
+
+    def is_there(self, model: Model, item: str) -> bool:
+        return self.is_live(model.epochs.get(item))
+
+    def is_live(self, epoch: int | None) -> bool:
+        return epoch is not None and (self.kind != "window" or epoch >= self.epoch - SLICES)
+
+    def there(self, model: Model, items: Iterable[str]) -> list[bool]:
+        return [self.is_there(model, item) for item in items]
+
+    def added(self, handle: Handle, items: Iterable[str]) -> list[bool]:
+        """Take items into the model of an object; return what an add of each is to answer."""
+        answers = []
+        for item in items:
+            is_new = not self.is_there(handle.model, item)
+            if is_new or handle.refresh:
+                handle.model.epochs[item] = self.epoch
+            answers.append(is_new)
+        return answers
+
+    def some(self, most: int = 6) -> list[str]:
+        items = self.chance.choices(ITEMS, k=self.chance.randrange(1, most))
+        return items + items[: self.chance.randrange(2)]
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def pass_staleness(self) -> None:
+        """Let what objects have kept of before be too old for them."""
+        for handle in self.handles:
+            handle.clock.now += STALENESS + 1
+
+    def later(self, _handle: Handle) -> None:
+        end = (self.now // SLICE + 1) * SLICE
+        steps = (1, 200, 600, end - 1 - self.now, end - self.now, end - self.now)
+        some = [end + SLICE - self.now, 12]
+        some += [IDLE * 2] * self.idle + [(SLICES + 1) * SLICE] * (self.chance.random() < 0.1)
+        self.set_clock(self.now + self.chance.choice([*steps, *some]))
+
+    def set_clock(self, seconds: int) -> None:
+        """Let time go by, for the server and for all objects."""
+        for handle in self.handles:
+            handle.clock.now += seconds - self.now
+        self.now = seconds
+        self._stop_at(BEGIN + seconds)
+        over = [name for name, model in self.models.items() if self.is_over(name, model)]
+        for name in over:
+            model = self.models.pop(name)
+            self.what["expired"] += 1
+            self.pass_staleness()
+            self.look_at_what_expired(name, model)
+        if over and self.shape["shards"] > 1:
+            # Until then objects that are attached may be answered by its further shards.
+            self.set_clock(self.now + LATER + 2)
+
+    def look_at_what_expired(self, name: str, model: Model) -> None:
+        """See that an object that is attached finds it lost, or is answered truly."""
+        for handle in self.handles:
+            if handle.model is model and not handle.follows:
+                for item in self.chance.sample(ITEMS, 6):
+                    try:
+                        answer = handle.made.exists(item)
+                    except FilterLostError:
+                        break
+                    assert self.shape["shards"] > 1, f"{name} has expired"
+                    assert answer is self.is_there(model, item), item
+
+    def is_over(self, name: str, model: Model) -> bool:
+        if model.expires is not None:
+            self.left_until[name] = model.expires + LATER
+            return self.now > model.expires
+        if not self.idle:
+            return False
+        certain, latest = model.used
+        is_gone = self.client.exists(f"bloomlock:{{{name}}}:meta") == 0
+        if self.now < certain + IDLE:
+            assert not is_gone, f"{name} went too early"
+        if self.now > latest + 1.1 * IDLE + 1:
+            assert is_gone, f"{name} did not go"
+        self.left_until[name] = self.now + LATER
+        return is_gone
+
+    # -- objects ---------------------------------------------------------------------------------
+
+    def attach(self, name: str) -> Handle:
+        """Make an object of a filter, which creates it where it is not there."""
+        is_async = self.chance.random() < 0.25
+        options: dict[str, Any] = {
+            "strategy": self.chance.choice(STRATEGIES[self.kind]),
+            "on_lost": self.chance.choice(("raise", "recreate")),
+            "near_cache": self.chance.choice((0, 100)),
+            "max_staleness": STALENESS,
+        }
+        if self.kind == "window":
+            options["refresh"] = self.chance.random() < 0.4
+        model = self.models.get(name)
+        creates = model is None or options["on_lost"] == "recreate" or self.chance.random() < 0.5
+        clock = Clock()
+        made = self.make(name, is_async=is_async, **(self.shape if creates else {}), **options)
+        if model is None:
+            model = self.created(name)
+        handle = Handle(made, name, model, clock, options, is_async)
+        self.wind(handle)
+        self.handles.append(handle)
+        return handle
+
+    def make(self, name: str, *, is_async: bool, **options: Any) -> Any:
+        creates = "capacity" in options
+        if is_async:
+            kind = AsyncBloomFilter if creates else AsyncBloomFilter.open
+
+            async def attach() -> AsyncBloomFilter:
+                return await kind(name, client=self.async_client, **options)
+
+            return Awaited(self.runner, self.runner.run(attach()))
+        if creates:
+            return BloomFilter(name, client=self.url, **options)
+        return BloomFilter.open(name, client=self.url, **options)
+
+    def wind(self, handle: Handle) -> None:
+        """Let an object go by its clock of the walk."""
+        state, clock = handle.made._state, handle.clock
+        state.clock = clock
+        if state.caching is not None:
+            state.caching.clock = clock
+        if state.idle is not None:
+            state.idle._clock = clock
+        if state.strategy.is_sliced:
+            state.strategy._clock = clock
+            state.strategy._now.clear()
+            state.strategy._epochs.clear()
+        if state.near is not None:
+            state.near.end()
+            state.near = None
+
+    def created(self, name: str) -> Model:
+        self.models[name] = model = Model(used=(self.now, self.now))
+        return model
+
+    def is_lost(self, handle: Handle) -> bool:
+        """Return whether an object finds its filter lost; else go on with what it follows to."""
+        now = self.models.get(handle.name)
+        if now is handle.model:
+            return False
+        if now is not None and handle.model in now.before:
+            handle.model = now
+            return False
+        if handle.follows:
+            handle.model = now if now is not None else self.created(handle.name)
+            return False
+        return True
+
+    def use(self, handle: Handle) -> bool:
+        """Return whether an object is to be used; one that lost its filter says so first."""
+        if not self.is_lost(handle):
+            return True
+        self.what["lost"] += 1
+        made, item = handle.made, self.chance.choice(ITEMS)
+        notice = [
+            lambda: made.exists(item),
+            lambda: made.exists_many([item]),
+            lambda: made.discard(item),
+            made.count,
+            made.info,
+            lambda: made.claim(item, renew=False),
+            lambda: made.run_script("return 1", [item], (), ()),
+        ]
+        if handle.name not in self.models:
+            notice += [lambda: made.add(item), lambda: made.update([item])]
+        for act in self.chance.sample(notice, 2):
+            with pytest.raises(FilterLostError):
+                act()
+        self.handles.remove(handle)
+        if handle.name in self.models:
+            made.reattach()
+            handle.model = self.models[handle.name]
+            self.wind(handle)
+            self.handles.append(handle)
+            return True
+        return False
+
+    # -- steps on items --------------------------------------------------------------------------
+
+    def add(self, handle: Handle) -> None:
+        for item in self.some(3):
+            assert [handle.made.add(item)] == self.added(handle, [item])
+
+    def add_many(self, handle: Handle) -> None:
+        items = self.some()
+        routes = ("auto", "items", "script", "bitmap") if self.kind == "bitmap" else ("auto",)
+        answers = handle.made.add_many(items, route=self.chance.choice(routes))
+        assert answers == self.added(handle, items)
+
+    def update(self, handle: Handle) -> None:
+        items = self.some()
+        handle.made.update(items)
+        self.added(handle, items)
+
+    def script(self, handle: Handle) -> None:
+        items = list(dict.fromkeys(self.some()))
+        answers = handle.made.run_script(SCRIPT, items, (), [""] * len(items))
+        assert [answer == 1 for answer in answers] == self.added(handle, items)
+
+    def exists(self, handle: Handle) -> None:
+        for item in self.some(4):
+            assert [handle.made.exists(item)] == self.there(handle.model, [item])
+
+    def exists_many(self, handle: Handle) -> None:
+        items = self.some(12)
+        assert handle.made.exists_many(items) == self.there(handle.model, items)
+
+    def discard(self, handle: Handle) -> None:
+        items = self.some()
+        expected = []
+        for item in items:
+            expected.append(self.is_there(handle.model, item))
+            handle.model.epochs.pop(item, None)
+        if len(items) == 1:
+            assert [handle.made.discard(items[0])] == expected
+        else:
+            assert handle.made.discard_many(items) == expected
+        self.what["forgotten"] += sum(expected)
+        # By this object it is known at once.
+        assert handle.made.exists_many(items) == [False] * len(items)
+        self.pass_staleness()
+
+    # -- claims ----------------------------------------------------------------------------------
+
+    def claim(self, handle: Handle) -> None:
+        items = list(dict.fromkeys(self.some(4)))
+        lease = self.chance.choice(LEASES)
+        kept = handle.made.kept_many(items)
+        claims = handle.made.claim_many(items, ttl=lease, renew=False)
+        for item, is_kept, claim in zip(items, kept, claims, strict=True):
+            assert claim.state is self.claimed(handle.model, item), item
+            record = handle.model.records.get(item)
+            is_over = record is not None and record.until <= self.now
+            if claim.state is ClaimState.SEEN and is_over and not is_kept:
+                # The server finds out, when it is asked, that its work is done.
+                del handle.model.records[item]
+            if claim.state is ClaimState.NEW:
+                self.grant(handle.model, item, claim, lease)
+
+    def claimed(self, model: Model, item: str) -> ClaimState:
+        record = model.records.get(item)
+        if self.is_there(model, item):
+            return ClaimState.SEEN
+        if record is not None and record.claim is not None and self.now < record.until:
+            return ClaimState.BUSY
+        return ClaimState.NEW
+
+    def grant(
+        self, model: Model, item: str, claim: Any, lease: float, *, is_offered: bool = False
+    ) -> None:
+        old = model.records.get(item)
+        for held in self.held:
+            if old is not None and held.claim is old.claim:
+                held.taken_at = self.now
+        model.records[item] = Record(claim, self.now + lease)
+        self.held.append(Held(claim, model, item, is_offered))
+
+    def end(self, _handle: Handle) -> None:
+        """Commit what a worker has claimed, or give it back."""
+        self.held = [
+            held
+            for held in self.held
+            if held.taken_at is None or self.now < held.taken_at + REMEMBERED
+        ]
+        if not self.held:
+            return
+        held = self.held.pop(self.chance.randrange(len(self.held)))
+        model, item = held.model, held.item
+        if model not in self.models.values() or held.taken_at is not None:
+            with pytest.raises((*LOST, ClaimLostError)):
+                held.claim.commit()
+            self.what["late commits"] += 1
+            return
+        record = model.records.get(item)
+        is_mine = record is not None and record.claim is held.claim
+        if self.chance.random() < 0.7:
+            held.claim.commit()
+            model.epochs[item] = self.epoch
+            if is_mine:
+                del model.records[item]
+            self.what["commits"] += 1
+            return
+        offer = self.chance.choice((None, True, False))
+        held.claim.abandon(offer=offer)
+        if not is_mine:
+            return
+        if offer is False or (offer is None and not held.is_offered):
+            del model.records[item]
+        else:
+            record.claim = None
+            record.until = self.now if offer else record.until
+
+    def expired(self, handle: Handle) -> None:
+        model = handle.model
+        over = {item for item, record in model.records.items() if record.until <= self.now}
+        claims: list[Any] = []
+        while more := handle.made.claim_expired(limit=1000, ttl=LEASES[0], renew=False):
+            claims += more
+        expected = {item for item in over if not self.is_there(model, item)}
+        assert {claim.item for claim in claims} == expected, (claims, model.records)
+        for item in over - expected:
+            del model.records[item]
+        for claim in claims:
+            self.grant(model, claim.item, claim, LEASES[0], is_offered=True)
+        self.what["offered"] += len(claims)
+
+    def work_once(self, handle: Handle) -> None:
+        """Call a function that runs once for each key; a slice may begin while it runs."""
+        model = handle.model
+        key, given = self.chance.choice(KEYS), self.chance.choice(PRINTS)
+        item = f"4:once,1:{key},"
+        turns, fails = self.chance.random() < 0.4, self.chance.random() < 0.2
+        turns &= not self.idle and model.expires is None
+        ran = []
+
+        @once(lambda: handle.made, key="key", fingerprint="given", scope="once", renew=False)
+        def work(key: int, given: int) -> str:
+            ran.append(key)
+            if turns:
+                self.set_clock((self.now // SLICE + 1) * SLICE)
+            if fails:
+                raise ValueError("no")
+            return "done"
+
+        is_done = self.is_there(model, item)
+        if is_done:
+            if self.is_live(model.marks.get((key, given))):
+                assert work(key, given) is None
+            else:
+                with pytest.raises(FingerprintMismatchError):
+                    work(key, given)
+            assert not ran
+            return
+        if fails:
+            with pytest.raises(ValueError, match="no"):
+                work(key, given)
+            return
+        assert work(key, given) == "done"
+        model.epochs[item] = model.marks[key, given] = self.epoch
+        self.what["once"] += 1
+
+    def forget_once(self, handle: Handle) -> None:
+        item = f"4:once,1:{self.chance.choice(KEYS)},"
+        assert handle.made.discard(item) is self.is_there(handle.model, item)
+        handle.model.epochs.pop(item, None)
+        self.pass_staleness()
+
+    # -- steps on filters ------------------------------------------------------------------------
+
+    def replace(self, name: str, model: Model | None) -> None:
+        """Let a name have another filter, or none."""
+        self.models.pop(name, None)
+        if model is not None:
+            model.used = (self.now, self.now)
+            self.models[name] = model
+        self.pass_staleness()
+
+    def free(self) -> str:
+        """Return a name that no filter has."""
+        return self.chance.choice([name for name in NAMES if name not in self.models])
+
+    def clear(self, handle: Handle) -> None:
+        handle.made.clear()
+        self.replace(handle.name, Model())
+        handle.model = self.models[handle.name]
+
+    def delete(self, handle: Handle) -> None:
+        assert handle.made.delete() is True
+        self.replace(handle.name, None)
+
+    def expire(self, handle: Handle) -> None:
+        seconds = self.chance.choice((0.5, 300.5, 2500.5))
+        handle.made.expire(seconds)
+        handle.model.expires = self.now + seconds
+
+    def persist(self, handle: Handle) -> None:
+        left = handle.made.ttl()
+        if handle.model.expires is None:
+            assert left is None
+        else:
+            assert abs(left - (handle.model.expires - self.now)) < 0.5
+        handle.made.persist()
+        handle.model.expires = None
+
+    def copy(self, handle: Handle) -> None:
+        name = self.free()
+        way = self.chance.choice(("copy", "copy_to", "file"))
+        if way == "copy":
+            handle.made.copy(name)
+        elif way == "copy_to":
+            handle.made.copy_to(self.async_client if handle.is_async else self.url, name)
+        else:
+            self.through_file(handle, name)
+        self.replace(name, handle.model.copied())
+
+    def through_file(self, handle: Handle, name: str, **options: bool) -> None:
+        path = self.folder / "exported"
+        handle.made.export_file(path)
+        BloomFilter.import_file(name, path, client=self.url, **options).close()
+        path.unlink()
+
+    def put_in_place(self, handle: Handle) -> None:
+        """Put a copy in the place of a filter, maybe of the same one."""
+        name = self.chance.choice(sorted(self.models))
+        self.through_file(handle, name, replace=True)
+        self.replace(name, handle.model.copied())
+
+    def rename(self, handle: Handle) -> None:
+        name = self.free()
+        model = handle.model
+        handle.made.rename(name)
+        del self.models[handle.name]
+        self.replace(name, model)
+        # What its workers had they can end no more.
+        for held in [held for held in self.held if held.model is model]:
+            self.held.remove(held)
+            with pytest.raises((*LOST, ClaimLostError)):
+                held.claim.commit()
+
+    def rebuild(self, handle: Handle) -> None:
+        model = handle.model
+        there = [item for item in model.epochs if self.is_there(model, item)]
+        handle.made.rebuild(there, late=list, shards=self.shape["shards"])
+        new = Model(dict(model.epochs), before=(*model.before, model))
+        self.replace(handle.name, new)
+        handle.model = new
+
+    # -- the walk --------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Compare all filters with their models, by new objects, and all keys with both."""
+        self.look_at_keys()
+        for name in NAMES:
+            model = self.models.get(name)
+            if model is None:
+                with pytest.raises(FilterNotFoundError):
+                    BloomFilter.open(name, client=self.url)
+                continue
+            with BloomFilter.open(name, client=self.url) as made:
+                items = [*ITEMS, "never", *(f"4:once,1:{key}," for key in KEYS)]
+                found = dict(zip(items, made.exists_many(items), strict=True))
+                assert found == dict(zip(items, self.there(model, items), strict=True)), name
+                opened = {claim.item for claim in made.open_claims()}
+                records = {i for i in model.records if not self.is_there(model, i)}
+                assert {i for i in opened if not self.is_there(model, i)} == records, name
+            model.used = (self.now, self.now)
+
+    def look_at_keys(self) -> None:
+        """Compare the time-outs of all keys with that of their filter."""
+        for key in self.client.scan_iter("bloomlock:*"):
+            name = next(name for name in NAMES if name in key.decode())
+            left_ms, model = self.client.pttl(key), self.models.get(name)
+            if b":wipe" in key or b":mask" in key or left_ms == -2:
+                continue
+            if model is None:
+                until = self.left_until.get(name, -math.inf)
+                assert self.now < until, f"{key} is left"
+            elif model.expires is not None:
+                left = model.expires - self.now
+                assert -500 < left_ms - 1000 * left <= 1000 * LATER, f"{key}: {left_ms}, {left}"
+            else:
+                assert (left_ms > 0) is self.idle, f"{key}: {left_ms}"
+
+    def run(self, steps: int) -> None:
+        """Walk."""
+        with asyncio.Runner() as self.runner:
+            self.async_client = redis.asyncio.Redis.from_url(self.url)
+            try:
+                self._walk(steps)
+            finally:
+                self.runner.run(self.async_client.aclose())
+                for handle in self.handles:
+                    handle.made.close()
+
+    def _walk(self, steps: int) -> None:
+        often: Sequence[Callable[[Handle], None]] = (
+            self.add, self.add_many, self.update, self.script, self.exists, self.exists_many,
+            self.discard, self.discard, self.claim, self.end, self.expired, self.work_once,
+            self.later,
+        )  # fmt: skip
+        seldom = (
+            self.clear, self.delete, self.expire, self.expire, self.persist, self.copy,
+            self.put_in_place, self.rename, self.rebuild, self.forget_once,
+        )  # fmt: skip
+        self.set_clock(0)
+        for number in range(steps):
+            handle = self.pick()
+            act = self.chance.choice(seldom if self.chance.random() < 0.15 else often)
+            self.done.append(f"{act.__name__} {handle.name} {handle.options}")
+            if act in (self.later, self.end) or (self.may(act, handle) and self.use(handle)):
+                if act in (self.clear, self.delete, self.rename, self.copy, self.put_in_place):
+                    # They make nothing anew.
+                    handle.made.exists("never")
+                act(handle)
+                self.what[act.__name__] += 1
+                model = self.models.get(handle.name)
+                if model is not None:
+                    model.used = (model.used[0], self.now)
+            if number % 4 == 3:
+                self.look()
+
+    def may(self, act: Callable[[Handle], None], handle: Handle) -> bool:
+        """Return whether an object can do a step in which it is used."""
+        if act in (self.claim, self.expired, self.work_once):
+            return not handle.is_async
+        if act in (self.expire, self.persist):
+            return not self.idle
+        if act in (self.copy, self.rename):
+            return len(self.models) < len(NAMES) - 1
+        return act != self.rebuild or self.kind != "window"
+
+    def pick(self) -> Handle:
+        name = self.chance.choice(NAMES[:2] if self.chance.random() < 0.8 else NAMES)
+        there = [handle for handle in self.handles if handle.name == name]
+        if len(there) < OBJECTS and (not there or self.chance.random() < 0.2):
+            self.done.append(f"attach to {name}")
+            return self.attach(name)
+        handle = self.chance.choice(there)
+        if len(there) == OBJECTS and self.chance.random() < 0.1:
+            self.handles.remove(handle)
+            handle.made.close()
+            return self.pick()
+        return handle
