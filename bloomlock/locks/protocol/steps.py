@@ -70,7 +70,7 @@ class Change(Generic[Q, R]):
     """A rule of model.py as a step: the script that equals it, or itself under WATCH.
 
     Args:
-        name: Of the script.
+        scripts: What follows lock_start.lua, in order.
         constant: Returns the first arguments of the script, which are the same from one request
             of a lock to the next.
         varying: Returns the others.
@@ -84,15 +84,14 @@ class Change(Generic[Q, R]):
 
     def __init__(
         self,
-        name: str,
-        *,
+        *scripts: str,
         constant: Callable[[Q], tuple[bytes | int, ...]],
         varying: Callable[[Q], tuple[bytes, ...]],
         read: Callable[[Any], R],
         transition: Callable[[LockState, int, Q, Announce, Hears], R],
         channel: Callable[[Q], bytes | None],
     ) -> None:
-        self.script = Script("lock_common", name)
+        self.script = Script("lock_start", *scripts)
         self.ways: tuple[Way[Call[Q], Answer[R]], ...] = (
             Way(
                 SCRIPTS,
@@ -226,14 +225,24 @@ def _read_acquire(reply: Any) -> Granted | Busy:
 
 
 ACQUIRE: Change[AcquireRequest, Granted | Busy] = Change(
+    "lock_acquire_plain",
+    "lock_common",
     "lock_acquire",
-    constant=lambda request: (request.group, request.lease_ms, int(request.may_join)),
-    varying=lambda request: (request.token, request.record if request.channel else b""),
+    constant=lambda request: (
+        request.group,
+        request.lease_ms,
+        int(request.may_join),
+        request.queued_ms,
+        request.channel,
+    ),
+    varying=lambda request: (request.token,),
     read=_read_acquire,
     transition=model.acquire,
     channel=lambda request: request.channel,
 )
 RELEASE: Change[ReleaseRequest, bool] = Change(
+    "lock_release_plain",
+    "lock_common",
     "lock_release",
     constant=lambda request: (request.group,),
     varying=lambda request: (request.token, request.record),
@@ -244,6 +253,7 @@ RELEASE: Change[ReleaseRequest, bool] = Change(
 # No native command renews: SET IFEQ sets a shorter lease too, so a late copy of an earlier renewal
 # would shorten what was extended since.
 RENEW: Change[Renewal, bool] = Change(
+    "lock_common",
     "lock_renew",
     constant=lambda renewal: (renewal.group, renewal.lease_ms),
     varying=lambda renewal: (renewal.token,),
