@@ -190,11 +190,18 @@ class Threads(Redirecting):
         return redispy.settings_of(self._source(key))
 
     def _request(self, request: Request, until: float | None = None) -> Replies:
-        if self._cluster is None:
-            taken = self._take(self.client.connection_pool)
-            replies = self._exchange(taken, request.commands, request.room)
-            self._end(taken, request.commands, replies)
-            return replies
+        if self._cluster is not None:
+            return self._request_of_cluster(request, until)
+        commands = request.commands
+        taken = self._take(self.client.connection_pool)
+        replies = self._exchange(taken, commands, request.room)
+        if commands[-1] == EXEC:
+            self._end(taken, commands, replies)
+        else:
+            self._give_back(taken)
+        return replies
+
+    def _request_of_cluster(self, request: Request, until: float | None) -> Replies:
         if request.replica:
             return self._ask_replica(request, until)
         taken = self._take(self._source_of(request.key))
@@ -300,9 +307,16 @@ class Threads(Redirecting):
             raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from error
 
     def _take(self, pool: Any) -> Taken:
-        taken = self._take_idle(pool)
-        if taken is not None:
+        try:
+            taken, used = self._idle.pop()
+        except IndexError:
+            return self._take_from(pool)
+        fresh = time.monotonic() - used < FRESH_SECONDS
+        if fresh and taken[0] is pool and redispy.may_be_kept(taken[1]):
             return taken
+        return taken if self._is_usable(taken, pool) else self._take_from(pool)
+
+    def _take_from(self, pool: Any) -> Taken:
         try:
             return pool, pool.get_connection()
         except (RedisError, OSError) as error:
@@ -313,25 +327,20 @@ class Threads(Redirecting):
             pool.disconnect(inuse_connections=False)
             raise
 
-    def _take_idle(self, pool: Any) -> Taken | None:
-        try:
-            taken, used = self._idle.pop()
-        except IndexError:
-            return None
+    def _is_usable(self, taken: Taken, pool: Any) -> bool:
+        """Look at a connection that was kept; it is given back, or closed, if it is of no use."""
         kept_pool, connection = taken
         if not redispy.may_be_kept(connection):
             kept_pool.release(connection)
-            return None
+            return False
         try:
             # Readable means closed by the server, or that there are replies without a request.
-            fresh = time.monotonic() - used < FRESH_SECONDS
-            usable = kept_pool is pool and (fresh or not redispy.is_readable(connection))
+            usable = kept_pool is pool and not redispy.is_readable(connection)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             usable = False
-        if usable:
-            return taken
-        self._drop(taken)
-        return None
+        if not usable:
+            self._drop(taken)
+        return usable
 
     def _end(
         self, taken: Taken, commands: Sequence[Command], replies: Replies, *, watches: bool = False
@@ -349,7 +358,7 @@ class Threads(Redirecting):
         pool, connection = taken
         if self._keeps_idle and not self._idle:
             now = time.monotonic()
-            if now < self._release_at and redispy.may_be_kept(connection):
+            if now < self._release_at and not redispy.is_marked(connection):
                 self._idle.append((taken, now))
                 return
             self._release_at = now + KEPT_SECONDS

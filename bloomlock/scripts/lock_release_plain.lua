@@ -1,7 +1,7 @@
 -- Give up an exclusive hold, and hand the lock to the first waiter if no mark is to be looked at.
--- ARGV: 1 group (empty: exclusive), 2 token, 3 its record in the queue (empty: it has none)
+-- ARGV: 1 group (empty: exclusive), 2 its record in the queue (empty: it has none), 3 token
 -- Reply: 1 if the lock was held, else 0
-local group, token, record = ARGV[1], ARGV[2], ARGV[3]
+local group, record, token = ARGV[1], ARGV[2], ARGV[3]
 if group == '' and record == '' and call('GET', KEYS[1]) == token then
     local head = call('ZRANGE', KEYS[3], 0, 1, 'WITHSCORES')
     local first = head[1]
