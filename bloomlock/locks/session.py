@@ -91,10 +91,12 @@ class Holdings:
 
     def own(self, owner: object) -> Hold | None:
         """Return what an owner acquired last, lost or not; none that a parent process acquired."""
-        pid = os.getpid()
-        for hold in reversed(self._holds.get(owner, ())):
-            if hold.pid == pid:
-                return hold
+        holds = self._holds.get(owner)
+        if holds is not None:
+            pid = os.getpid()
+            for hold in reversed(holds):
+                if hold.pid == pid:
+                    return hold
         return None
 
     def mine(self, owner: object) -> Hold | None:
@@ -119,15 +121,17 @@ class Holdings:
             return min(live or held, key=lambda other: other.since, default=None)
         return hold
 
-    def put(self, owner: object, hold: Hold) -> None:
-        """Note that an owner holds the lock; what it has already stays."""
-        with _guard:
-            self._holds[owner] = (*self._holds.get(owner, ()), hold)
-            self._owners[hold] = owner
+    def put(self, owner: object, hold: Hold) -> bool:
+        """Note that an owner holds the lock; what it has already stays.
 
-    def is_only(self, hold: Hold) -> bool:
-        """Return whether there is a hold and no other."""
-        return len(self._owners) == 1 and hold in self._owners
+        Returns:
+            Whether there is no other hold.
+        """
+        with _guard:
+            is_only = not self._owners
+            self._holds[owner] = (hold,) if is_only else (*self._holds.get(owner, ()), hold)
+            self._owners[hold] = owner
+        return is_only
 
     def rivals(self, hold: Hold) -> list[Hold]:
         """Return all other holds that are not known to be lost."""
@@ -281,7 +285,8 @@ class LockSession:
             self.lose(hold, OUT_OF_LEASE)
         if self.options.thread_local:
             if seconds != 0:
-                self._refuse_to_wait_for_itself(hold, owner)
+                if hold is not None or self.other_side is not None:
+                    self._refuse_to_wait_for_itself(hold, owner)
             elif hold is not None and not hold.lost:
                 # The server would let a reader in a second time.
                 self.events.report(LockEvent("timeout", self.name, None, 0.0))
@@ -338,12 +343,12 @@ class LockSession:
             hold.last_renewal = now + self.options.max_hold
         if self.options.renews:
             hold.renew_at = now + _seconds_to_first_renewal(self._lease_ms, got.deadline - now)
-        self.holdings.put(owner, hold)
-        self._watch(hold)
+        is_only = self.holdings.put(owner, hold)
+        self._watcher.add(hold, self, self._runtime)
         if self.options.observer is not None:
             event = LockEvent("acquired", self.name, hold.fence, now - began)
             self.events.report(event, hold)
-        if not self.holdings.is_only(hold):
+        if not is_only:
             self._lose_rivals(hold)
             self.holdings.forget_lost(owner)
         return True

@@ -39,7 +39,7 @@ from .cluster import Sent, may_wait, no_server
 from .connections import AsyncTaken, Bounds
 from .finishing import Background, finish
 from .nodes import AsyncRedirecting
-from .scopes import AsyncScope
+from .scopes import ASYNC_STEPS, AsyncScope
 from .subscriptions import Hub
 from .workers import out_of_time
 
@@ -105,7 +105,7 @@ class Tasks(AsyncRedirecting):
                         replies = await carry_out(self, step)
                     else:
                         scope = scope or AsyncScope(self)
-                        replies = await scope.carry_out(step)
+                        replies = await ASYNC_STEPS[type(step)](scope, step)
                     _look_for_cancellation(task, cancelled)
                 except ConnectionLost as lost:
                     step = core.throw(lost)

@@ -44,7 +44,7 @@ from .clients import free_memory
 from .clock import boot_clock
 from .cluster import Sent, may_wait, no_server
 from .nodes import Redirecting
-from .scopes import Scope
+from .scopes import STEPS, Scope
 from .subscriptions import Listeners
 from .workers import fan_out, out_of_time, run_behind, within
 
@@ -107,16 +107,16 @@ class Threads(Redirecting):
                     # What nearly all steps are comes first: a call is one of them and little else.
                     if type(step) is Request and limit is NO_LIMIT and not (held or step.hold):
                         replies = self._request(step)
+                    elif type(step) in STEPS:
+                        scope = scope or Scope(self)
+                        replies = STEPS[type(step)](scope, step)
                     elif isinstance(step, (Request, Pipeline)):
                         taken, held = held, None
                         replies, held = self._within(limit, step, taken)
                     elif isinstance(step, Limit):
                         limit, replies = step, None
-                    elif (carry_out := _EFFECTS.get(type(step))) is not None:
-                        replies = carry_out(self, step)
                     else:
-                        scope = scope or Scope(self)
-                        replies = scope.carry_out(step)
+                        replies = _EFFECTS[type(step)](self, step)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
                 else:

@@ -87,7 +87,6 @@ WHY: dict[str, tuple[str, ...]] = {
     ),
     "owners are tasks, and callbacks may be coroutines": (
         "AsyncLock._call_on_lost",
-        "AsyncLock._owner",
     ),
     "a timer of the loop instead of a thread": (
         "AsyncWatchdog.__init__",

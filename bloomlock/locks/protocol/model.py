@@ -59,8 +59,8 @@ class AcquireRequest(NamedTuple):
 
     def listening(self, channel: bytes) -> AcquireRequest:
         """Return the same request with a channel."""
-        token, lease_ms, group, may_join, _, provisional_lease_ms = self
-        return AcquireRequest(token, lease_ms, group, may_join, channel, provisional_lease_ms)
+        # `_replace` takes three functions more; this is done for each grant that is waited for.
+        return tuple.__new__(AcquireRequest, (*self[:4], channel, self[5]))
 
     @property
     def granted_ms(self) -> int:
@@ -160,6 +160,15 @@ class Announcement(NamedTuple):
     def payload(self) -> bytes:
         """The message."""
         return b"%b %d %d" % (self.token, self.grant.fence, self.grant.waiters)
+
+
+def read_fence(payload: bytes) -> int:
+    """Return the fence of the grant that a message announces.
+
+    >>> read_fence(Announcement(b"c1", b"t1", Granted(7, True)).payload)
+    7
+    """
+    return int(payload.split(b" ")[1])
 
 
 def read_payload(payload: bytes) -> tuple[bytes, Granted]:

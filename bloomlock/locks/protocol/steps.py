@@ -17,7 +17,7 @@ import redis.exceptions
 
 from bloomlock.commands import Replies, encode_command, encode_opening
 from bloomlock.delivery import Way, ask, collect, run_way, run_ways
-from bloomlock.effects import ConnectionLost, Core, Request
+from bloomlock.effects import ConnectionLost, Core, Request, Subscribe
 from bloomlock.scripts import Script
 
 from . import model
@@ -265,10 +265,15 @@ class LockSteps:
     Args:
         keys: Its keys.
         missing: What the server is known to lack; shared by all locks over one client.
+
+    Attributes:
+        keys: Its keys.
+        heed: Lets a core listen for announcements if there is a connection to listen on.
     """
 
     def __init__(self, keys: LockKeys, missing: set[str]) -> None:
         self.keys = keys
+        self.heed = Subscribe(keys.lock, connect=False)
         self._missing = missing
 
     def acquire(self, request: AcquireRequest) -> Core[Granted | Busy]:
