@@ -101,20 +101,20 @@ class Holdings:
 
     def mine(self, owner: object) -> Hold | None:
         """Return an owner's hold: what it acquired, or what it is the heir of."""
-        if not self._owners:
-            return None
-        hold = self.own(owner)
-        if hold is None and owner is not None:
+        return (self.own(owner) or self._inherited(owner)) if self._owners else None
+
+    def _inherited(self, owner: object) -> Hold | None:
+        if owner is not None:
             for left in self._all():
                 if left.heir is owner and self._has_lost_its_owner(left):
                     self.drop(left)
                     self.put(owner, left)
                     return left
-        return hold
+        return None
 
     def of(self, owner: object) -> Hold | None:
         """Return what an owner may give back: its own; else, if they are shared, the oldest."""
-        hold = self.mine(owner)
+        hold = self.own(owner) or (self._inherited(owner) if self._owners else None)
         if hold is None and self._shared:
             held = self._all()
             live = [other for other in held if not other.lost]
@@ -323,7 +323,7 @@ class LockSession:
         got = yield from attempt.run()
         now = boot_clock()
         # A client that had to wait will have to again, and one that leaves others waiting.
-        self._crowded = bool(attempt.request.channel) or got is None or got.grant.waiters
+        self._crowded = bool(attempt.request.channel) or got is None or got.waiters
         if got is None:
             self.events.report(LockEvent("timeout", self.name, None, now - began))
             return False
@@ -333,8 +333,8 @@ class LockSession:
             attempt.request.token,
             self._group,
             self._lease_ms,
-            got.grant.fence or None,
-            got.grant.waiters,
+            got.fence or None,
+            got.waiters,
             now,
             got.deadline,
             os.getpid(),

@@ -311,8 +311,9 @@ class Threads(Redirecting):
             taken, used = self._idle.pop()
         except IndexError:
             return self._take_from(pool)
-        fresh = time.monotonic() - used < FRESH_SECONDS
-        if fresh and taken[0] is pool and redispy.may_be_kept(taken[1]):
+        kept_pool, connection = taken
+        fresh = kept_pool is pool and time.monotonic() - used < FRESH_SECONDS
+        if fresh and connection.pid == os.getpid() and not redispy.is_marked(connection):
             return taken
         return taken if self._is_usable(taken, pool) else self._take_from(pool)
 
@@ -382,7 +383,10 @@ class Threads(Redirecting):
             if not sent and isinstance(commands[0], bytes):
                 redispy.send(connection, commands[0])
                 sent = True
-                self._read(connection, 1, replies)
+                try:
+                    replies.append(self._read_reply(connection))
+                except (RedisError, OSError) as error:
+                    self._take_refusal(connection, error, 1, replies)
             else:
                 redispy.send(connection, *join_commands(commands))
                 if room is not None:
@@ -435,14 +439,20 @@ class Threads(Redirecting):
             try:
                 reply = self._read_reply(connection)
             except (RedisError, OSError) as error:
-                if not is_refusal(error):
-                    raise
-                if ends_connection(error):
-                    redispy.close_quietly(connection)
-                    replies += [error] * (count - len(replies))
-                    return
-                reply = error
-            replies.append(reply)
+                self._take_refusal(connection, error, count, replies)
+            else:
+                replies.append(reply)
+
+    @staticmethod
+    def _take_refusal(connection: Any, error: Exception, count: int, replies: Replies) -> None:
+        """Take an error that is a reply, or `count` of them if no more will come; else raise it."""
+        if not is_refusal(error):
+            raise error
+        if ends_connection(error):
+            redispy.close_quietly(connection)
+            replies += [error] * (count - len(replies))
+        else:
+            replies.append(error)
 
 
 def _pause(_: Threads, step: Pause) -> None:

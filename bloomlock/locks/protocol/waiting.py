@@ -50,11 +50,13 @@ class Obtained(NamedTuple):
     """A lock that was got.
 
     Attributes:
-        grant: What the server gave.
+        fence: Rises with every grant; 0: its kind of lock has none.
+        waiters: Whether a client is likely to be waiting behind.
         deadline: Until when the holder may rely on it, by its own clock.
     """
 
-    grant: Granted
+    fence: int
+    waiters: bool
     deadline: float
 
 
@@ -128,7 +130,8 @@ class Attempt:
                 answer = None
             else:
                 if isinstance(answer, Granted):
-                    return Obtained(answer, deadline_of(sent, self.request.lease_ms))
+                    deadline = deadline_of(sent, self.request.lease_ms)
+                    return Obtained(answer.fence, answer.waiters, deadline)
                 self._answered = clock()
             if clock() >= self._until:
                 break
@@ -193,6 +196,5 @@ class Attempt:
         if now >= (end := deadline_of(sent, granted_ms + SLICE_MS)):
             return None
         # Where one waited others will; a release that knows that takes one trip instead of two.
-        grant = Granted(fence, waiters=True)
         # A renewal whose reply is lost may have shortened the lease to its usual length.
-        return Obtained(grant, min(end, deadline_of(now, granted_ms)))
+        return Obtained(fence, True, min(end, deadline_of(now, granted_ms)))
