@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, Pause
+from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, Pause, make
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
 from bloomlock.locks.protocol.model import LIVENESS_MS, AcquireRequest, ReleaseRequest
 from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
@@ -292,13 +292,8 @@ class LockSession:
                 self.events.report(LockEvent("timeout", self.name, None, 0.0))
                 return False
         provisional_lease_ms = LIVENESS_MS if self.options.renews else 0
-        request = AcquireRequest(
-            token or TOKENS.new(),
-            self._lease_ms,
-            self._group,
-            self._may_join,
-            provisional_lease_ms=provisional_lease_ms,
-        )
+        terms = (self._lease_ms, self._group, self._may_join, b"", provisional_lease_ms)
+        request = make(AcquireRequest, (token or TOKENS.new(), *terms))
         return self._attempt(request, None if seconds is None else now + seconds)
 
     def _refuse_to_wait_for_itself(self, hold: Hold | None, owner: object) -> None:
@@ -399,7 +394,7 @@ class LockSession:
         if left:
             return
         now = boot_clock()
-        request = ReleaseRequest(hold.token, hold.group)
+        request = make(ReleaseRequest, (hold.token, hold.group, b""))
         try:
             held = yield from self.steps.release(request, waiters=hold.waiters)
         except ConnectionLost as lost:

@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from bloomlock.effects import make
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -59,8 +61,7 @@ class AcquireRequest(NamedTuple):
 
     def listening(self, channel: bytes) -> AcquireRequest:
         """Return the same request with a channel."""
-        # `_replace` takes three functions more; this is done for each grant that is waited for.
-        return tuple.__new__(AcquireRequest, (*self[:4], channel, self[5]))
+        return make(AcquireRequest, (*self[:4], channel, self[5]))
 
     @property
     def granted_ms(self) -> int:

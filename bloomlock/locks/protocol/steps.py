@@ -17,7 +17,7 @@ import redis.exceptions
 
 from bloomlock.commands import Replies, encode_command, encode_opening
 from bloomlock.delivery import Way, ask, collect, run_way, run_ways
-from bloomlock.effects import ConnectionLost, Core, Request, Subscribe
+from bloomlock.effects import ConnectionLost, Core, Request, Subscribe, make
 from bloomlock.scripts import Script
 
 from . import model
@@ -121,7 +121,8 @@ class Change(Generic[Q, R]):
     def _request(self, call: Call[Q]) -> tuple[Request, bool]:
         command = self.by_digest(call)
         commands = (command,) if call.after is None else (command, call.after)
-        return Request(call.keys.lock, commands), call.repeatable
+        request = make(Request, (call.keys.lock, commands, False, None, True, False))
+        return request, call.repeatable
 
     def _by_source(self, call: Call[Q]) -> bytes:
         token, *rest = call.request
@@ -213,8 +214,8 @@ def _answer_of(read: Callable[[Any], R], replies: Replies) -> Answer[R] | Except
 
 def _read_acquire(reply: Any) -> Granted | Busy:
     if reply[0]:
-        return Granted(int(reply[1]), bool(reply[2]))
-    return Busy(reply[1], reply[2], int(reply[3]))
+        return make(Granted, (int(reply[1]), bool(reply[2])))
+    return make(Busy, (reply[1], reply[2], int(reply[3])))
 
 
 def _terms_of(*rest: Any) -> tuple[bytes | int, ...]:
@@ -278,7 +279,8 @@ class LockSteps:
 
     def acquire(self, request: AcquireRequest) -> Core[Granted | Busy]:
         """Take the lock or stand in its queue; one round trip."""
-        answer, _ = yield from run_way(ACQUIRE.ways, Call(self.keys, request), self._missing)
+        call = make(Call, (self.keys, request, None, True))
+        answer, _ = yield from run_way(ACQUIRE.ways, call, self._missing)
         return answer
 
     def confirm(
@@ -305,7 +307,7 @@ class LockSteps:
             Whether the lock was held; None: not known, a first try may have released it.
             One round trip; two if a client waits that was not known.
         """
-        once = Call(self.keys, request, None, False)
+        once = make(Call, (self.keys, request, None, False))
         shared = waiters or request.group or request.record
         repeated = False
         for ways in (RELEASE.ways,) if shared else (RELEASE_EXCLUSIVE, RELEASE.ways):

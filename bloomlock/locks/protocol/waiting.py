@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis.exceptions
 
-from bloomlock.effects import Behind, ConnectionLost, Core, Limit, NextMessage, Pause, Subscribe
+from bloomlock.effects import (
+    Behind,
+    ConnectionLost,
+    Core,
+    Limit,
+    NextMessage,
+    Pause,
+    Subscribe,
+    make,
+)
 
 from .model import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_fence
 
@@ -131,7 +140,7 @@ class Attempt:
             else:
                 if isinstance(answer, Granted):
                     deadline = deadline_of(sent, self.request.lease_ms)
-                    return Obtained(answer.fence, answer.waiters, deadline)
+                    return make(Obtained, (answer.fence, answer.waiters, deadline))
                 self._answered = clock()
             if clock() >= self._until:
                 break
@@ -189,7 +198,7 @@ class Attempt:
             yield Pause(min(seconds, self._look))
             self._look = min(2 * self._look, LONGEST_LOOK)
             return None
-        payload = yield NextMessage(request.token, seconds)
+        payload = yield make(NextMessage, (request.token, seconds))
         if payload is None or (fence := read_fence(payload)) <= busy.fence:
             return None
         now, granted_ms = self._clock(), request.granted_ms
@@ -197,4 +206,4 @@ class Attempt:
             return None
         # Where one waited others will; a release that knows that takes one trip instead of two.
         # A renewal whose reply is lost may have shortened the lease to its usual length.
-        return Obtained(fence, True, min(end, deadline_of(now, granted_ms)))
+        return make(Obtained, (fence, True, min(end, deadline_of(now, granted_ms))))
