@@ -144,10 +144,11 @@ class Listeners:
                 else:
                     listener.close()
         except IndexError:
-            return connect_listener(pool, step.seconds) if step.connect else None
+            pass  # What comes of connecting is no consequence of it.
         finally:
             if others:
                 self._idle += others
+        return connect_listener(pool, step.seconds) if step.connect else None
 
     def give_back(self, listener: Listener) -> None:
         """Keep a listener for another core, or close it."""

@@ -310,6 +310,8 @@ class Threads(Redirecting):
         try:
             taken, used = self._idle.pop()
         except IndexError:
+            taken, used = None, 0.0
+        if taken is None:
             return self._take_from(pool)
         kept_pool, connection = taken
         fresh = kept_pool is pool and time.monotonic() - used < FRESH_SECONDS

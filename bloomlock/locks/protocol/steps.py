@@ -218,10 +218,14 @@ def _read_acquire(reply: Any) -> Granted | Busy:
     return make(Busy, (reply[1], reply[2], int(reply[3])))
 
 
-def _terms_of(*rest: Any) -> tuple[bytes | int, ...]:
-    request = AcquireRequest(b"", *rest)
-    lease_ms, may_join = request.lease_ms, int(request.may_join)
-    return request.group, lease_ms, may_join, request.queued_ms, request.channel
+def _terms_of(
+    lease_ms: int, group: bytes, may_join: bool, channel: bytes, provisional_lease_ms: int
+) -> tuple[bytes | int, ...]:
+    queued_ms = 0
+    if channel:
+        asking = AcquireRequest(b"", lease_ms, provisional_lease_ms=provisional_lease_ms)
+        queued_ms = asking.queued_ms
+    return group, lease_ms, int(may_join), queued_ms, channel
 
 
 ACQUIRE: Change[AcquireRequest, Granted | Busy] = Change(
