@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bloomlock.locks")
 
-MOMENT = 0.01
-"""Seconds; a hold that is shorter pays for no renewal."""
+MOMENT = 0.1
+"""Seconds; a hold that is shorter pays for no renewal, and seldom for a wake-up of the watchdog."""
 RENEWAL_PAUSE = 0.01
 TAKEN = "its key was gone, and the lock was granted anew"
 
