@@ -220,10 +220,11 @@ def run_way(ways: Sequence[Way[Item, T]], item: Item, missing: set[str]) -> Core
             replies = yield request
         except ConnectionLost as lost:
             replies = yield from collect(request, repeatable=repeatable, lost=lost)
-        answers: list[T | Exception] = [way.read(replies)]
-        if isinstance(answers[0], Exception):
-            answers = yield from _hand_on(ways, (item,), answers, missing)
-        (answer,) = answers
+        answer = way.read(replies)
+        if not isinstance(answer, Exception):
+            return answer
+        answers: list[T | Exception] = [answer]
+        (answer,) = yield from _hand_on(ways, (item,), answers, missing)
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -15,6 +15,11 @@ from .commands import Command, Replies, encode_command
 
 T = TypeVar("T")
 
+make = tuple.__new__
+"""`make(Request, fields)`: a named tuple of all its fields, without its own function in Python.
+
+For values of which each grant of a lock makes some: functions are what a hand-over costs."""
+
 
 class Request(NamedTuple):
     """Commands for one server, sent at once, answered in order by a list of replies.

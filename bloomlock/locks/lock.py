@@ -93,9 +93,8 @@ class Lock(LockBase):
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
         WATCHDOG.call(partial(self._report_lost, on_lost))
 
-    def _owner(self) -> object:
-        # Not its number: that is given to another thread when this one has ended.
-        return threading.current_thread()
+    # Not its number: that is given to another thread when this one has ended.
+    _owner = staticmethod(threading.current_thread)
 
     def acquire(
         self,

@@ -9,7 +9,6 @@ from bloomlock.effects import AnyRuntime, Core, Pause
 from bloomlock.errors import ConfigurationError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.majority import Limits, MajoritySteps
-from bloomlock.locks.protocol.model import AcquireRequest, Granted
 from bloomlock.locks.protocol.quorum import (
     Ballot,
     Vote,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Unpack
 
+    from bloomlock.locks.protocol.model import AcquireRequest
     from bloomlock.locks.protocol.steps import Renewal
 
     from .hold import Hold
@@ -74,7 +74,7 @@ class MajorityAttempt(Attempt):
             if has_majority(votes) and self._clock() < deadline and not ballot.same_run():
                 ballot.obtained = self._clock()
                 self._majority.ballots[ballot.token] = ballot
-                return Obtained(Granted(NO_FENCE, waiters=False), deadline)
+                return Obtained(NO_FENCE, False, deadline)
             yield from self._majority.give_back(ballot)
             self._ballot = None
             _refuse_same_server(ballot)

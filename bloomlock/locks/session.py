@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, Pause
+from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, Pause, make
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
 from bloomlock.locks.protocol.model import LIVENESS_MS, AcquireRequest, ReleaseRequest
 from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bloomlock.locks")
 
-MOMENT = 0.01
-"""Seconds; a hold that is shorter pays for no renewal."""
+MOMENT = 0.1
+"""Seconds; a hold that is shorter pays for no renewal, and seldom for a wake-up of the watchdog."""
 RENEWAL_PAUSE = 0.01
 TAKEN = "its key was gone, and the lock was granted anew"
 
@@ -91,43 +91,47 @@ class Holdings:
 
     def own(self, owner: object) -> Hold | None:
         """Return what an owner acquired last, lost or not; none that a parent process acquired."""
-        pid = os.getpid()
-        for hold in reversed(self._holds.get(owner, ())):
-            if hold.pid == pid:
-                return hold
+        holds = self._holds.get(owner)
+        if holds is not None:
+            pid = os.getpid()
+            for hold in reversed(holds):
+                if hold.pid == pid:
+                    return hold
         return None
 
     def mine(self, owner: object) -> Hold | None:
         """Return an owner's hold: what it acquired, or what it is the heir of."""
-        if not self._owners:
-            return None
-        hold = self.own(owner)
-        if hold is None and owner is not None:
+        return (self.own(owner) or self._inherited(owner)) if self._owners else None
+
+    def _inherited(self, owner: object) -> Hold | None:
+        if owner is not None:
             for left in self._all():
                 if left.heir is owner and self._has_lost_its_owner(left):
                     self.drop(left)
                     self.put(owner, left)
                     return left
-        return hold
+        return None
 
     def of(self, owner: object) -> Hold | None:
         """Return what an owner may give back: its own; else, if they are shared, the oldest."""
-        hold = self.mine(owner)
+        hold = self.own(owner) or (self._inherited(owner) if self._owners else None)
         if hold is None and self._shared:
             held = self._all()
             live = [other for other in held if not other.lost]
             return min(live or held, key=lambda other: other.since, default=None)
         return hold
 
-    def put(self, owner: object, hold: Hold) -> None:
-        """Note that an owner holds the lock; what it has already stays."""
-        with _guard:
-            self._holds[owner] = (*self._holds.get(owner, ()), hold)
-            self._owners[hold] = owner
+    def put(self, owner: object, hold: Hold) -> bool:
+        """Note that an owner holds the lock; what it has already stays.
 
-    def is_only(self, hold: Hold) -> bool:
-        """Return whether there is a hold and no other."""
-        return len(self._owners) == 1 and hold in self._owners
+        Returns:
+            Whether there is no other hold.
+        """
+        with _guard:
+            is_only = not self._owners
+            self._holds[owner] = (hold,) if is_only else (*self._holds.get(owner, ()), hold)
+            self._owners[hold] = owner
+        return is_only
 
     def rivals(self, hold: Hold) -> list[Hold]:
         """Return all other holds that are not known to be lost."""
@@ -281,19 +285,15 @@ class LockSession:
             self.lose(hold, OUT_OF_LEASE)
         if self.options.thread_local:
             if seconds != 0:
-                self._refuse_to_wait_for_itself(hold, owner)
+                if hold is not None or self.other_side is not None:
+                    self._refuse_to_wait_for_itself(hold, owner)
             elif hold is not None and not hold.lost:
                 # The server would let a reader in a second time.
                 self.events.report(LockEvent("timeout", self.name, None, 0.0))
                 return False
         provisional_lease_ms = LIVENESS_MS if self.options.renews else 0
-        request = AcquireRequest(
-            token or TOKENS.new(),
-            self._lease_ms,
-            self._group,
-            self._may_join,
-            provisional_lease_ms=provisional_lease_ms,
-        )
+        terms = (self._lease_ms, self._group, self._may_join, b"", provisional_lease_ms)
+        request = make(AcquireRequest, (token or TOKENS.new(), *terms))
         return self._attempt(request, None if seconds is None else now + seconds)
 
     def _refuse_to_wait_for_itself(self, hold: Hold | None, owner: object) -> None:
@@ -318,7 +318,7 @@ class LockSession:
         got = yield from attempt.run()
         now = boot_clock()
         # A client that had to wait will have to again, and one that leaves others waiting.
-        self._crowded = bool(attempt.request.channel) or got is None or got.grant.waiters
+        self._crowded = bool(attempt.request.channel) or got is None or got.waiters
         if got is None:
             self.events.report(LockEvent("timeout", self.name, None, now - began))
             return False
@@ -328,8 +328,8 @@ class LockSession:
             attempt.request.token,
             self._group,
             self._lease_ms,
-            got.grant.fence or None,
-            got.grant.waiters,
+            got.fence or None,
+            got.waiters,
             now,
             got.deadline,
             os.getpid(),
@@ -338,12 +338,12 @@ class LockSession:
             hold.last_renewal = now + self.options.max_hold
         if self.options.renews:
             hold.renew_at = now + _seconds_to_first_renewal(self._lease_ms, got.deadline - now)
-        self.holdings.put(owner, hold)
-        self._watch(hold)
+        is_only = self.holdings.put(owner, hold)
+        self._watcher.add(hold, self, self._runtime)
         if self.options.observer is not None:
             event = LockEvent("acquired", self.name, hold.fence, now - began)
             self.events.report(event, hold)
-        if not self.holdings.is_only(hold):
+        if not is_only:
             self._lose_rivals(hold)
             self.holdings.forget_lost(owner)
         return True
@@ -394,7 +394,7 @@ class LockSession:
         if left:
             return
         now = boot_clock()
-        request = ReleaseRequest(hold.token, hold.group)
+        request = make(ReleaseRequest, (hold.token, hold.group, b""))
         try:
             held = yield from self.steps.release(request, waiters=hold.waiters)
         except ConnectionLost as lost:

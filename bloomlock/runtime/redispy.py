@@ -50,6 +50,7 @@ LONGEST_LINE = 64
 SHORTEST_READ_S = 0.001
 NO_RETRY = Retry(NoBackoff(), 0)
 MESSAGE_BUFFER = 4096
+CLOSED = "Connection closed by server."
 
 # Connections for threads.
 
@@ -60,7 +61,9 @@ _OWN_CLASSES = frozenset(
         redis.connection.UnixDomainSocketConnection,
     )
 )
-"""Connections whose socket and parser are used directly: a sixth of an add by one client."""
+"""Connections whose socket and parser are used directly: a sixth of an add by one client.
+
+Not if they check their health, which is done when they send and read."""
 _HAS_MARKS = hasattr(redis.connection.Connection, "should_reconnect")
 _PLAIN_REPLIES = frozenset(b"*:$+")
 _PLAIN_TYPES = frozenset((int, bytes, list, type(None)))
@@ -69,14 +72,14 @@ _read_by_redis_py: Callable[[Connection], Any] = methodcaller(
 )
 
 
-def _is_direct(connection: Connection) -> bool:
-    """Return whether a connection does no more than its socket and hiredis do."""
-    return type(connection) in _OWN_CLASSES and not connection.health_check_interval
-
-
 def _read_reply(connection: Connection) -> Any:
     parser = connection._parser  # noqa: SLF001 - there is no public way
-    if type(parser) is not _HiredisParser or not _is_direct(connection):
+    # Without a call that can be spared: this is done for each reply.
+    if (
+        type(parser) is not _HiredisParser
+        or type(connection) not in _OWN_CLASSES
+        or connection.health_check_interval
+    ):
         return _read_by_redis_py(connection)
     reader: Any = parser._reader  # noqa: SLF001
     sock = connection._sock  # noqa: SLF001
@@ -85,7 +88,13 @@ def _read_reply(connection: Connection) -> Any:
     if reader.has_data():
         return _next_reply(connection, parser, reader)
     buffer = parser._buffer  # noqa: SLF001
-    reader.feed(buffer, 0, _receive(sock, buffer))
+    try:
+        received = sock.recv_into(buffer)
+    except OSError as error:
+        raise _reading_failed(error) from error
+    if not received:
+        raise RedisConnectionError(CLOSED)
+    reader.feed(buffer, 0, received)
     if buffer[0] in _PLAIN_REPLIES:
         reply = reader.gets(False)
         if type(reply) is list and reply and isinstance(reply[0], RedisConnectionError):
@@ -136,7 +145,7 @@ def push_reader(connection: Connection) -> Callable[[], Any]:
     It reads the connection's socket itself, with five calls where redis-py has sixteen. It raises
     an error that is a reply, and what redis-py does; see `set_read_timeout`.
     """
-    sock, buffer = connection._sock, bytearray(MESSAGE_BUFFER)  # noqa: SLF001 - there is no public way
+    receive, buffer = connection._sock.recv_into, bytearray(MESSAGE_BUFFER)  # noqa: SLF001 - there is no public way
     reader = hiredis.Reader(
         protocolError=InvalidResponse, replyError=ResponseError, notEnoughData=NOT_ENOUGH_DATA
     )
@@ -144,7 +153,13 @@ def push_reader(connection: Connection) -> Callable[[], Any]:
 
     def read() -> Any:
         while (message := gets()) is NOT_ENOUGH_DATA:
-            feed(buffer, 0, _receive(sock, buffer))  # type: ignore[arg-type]  # as redis-py does it
+            try:
+                received = receive(buffer)
+            except OSError as error:
+                raise _reading_failed(error) from error
+            if not received:
+                raise RedisConnectionError(CLOSED)
+            feed(buffer, 0, received)  # type: ignore[arg-type]  # as redis-py does it
         if isinstance(message, ResponseError):
             raise message
         return message
@@ -154,7 +169,8 @@ def push_reader(connection: Connection) -> Callable[[], Any]:
 
 def send(connection: Connection, *data: bytes | memoryview) -> None:
     """Send encoded commands uncopied, connecting first if need be."""
-    sock = connection._sock if _is_direct(connection) else None  # noqa: SLF001
+    is_direct = type(connection) in _OWN_CLASSES and not connection.health_check_interval
+    sock = connection._sock if is_direct else None  # noqa: SLF001 - there is no public way
     if sock is None:
         connection.send_packed_command(data)
         return
@@ -217,13 +233,17 @@ def receive(connection: Connection, count: int, room: memoryview, replies: list[
 def _receive(sock: socket.socket, room: memoryview | bytearray) -> int:
     try:
         received = sock.recv_into(room)
-    except TimeoutError:
-        raise RedisTimeoutError("Timeout reading from socket") from None
     except OSError as error:
-        raise RedisConnectionError(f"Error while reading from socket: {error.args}") from error
+        raise _reading_failed(error) from error
     if not received:
-        raise RedisConnectionError("Connection closed by server.")
+        raise RedisConnectionError(CLOSED)
     return received
+
+
+def _reading_failed(error: OSError) -> RedisError:
+    if isinstance(error, TimeoutError):
+        return RedisTimeoutError("Timeout reading from socket")
+    return RedisConnectionError(f"Error while reading from socket: {error.args}")
 
 
 class _Incomplete(Exception):  # noqa: N818 - no error
@@ -265,22 +285,24 @@ def is_readable(connection: Connection) -> bool:
 def may_be_kept(connection: Connection) -> bool:
     """Return whether a connection may be used again before its pool has had it back.
 
-    Not if redis-py has something to do to it as soon as it is released: to connect it to another
-    server after a maintenance hand-off (since 7.0), or to give it a new credential. Nor if it was
-    made by a parent of this process.
+    Not if redis-py has something to do to it then, see `is_marked`, nor if it was made by a parent
+    of this process.
+    """
+    return connection.pid == os.getpid() and not is_marked(connection)
+
+
+def is_marked(connection: Connection) -> bool:
+    """Return whether redis-py has something to do to a connection as soon as it is released.
+
+    It connects it to another server after a maintenance hand-off (since 7.0), or gives it a new
+    credential.
     """
     if type(connection) in _OWN_CLASSES and _HAS_MARKS:
-        # Without calls: this is asked twice in each request.
-        return (
-            not connection._should_reconnect  # noqa: SLF001
-            and connection._re_auth_token is None  # noqa: SLF001
-            and connection.pid == os.getpid()
-        )
+        # Without calls: this is asked in each request.
+        return connection._should_reconnect or connection._re_auth_token is not None  # noqa: SLF001
     marked = getattr(connection, "should_reconnect", None)
-    return (
-        (marked is None or not marked())
-        and getattr(connection, "_re_auth_token", None) is None
-        and connection.pid == os.getpid()
+    return (marked is not None and marked()) or (
+        getattr(connection, "_re_auth_token", None) is not None
     )
 
 

@@ -12,8 +12,6 @@ from .clients import not_a_manager
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bloomlock.effects import Effect
-
     from .subscriptions import Hub, Listener
 
 
@@ -44,10 +42,6 @@ class Scope:
         self._runtime = runtime
         self._subscription: Listener | None = None
         self._entered: list[Any] = []
-
-    def carry_out(self, step: Effect) -> Any:
-        """Carry out a step and return its answer."""
-        return _STEPS[type(step)](self, step)
 
     def subscribe(self, step: Subscribe) -> bytes:
         """Listen from now on; return the channel."""
@@ -89,7 +83,7 @@ class Scope:
                 self._runtime.unsubscribe(self._subscription)
 
 
-_STEPS: dict[type, Callable[[Scope, Any], Any]] = {
+STEPS: dict[type, Callable[[Scope, Any], Any]] = {
     Subscribe: Scope.subscribe,
     NextMessage: Scope.next_message,
     EnterContext: Scope.enter,
@@ -104,10 +98,6 @@ class AsyncScope:
         self._runtime = runtime
         self._subscription: Hub | None = None
         self._entered: list[Any] = []
-
-    async def carry_out(self, step: Effect) -> Any:
-        """Carry out a step and return its answer."""
-        return await _ASYNC_STEPS[type(step)](self, step)
 
     async def subscribe(self, step: Subscribe) -> bytes:
         """Listen from now on; return the channel."""
@@ -149,7 +139,7 @@ class AsyncScope:
                 self._runtime.unsubscribe(self._subscription)
 
 
-_ASYNC_STEPS: dict[type, Callable[[AsyncScope, Any], Awaitable[Any]]] = {
+ASYNC_STEPS: dict[type, Callable[[AsyncScope, Any], Awaitable[Any]]] = {
     Subscribe: AsyncScope.subscribe,
     NextMessage: AsyncScope.next_message,
     EnterContext: AsyncScope.enter,

@@ -8,6 +8,7 @@ take the connections that holders need to release.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -50,12 +51,13 @@ class Listener:
     Attributes:
         channel: Where it listens.
         pool: The pool whose settings the connection is made with.
+        connection: None if it is not connected.
     """
 
     def __init__(self, pool: Any) -> None:
         self.channel = new_channel()
         self.pool = pool
-        self._connection: Any = None
+        self.connection: Any = None
         self._timeout: float | None = None
         self._read_push: Callable[[], Any]
         self._pid = os.getpid()
@@ -70,20 +72,27 @@ class Listener:
         except BaseException:
             redispy.close_quietly(connection)
             raise
-        self._connection, self._timeout, self._read_push = connection, None, read
+        self.connection, self._timeout, self._read_push = connection, None, read
 
     def is_open(self) -> bool:
         """Return whether this process may still use it, as far as is known."""
-        return self._connection is not None and self._pid == os.getpid()
+        return self.connection is not None and self._pid == os.getpid()
 
     def wait(self, addressee: bytes, seconds: float) -> bytes | None:
         """Return the message to `addressee`, or None when time is up or something may be missed."""
         until = time.monotonic() + seconds
         try:
-            if self._connection is None:
+            if self.connection is None:
                 self.connect(seconds)
                 return None
-            while message := self._read(seconds):
+            while True:
+                if seconds != self._timeout:
+                    self._timeout = seconds
+                    redispy.set_read_timeout(self.connection, max(seconds, redispy.SHORTEST_READ_S))
+                try:
+                    message = self._read_push()
+                except RedisTimeoutError:
+                    return None
                 if message[0] == b"message" and message[2].partition(b" ")[0] == addressee:
                     payload: bytes = message[2]
                     return payload
@@ -93,21 +102,10 @@ class Listener:
             time.sleep(min(RECONNECT_PAUSE, max(0.0, seconds)))
         return None
 
-    def _read(self, seconds: float) -> Any:
-        """Return the next message, or None if there is none in time."""
-        seconds = max(seconds, redispy.SHORTEST_READ_S)
-        if seconds != self._timeout:
-            redispy.set_read_timeout(self._connection, seconds)
-            self._timeout = seconds
-        try:
-            return self._read_push()
-        except RedisTimeoutError:
-            return None
-
     def close(self) -> None:
         """Close the connection, if there is one."""
         # A KeyboardInterrupt in between leaves none that is closed and counts as open.
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             redispy.close_quietly(connection)
 
@@ -137,34 +135,34 @@ class Listeners:
         # Of a cluster's nodes only the one that hands the lock on knows who listens there.
         others: list[Listener] = []
         try:
-            while (listener := self._take_any()) is not None:
+            while True:
+                listener = self._idle.pop()
                 if listener.pool is not pool:
                     others.append(listener)
                 elif listener.is_open():
                     return listener
                 else:
                     listener.close()
-        finally:
-            self._idle += others
-        return connect_listener(pool, step.seconds) if step.connect else None
-
-    def _take_any(self) -> Listener | None:
-        try:
-            return self._idle.pop()
         except IndexError:
-            return None
+            pass  # What comes of connecting is no consequence of it.
+        finally:
+            if others:
+                self._idle += others
+        return connect_listener(pool, step.seconds) if step.connect else None
 
     def give_back(self, listener: Listener) -> None:
         """Keep a listener for another core, or close it."""
-        if listener.is_open() and len(self._idle) < IDLE_LISTENERS:
+        # Whether it is of this process is looked at when it is taken.
+        if listener.connection is not None and len(self._idle) < IDLE_LISTENERS:
             self._idle.append(listener)
         else:
             listener.close()
 
     def close(self) -> None:
         """Close all of them."""
-        while (listener := self._take_any()) is not None:
-            listener.close()
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
 
 class Hub:

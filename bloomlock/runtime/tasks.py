@@ -39,7 +39,7 @@ from .cluster import Sent, may_wait, no_server
 from .connections import AsyncTaken, Bounds
 from .finishing import Background, finish
 from .nodes import AsyncRedirecting
-from .scopes import AsyncScope
+from .scopes import ASYNC_STEPS, AsyncScope
 from .subscriptions import Hub
 from .workers import out_of_time
 
@@ -105,7 +105,7 @@ class Tasks(AsyncRedirecting):
                         replies = await carry_out(self, step)
                     else:
                         scope = scope or AsyncScope(self)
-                        replies = await scope.carry_out(step)
+                        replies = await ASYNC_STEPS[type(step)](scope, step)
                     _look_for_cancellation(task, cancelled)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
@@ -394,14 +394,22 @@ class Tasks(AsyncRedirecting):
             try:
                 reply = await self._read_reply(connection)
             except (RedisError, OSError) as error:
-                if not is_refusal(error):
-                    raise
-                if ends_connection(error):
-                    await redispy.async_close_quietly(connection)
-                    replies += [error] * (count - len(replies))
-                    return
-                reply = error
-            replies.append(reply)
+                await self._take_refusal(connection, error, count, replies)
+            else:
+                replies.append(reply)
+
+    @staticmethod
+    async def _take_refusal(
+        connection: Any, error: Exception, count: int, replies: Replies
+    ) -> None:
+        """Take an error that is a reply, or `count` of them if no more will come; else raise it."""
+        if not is_refusal(error):
+            raise error
+        if ends_connection(error):
+            await redispy.async_close_quietly(connection)
+            replies += [error] * (count - len(replies))
+        else:
+            replies.append(error)
 
     async def _read_soon(self, connection: Any, count: int, replies: Replies) -> None:
         async with asyncio.timeout(CANCELLED_SECONDS):

@@ -44,7 +44,7 @@ from .clients import free_memory
 from .clock import boot_clock
 from .cluster import Sent, may_wait, no_server
 from .nodes import Redirecting
-from .scopes import Scope
+from .scopes import STEPS, Scope
 from .subscriptions import Listeners
 from .workers import fan_out, out_of_time, run_behind, within
 
@@ -107,16 +107,16 @@ class Threads(Redirecting):
                     # What nearly all steps are comes first: a call is one of them and little else.
                     if type(step) is Request and limit is NO_LIMIT and not (held or step.hold):
                         replies = self._request(step)
+                    elif type(step) in STEPS:
+                        scope = scope or Scope(self)
+                        replies = STEPS[type(step)](scope, step)
                     elif isinstance(step, (Request, Pipeline)):
                         taken, held = held, None
                         replies, held = self._within(limit, step, taken)
                     elif isinstance(step, Limit):
                         limit, replies = step, None
-                    elif (carry_out := _EFFECTS.get(type(step))) is not None:
-                        replies = carry_out(self, step)
                     else:
-                        scope = scope or Scope(self)
-                        replies = scope.carry_out(step)
+                        replies = _EFFECTS[type(step)](self, step)
                 except ConnectionLost as lost:
                     step = core.throw(lost)
                 else:
@@ -191,11 +191,18 @@ class Threads(Redirecting):
         return redispy.settings_of(self._source(key))
 
     def _request(self, request: Request, until: float | None = None) -> Replies:
-        if self._cluster is None:
-            taken = self._take(self.client.connection_pool)
-            replies = self._exchange(taken, request.commands, request.room)
-            self._end(taken, request.commands, replies)
-            return replies
+        if self._cluster is not None:
+            return self._request_of_cluster(request, until)
+        commands = request.commands
+        taken = self._take(self.client.connection_pool)
+        replies = self._exchange(taken, commands, request.room)
+        if commands[-1] == EXEC:
+            self._end(taken, commands, replies)
+        else:
+            self._give_back(taken)
+        return replies
+
+    def _request_of_cluster(self, request: Request, until: float | None) -> Replies:
         if request.replica:
             return self._ask_replica(request, until)
         taken = self._take(self._source_of(request.key))
@@ -301,9 +308,19 @@ class Threads(Redirecting):
             raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from error
 
     def _take(self, pool: Any) -> Taken:
-        taken = self._take_idle(pool)
-        if taken is not None:
+        try:
+            taken, used = self._idle.pop()
+        except IndexError:
+            taken, used = None, 0.0
+        if taken is None:
+            return self._take_from(pool)
+        kept_pool, connection = taken
+        fresh = kept_pool is pool and time.monotonic() - used < FRESH_SECONDS
+        if fresh and connection.pid == os.getpid() and not redispy.is_marked(connection):
             return taken
+        return taken if self._is_usable(taken, pool) else self._take_from(pool)
+
+    def _take_from(self, pool: Any) -> Taken:
         if _LEFT:
             _release_all(_LEFT)
         try:
@@ -316,25 +333,20 @@ class Threads(Redirecting):
             pool.disconnect(inuse_connections=False)
             raise
 
-    def _take_idle(self, pool: Any) -> Taken | None:
-        try:
-            taken, used = self._idle.pop()
-        except IndexError:
-            return None
+    def _is_usable(self, taken: Taken, pool: Any) -> bool:
+        """Look at a connection that was kept; it is given back, or closed, if it is of no use."""
         kept_pool, connection = taken
         if not redispy.may_be_kept(connection):
             kept_pool.release(connection)
-            return None
+            return False
         try:
             # Readable means closed by the server, or that there are replies without a request.
-            fresh = time.monotonic() - used < FRESH_SECONDS
-            usable = kept_pool is pool and (fresh or not redispy.is_readable(connection))
+            usable = kept_pool is pool and not redispy.is_readable(connection)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             usable = False
-        if usable:
-            return taken
-        self._drop(taken)
-        return None
+        if not usable:
+            self._drop(taken)
+        return usable
 
     def _end(
         self, taken: Taken, commands: Sequence[Command], replies: Replies, *, watches: bool = False
@@ -352,7 +364,7 @@ class Threads(Redirecting):
         pool, connection = taken
         if self._keeps_idle and not self._idle:
             now = time.monotonic()
-            if now < self._release_at and redispy.may_be_kept(connection):
+            if now < self._release_at and not redispy.is_marked(connection):
                 self._idle.append((taken, now))
                 return
             self._release_at = now + KEPT_SECONDS
@@ -376,7 +388,10 @@ class Threads(Redirecting):
             if not sent and isinstance(commands[0], bytes):
                 redispy.send(connection, commands[0])
                 sent = True
-                self._read(connection, 1, replies)
+                try:
+                    replies.append(self._read_reply(connection))
+                except (RedisError, OSError) as error:
+                    self._take_refusal(connection, error, 1, replies)
             else:
                 redispy.send(connection, *join_commands(commands))
                 if room is not None:
@@ -429,14 +444,20 @@ class Threads(Redirecting):
             try:
                 reply = self._read_reply(connection)
             except (RedisError, OSError) as error:
-                if not is_refusal(error):
-                    raise
-                if ends_connection(error):
-                    redispy.close_quietly(connection)
-                    replies += [error] * (count - len(replies))
-                    return
-                reply = error
-            replies.append(reply)
+                self._take_refusal(connection, error, count, replies)
+            else:
+                replies.append(reply)
+
+    @staticmethod
+    def _take_refusal(connection: Any, error: Exception, count: int, replies: Replies) -> None:
+        """Take an error that is a reply, or `count` of them if no more will come; else raise it."""
+        if not is_refusal(error):
+            raise error
+        if ends_connection(error):
+            redispy.close_quietly(connection)
+            replies += [error] * (count - len(replies))
+        else:
+            replies.append(error)
 
 
 def _pause(_: Threads, step: Pause) -> None:

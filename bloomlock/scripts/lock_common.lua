@@ -1,16 +1,4 @@
--- What the lock scripts share; put before each of them. The rules stand in
--- bloomlock/locks/protocol/model.py, under the same names.
--- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
--- Commands are what a script costs, and then functions that are made and not called. A command
--- gets whole numbers below 2^53 digit for digit.
-local LIVENESS_MS = 6000
-local FENCE_LIFE_MS = 60000
-local SHARED = string.byte('=')
-
-local call = redis.call
-local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now_ms = math.floor(now_us / 1000)
+-- What the lock scripts share where a case is not plain.
 
 -- The value of the lock, or false; holders whose lease is over, or whose lock is gone, are dropped.
 local function forget()
@@ -59,24 +47,7 @@ end
 
 local function hold(value, token, group, lease_ms, waiters)
     set_lease(value, token, group, lease_ms)
-    local fence, life_ms = now_us, math.max(FENCE_LIFE_MS, 2 * lease_ms)
-    local last = call('SET', KEYS[5], fence, 'PX', life_ms, 'GET')
-    if last and last + 0 >= fence then
-        -- Of this very microsecond, or of a clock that was set back: kept until it is behind.
-        fence = last + 1
-        life_ms = life_ms + math.max(0, math.floor(fence / 1000) - now_ms)
-        call('SET', KEYS[5], fence, 'PX', life_ms)
-    end
-    return {1, fence, waiters}
-end
-
--- Whether a message on a channel reaches a client: '-' is the channel of those who look.
-local function hears(channel)
-    if channel == '-' then
-        return true
-    end
-    local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
-    return reply.err ~= nil or reply[2] ~= 0
+    return {1, next_fence(lease_ms), waiters}
 end
 
 local function leave(record)
@@ -96,8 +67,7 @@ local function promote(value, asker)
         if not record then
             return granted, is_behind
         end
-        local token, lease_ms, group, channel =
-            string.match(record, '^(%S+) (%S+) (%S+) (%S+)$')
+        local token, lease_ms, group, channel = read_record(record)
         if group == '-' then
             group = ''
         end
@@ -122,9 +92,7 @@ local function promote(value, asker)
                 local waiters = (start > 0 or head[3]) and 1 or 0
                 local grant = hold(value, token, group, tonumber(lease_ms), waiters)
                 granted[token] = grant
-                -- A server may forbid announcements; the waiter then finds its grant by looking.
-                local message = string.format('%s %.0f %d', token, grant[2], waiters)
-                redis.pcall('PUBLISH', channel, message)
+                announce(channel, token, grant[2], waiters)
                 if group == '' then
                     return granted, true
                 end

@@ -1,8 +1,4 @@
--- Give up a hold, leave the queue, hand the lock on.
--- KEYS: see lock_common.lua
--- ARGV: 1 group (empty: exclusive), 2 token, 3 its record in the queue (empty: it has none)
--- Reply: 1 if the lock was held, else 0
-local group, token, record = ARGV[1], ARGV[2], ARGV[3]
+-- All other cases of lock_release_plain.lua.
 local value = forget()
 local held = holds(value, token, group)
 if record ~= '' then

@@ -1,5 +1,4 @@
 -- Let a hold live on; never creates one, and never shortens its lease.
--- KEYS: see lock_common.lua
 -- ARGV: 1 group (empty: exclusive), 2 lease in ms from now, at least, 3 token
 -- Reply: 1 if the lock was held, else 0
 local group, lease_ms, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]

@@ -304,7 +304,8 @@ def test_a_hold_that_was_waited_for_gets_its_whole_lease_within_a_moment(r):
     thread.join(LONG)
     [(first_renewal, lease)] = listing.watches
     assert lease < 6
-    assert 0 < first_renewal < 0.02
+    # Not sooner, or the watchdog is woken for each of many short holds.
+    assert first_renewal == pytest.approx(0.1)
     r.delete(waiter.key)
     waiter.acquire()
     first_renewal, lease = listing.watches[-1]

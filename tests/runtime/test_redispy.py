@@ -535,7 +535,9 @@ def test_a_connection_is_readable_when_something_came_or_it_was_closed(r, connec
 @pytest.mark.skipif(int(redis.__version__.split(".")[0]) < 7, reason="marks came with redis-py 7")
 def test_a_connection_marked_for_a_reconnect_is_closed_by_its_release(r, connection):
     assert redispy.may_be_kept(connection)
+    assert not redispy.is_marked(connection)
     connection.mark_for_reconnect()
+    assert redispy.is_marked(connection)
     assert not redispy.may_be_kept(connection)
     r.connection_pool.release(connection)
     assert r.connection_pool.get_connection() is connection

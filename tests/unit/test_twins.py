@@ -85,10 +85,7 @@ WHY: dict[str, tuple[str, ...]] = {
         "AsyncRedlock._start",
         "AsyncRedlock.close",
     ),
-    "owners are tasks, and callbacks may be coroutines": (
-        "AsyncLock._call_on_lost",
-        "AsyncLock._owner",
-    ),
+    "owners are tasks, and callbacks may be coroutines": ("AsyncLock._call_on_lost",),
     "a timer of the loop instead of a thread": (
         "AsyncWatchdog.__init__",
         "AsyncWatchdog._look",

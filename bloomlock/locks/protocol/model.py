@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from bloomlock.effects import make
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -59,8 +61,7 @@ class AcquireRequest(NamedTuple):
 
     def listening(self, channel: bytes) -> AcquireRequest:
         """Return the same request with a channel."""
-        token, lease_ms, group, may_join, _, provisional_lease_ms = self
-        return AcquireRequest(token, lease_ms, group, may_join, channel, provisional_lease_ms)
+        return make(AcquireRequest, (*self[:4], channel, self[5]))
 
     @property
     def granted_ms(self) -> int:
@@ -68,15 +69,19 @@ class AcquireRequest(NamedTuple):
         return min(self.lease_ms, self.provisional_lease_ms or self.lease_ms)
 
     @property
-    def record(self) -> bytes:
-        """How this waiter stands in the queue; a grant is one slice longer than its lease.
+    def queued_ms(self) -> int:
+        """The lease that the server gives when it announces the grant: one slice longer.
 
         The waiter counts its lease from when it last asked, which is at most a slice earlier.
         """
+        return self.granted_ms + SLICE_MS
+
+    @property
+    def record(self) -> bytes:
+        """How this waiter stands in the queue."""
         if not self.channel:
             return b""
-        lease_ms = self.granted_ms + SLICE_MS
-        return b"%b %d %b %b" % (self.token, lease_ms, self.group or b"-", self.channel)
+        return b"%b %d %b %b" % (self.token, self.queued_ms, self.group or b"-", self.channel)
 
 
 class ReleaseRequest(NamedTuple):
@@ -128,7 +133,8 @@ class Busy(NamedTuple):
 
     Attributes:
         remaining_ms: What is left of the holder's lease; negative: it has none.
-        position: How many wait before who asked; -1: not in the queue.
+        position: How many wait before who asked, of a newcomer only whether any does, as 1 or 0;
+            -1: not in the queue.
         fence: Every later grant has a higher one. A grant that is announced with no higher one
             was made before this answer, and is over: the holder had been stopped for so long.
     """
@@ -155,6 +161,15 @@ class Announcement(NamedTuple):
     def payload(self) -> bytes:
         """The message."""
         return b"%b %d %d" % (self.token, self.grant.fence, self.grant.waiters)
+
+
+def read_fence(payload: bytes) -> int:
+    """Return the fence of the grant that a message announces.
+
+    >>> read_fence(Announcement(b"c1", b"t1", Granted(7, True)).payload)
+    7
+    """
+    return int(payload.split(b" ")[1])
 
 
 def read_payload(payload: bytes) -> tuple[bytes, Granted]:
@@ -212,6 +227,7 @@ def acquire(
         state, request, is_behind=is_behind
     ):
         return _hold(state, now_us, request.token, request.lease_ms, request.group)
+    is_new = request.record not in state.queue
     if request.channel:
         _enqueue(state, now_us, request.record, is_heard=_is_heard(request.channel, hears))
 
@@ -230,6 +246,8 @@ def acquire(
             return _hold(state, now_us, request.token, request.lease_ms, request.group)
     order = state.in_order()
     position = order.index(request.record) if request.record in order else -1
+    if is_new:
+        position = min(position, 1)
     endless = state.value is None or state.expires_ms == NEVER_MS
     remaining_ms = -1 if endless else state.expires_ms - now_us // 1000
     # The next grant may be made in this very microsecond.

@@ -10,14 +10,14 @@ Every step may be repeated. transactions.py has what is done under WATCH.
 from __future__ import annotations
 
 import contextlib
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import redis.exceptions
 
 from bloomlock.commands import Replies, encode_command, encode_opening
 from bloomlock.delivery import Way, ask, collect, run_way, run_ways
-from bloomlock.effects import ConnectionLost, Core, Request
+from bloomlock.effects import ConnectionLost, Core, Request, Subscribe, make
 from bloomlock.scripts import Script
 
 from . import model
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from .model import Announce, Hears
 
-Q = TypeVar("Q")
+Q = TypeVar("Q", bound=tuple[Any, ...])
+"""What a step is asked for; the token comes first."""
 R = TypeVar("R")
 Answer: TypeAlias = tuple[R, Any]
 """What a step returns, and the reply to the command behind it."""
@@ -70,10 +71,9 @@ class Change(Generic[Q, R]):
     """A rule of model.py as a step: the script that equals it, or itself under WATCH.
 
     Args:
-        name: Of the script.
-        constant: Returns the first arguments of the script, which are the same from one request
-            of a lock to the next.
-        varying: Returns the others.
+        scripts: What follows lock_start.lua, in order.
+        before: Returns the arguments of the script but for the last one, which is the token. It
+            is given what follows the token in a request: mostly the same for one lock.
         read: Reads the script's reply.
         transition: The rule.
         channel: Where the client that asks listens; None: the rule makes no grant.
@@ -84,56 +84,49 @@ class Change(Generic[Q, R]):
 
     def __init__(
         self,
-        name: str,
-        *,
-        constant: Callable[[Q], tuple[bytes | int, ...]],
-        varying: Callable[[Q], tuple[bytes, ...]],
+        *scripts: str,
+        before: Callable[..., tuple[bytes | int, ...]],
         read: Callable[[Any], R],
         transition: Callable[[LockState, int, Q, Announce, Hears], R],
         channel: Callable[[Q], bytes | None],
     ) -> None:
-        self.script = Script("lock_common", name)
+        self.script = Script("lock_start", *scripts)
         self.ways: tuple[Way[Call[Q], Answer[R]], ...] = (
             Way(
                 SCRIPTS,
                 lambda calls: self._by_script(calls, self.by_digest),
                 request=self._request,
-                read=self._read_one,
+                read=partial(_answer_of, read),
             ),
             Way(SCRIPTS, lambda calls: self._by_script(calls, self._by_source)),
             Way("", self._under_watch),
         )
-        self._constant = constant
-        self._varying = varying
+        self._before = before
         self._read = read
         self._transition = transition
         self._channel = channel
         self._opening = lru_cache(CACHED_OPENINGS)(self._encode_opening)
 
-    def _encode_opening(
-        self, keys: LockKeys, constant: tuple[bytes | int, ...], num_varying: int
-    ) -> bytes:
-        words = ("EVALSHA", self.script.digest, len(keys), *keys, *constant)
-        return encode_opening(num_varying, *words)
+    def _encode_opening(self, keys: LockKeys, rest: tuple[Any, ...]) -> bytes:
+        words = ("EVALSHA", self.script.digest, len(keys), *keys, *self._before(*rest))
+        return encode_opening(1, *words)
 
     def by_digest(self, call: Call[Q]) -> bytes:
         """Return the command that runs the script by its digest."""
-        varying = self._varying(call.request)
-        opening = self._opening(call.keys, self._constant(call.request), len(varying))
-        return opening + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in varying])
+        request = call.request
+        token = request[0]
+        opening = self._opening(call.keys, request[1:])
+        return b"%b$%d\r\n%b\r\n" % (opening, len(token), token)
 
     def _request(self, call: Call[Q]) -> tuple[Request, bool]:
-        commands = [self.by_digest(call)]
-        if call.after is not None:
-            commands.append(call.after)
-        return Request(call.keys.lock, commands), call.repeatable
-
-    def _read_one(self, replies: Replies) -> Answer[R] | Exception:
-        return _answer_of(replies, self._read)
+        command = self.by_digest(call)
+        commands = (command,) if call.after is None else (command, call.after)
+        request = make(Request, (call.keys.lock, commands, False, None, True, False))
+        return request, call.repeatable
 
     def _by_source(self, call: Call[Q]) -> bytes:
-        arguments = self._constant(call.request) + self._varying(call.request)
-        return self.script.by_source(call.keys, arguments)
+        token, *rest = call.request
+        return self.script.by_source(call.keys, (*self._before(*rest), token))
 
     def _by_script(
         self, calls: Sequence[Call[Q]], encode: Callable[[Call[Q]], bytes]
@@ -197,7 +190,7 @@ def _compare_and_delete(name: str, *condition: str) -> Way[Call[ReleaseRequest],
         name,
         send,
         request=lambda call: (Request(call.keys.lock, commands_of(call)), call.repeatable),
-        read=lambda replies: _answer_of(replies, bool),
+        read=partial(_answer_of, bool),
     )
 
 
@@ -208,10 +201,10 @@ def _exchange(
     request = Request(calls[0].keys.lock, commands)
     replies = yield from collect(request, repeatable=calls[0].repeatable)
     size = len(replies) // len(calls)
-    return [_answer_of(replies[i : i + size], read) for i in range(0, len(replies), size)]
+    return [_answer_of(read, replies[i : i + size]) for i in range(0, len(replies), size)]
 
 
-def _answer_of(replies: Replies, read: Callable[[Any], R]) -> Answer[R] | Exception:
+def _answer_of(read: Callable[[Any], R], replies: Replies) -> Answer[R] | Exception:
     """Read the reply to a call, and to the command behind it if there was one."""
     for reply in replies:
         if isinstance(reply, Exception):
@@ -221,34 +214,46 @@ def _answer_of(replies: Replies, read: Callable[[Any], R]) -> Answer[R] | Except
 
 def _read_acquire(reply: Any) -> Granted | Busy:
     if reply[0]:
-        return Granted(int(reply[1]), bool(reply[2]))
-    return Busy(reply[1], reply[2], int(reply[3]))
+        return make(Granted, (int(reply[1]), bool(reply[2])))
+    return make(Busy, (reply[1], reply[2], int(reply[3])))
+
+
+def _terms_of(
+    lease_ms: int, group: bytes, may_join: bool, channel: bytes, provisional_lease_ms: int
+) -> tuple[bytes | int, ...]:
+    queued_ms = 0
+    if channel:
+        asking = AcquireRequest(b"", lease_ms, provisional_lease_ms=provisional_lease_ms)
+        queued_ms = asking.queued_ms
+    return group, lease_ms, int(may_join), queued_ms, channel
 
 
 ACQUIRE: Change[AcquireRequest, Granted | Busy] = Change(
+    "lock_acquire_plain",
+    "lock_common",
     "lock_acquire",
-    constant=lambda request: (request.group, request.lease_ms, int(request.may_join)),
-    varying=lambda request: (request.token, request.record if request.channel else b""),
+    before=_terms_of,
     read=_read_acquire,
     transition=model.acquire,
     channel=lambda request: request.channel,
 )
 RELEASE: Change[ReleaseRequest, bool] = Change(
+    "lock_release_plain",
+    "lock_common",
     "lock_release",
-    constant=lambda request: (request.group,),
-    varying=lambda request: (request.token, request.record),
+    before=lambda group, record: (group, record),
     read=bool,
     transition=model.release,
     channel=lambda _: b"",
 )
 # No native command renews: SET IFEQ sets a shorter lease too, so a late copy of an earlier renewal
 # would shorten what was extended since.
-RENEW: Change[Renewal, bool] = Change(
+RENEW: Change[tuple[bytes, bytes, int], bool] = Change(
+    "lock_common",
     "lock_renew",
-    constant=lambda renewal: (renewal.group, renewal.lease_ms),
-    varying=lambda renewal: (renewal.token,),
+    before=lambda group, lease_ms: (group, lease_ms),
     read=bool,
-    transition=lambda state, now_us, renewal, *_: model.renew(state, now_us, *renewal[1:]),
+    transition=lambda state, now_us, request, *_: model.renew(state, now_us, *request),
     channel=lambda _: None,
 )
 RELEASE_EXCLUSIVE = (
@@ -265,15 +270,21 @@ class LockSteps:
     Args:
         keys: Its keys.
         missing: What the server is known to lack; shared by all locks over one client.
+
+    Attributes:
+        keys: Its keys.
+        heed: Lets a core listen for announcements if there is a connection to listen on.
     """
 
     def __init__(self, keys: LockKeys, missing: set[str]) -> None:
         self.keys = keys
+        self.heed = Subscribe(keys.lock, connect=False)
         self._missing = missing
 
     def acquire(self, request: AcquireRequest) -> Core[Granted | Busy]:
         """Take the lock or stand in its queue; one round trip."""
-        answer, _ = yield from run_way(ACQUIRE.ways, Call(self.keys, request), self._missing)
+        call = make(Call, (self.keys, request, None, True))
+        answer, _ = yield from run_way(ACQUIRE.ways, call, self._missing)
         return answer
 
     def confirm(
@@ -300,7 +311,7 @@ class LockSteps:
             Whether the lock was held; None: not known, a first try may have released it.
             One round trip; two if a client waits that was not known.
         """
-        once = Call(self.keys, request, None, False)
+        once = make(Call, (self.keys, request, None, False))
         shared = waiters or request.group or request.record
         repeated = False
         for ways in (RELEASE.ways,) if shared else (RELEASE_EXCLUSIVE, RELEASE.ways):
@@ -345,6 +356,6 @@ def renew_all(renewals: Sequence[Renewal], missing: set[str]) -> Core[list[bool 
     Returns:
         For each whether it was held, or why that is not known.
     """
-    calls = [Call(renewal.keys, renewal) for renewal in renewals]
+    calls = [Call(keys, (token, group, lease_ms)) for keys, token, group, lease_ms in renewals]
     answers = yield from run_ways(RENEW.ways, calls, missing)
     return [answer if isinstance(answer, Exception) else answer[0] for answer in answers]

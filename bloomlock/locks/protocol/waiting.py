@@ -8,20 +8,29 @@ the rest of the holder's lease, whichever is shorter, because then the waiter as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis.exceptions
 
-from bloomlock.effects import Behind, ConnectionLost, Core, Limit, NextMessage, Pause, Subscribe
+from bloomlock.effects import (
+    Behind,
+    ConnectionLost,
+    Core,
+    Limit,
+    NextMessage,
+    Pause,
+    Subscribe,
+    make,
+)
 
-from .model import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_payload
+from .model import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_fence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .steps import LockSteps
 
+ENDLESS = float("inf")
 DRIFT = 0.01
 MARGIN_SECONDS = 0.002
 """A holder takes its lease to be shorter by so much: clocks differ, and packets travel."""
@@ -46,16 +55,17 @@ TEMPORARY = (
 )
 
 
-@dataclass(frozen=True)
-class Obtained:
+class Obtained(NamedTuple):
     """A lock that was got.
 
     Attributes:
-        grant: What the server gave.
+        fence: Rises with every grant; 0: its kind of lock has none.
+        waiters: Whether a client is likely to be waiting behind.
         deadline: Until when the holder may rely on it, by its own clock.
     """
 
-    grant: Granted
+    fence: int
+    waiters: bool
     deadline: float
 
 
@@ -93,9 +103,11 @@ class Attempt:
         self._crowded = crowded
         self.begun = False
         self._steps = steps
-        self._until = float("inf") if until is None else until
+        self._until = self._limit = ENDLESS
         self._clock = clock
-        self._limit = max(self._until, clock()) + GRACE_SECONDS
+        if until is not None:
+            self._until = until
+            self._limit = max(until, clock()) + GRACE_SECONDS
         self._answered: float | None = None
         self._look = SHORTEST_LOOK
         self._line: list[Any] = [None]
@@ -112,12 +124,13 @@ class Attempt:
                 any other exception.
         """
         self.begun = True
-        if self._limit < float("inf"):
+        clock = self._clock
+        if self._limit < ENDLESS:
             yield Limit(self._limit, self._line)
-        if self._crowded and self._clock() < self._until:
-            yield from self._listen(connect=False)
+        if self._crowded and clock() < self._until and (channel := (yield self._steps.heed)):
+            self.request = self.request.listening(channel)
         while True:
-            sent = self._clock()
+            sent = clock()
             try:
                 answer = yield from self._steps.acquire(self.request)
             except (ConnectionLost, *TEMPORARY) as error:
@@ -126,12 +139,13 @@ class Attempt:
                 answer = None
             else:
                 if isinstance(answer, Granted):
-                    return Obtained(answer, deadline_of(sent, self.request.lease_ms))
-                self._answered = self._clock()
-            if self._clock() >= self._until:
+                    deadline = deadline_of(sent, self.request.lease_ms)
+                    return make(Obtained, (answer.fence, answer.waiters, deadline))
+                self._answered = clock()
+            if clock() >= self._until:
                 break
             if not self.request.channel:
-                yield from self._listen(connect=True)
+                yield from self._connect()
             elif answer is not None and (got := (yield from self._wait(answer, sent))):
                 return got
         yield from self._leave_queue()
@@ -157,12 +171,11 @@ class Attempt:
         except (ConnectionLost, redis.exceptions.RedisError):
             return
 
-    def _listen(self, *, connect: bool) -> Core[None]:
+    def _connect(self) -> Core[None]:
         left = self._limit - self._clock()
-        seconds = max(0.0, left) if left < float("inf") else None
-        channel = yield Subscribe(self._steps.keys.lock, connect, seconds)
-        if channel or connect:
-            self.request = self.request.listening(channel or NO_CHANNEL)
+        seconds = max(0.0, left) if left < ENDLESS else None
+        channel = yield Subscribe(self._steps.keys.lock, True, seconds)
+        self.request = self.request.listening(channel or NO_CHANNEL)
 
     def _note_outage(self, error: Exception) -> None:
         """Raise what the server did if it has not answered for longer than a lease."""
@@ -176,24 +189,21 @@ class Attempt:
     def _wait(self, busy: Busy, sent: float) -> Core[Obtained | None]:
         request = self.request
         seconds = SLICE_MS / 1000
-        if busy.remaining_ms >= 0:
+        if 0 <= busy.remaining_ms < SLICE_MS:
             stagger = STAGGER_SECONDS * (max(busy.position, 0) + 1)
             seconds = min(seconds, busy.remaining_ms / 1000 + stagger)
-        seconds = min(seconds, self._until - self._clock())
+        if self._until < ENDLESS:
+            seconds = max(0.0, min(seconds, self._until - self._clock()))
         if request.channel == NO_CHANNEL:
-            yield Pause(max(0.0, min(seconds, self._look)))
+            yield Pause(min(seconds, self._look))
             self._look = min(2 * self._look, LONGEST_LOOK)
             return None
-        payload = yield NextMessage(request.token, max(0.0, seconds))
-        if payload is None:
-            return None
-        fence = read_payload(payload)[1].fence
-        if fence <= busy.fence:
+        payload = yield make(NextMessage, (request.token, seconds))
+        if payload is None or (fence := read_fence(payload)) <= busy.fence:
             return None
         now, granted_ms = self._clock(), request.granted_ms
         if now >= (end := deadline_of(sent, granted_ms + SLICE_MS)):
             return None
         # Where one waited others will; a release that knows that takes one trip instead of two.
-        grant = Granted(fence, waiters=True)
         # A renewal whose reply is lost may have shortened the lease to its usual length.
-        return Obtained(grant, min(end, deadline_of(now, granted_ms)))
+        return make(Obtained, (fence, True, min(end, deadline_of(now, granted_ms))))

@@ -50,17 +50,18 @@ OPERATIONS = st.builds(
 )
 
 
-def story(*steps):
+def story(*steps, leaves):
     """Operations as text: what, and the number of the client; with its round after a dot.
 
-    Each is carried out twice, but for what is to be done once.
+    Each is carried out twice, but for what is to be done once. Who releases leaves the queue too,
+    or not.
     """
     told = []
     for step in steps:
         what, _, who = step.rpartition(" ")
         client, _, turn = who.partition(".")
         is_repeated, what = not what.startswith("once "), what.removeprefix("once ")
-        waits = what in ("queue", "release")
+        waits = what == "queue" or (what == "release" and leaves)
         what = "acquire" if what == "queue" else what
         told.append((Operation(what, int(client), int(turn or 0), waits, LEASE_MS), is_repeated))
     return told
@@ -88,6 +89,12 @@ STORIES = {
                               "expire 0", "queue 3"),
     "stranger": ("acquire 0", "queue 1", "release 2", "release 0.1", "renew 1", "renew 2"),
     "never came back": ("acquire 0", "once queue 1", "queue 2", "age waiters 0", "release 0"),
+    # Of those who asked once there are no marks.
+    "plain": ("acquire 0", "once queue 1", "once queue 0.1", "release 0", "release 1",
+              "release 0.1"),
+    "none came back": ("acquire 0", "once queue 1", "age waiters 0", "once queue 0.1", "release 0"),
+    "gone since": ("acquire 0", "once queue 1", "deafen 1", "once queue 0.1", "release 0"),
+    "readers once": ("acquire 0", "once queue 2", "once queue 3", "once queue 1", "release 0"),
     "only deaf": ("acquire 0", "queue 1", "deafen 1", "release 0", "acquire 2"),
     "deaf first": ("acquire 0", "queue 1", "queue 2", "deafen 1", "release 0", "release 2",
                    "acquire 0.1"),
@@ -247,9 +254,10 @@ def test_every_way_does_the_same(client, operations):
     compare(client, operations)
 
 
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "stays"])
 @pytest.mark.parametrize("name", STORIES)
-def test_every_way_does_the_same_in_what_matters_most(client, name):
-    compare(client, story(*STORIES[name]))
+def test_every_way_does_the_same_in_what_matters_most(client, name, leaves):
+    compare(client, story(*STORIES[name], leaves=leaves))
 
 
 def compare(client, operations):

@@ -10,7 +10,14 @@ import redis
 from proxy import HANDSHAKE
 
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.model import AcquireRequest, Busy, Granted, ReleaseRequest
+from bloomlock.locks.protocol.model import (
+    LIVENESS_MS,
+    NO_CHANNEL,
+    AcquireRequest,
+    Busy,
+    Granted,
+    ReleaseRequest,
+)
 from bloomlock.locks.protocol.steps import LockSteps
 
 LEASE_MS = 600_000
@@ -135,6 +142,24 @@ def test_everything_of_clients_that_were_killed_expires(client, name):
         assert {key.decode() for key in client.scan_iter()} == wanted
         for key in wanted:
             assert 0 < client.pttl(key) <= 2 * LEASE_MS, key
+
+
+@pytest.mark.parametrize("name", lock_ways.WAYS)
+@pytest.mark.parametrize("last_s", [-3, 3600, None])
+def test_a_queue_lives_on_as_long_as_clients_come(client, name, last_s):
+    """Whether those who wait last asked a moment ago, in a time still to come, or do so again."""
+    way = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS[name]())
+    way.acquire(AcquireRequest(b"holder", LEASE_MS))
+    first = AcquireRequest(b"first", LEASE_MS, channel=NO_CHANNEL)
+    assert isinstance(way.acquire(first), Busy)
+    assert client.pttl(KEYS.queue) > LIVENESS_MS
+    if last_s is not None:
+        ticket = (int(client.time()[0]) + last_s) * 1_000_000
+        client.zadd(KEYS.queue, {first.record: ticket})
+    client.pexpire(KEYS.queue, LIVENESS_MS)
+    asking = first if last_s is None else first._replace(token=b"second")
+    assert isinstance(way.acquire(asking), Busy)
+    assert client.pttl(KEYS.queue) > LIVENESS_MS
 
 
 def test_a_hold_that_is_over_is_not_held_though_others_share_the_lock(client):

@@ -145,7 +145,7 @@ def test_each_try_has_a_token_of_its_own(three):
 
     def tokens():
         words = [entry["command"].split() for entry in client.slowlog_get(128)]
-        return [line[10] for line in words if line[0] == b"EVALSHA"]
+        return [line[-1] for line in words if line[0] == b"EVALSHA"]
 
     with three.lock() as held:
         wait_until(lambda: held.token.encode() in tokens())

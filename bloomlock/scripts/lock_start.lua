@@ -1,0 +1,44 @@
+-- What every lock script begins with; the plain cases come next, then lock_common.lua. The rules
+-- stand in bloomlock/locks/protocol/model.py, under the same names.
+-- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
+-- Commands are what a script costs, and then functions that are made and not called. So the plain
+-- cases, of an exclusive lock whose waiters can be reached, are settled before most are made. A
+-- command gets whole numbers below 2^53 digit for digit.
+local LIVENESS_MS = 6000
+local FENCE_LIFE_MS = 60000
+local SHARED = string.byte('=')
+
+local call = redis.call
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+
+local function next_fence(lease_ms)
+    local fence, life_ms = now_us, math.max(FENCE_LIFE_MS, 2 * lease_ms)
+    local last = call('SET', KEYS[5], fence, 'PX', life_ms, 'GET')
+    if last and last + 0 >= fence then
+        -- Of this very microsecond, or of a clock that was set back: kept until it is behind.
+        fence = last + 1
+        life_ms = life_ms + math.max(0, math.floor(fence / 1000) - now_ms)
+        call('SET', KEYS[5], fence, 'PX', life_ms)
+    end
+    return fence
+end
+
+-- Whether a message on a channel reaches a client: '-' is the channel of those who look.
+local function hears(channel)
+    if channel == '-' then
+        return true
+    end
+    local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
+    return reply.err ~= nil or reply[2] ~= 0
+end
+
+local function read_record(record)
+    return string.match(record, '^([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+)$')
+end
+
+-- A server may forbid announcements; the waiter then finds its grant by looking.
+local function announce(channel, token, fence, waiters)
+    redis.pcall('PUBLISH', channel, string.format('%s %.0f %d', token, fence, waiters))
+end
