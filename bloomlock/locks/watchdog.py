@@ -153,10 +153,6 @@ class Schedule:
         """Forget a hold."""
         self._watches.pop(id(hold), None)
 
-    def watches(self, hold: Hold) -> bool:
-        """Return whether a hold is still watched."""
-        return id(hold) in self._watches
-
     def next_time(self) -> float:
         """Return when to look again."""
         return min((watch.next_time() for watch in self._watches.values()), default=float("inf"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import weakref
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger = logging.getLogger("bloomlock.runtime")
 
 CANCELLED_SECONDS = 0.5
 """How long a cancelled request waits for its reply at most."""
