@@ -194,6 +194,7 @@ def test_parameters_that_it_does_not_have_are_refused(r, name):
     assert (made.generation, made.exists("a")) == (before, False)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_filter_that_was_opened_again_is_closed_again(r):
     made = filled(r)
     opener, calls = opened(r), []
