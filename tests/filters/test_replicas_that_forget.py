@@ -46,24 +46,6 @@ def in_sync(nodes):
         )
 
 
-def cut(replicas):
-    """Let replicas fall behind, with what they have."""
-    for replica in replicas:
-        replica.config_set("masterauth", "wrong")
-        replica.config_set("masteruser", "none")
-        replica.client_kill_filter(_type="master")
-    for replica in replicas:
-        servers.wait_until(lambda r=replica: not servers.is_up(r))
-
-
-def join(replicas):
-    for replica in replicas:
-        replica.config_set("masterauth", "")
-        replica.config_set("masteruser", "")
-    for replica in replicas:
-        servers.wait_until(lambda r=replica: servers.is_up(r))
-
-
 class Clock:
     now = 0.0
 
@@ -108,7 +90,7 @@ class Walk:
         for step in range(steps):
             if step == steps // 2:
                 in_sync(self.nodes)
-                cut(self.nodes[1])
+                servers.cut(self.nodes[1])
                 self.at_cut = set(self.there)
             some = self.chance.choices(ITEMS, k=self.chance.randrange(1, 6))
             made = self.chance.choice([self.writer, *self.readers])
@@ -159,7 +141,7 @@ def walk(nodes, cluster, kind, seed):
     try:
         one.run(STEPS)
     finally:
-        join(nodes[1])
+        servers.join(nodes[1])
     return one.stale
 
 
@@ -185,7 +167,7 @@ def test_an_add_and_a_claim_go_by_masters_and_not_by_what_a_replica_has_said(
     readers = [reader_of(cluster, Clock()) for _ in range(3)]
     writer.update(["a", "b"])
     in_sync(nodes)
-    cut(nodes[1])
+    servers.cut(nodes[1])
 
     def exists(reader):
         return reader.exists_many(["a", "b"])[0] if batch else reader.exists("a")
@@ -200,7 +182,7 @@ def test_an_add_and_a_claim_go_by_masters_and_not_by_what_a_replica_has_said(
         with pytest.raises(FilterLostError):
             readers[2].add("a")
     finally:
-        join(nodes[1])
+        servers.join(nodes[1])
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -209,7 +191,7 @@ def test_a_replica_does_not_lengthen_the_life_of_what_is_kept(nodes, cluster, ba
     reader = reader_of(cluster, clock)
     reader.add("a")
     in_sync(nodes)
-    cut(nodes[1])
+    servers.cut(nodes[1])
     try:
         assert reader.is_kept("a")
         writer.discard("a")
@@ -220,7 +202,7 @@ def test_a_replica_does_not_lengthen_the_life_of_what_is_kept(nodes, cluster, ba
         assert not reader.is_kept("a")
         assert reader.add("a")
     finally:
-        join(nodes[1])
+        servers.join(nodes[1])
 
 
 def test_what_a_window_has_forgotten_no_replica_sees(nodes, cluster, seed):

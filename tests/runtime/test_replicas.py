@@ -127,29 +127,11 @@ def test_replicas_in_asyncio(nodes, cluster):
     asyncio.run(run())
 
 
-def cut(replicas):
-    """Let replicas fall behind, with what they have."""
-    for replica in replicas:
-        replica.config_set("masterauth", "wrong")
-        replica.config_set("masteruser", "none")
-        replica.client_kill_filter(_type="master")
-    for replica in replicas:
-        servers.wait_until(lambda r=replica: not servers.is_up(r))
-
-
-def join(replicas):
-    for replica in replicas:
-        replica.config_set("masterauth", "")
-        replica.config_set("masteruser", "")
-    for replica in replicas:
-        servers.wait_until(lambda r=replica: servers.is_up(r))
-
-
 def test_what_replicas_that_are_behind_weaken(nodes, cluster):
     _, replicas = nodes
     made, reader = filters(cluster)
     add_all(made, nodes)
-    cut(replicas)
+    servers.cut(replicas)
     try:
         assert made.add("late")
         assert reader.exists("late") is False, "a replica that is behind denies it"
@@ -167,7 +149,7 @@ def test_what_replicas_that_are_behind_weaken(nodes, cluster):
         with pytest.raises(FilterLostError):
             reader.add("a")
     finally:
-        join(replicas)
+        servers.join(replicas)
     assert late.exists_many(ITEMS) == [True] * len(ITEMS)
 
 
@@ -175,14 +157,14 @@ def test_a_full_filter_asks_masters_before_it_refuses(nodes, cluster):
     _, replicas = nodes
     options = {"client": cluster, "shards": 1, "on_full": "raise", "read_from_replicas": True}
     made = BloomFilter("full", 100, RATE, **options)
-    cut(replicas)
+    servers.cut(replicas)
     try:
         made.add_many([str(number) for number in range(100)])
         with pytest.raises(CapacityError):
             made.add_many([f"more {number}" for number in range(100)])
         assert made.add_many([str(number) for number in range(100)]) == [False] * 100
     finally:
-        join(replicas)
+        servers.join(replicas)
 
 
 def test_a_single_server_has_no_replicas_to_read_from(r):
