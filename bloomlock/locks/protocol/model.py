@@ -172,16 +172,6 @@ def read_fence(payload: bytes) -> int:
     return int(payload.split(b" ")[1])
 
 
-def read_payload(payload: bytes) -> tuple[bytes, Granted]:
-    """Return whose grant a message announces, and the grant.
-
-    >>> read_payload(Announcement(b"c1", b"t1", Granted(7, True)).payload)
-    (b't1', Granted(fence=7, waiters=True))
-    """
-    token, fence, waiters = payload.split(b" ")
-    return token, Granted(int(fence), waiters == b"1")
-
-
 @dataclass
 class LockState:
     """The state of one lock.

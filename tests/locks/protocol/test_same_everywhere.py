@@ -17,7 +17,6 @@ from bloomlock.locks.protocol.model import (
     Busy,
     Granted,
     ReleaseRequest,
-    read_payload,
 )
 
 LEASE_MS = 600_000
@@ -48,6 +47,12 @@ OPERATIONS = st.builds(
     st.booleans(),
     st.sampled_from([LEASE_MS, 2 * LEASE_MS]),
 )
+
+
+def read_payload(payload):
+    """Return whose grant a message announces, and the grant."""
+    token, fence, waiters = payload.split(b" ")
+    return token, Granted(int(fence), waiters == b"1")
 
 
 def story(*steps, leaves):
