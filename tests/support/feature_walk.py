@@ -444,7 +444,7 @@ class Walk:
             is_over = record is not None and record.until <= self.now
             if claim.state is ClaimState.SEEN and is_over and not is_kept:
                 # The server finds out, when it is asked, that its work is done.
-                del handle.model.records[item]
+                self.take_over(handle.model.records.pop(item))
             if claim.state is ClaimState.NEW:
                 self.grant(handle.model, item, claim, lease)
 
@@ -459,12 +459,16 @@ class Walk:
     def grant(
         self, model: Model, item: str, claim: Any, lease: float, *, is_offered: bool = False
     ) -> None:
-        old = model.records.get(item)
-        for held in self.held:
-            if old is not None and held.claim is old.claim:
-                held.taken_at = self.now
+        if item in model.records:
+            self.take_over(model.records[item])
         model.records[item] = Record(claim, self.now + lease)
         self.held.append(Held(claim, model, item, is_offered))
+
+    def take_over(self, record: Record) -> None:
+        """Take note that the worker of a claim whose lease is over can commit it no more."""
+        for held in self.held:
+            if held.claim is record.claim:
+                held.taken_at = self.now
 
     def end(self, _handle: Handle) -> None:
         """Commit what a worker has claimed, or give it back."""
@@ -482,19 +486,16 @@ class Walk:
                 held.claim.commit()
             self.what["late commits"] += 1
             return
-        record = model.records.get(item)
-        is_mine = record is not None and record.claim is held.claim
+        record = model.records[item]
+        assert record.claim is held.claim
         if self.chance.random() < 0.7:
             held.claim.commit()
             model.epochs[item] = self.epoch
-            if is_mine:
-                del model.records[item]
+            del model.records[item]
             self.what["commits"] += 1
             return
         offer = self.chance.choice((None, True, False))
         held.claim.abandon(offer=offer)
-        if not is_mine:
-            return
         if offer is False or (offer is None and not held.is_offered):
             del model.records[item]
         else:
@@ -510,7 +511,7 @@ class Walk:
         expected = {item for item in over if not self.is_there(model, item)}
         assert {claim.item for claim in claims} == expected, (claims, model.records)
         for item in over - expected:
-            del model.records[item]
+            self.take_over(model.records.pop(item))
         for claim in claims:
             self.grant(model, claim.item, claim, LEASES[0], is_offered=True)
         self.what["offered"] += len(claims)
