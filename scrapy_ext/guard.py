@@ -115,7 +115,8 @@ class GuardedFilter:
         self._added: MemoryBloomFilter | LastRequests = self._known
         # What the filter was not given yet, as it could not be asked.
         self._lacking = LastRequests()
-        self._were_lacking = 0
+        # How often one was noted, and how often when the refill began.
+        self._num_noted = self._num_noted_before = 0
         self._clears = 0
         # What the near-cache knew lately, and was not noted yet.
         self._kept: list[Key] = []
@@ -373,6 +374,7 @@ class GuardedFilter:
     def _note_lacking(self, key: Key) -> None:
         """Note that the filter has to be given an item."""
         self._lacking.add(key)
+        self._num_noted += 1
 
     def _let_through(self, key: Key) -> None:
         """Say so to the round trips that are under way."""
@@ -516,7 +518,7 @@ class GuardedFilter:
         ):
             return False
         self._refill_due, self._is_refilling = False, True
-        self._were_lacking = len(self._lacking)
+        self._num_noted_before = self._num_noted
         return True
 
     def _owed(self) -> MemoryBloomFilter | list[Key]:
@@ -548,7 +550,7 @@ class GuardedFilter:
             logger.warning("The filter %r was given all requests this process knows.", self.name)
             self._refills.answered()
             # What came meanwhile is given the next time.
-            if len(self._lacking) == self._were_lacking:
+            if self._num_noted == self._num_noted_before:
                 self._lacking.clear()
         elif isinstance(error, CapacityError):
             self._full(error)

@@ -760,6 +760,26 @@ def test_what_another_client_forgot_is_new_again(
     assert recorded(server, *keys) == [True, True, True, False]
 
 
+def test_what_is_let_through_during_a_refill_stays_known(server: PrivateServer) -> None:
+    """Also if a clear has made what was known before as much as what is known now."""
+
+    class Interrupted(Watched):
+        def _refill(self, owed: Any) -> tuple[Exception | None, float]:
+            answer = super()._refill(owed)
+            self.wipe()
+            self.decide(b"late")
+            return answer
+
+    guard = Interrupted(connector(server.url), near_cache=0, window=86_400.0)
+    guard.start()
+    guard.decide(b"early")
+    guard._refill_due = True
+    assert guard.check(b"any") is Verdict.NEW
+    assert guard.counted == ["refills"]
+    assert guard.check(b"late") is Verdict.SEEN
+    guard.finish(lambda _: None)
+
+
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_after_an_outage_a_filter_that_forgets_gets_what_was_let_through(
     memory: dict[str, Any], server: PrivateServer, start: Callable[..., Watched]
