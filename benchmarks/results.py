@@ -8,9 +8,12 @@ import platform
 import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .place import connect
+
+if TYPE_CHECKING:
+    import redis
 
 FOLDER = Path(__file__).parent / "results"
 _FIGURES = re.compile(r"\[\n[^\[\]{}\"]*\]")
@@ -63,16 +66,21 @@ def machine() -> dict[str, Any]:
 def versions(url: str) -> dict[str, str]:
     """Return the versions of the server, Python and the packages."""
     with connect(url) as client:
-        fields: Any = client.info("server")
+        server = server_of(client)
         modules: Any = client.execute_command("MODULE", "LIST")
-    server = fields.get("server_name", "redis")
-    number = fields.get(f"{server}_version", fields["redis_version"])
     return {
-        "server": f"{server} {number}",
+        "server": server,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         **{package: _version(package) for package in PACKAGES},
         **dict(sorted(map(_module, modules))),
     }
+
+
+def server_of(client: redis.Redis) -> str:
+    """Return the name of a server and its version."""
+    fields: Any = client.info("server")
+    name = fields.get("server_name", "redis")
+    return f"{name} {fields.get(f'{name}_version', fields['redis_version'])}"
 
 
 def _processor() -> str:

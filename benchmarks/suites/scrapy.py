@@ -12,14 +12,18 @@ In the table of crashes a process is killed at some request, and another one is 
 same settings; the queues are those that each has by default. "pages in the end" counts pages of
 which an item went through the pipelines, "fetched twice" those that were requested more than once.
 
-Memory is the MEMORY USAGE of all keys. A set has all fingerprints in it, 40 digits each.
+Memory is the MEMORY USAGE of all keys. A set has all fingerprints in it, 40 digits each. What it
+takes depends on the server, so the redis-server of this machine, if it has one, is measured too.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import asdict, dataclass, field
+import shutil
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import contenders, crawl_rig, show
@@ -28,7 +32,8 @@ from benchmarks.crawl_job import CrawlJob
 from benchmarks.crawl_site import Shape, Site
 from benchmarks.delay_proxy import delayed
 from benchmarks.figures import ratios, summarize
-from benchmarks.place import Meter, Place, connect, forget, sort_out
+from benchmarks.place import Meter, Place, connect, forget, serving, sort_out
+from benchmarks.results import server_of
 from benchmarks.tables import number
 
 from . import memory
@@ -239,20 +244,24 @@ def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
     rated, crashed, kept = parts
     pages = options.items or (60 if options.quick else PAGES)
     kills = KILLS[::3] if options.quick else KILLS
-    count = FINGERPRINTS // 100 if options.quick else FINGERPRINTS
     repetitions = options.slices(5, 1)
     steps = len(LINKS_MS) * repetitions * len(rated) + len(kills) * len(crashed) + len(kept)
+    other = shutil.which("redis-server")
+    steps += len(kept) * (other is not None)
     with connect(url) as client, show.progress(steps) as step:
         bench = _Bench(client, url, prefix, repetitions, step)
         rates = [row for trip_ms in LINKS_MS for row in _rates(bench, rated, trip_ms, pages)]
         crashes = _crashes(bench, crashed, kills)
-        sizes = [_memory(bench, entry, count) for entry in kept]
+        sizes = [_memory(bench, kept)]
+        if kept and other is not None:
+            with _served_by(Path(other), bench) as elsewhere:
+                sizes.append(_memory(elsewhere, kept))
     return {
         "missing": missing,
         "pages": pages,
         "rates": [asdict(row) for row in rates],
         "crashes": [asdict(row) for row in crashes],
-        "memory": [asdict(row) for row in sizes],
+        "memory": sizes,
     }
 
 
@@ -298,12 +307,21 @@ def _crashes(bench: _Bench, entries: list[Entry], kills: Sequence[int]) -> list[
     return list(rows.values())
 
 
-def _memory(bench: _Bench, entry: Entry, count: int) -> memory.Row:
-    bench.step(f"memory {entry.title}")
-    place = Place(bench.url, f"{bench.prefix}m:", entry.name, count, memory.RATES[0])
-    row = memory.row_of(bench.client, entry, place)
-    forget(bench.client, place.prefix)
-    return row
+@contextmanager
+def _served_by(program: Path, bench: _Bench) -> Iterator[_Bench]:
+    """Provide the same bench at a throw-away server of another program."""
+    with serving(None, program=program) as (url, prefix), connect(url) as client:
+        yield replace(bench, client=client, url=url, prefix=prefix)
+
+
+def _memory(bench: _Bench, entries: list[Entry]) -> dict[str, Any]:
+    rows = []
+    for entry in entries:
+        bench.step(f"memory {entry.title}")
+        place = Place(bench.url, f"{bench.prefix}m:", entry.name, FINGERPRINTS, memory.RATES[0])
+        rows.append(asdict(memory.row_of(bench.client, entry, place)))
+        forget(bench.client, place.prefix)
+    return {"server": server_of(bench.client), "rows": rows}
 
 
 def tables(result: dict[str, Any]) -> Iterator[Table]:
@@ -314,8 +332,9 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
         yield _rate_table(rows, trip_ms, result)
     if result["crashes"]:
         yield _crash_table([CrashRow(**row) for row in result["crashes"]])
-    if result["memory"]:
-        yield _memory_table([memory.Row(**row) for row in result["memory"]])
+    for found in result["memory"]:
+        if found["rows"]:
+            yield _memory_table([memory.Row(**row) for row in found["rows"]], found["server"])
 
 
 def _rate_table(rows: list[RateRow], trip_ms: float, result: dict[str, Any]) -> Table:
@@ -374,10 +393,10 @@ def _crash_table(rows: list[CrashRow]) -> Table:
     )
 
 
-def _memory_table(rows: list[memory.Row]) -> Table:
+def _memory_table(rows: list[memory.Row], server: str) -> Table:
     base = next((row for row in rows if row.error_rate is None), None)
     return show.table(
-        f"memory of {rows[0].capacity:,} fingerprints at {memory.RATES[0]:g}",
+        f"memory of {rows[0].capacity:,} fingerprints at {memory.RATES[0]:g} on {server}",
         ["", "MB", "bytes each", "scrapy-redis's set / it"],
         (
             [
