@@ -170,6 +170,9 @@ class Adding:
         return self._segments()
 
     def _pick(self, todo: list[int]) -> SomeRows:
+        """Return the rows that the next request is about."""
+        if self._shard.held is not None:
+            self._shard.held.ask_for(todo)
         if len(todo) == len(self._rows):
             return self._rows
         if isinstance(self._rows, list):

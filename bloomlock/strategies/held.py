@@ -33,7 +33,10 @@ class LateNew(Exception):  # noqa: N818 - an answer that depends on what is aske
 
 
 class Held:
-    """The versions of some rows: those that they are asked by, and those of the last request.
+    """The versions of some rows: those that they are asked by, and those that they had.
+
+    A row that is not asked for again keeps the version of the request that answered it: by the next
+    one the table may be that of another generation.
 
     Args:
         key: Of the shard.
@@ -46,19 +49,28 @@ class Held:
     """
 
     def __init__(self, key: str, identities: Sequence[bytes], versions: Sequence[bytes]) -> None:
-        self.commands = read_versions(key, identities)
         self.settled: set[int] = set()
+        self._key = key
+        self._identities = identities
         self._versions = versions
-        self._found: Sequence[bytes | Exception] = versions
+        self._found: list[bytes | Exception] = list(versions)
+        self.ask_for(range(len(identities)))
+
+    def ask_for(self, rows: Sequence[int]) -> None:
+        """Say which rows the next request is about."""
+        self._rows = rows
+        self.commands = read_versions(self._key, [self._identities[row] for row in rows])
 
     def take(self, replies: Replies) -> Replies:
         """Take the versions from the replies to a request; return the rest."""
         count = len(self.commands)
-        self._found = versions_in(replies[:count], len(self._versions))
+        versions = versions_in(replies[:count], len(self._rows))
+        for row, version in zip(self._rows, versions, strict=True):
+            self._found[row] = version
         return replies[count:]
 
     def found(self, row: int) -> bytes | Exception:
-        """Return the version that a row had at the last request."""
+        """Return the version that a row had at the last request that was about it."""
         return self._found[row]
 
     def has(self, row: int) -> bool:

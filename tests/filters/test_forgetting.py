@@ -11,6 +11,7 @@ import redis
 import redis.asyncio
 from near_cache_tools import Clock
 from proxy import HANDSHAKE, Proxy
+from stepped import Stepped
 from strategies import BITMAPS
 from turns import Turns
 
@@ -95,6 +96,29 @@ def test_a_forgotten_item_is_new_again_and_no_other(r, strategy, shape):
     info = made.info()
     assert info.forgotten == len(items[::3]) + 1
     assert info.memory_bytes > sum(len(r.get(key)) for key in r.keys("*:bits"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("number", range(5))
+def test_what_is_forgotten_is_new_though_the_filter_is_cleared_meanwhile(r, kind, shards, number):
+    """The table is empty then: it says nothing of what was answered before."""
+    other = BloomFilter("x", client=r, error_rate=1e-9, shards=shards, **KINDS[kind])
+    stepped = Stepped.before(-1, other.clear)
+    made = stepped("x", client=r, on_lost="recreate", error_rate=1e-9, shards=shards, **KINDS[kind])
+    items = [f"item {each}" for each in range(20)]
+    other.update(items)
+    other.discard(items[0])
+    assert not made.exists(items[0]), "it has heard that items are forgotten"
+    other.discard_many(items[:10])
+    stepped.at = stepped.done + number
+    fresh = [f"fresh {each}" for each in range(5)]
+    new = made.add_many([*items, *fresh])
+    assert new[:10] + new[20:] == [True] * 15
+    if stepped.done > stepped.at:
+        # What was answered before the clear is gone, and new once more.
+        there = made.exists_many([*items, *fresh])
+        assert made.add_many([*items, *fresh]) == [not one for one in there]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -42,6 +42,7 @@ from bloomlock import (
     Lock,
     LockError,
     LockLostError,
+    LockNotOwnedError,
     ReadWriteLock,
     ReentrantLock,
 )
@@ -98,6 +99,15 @@ class Shared:
     def is_own(self) -> bool:
         """Whether what the object says is of the caller's hold for certain."""
         return self.thread_local or not self.group
+
+    @property
+    def loss(self) -> type[LockError]:
+        """What is raised for a hold that was lost.
+
+        Who releases for another gives back the oldest hold that is not lost; once that of the other
+        is, it may be a third one's, who has none then.
+        """
+        return LockLostError if self.thread_local else LockNotOwnedError
 
 
 @dataclass(eq=False)
@@ -194,7 +204,8 @@ class LockRound:
                 found.append(f"fence: {one} {other}")
         losses = [(one, self.now()) for one in self.held if one.ended == "lost"]
         for one, noticed in (losses + self.looks) * (self.ttl == LONG):
-            if not self.faults and not self.is_wiped(one.asked, noticed):
+            first = one.asked if one.shared.thread_local else 0
+            if not self.faults and not self.is_wiped(first, noticed):
                 found.append(f"lost: {noticed} {one}")
         return found
 
@@ -305,7 +316,7 @@ class Worker:
         self.round.held.append(held)
         try:
             self._check(held)
-        except LockLostError:
+        except shared.loss:
             if not shared.thread_local:
                 # Of several holds that are lost the object speaks of the oldest.
                 held.fence = None
@@ -331,7 +342,7 @@ class Worker:
             try:
                 await getattr(self, f"_{action}")(held)
                 self._check(held)
-            except LockLostError:
+            except held.shared.loss:
                 held.ended = "lost"
                 return
             except FAULTS:
@@ -385,7 +396,7 @@ class Worker:
                 cancelled = cancelled and self.random.random() < INTERRUPTED
                 await self._ask(shared.lock.release, interrupted=cancelled)
             held.ended = held.ended or "released"
-        except LockLostError:
+        except shared.loss:
             held.ended = "lost"
         except FAULTS as error:
             held.ended = held.ended or "unknown"
