@@ -11,6 +11,7 @@ filter was cleared, replaced or lost, and the answer is about another generation
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from bloomlock.descriptor import Descriptor
     from bloomlock.hashing import Hasher
     from bloomlock.strategies import Strategy
     from bloomlock.strategies.base import Answered as AnsweredEach
@@ -321,6 +323,7 @@ class Operation:
             if self._write and not is_own:
                 yield from sweep(view, stored)
             if state.on_lost == "raise" and not is_known:
+                yield from self._note_late(view, stored, stale)
                 now = self._lose(view, header)
             else:
                 if not is_known:
@@ -380,7 +383,8 @@ class Operation:
                 if missing.any():
                     flags = missing[missing]
                     self._take(now, indices[missing], Segment(flags.size, found, flags))
-                again.append(indices[~missing])
+                if not missing.all():
+                    again.append(indices[~missing])
         return again
 
     def _attach_anew(self, *, must_follow: bool) -> Core[View | None]:
@@ -414,6 +418,24 @@ class Operation:
                 nothing = np.zeros(len(self._items), np.bool_)
                 added = self._added.setdefault(unflagged(segment.header), nothing)
                 added[indices] |= _missing(segment) | segment.new_elsewhere
+
+    def _note_late(self, view: View, stored: Descriptor | None, stale: Stale) -> Core[None]:
+        """Note the items that are new if they were never forgotten, and were not.
+
+        Args:
+            view: The generation that was asked.
+            stored: What is under the filter's name now; None: nothing.
+            stale: Answers about another generation.
+        """
+        if self._update or stored is None or not stored.same_bits(view.descriptor):
+            return
+        for indices, segment in stale:
+            if isinstance(segment.error, LateNew) and unflagged(segment.header) == stored.header:
+                some = [self._items[index] for index in indices.tolist()]
+                # Where that cannot be asked it is not known which client has added them.
+                with suppress(RedisError, OSError):
+                    if not any((yield from forgotten.versions_of(view, some))):
+                        self._added[stored.header][indices] = True
 
     def _remember(self) -> None:
         """Keep what was added as new and is not reported to the caller."""

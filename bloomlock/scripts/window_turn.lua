@@ -30,8 +30,10 @@ if ahead ~= wanted then
     -- Time went on, or back: then what is live again is wiped no further.
     ahead, done = wanted, 0
 end
-if epoch == 0 then
-    -- Of a new shard only what a late add has left is wiped.
+-- Of a new shard only what late adds of another generation have left is wiped. They may write to any
+-- part until the shard has turned, so it turns in a call that finds all parts clean.
+local is_new, has_wiped = epoch == 0, false
+local function skip_clean()
     while done < parts do
         local first = 16 + done * part_bytes
         local last = math.min(first + part_bytes, 16 + size) - 1
@@ -39,6 +41,13 @@ if epoch == 0 then
             break
         end
         done = done + 1
+    end
+end
+if is_new then
+    skip_clean()
+    if done == parts then
+        done = 0
+        skip_clean()
     end
 end
 if done < parts then
@@ -61,9 +70,9 @@ if done < parts then
     call('SET', KEYS[2], call('GETRANGE', KEYS[1], first, last), 'EX', 60)
     call('BITOP', 'AND', KEYS[2], KEYS[2], KEYS[3])
     call('SETRANGE', KEYS[1], first, call('GETRANGE', KEYS[2], 0, last - first))
-    done = done + 1
+    done, has_wiped = done + 1, true
 end
-if done == parts then
+if done == parts and not (is_new and has_wiped) then
     call('UNLINK', KEYS[2], KEYS[3])
     if is_behind then
         epoch, ahead, done = now, 1, 0

@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.delivery import collect
-from bloomlock.descriptor import says_forgotten
+from bloomlock.descriptor import says_forgotten, unflagged
 from bloomlock.effects import ConnectionLost, Pipeline, Request
 from bloomlock.windows import DRIFT_S, EPOCH_SHIFT
 
@@ -225,6 +225,9 @@ class SlicedStrategy(Strategy):
     def known_epoch(self, shard: Shard) -> int | None:
         """Return the epoch that a shard had turned to not long ago; None if that is not known."""
         epoch, asked_at, header = self._epochs.get(shard.key, (0, -math.inf, 0))
+        if unflagged(header) != shard.header:
+            # The shard of another generation may be a new one, which has to turn first.
+            return None
         if says_forgotten(header) and not shard.also:
             # An object that has not heard has to ask. By then the item may have another version.
             return None

@@ -18,6 +18,7 @@ from moved_clock import moved_server, stopped_server
 from processes import FORKS
 from proxy import HANDSHAKE, Proxy
 from servers import wait_until
+from stepped import Stepped
 from window_turns import turn as turn_window
 
 from bloomlock import (
@@ -345,17 +346,51 @@ def test_cleared_and_lost(r, shards, on_lost):
 
 
 @pytest.mark.parametrize("refresh", [False, True])
-def test_what_is_added_to_the_next_generation_is_reported_there(r, refresh):
+@pytest.mark.parametrize("forgets", [False, True])
+def test_what_is_added_to_the_next_generation_is_reported_there(r, refresh, forgets):
     made = BloomFilter("x", 1000, client=r, window=WEEK, on_lost="raise", refresh=refresh)
-    made.add("before")
     other = BloomFilter.open("x", client=r)
-    other.clear()
-    other.add("turns the new shard")
-    with pytest.raises(FilterLostError):
-        made.add("a")
-    made.reattach()
-    assert made.add("a") is True
-    assert made.add("a") is False
+    items = ["a", "b", "c"]
+    for add in (made.add_many, lambda items: made.add(items[0]), made.update):
+        made.add("before")
+        other.clear()
+        other.update(["turns the new shard", "b"])
+        if forgets:
+            other.discard("b")
+        with pytest.raises(FilterLostError):
+            add(items)
+        made.reattach()
+        answers = made.add_many(items)
+        # What an update adds is reported to no caller.
+        assert answers == [True, forgets, True] or (add == made.update and refresh)
+        assert made.add_many(items) == [False] * 3
+
+
+def test_what_is_added_while_a_new_shard_turns_is_reported_once(r):
+    """Adds that are late write to parts of it that were wiped, or found clean, before."""
+    for number in range(2, 16):
+        r.flushall()
+        made = BloomFilter("x", 300_000, client=r, window=WEEK)
+        late = [BloomFilter.open("x", client=r, refresh=True) for _ in range(2)]
+        for one in late:
+            one.add("before")
+        items = [[f"{each} {item}" for item in range(200)] for each in range(len(late))]
+
+        def add(one, some):
+            with pytest.raises(FilterLostError):
+                one.add_many(some)
+
+        def add_late(late=late, items=items):
+            add(late[1], items[1])
+
+        stepped = Stepped.before(number, add_late).open("x", client=r, on_lost="recreate")
+        made.clear()
+        add(late[0], items[0])
+        assert stepped.add("first") is True
+        for one, some in zip(late, items, strict=True):
+            one.reattach()
+            assert one.add_many(some) == [True] * 200
+            assert one.add_many(some) == [False] * 200
 
 
 @pytest.mark.parametrize("refresh", [False, True])

@@ -259,7 +259,8 @@ class Round:
                     kind = "forgotten twice" if one.what == FORGOT else "kept"
                     found.append(f"{kind}: {one} after {since}")
             reported = known.reported[first] <= one.end.tick
-            if one.what == SEEN and not (reported or self._owed_to_others(one, first, known.lost)):
+            excused = self._owed_to_others(one, first, known.lost) or known.is_taken_back(one)
+            if one.what == SEEN and not (reported or excused):
                 found.append(f"unreported: {one}")
         if not self.faults:
             found += [
@@ -340,6 +341,19 @@ class _Known:
         return any(
             add.start.tick <= one.end.tick and _ends(add) > since.start.tick and last >= first
             for add, last in self.adds
+        )
+
+    def is_taken_back(self, one: Answer) -> bool:
+        """Tell whether the same object forgets the item at the time of an answer.
+
+        What is owed to it is not owed any more then, while the answer is on its way.
+        """
+        return any(
+            other.number == one.number
+            and other.what != ABSENT
+            and other.start.tick < one.end.tick
+            and _ends(other) > one.start.tick
+            for other in self.discards
         )
 
     def winners_without_a_discard(self) -> list[str]:
