@@ -202,19 +202,30 @@ def _refuse_gone(changed: int, state: FilterState) -> None:
 
 def jaccard(state: FilterState, other: Other) -> Core[float]:
     """Return the estimated share of items in both filters among those in either."""
+    counted = yield from _count(state, other, "jaccard()")
+    descriptor = state.descriptor
+    size, estimate = descriptor.size, descriptor.formulas.estimate_count
+    mine, theirs, either = (estimate(bits, size.num_bits, size.num_hashes) for bits in counted)
+    return min(1.0, max(0.0, (mine + theirs) / either - 1)) if either else 1.0
+
+
+def isdisjoint(state: FilterState, other: Other) -> Core[bool]:
+    """Return whether no bit is set in both filters, so that no item is in both."""
+    mine, theirs, either = yield from _count(state, other, "isdisjoint()")
+    return mine + theirs == either
+
+
+def _count(state: FilterState, other: Other, method: str) -> Core[tuple[int, int, int]]:
+    """Return how many bits are set in a filter, in another one, and in either."""
     counted: list[tuple[int, int, int]] = []
 
     def work(pair: Pair) -> Core[int]:
         counted.clear()
         return (yield from _each_group(pair, partial(_count_group, pair, counted), None))
 
-    yield from _in_generations(state, other, "jaccard()", work)
-    descriptor = state.descriptor
-    size, estimate = descriptor.size, descriptor.formulas.estimate_count
-    mine, theirs, either = (
-        estimate(sum(bits), size.num_bits, size.num_hashes) for bits in zip(*counted, strict=True)
-    )
-    return min(1.0, max(0.0, (mine + theirs) / either - 1)) if either else 1.0
+    yield from _in_generations(state, other, method, work)
+    mine, theirs, either = map(sum, zip(*counted, strict=True))
+    return mine, theirs, either
 
 
 def _in_generations(

@@ -148,13 +148,20 @@ class MemoryState:
 
     def jaccard(self, other: MemoryState) -> float:
         """Return the estimated share of items in both among those in either."""
-        self.check_same_bits(other.descriptor)
+        counted = self._count(other)
         size, estimate = self.descriptor.size, self.descriptor.formulas.estimate_count
-        mine, theirs, either = (
-            estimate(bits, size.num_bits, size.num_hashes)
-            for bits in (self.bits.count(), other.bits.count(), self.bits.count_either(other.bits))
-        )
+        mine, theirs, either = (estimate(bits, size.num_bits, size.num_hashes) for bits in counted)
         return min(1.0, max(0.0, (mine + theirs) / either - 1)) if either else 1.0
+
+    def isdisjoint(self, other: MemoryState) -> bool:
+        """Return whether no bit is set in both, so that no item is in both."""
+        mine, theirs, either = self._count(other)
+        return mine + theirs == either
+
+    def _count(self, other: MemoryState) -> tuple[int, int, int]:
+        """Return how many bits are set here, in another filter, and in either."""
+        self.check_same_bits(other.descriptor)
+        return self.bits.count(), other.bits.count(), self.bits.count_either(other.bits)
 
     def clear(self) -> None:
         """Remove everything."""

@@ -206,6 +206,21 @@ class WholeFilter(FilterBase):
         """
         return self._run(algebra.jaccard(self._state, self._other(other)))
 
+    def isdisjoint(self, other: WholeFilter) -> bool:
+        """Return True if no item is in both filters, for certain; False if one may be.
+
+        It is True where no bit is set in both. An item that is added meanwhile may be missed.
+        Filters that share no item share bits all the same, about k² n₁ n₂ / m of them, so the
+        answer is False for all but small ones: at 1,000,000 items and 1e-6 a filter of 100 items
+        beside one of 1000 has True in 9 cases of 10, two of 10,000 never.
+
+        Raises:
+            ConfigurationError, FilterLostError, redis.exceptions.RedisError: As `union_update`.
+
+        Cost: as `jaccard`.
+        """
+        return self._run(algebra.isdisjoint(self._state, self._other(other)))
+
     def rename(self, name: str, *, progress: Progress | None = None) -> Self:
         """Give the filter another name, and return it opened under that one.
 
@@ -377,6 +392,10 @@ class AsyncWholeFilter(FilterBase):
     async def jaccard(self, other: AsyncWholeFilter) -> float:
         """Return the estimated share of items in both among those in either."""
         return await self._run(algebra.jaccard(self._state, self._other(other)))
+
+    async def isdisjoint(self, other: AsyncWholeFilter) -> bool:
+        """Return True if no item is in both, for certain. See BloomFilter.isdisjoint."""
+        return await self._run(algebra.isdisjoint(self._state, self._other(other)))
 
     async def rename(self, name: str, *, progress: Progress | None = None) -> Self:
         """Give the filter another name. See BloomFilter.rename."""

@@ -100,6 +100,7 @@ def test_bits_are_those_of_both(urls, shape):
         assert bits(made.to_memory().images()) == either
         made.update(b)
     assert a.jaccard(b) == mine.jaccard(theirs)
+    assert not a.isdisjoint(b)
     kept = a.generation
     with a.copy("next") as made:
         made.__iand__(b)
@@ -147,6 +148,9 @@ def test_asyncio_and_filters_of_it(r, valkey, second):
                 assert await d.exists_many(["1", "2", "3"]) == [False, True, True]
                 assert a.differences(c) == []
                 assert 0.3 < await a.jaccard(b) < 0.37
+                assert not await a.isdisjoint(b)
+                await d.clear()
+                assert await a.isdisjoint(d)
             with pytest.raises(ConfigurationError, match="other must be a AsyncBloomFilter"):
                 await a.union_update(BloomFilter("a", 3000, client=valkey))
             await b.delete()
@@ -181,6 +185,7 @@ def test_unequal_filters_are_refused_and_nothing_is_changed(r, valkey, other, sa
         lambda: a.update(b),
         lambda: a.intersection_update(b),
         lambda: a.jaccard(b),
+        lambda: a.isdisjoint(b),
     )
     for act in acts:
         with pytest.raises(ConfigurationError, match=says):
@@ -204,10 +209,31 @@ def test_a_name_that_is_taken_is_refused(r, valkey):
     assert b.exists_many(map(str, range(100))) == [True] * 100
 
 
+@pytest.mark.parametrize("urls", WAYS, indirect=True)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_shares_no_bit_shares_no_item(urls, shape, seed):
+    items = random.Random(seed).sample(range(10**6), 40)
+    a, b, c = (
+        filled(name, url, 0, 0, **SHAPES[shape])
+        for name, url in zip("abc", [*urls, urls[1]], strict=True)
+    )
+    assert a.isdisjoint(b), "both are empty"
+    a.update(map(str, items[:20]))
+    assert a.isdisjoint(b)
+    b.update(map(str, items[20:]))
+    images = zip(a.to_memory().images(), b.to_memory().images(), strict=True)
+    shared = any((one[8:] & other[8:]).any() for one, other in images)
+    assert a.isdisjoint(b) is b.isdisjoint(a) is not shared
+    assert a.to_memory().isdisjoint(b.to_memory()) is not shared
+    c.add(str(items[0]))
+    assert not a.isdisjoint(c)
+
+
 @pytest.mark.parametrize("strategy", ["native"])
 def test_native_is_refused_by_name(r, valkey, strategy):
     a, b = (BloomFilter(name, 1000, client=valkey, strategy=strategy) for name in "ab")
-    for act in (a.union_update, a.intersection_update, a.jaccard, lambda o: a.union(o, "c")):
+    several = (a.union_update, a.intersection_update, a.jaccard, a.isdisjoint)
+    for act in (*several, lambda o: a.union(o, "c")):
         with pytest.raises(ConfigurationError, match="not possible with strategy 'native'"):
             act(b)
 

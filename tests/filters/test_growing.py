@@ -226,6 +226,7 @@ def test_what_needs_the_bits_in_one_place_is_refused(r):
         "union_update": lambda: made.union_update(beside),
         "intersection": lambda: beside.intersection_update(made),
         "jaccard": lambda: made.jaccard(made),
+        "isdisjoint": lambda: made.isdisjoint(made),
         "to_memory": made.to_memory,
         "merge": lambda: made.update(MemoryBloomFilter(1000, 1e-3)),
         "like": lambda: MemoryBloomFilter.like(made),

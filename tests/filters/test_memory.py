@@ -173,7 +173,9 @@ def test_filters_are_merged_and_copied():
 
 
 @pytest.mark.parametrize("shape", [{"shards": 2}, {"error_rate": 0.1}, {"layout": "blocked"}])
-@pytest.mark.parametrize("act", ["update", "intersection_update", "__and__", "jaccard"])
+@pytest.mark.parametrize(
+    "act", ["update", "intersection_update", "__and__", "jaccard", "isdisjoint"]
+)
 def test_only_filters_with_the_same_bits_are_merged(shape, act):
     made = MemoryBloomFilter(1_000)
     with pytest.raises(ConfigurationError, match="only if num_bits"):
@@ -194,6 +196,9 @@ def test_what_both_hold_stays(shape, ones, others):
     # The estimate is off by what chance sets in common: few bits in filters this empty.
     exact = len(ones & others) / len(ones | others) if ones | others else 1.0
     assert first.jaccard(second) == pytest.approx(exact, abs=0.1)
+    shares = any(image.any() for image in both.images())
+    assert first.isdisjoint(second) is second.isdisjoint(first) is not shares
+    assert shares or not ones & others
     first &= second
     assert all(map(np.array_equal, first.images(), both.images()))
     with pytest.raises(TypeError):

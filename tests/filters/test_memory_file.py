@@ -211,6 +211,7 @@ TOUCHES = {
     "intersect it": lambda made: made.intersection_update(MemoryBloomFilter.like(made)),
     "intersect with it": lambda made: MemoryBloomFilter.like(made).intersection_update(made),
     "jaccard": lambda made: MemoryBloomFilter.like(made).jaccard(made),
+    "isdisjoint": lambda made: MemoryBloomFilter.like(made).isdisjoint(made),
     "clear": lambda made: made.clear(),
     "count": len,
     "fill_ratio": lambda made: made.fill_ratio,

@@ -101,6 +101,7 @@ def wholes(pages: BloomFilter) -> None:
     assert_type(pages.union_update(pages, progress=print), None)
     assert_type(pages.intersection_update(pages), None)
     assert_type(pages.jaccard(pages), float)
+    assert_type(pages.isdisjoint(pages), bool)
     assert_type(pages.differences(pages), list[str])
     assert_type(pages.expire(timedelta(days=1)), None)
     assert_type(pages.expire_at(1e9), None)
