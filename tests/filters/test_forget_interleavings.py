@@ -69,9 +69,9 @@ def test_a_crash_or_a_loss_at_every_step(make_world, start, programs):
     ids=str,
 )
 @pytest.mark.parametrize("start", STARTS)
-def test_two_clients_of_a_filter_that_grows(make_world, start, programs):
+def test_two_clients_of_a_filter_that_grows(make_world, start, programs, seed):
     world = make_world("atomic", 1, grows=True)
-    heard = [random.random() < 0.5, random.random() < 0.5]
+    heard = random.Random(seed).choices([False, True], k=2)
     print(heard, walk_all(world, Way(start, heard), programs), "ways")
 
 

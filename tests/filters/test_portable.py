@@ -451,13 +451,12 @@ def import_slowly(url, path, replace, part):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_killed_import_is_made_good_by_the_next(r, valkey, path, replace):
+def test_a_killed_import_is_made_good_by_the_next(r, valkey, path, replace, seed):
     filled(r, "source", {"shards": 3}).export_file(path)
     if replace:
         filled(r, "y", {"shards": 2}, ["old"])
-    worker = FORKS.Process(
-        target=import_slowly, args=(valkey, path, replace, random.randrange(1, 10))
-    )
+    part = random.Random(seed).randrange(1, 10)
+    worker = FORKS.Process(target=import_slowly, args=(valkey, path, replace, part))
     worker.start()
     worker.join(300)
     assert worker.exitcode == -signal.SIGKILL

@@ -55,10 +55,11 @@ def test_the_judge_knows_what_a_window_forgets():
 @pytest.mark.parametrize("refresh", [False, True])
 @pytest.mark.parametrize("programs", PAIRS[:2], ids=str)
 @pytest.mark.parametrize("start", STARTS)
-def test_two_clients_and_a_turn_in_every_order(make_world, start, programs, refresh):
+def test_two_clients_and_a_turn_in_every_order(make_world, start, programs, refresh, seed):
     """Of both ways to have begun, and of all that they have heard, one by chance."""
     world = make_world(1, refresh=refresh)
-    way = Way(start, random.random() < 0.5, random.choices(EITHER, k=2), [True, True])
+    rng = random.Random(seed)
+    way = Way(start, rng.choice(EITHER), rng.choices(EITHER, k=2), [True, True])
     print(way, walk_all(world, way, programs, turns=1), "ways")
 
 
