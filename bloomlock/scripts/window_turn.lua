@@ -24,7 +24,7 @@ local done = high * 256 + low
 local size = call('STRLEN', KEYS[1]) - 16
 local parts = math.ceil(size / part_bytes)
 
-local is_behind = now > epoch
+local is_behind, is_new = now > epoch, epoch == 0
 local wanted = is_behind and math.min(now - epoch, bits) or 1
 if ahead ~= wanted then
     -- Time went on, or back: then what is live again is wiped no further.
@@ -32,7 +32,6 @@ if ahead ~= wanted then
 end
 -- Of a new shard only what late adds of another generation have left is wiped. They may write to any
 -- part until the shard has turned, so it turns in a call that finds all parts clean.
-local is_new, has_wiped = epoch == 0, false
 local function skip_clean()
     while done < parts do
         local first = 16 + done * part_bytes
@@ -44,12 +43,14 @@ local function skip_clean()
     end
 end
 if is_new then
+    local start = done
     skip_clean()
-    if done == parts then
+    if done == parts and start > 0 then
         done = 0
         skip_clean()
     end
 end
+local has_wiped = false
 if done < parts then
     local masks = {}
     for number = 1, cell_bytes do
