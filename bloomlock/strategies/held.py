@@ -54,12 +54,14 @@ class Held:
         self._identities = identities
         self._versions = versions
         self._found: list[bytes | Exception] = list(versions)
-        self.ask_for(range(len(identities)))
+        self._rows: Sequence[int] = range(len(identities))
+        self.commands = read_versions(key, identities)
 
     def ask_for(self, rows: Sequence[int]) -> None:
-        """Say which rows the next request is about."""
-        self._rows = rows
-        self.commands = read_versions(self._key, [self._identities[row] for row in rows])
+        """Say which rows the next request is about, of those of the last one."""
+        if len(rows) < len(self._rows):
+            self._rows = rows
+            self.commands = read_versions(self._key, [self._identities[row] for row in rows])
 
     def take(self, replies: Replies) -> Replies:
         """Take the versions from the replies to a request; return the rest."""
