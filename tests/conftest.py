@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import zlib
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -45,37 +46,12 @@ QUICK = (
     "tests/server/test_places.py",
 )
 """What `-m quick` runs: the pure parts, and something of each area on a real server."""
-LONGEST = (
-    "tests/scrapy_ext/test_crawl_job.py",
-    "tests/filters/test_whole_model.py",
-    "tests/filters/test_processes.py",
-    "tests/runtime/test_slot_moves.py",
-    "tests/locks/test_history_chaos.py",
-    "tests/filters/test_lifecycle.py",
-    "tests/filters/test_model.py",
-    "tests/filters/test_portable_kinds.py",
-    "tests/filters/test_portable.py",
-    "tests/filters/test_window_interleavings.py",
-    "tests/filters/test_lost_replies.py",
-    "tests/locks/protocol/test_interleavings.py",
-    "tests/filters/test_vanishing.py",
-    "tests/filters/test_growing.py",
-    "tests/benchmarks/test_smoke.py",
-    "tests/benchmarks/test_engine_smoke.py",
-    "tests/scrapy_ext/test_mark.py",
-    "tests/scrapy_ext/test_sites.py",
-    "tests/scrapy_ext/test_scheduler.py",
-    "tests/locks/test_history_faults.py",
-    "tests/filters/test_forget_interleavings.py",
-    "tests/filters/test_state_machine.py",
-    "tests/cli/test_lock_together.py",
-    "tests/cli/test_load.py",
-)
+LONGEST: tuple[str, ...] = ()
 """The files that take longest. They start first, else all would wait for the last of them."""
-WAITING = "tests/locks"
-"""Tests that mostly wait: for a lease to end, or for a renewal. The others need a processor."""
 SLOW = ("long", "measures", "thorough")
 """Markers of tests in these files that it leaves out."""
+MOST_FREE_RUNNING = 10
+"""Test functions without --long in which threads or processes run in no fixed order."""
 
 # Where bytecode is not kept, each of the hundreds of processes that tests start would compile all
 # that it imports, and each worker of pytest all tests.
@@ -91,16 +67,32 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
 
 # No test asserts a time, these neither: a machine that stands still for a second makes it slow to
 # draw the first examples.
-hypothesis.settings.register_profile(
-    "no deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("no deadline")
+for name, derandomize in (("fixed", True), ("random", False)):
+    hypothesis.settings.register_profile(
+        name,
+        deadline=None,
+        derandomize=derandomize,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="Run the tests that take many minutes.")
-    parser.addoption("--seed", type=int, help="The seed of randomized tests, to repeat one.")
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="Run the tests that take many minutes; seeds are random.",
+    )
+    parser.addoption(
+        "--seed", help="A number for all tests that draw, or `random`; else each has its own."
+    )
+
     parser.addoption("--model-answers", type=int, default=1_000_000, help="Answers it judges.")
+
+
+def is_random(config: pytest.Config) -> bool:
+    """Return whether seeds are drawn, so that another run tests something else."""
+    given = config.getoption("--seed")
+    return given == "random" or (given is None and config.getoption("--long"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -121,16 +113,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.skip(reason="takes many minutes; --long runs it"))
     quick, longest = ([config.rootpath / path for path in paths] for paths in (QUICK, LONGEST))
-    if gone := [str(path) for path in quick + longest if not path.exists()]:
-        raise pytest.UsageError(f"tests/conftest.py names what is not there: {gone}")
     places = {path: place for place, path in enumerate(longest)}
     items.sort(key=lambda item: places.get(item.path, len(longest)))
-    mix(items, config.rootpath / WAITING)
     files = {item.path for item in items}
     quick_files = {file for file in files if any(map(file.is_relative_to, quick))}
     for item in items:
         if item.path in quick_files and not any(map(item.get_closest_marker, SLOW)):
             item.add_marker("quick")
+    free = {
+        item.nodeid.partition("[")[0]
+        for item in items
+        if item.get_closest_marker("free_running") and not item.get_closest_marker("long")
+    }
+    if len(free) > MOST_FREE_RUNNING:
+        raise pytest.UsageError(f"more than {MOST_FREE_RUNNING} tests run freely: {sorted(free)}")
 
 
 def pytest_collection_finish() -> None:
@@ -139,23 +135,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def mix(items: list[pytest.Item], waiting: Path) -> None:
-    """Spread the files of a folder over all others, both in their order.
-
-    So at any time some of the workers wait and some work; else all would want the processors at
-    first, and none at the end.
-    """
-    files = {path: path.is_relative_to(waiting) for path in dict.fromkeys(i.path for i in items)}
-    places: dict[Path, float] = {}
-    for kind in (False, True):
-        alike = [path for path, waits in files.items() if waits is kind]
-        places |= {path: place / len(alike) for place, path in enumerate(alike)}
-    items.sort(key=lambda item: places[item.path])
-
-
 def pytest_configure(config: pytest.Config) -> None:
     # Workers take files in the order of LONGEST, and not by their number of tests.
     config.option.loadscopereorder = False
+    if (given := config.getoption("--seed")) not in (None, "random") and not given.isdecimal():
+        raise pytest.UsageError(f"--seed must be a number or `random`, not {given!r}")
+    hypothesis.settings.load_profile("random" if is_random(config) else "fixed")
     # Earlier than any fixture, so that it also holds for what modules do when they are imported
     # and for the examples in docstrings.
     home = tempfile.mkdtemp(prefix="bloomlock-tests-")
@@ -178,9 +163,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """A random number, or that of --seed; printed, so that a failure can be repeated."""
-    given: int | None = request.config.getoption("--seed")
-    seed = random.randrange(2**32) if given is None else given
+    """A number that the test's id gives, or --seed; printed, so that a failure can be repeated."""
+    given = request.config.getoption("--seed")
+    if is_random(request.config):
+        seed = random.randrange(2**32)
+    elif given is not None:
+        seed = int(given)
+    else:
+        seed = zlib.crc32(request.node.nodeid.encode())
     print(f"seed {seed}")
     return seed
 
