@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import os
 import shutil
 import subprocess
@@ -19,13 +17,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bloomlock
-from bloomlock.commands import encode_arguments, encode_command
+from bloomlock.commands import encode_arguments
 from bloomlock.compiled import check_version, core
 from bloomlock.filters.memory_bits import MemoryBits
 from bloomlock.hashing import Hasher
 from bloomlock.parameters import Wanted
-from bloomlock.sizing import BLOCKED, CLASSIC, MAX_SHARD_BITS
-from bloomlock.strategies import Shard, atomic, cells
+from bloomlock.sizing import MAX_SHARD_BITS
+from bloomlock.strategies import Shard, atomic
 from bloomlock.strategies.atomic import Bitfields, encode_few
 
 ROOT = Path(bloomlock.__file__).parent
@@ -42,25 +40,15 @@ def in_python(made):
     return made
 
 
-layouts = st.one_of(
+shapes = st.one_of(
     st.tuples(
         st.one_of(st.integers(1, 200), st.integers(8192, MAX_SHARD_BITS)),
         st.integers(1, 64),
         st.none(),
-        st.just(CLASSIC),
-    ),
-    st.tuples(
-        st.integers(16, MAX_SHARD_BITS // 512).map(lambda blocks: blocks * 512),
-        st.integers(1, 64),
-        st.none(),
-        st.just(BLOCKED),
     ),
     st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=64, unique=True).flatmap(
         lambda seeds: st.tuples(
-            st.integers(8192, MAX_SHARD_BITS),
-            st.just(len(seeds)),
-            st.just(tuple(seeds)),
-            st.just(CLASSIC),
+            st.integers(8192, MAX_SHARD_BITS), st.just(len(seeds)), st.just(tuple(seeds))
         )
     ),
 )
@@ -70,14 +58,14 @@ keys = st.one_of(st.none(), st.binary(min_size=16, max_size=64))
 
 @needs_core
 @settings(deadline=None)
-@given(layouts, st.integers(1, 4096), keys, st.lists(texts, max_size=20))
-@example((MAX_SHARD_BITS, 64, None, CLASSIC), 256, None, [b"\xff" * size for size in range(49)])
-@example((8192, 64, None, CLASSIC), 1, None, ["a", "é", "", "\0"])
-@example((67, 64, None, CLASSIC), 2, None, [b"%d" % number for number in range(50)])
-def test_items_lie_where_python_puts_them(layout, shards, key, items):
-    bits, num_hashes, seeds, name = layout
+@given(shapes, st.integers(1, 4096), keys, st.lists(texts, max_size=20))
+@example((MAX_SHARD_BITS, 64, None), 256, None, [b"\xff" * size for size in range(49)])
+@example((8192, 64, None), 1, None, ["a", "é", "", "\0"])
+@example((67, 64, None), 2, None, [b"%d" % number for number in range(50)])
+def test_items_lie_where_python_puts_them(shape, shards, key, items):
+    bits, num_hashes, seeds = shape
     key = key if seeds is None else None
-    one, two = (Hasher(bits, num_hashes, shards, seeds, name, key=key) for _ in range(2))
+    one, two = (Hasher(bits, num_hashes, shards, seeds, key=key) for _ in range(2))
     assert one.places is not None
     in_python(two)
     data = [item.encode() if isinstance(item, str) else item for item in items]
@@ -130,34 +118,12 @@ def test_one_command_is_that_of_python(offsets, write):
 
 
 @needs_core
-@given(st.data(), st.sampled_from([8, 16, 32]))
-def test_cells_are_those_of_python(data, bits):
-    most = 2**32 // bits - 1
-    offsets = data.draw(st.lists(st.integers(64, most), max_size=40))
-    number = data.draw(st.none() | st.integers(0, bits - 1))
-    ours = cells.encode_cells("bloomlock:{é}:bits", offsets, bits, number)
-    places = [128 + (offset - 64) * bits for offset in offsets]
-    name = "BITFIELD_RO" if number is None else "BITFIELD"
-    arguments = [name, "bloomlock:{é}:bits", "GET", "i64", 0, "GET", "i64", 64]
-    for place in places:
-        arguments += ["GET", f"u{bits}", place]
-    for place in places if number is not None else ():
-        arguments += ["SET", "u1", place + bits - 1 - number, 1]
-    assert ours == encode_command(*arguments)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "core", None)
-        assert cells.encode_cells("bloomlock:{é}:bits", offsets, bits, number) == ours
-
-
-@needs_core
 @settings(deadline=None)
-@given(
-    layouts, st.integers(1, 4096), st.lists(texts, max_size=20), st.integers(1, 9), st.booleans()
-)
-@example((8192, 7, None, CLASSIC), 3, ["a", b"b", "é", "", "c", "d"], 1, True)
-def test_parts_of_a_batch_have_the_operations_of_their_items(layout, shards, items, most, write):
-    bits, num_hashes, seeds, name = layout
-    hasher = Hasher(bits, num_hashes, shards, seeds, name)
+@given(shapes, st.integers(1, 4096), st.lists(texts, max_size=20), st.integers(1, 9), st.booleans())
+@example((8192, 7, None), 3, ["a", b"b", "é", "", "c", "d"], 1, True)
+def test_parts_of_a_batch_have_the_operations_of_their_items(shape, shards, items, most, write):
+    bits, num_hashes, seeds = shape
+    hasher = Hasher(bits, num_hashes, shards, seeds)
     located = [hasher.locate(item.encode() if isinstance(item, str) else item) for item in items]
     parts = hasher.compiled.operations(items, write, most)
     assert sorted(index for _, indices, _ in parts for index in indices) == [*range(len(items))]
@@ -172,7 +138,9 @@ def test_parts_of_a_batch_have_the_operations_of_their_items(layout, shards, ite
 
 @pytest.mark.thorough
 @needs_core
-@given(st.integers(1, 64), st.lists(st.lists(st.integers(0, 1), min_size=64, max_size=64)))
+@given(
+    st.integers(1, 64), st.lists(st.lists(st.integers(0, 1), min_size=64, max_size=64), max_size=8)
+)
 def test_replies_are_read_as_python_reads_them(num_hashes, rows):
     bits = [bit for row in rows for bit in row[:num_hashes]]
     assert core.read_bits([0, *bits], num_hashes) == [0 in row[:num_hashes] for row in rows]
@@ -182,35 +150,9 @@ def test_replies_are_read_as_python_reads_them(num_hashes, rows):
                 core.read_bits(wrong, num_hashes)
 
 
-@needs_core
-@given(st.data(), st.sampled_from([8, 16, 32]), st.integers(1, 64), st.integers(0, 20))
-def test_cells_are_read_as_python_reads_them(data, bits, num_hashes, rows):
-    cell = st.integers(0, 2**bits - 1) | st.just(2**bits - 1)
-    read = data.draw(
-        st.lists(cell, min_size=rows * num_hashes, max_size=rows * num_hashes + num_hashes - 1)
-    )
-    reply = [-1, 2**62, *read]
-    masks = cells.read_cells(reply, rows, num_hashes)
-    starts = range(0, rows * num_hashes, num_hashes)
-    assert masks == [
-        functools.reduce(operator.and_, read[start : start + num_hashes]) for start in starts
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "core", None)
-        assert cells.read_cells(reply, rows, num_hashes) == masks
-    for fewer in ([], [0], reply[: 2 + (rows + 1) * num_hashes - 1]):
-        with pytest.raises(ValueError, match="fewer cells"):
-            core.read_cells(fewer, rows + 1, num_hashes)
-    for wrong, error in (("a", TypeError), (None, TypeError), (-1, OverflowError)):
-        with pytest.raises(error):
-            core.read_cells([0, 0, wrong], 1, 1)
-
-
 SHAPES = [
     {"capacity": 300, "error_rate": 0.3},
     {"capacity": 300, "error_rate": 0.3, "shards": 3},
-    {"capacity": 300, "error_rate": 0.3, "layout": "blocked"},
-    {"capacity": 300, "error_rate": 0.01, "layout": "blocked", "shards": 5},
     {"capacity": 300, "seeds": (3, 2, 1)},
     {"capacity": 300, "seeds": (7,), "shards": 2},
     {"capacity": 300, "error_rate": 1e-15},
@@ -220,14 +162,14 @@ numbers = st.lists(st.integers(0, 12_000), max_size=60)
 
 @pytest.mark.thorough
 @needs_core
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from(SHAPES),
     st.lists(st.tuples(st.sampled_from(["add_many", "set_many", "add", "exists_many"]), numbers)),
     st.integers(0, 2**32 - 1),
 )
 @example(SHAPES[0], [("add_many", [*range(9000), *range(4000)]), ("exists_many", [5, 12_000])], 0)
-@example(SHAPES[2], [("add_many", [1, 1, 2, 1]), ("add", [1, 3, 3])], 0)
+@example(SHAPES[1], [("add_many", [1, 1, 2, 1]), ("add", [1, 3, 3])], 0)
 def test_answers_and_bits_are_those_of_python(shape, steps, fill):
     descriptor = Wanted.check(shape["capacity"], shape.get("error_rate", 1e-6), **rest(shape))
     descriptor = descriptor.describe()
@@ -293,10 +235,10 @@ REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
 
 @pytest.mark.thorough
 @needs_core
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 40), st.lists(anything, max_size=5)), max_size=6))
 def test_no_input_does_more_than_raise(calls):
-    places = core.places(8192, 7, 1, None, False)
+    places = Hasher(8192, 7).places
     bits = core.bits(places, (bytearray(1032),), True)
     frozen = core.bits(places, (bytes(1032),), False)
     functions = [
@@ -307,9 +249,7 @@ def test_no_input_does_more_than_raise(calls):
             if name[0] != "_"
         ),
         core.encode_bitfield,
-        core.encode_cells,
         core.read_bits,
-        core.read_cells,
         core.places,
         core.bits,
         lambda *images: core.bits(places, tuple(images), True),
@@ -325,29 +265,21 @@ def test_no_input_does_more_than_raise(calls):
 @pytest.mark.parametrize(
     "shape",
     [
-        (0, 1, 1, None, False),
-        (511, 1, 1, None, True),
-        (MAX_SHARD_BITS + 1, 1, 1, None, False),
-        (2**64, 1, 1, None, False),
-        (-1, 1, 1, None, False),
-        (8192, 0, 1, None, False),
-        (8192, 65, 1, None, False),
-        (8192, 1, 0, None, False),
-        (8192, 1, 4097, None, False),
-        (8193, 1, 1, None, True),
-        (8192, 2, 1, (1,), False),
-        (8192, 1, 1, (2**32,), False),
-        (8192, 1, 1, (1,), True),
+        *((bits, 1, 1) for bits in (0, MAX_SHARD_BITS + 1, 2**64, -1)),
+        *((8192, num_hashes, 1) for num_hashes in (0, 65)),
+        *((8192, 1, shards) for shards in (0, 4097)),
+        (8192, 2, 1, (1,)),
+        (8192, 1, 1, (2**32,)),
     ],
 )
 def test_shapes_that_no_filter_has_are_refused(shape):
     with pytest.raises((ValueError, OverflowError)):
-        core.places(*shape)
+        Hasher(*shape)
 
 
 @needs_core
 def test_buffers_of_another_length_are_refused():
-    places = core.places(8192, 7, 2, None, False)
+    places = Hasher(8192, 7, 2).places
     for images in [(bytearray(1032),), (bytearray(1032), bytearray(1031)), ()]:
         with pytest.raises(ValueError, match="image"):
             core.bits(places, images, True)
@@ -362,52 +294,41 @@ def test_buffers_of_another_length_are_refused():
     for offsets in [[2**32], [-1], [2**70], [None], np.array([2**32], np.uint64), bytes(9)]:
         with pytest.raises(ValueError, match="offsets must be whole numbers below"):
             core.encode_bitfield(b"", offsets, True)
-    for offsets in [[2**32], [2**28 + 56], [-1], [55], [2**70], [None]]:
-        with pytest.raises(ValueError, match="offsets must be whole numbers below"):
-            core.encode_cells(b"", offsets, 16, -896, 3)
-    for bits, last in [(7, 0), (0, -1), (64, 0), (16, 16), (16, -2)]:
-        with pytest.raises(ValueError, match="cells have 8, 16 or 32 bits"):
-            core.encode_cells(b"", [64], bits, 0, last)
     held = bytearray(1032)
-    core_bits = core.bits(core.places(8192, 7, 1, None, False), (held,), True)
+    core_bits = core.bits(Hasher(8192, 7).places, (held,), True)
     with pytest.raises(BufferError):
         held.clear()
     del core_bits
     held.clear()
 
 
+@pytest.mark.free_running
 @needs_core
 def test_of_one_item_added_by_many_threads_one_is_new():
-    places = core.places(2**22, 64, 1, None, False)
-    bits = core.bits(places, (np.zeros(2**19 + 8, np.uint8),), True)
+    bits = core.bits(Hasher(2**22, 64).places, (np.zeros(2**19 + 8, np.uint8),), True)
     bits.allow(10**9)
-    items = [b"%d" % number for number in range(500)]
+    items = [b"%d" % number for number in range(300)]
     won: Counter[bytes] = Counter()
     together = threading.Barrier(4)
 
     def offer():
         for item in items:
-            together.wait(60)
+            together.wait()
             if bits.try_add(item):
                 won[item] += 1
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=offer) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    threads = [threading.Thread(target=offer) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert won == Counter(items)
     assert bits.take_count() == len(items)
 
 
 @needs_core
 def test_no_more_items_are_added_than_are_allowed():
-    bits = core.bits(core.places(2**20, 7, 1, None, False), (bytearray(2**17 + 8),), True)
+    bits = core.bits(Hasher(2**20, 7).places, (bytearray(2**17 + 8),), True)
     assert bits.try_add("a") is None
     bits.allow(2)
     assert [bits.try_add(item) for item in "aabcc"] == [True, False, True, None, None]
@@ -415,7 +336,7 @@ def test_no_more_items_are_added_than_are_allowed():
     assert (bits.take_count(), bits.take_count()) == (2, 0)
     bits.allow(-1)
     assert bits.try_add("c") is None
-    frozen = core.bits(core.places(8192, 7, 1, None, False), (bytes(1032),), False)
+    frozen = core.bits(Hasher(8192, 7).places, (bytes(1032),), False)
     with pytest.raises(ValueError, match="changed"):
         frozen.allow(1)
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomlock import ConfigurationError
-from bloomlock.descriptor import READY, header_of, is_header, slices_of, with_slices, without_slices
 from bloomlock.growth import (
     GROWTH,
     MAX_GROWTH,
@@ -22,7 +20,6 @@ from bloomlock.growth import (
 )
 from bloomlock.parameters import Wanted
 from bloomlock.sizing import best_num_hashes, estimate_deviation, small_filter_rate
-from bloomlock.stored_descriptor import FIELDS, decode, encode
 
 CAPACITIES = st.integers(1, 10**7)
 RATES = st.floats(1e-9, 0.3)
@@ -84,25 +81,6 @@ def test_it_holds_up_to_items_and_has_no_slice_too_many(capacity, rate, factor, 
     assert found.most_items - found.slices[-1].capacity < up_to
 
 
-@given(st.integers(1, 10**6), RATES, FACTORS, st.booleans())
-def test_a_descriptor_is_read_as_it_was_written(capacity, rate, factor, keyed):
-    made = described(capacity, rate, growth=factor, key=b"k" * 16 if keyed else None)
-    made = made.with_generation(0xABC0, READY)
-    fields = encode(made)
-    read = decode("x", [fields[name].encode() if name in fields else None for name in FIELDS])
-    assert read == made
-    assert fields["format"] == "4"
-    assert Wanted.of(made).differences(made) == []
-
-
-@given(st.integers(0, 2**44 - 1), st.integers(1, MAX_SLICES))
-def test_a_header_says_how_many_slices_there_are(number, slices):
-    base = header_of(number << 4)
-    header = with_slices(base, slices)
-    assert (slices_of(header), without_slices(header)) == (slices, base)
-    assert is_header(header)
-
-
 def test_few_slices_are_enough_for_a_guess_that_is_64_times_too_small():
     """Bits that `exists` reads with the least memory, as the issue computed them."""
     read = {}
@@ -112,34 +90,3 @@ def test_few_slices_are_enough_for_a_guess_that_is_64_times_too_small():
         read[factor] = sum(part.num_hashes for part in slices)
     assert read == {2: 136, 4: 73}
     assert GROWTH == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"growth": 1}, "growth must be a whole number from 2 to 64"),
-        ({"growth": 65}, "growth must be"),
-        ({"growth": 2.5}, "growth must be"),
-        ({"growth": True}, "growth must be"),
-        ({"up_to": 999}, "up_to must be a whole number of items from the capacity, 1000"),
-        ({"up_to": 1e6}, "up_to must be"),
-        ({"up_to": True}, "up_to must be"),
-        ({"up_to": 10**16}, "up_to must be"),
-        ({"up_to": 10**12}, "up_to must be at most"),
-        ({"up_to": 10**9, "shards": 1}, "up_to must be at most"),
-        ({"seeds": [1, 2]}, "seeds must be None with on_full='grow'"),
-        ({"layout": "blocked"}, "layout must be 'classic' with on_full='grow'"),
-        ({"native": True}, "strategy='native'"),
-    ],
-    ids=str,
-)
-def test_what_cannot_grow_is_refused(options, says):
-    with pytest.raises(ConfigurationError, match=says) as found:
-        described(1000, 1e-6, **options)
-    assert "\n" not in str(found.value)
-
-
-@pytest.mark.parametrize("options", [{"growth": 4}, {"up_to": 10**6}])
-def test_what_is_for_growth_is_refused_without(options):
-    with pytest.raises(ConfigurationError, match="must be None unless on_full='grow'"):
-        Wanted.check(1000, 1e-6, **options)

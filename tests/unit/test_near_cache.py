@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import random
-import sys
 import threading
-import weakref
 
 import pytest
 from servers import wait_until
 
-from bloomlock.errors import ConfigurationError
 from bloomlock.filters import near_cache
 from bloomlock.filters.near_cache import NearCaching
 from bloomlock.runtime.clock import boot_clock
@@ -153,35 +149,6 @@ def test_a_use_keeps_an_item(clock):
     assert kept(near) <= {"a", *map(str, range(16, 20))}
 
 
-def test_an_error_of_the_clock_passes_through(clock):
-    def broken():
-        raise ZeroDivisionError
-
-    near = start(clock)
-    near.keep("a")
-    near._now = broken
-    assert not near.knows("b")
-    with pytest.raises(ZeroDivisionError):
-        near.knows("a")
-
-
-def test_a_cache_in_a_circle_is_freed(clock):
-    near = start(clock)
-    near.circle = near._now = Circle(near)
-    watched = weakref.ref(near)
-    del near
-    gc.collect()
-    assert watched() is None
-
-
-class Circle:
-    def __init__(self, near):
-        self.near = near
-
-    def __call__(self):
-        return 0.0
-
-
 def test_a_batch_is_kept_and_known_as_its_items_are(clock):
     near = start(clock, 4)
     batch = ["a", b"a", 1, "b", None, b"b", ["c"]]
@@ -203,121 +170,3 @@ def test_a_thread_that_comes_late_to_a_full_set_loses_nothing(clock):
         near._old, near._young = full, {"d"}
     late.join(60)
     assert kept(near) == set("abcd")
-
-
-def test_threads_keep_together(clock):
-    size = 64
-    near = start(clock, size)
-
-    def work(mine: int) -> None:
-        for number in range(3000):
-            near.keep(f"{mine} {number}")
-            near.knows(f"{mine} {number - size}")
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    threads = [threading.Thread(target=work, args=(mine,)) for mine in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    sys.setswitchinterval(interval)
-    assert size <= near.count() <= 2 * size + 4
-
-
-@pytest.mark.parametrize("size", [-1, 1.5, True, "10", None, [], math.inf])
-def test_a_size_that_is_none(clock, size):
-    with pytest.raises(ConfigurationError, match="near_cache must be a whole number of items"):
-        NearCaching.check(size, 1.0, clock)
-
-
-@pytest.mark.parametrize("seconds", [0, -1, True, "1", None, math.inf, math.nan, []])
-def test_a_staleness_that_is_none(clock, seconds):
-    for size in (0, 10):
-        with pytest.raises(ConfigurationError, match=r"max_staleness must be a number of seconds"):
-            NearCaching.check(size, seconds, clock)
-
-
-def test_none_by_default(clock):
-    assert NearCaching.check(0, 1.0, clock) is None
-
-
-# -- epochs of a time window ---------------------------------------------------------------------
-
-
-def start_in_window(clock, *notes):
-    near = NearCaching.check(100, 50.0, clock).start(77)
-    for note in notes:
-        near.note_epoch(*note)
-    near.keep("a")
-    near.confirm(clock())
-    return near
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_it_answers_until_the_first_end_of_the_epochs_of_its_shards(clock, first):
-    """The servers of a cluster have clocks of their own."""
-    ends = [clock.now + 10, clock.now + 20]
-    near = start_in_window(clock, ("x", 7, ends[first]), ("y", 8, ends[1 - first]))
-    clock.now += 9.5
-    near.confirm(clock())
-    assert near.knows("a")
-    assert near.known(["a", "b"]) == [True, False]
-    assert not near.is_over
-    clock.now += 0.5
-    assert not near.knows("a")
-    assert near.is_over
-    near.confirm(clock())
-    assert not near.knows("a")
-    assert near.known(["a"]) == [False]
-
-
-def test_a_nearer_end_counts_at_once_and_a_later_one_does_not(clock):
-    near = start_in_window(clock, ("x", 7, clock.now + 10))
-    near.note_epoch("x", 7, clock.now + 15)
-    clock.now += 2
-    near.note_epoch("x", 7, clock.now + 3)
-    clock.now += 2.9
-    assert near.knows("a")
-    clock.now += 0.1
-    assert not near.knows("a")
-
-
-@pytest.mark.parametrize("epoch", [6, 8])
-def test_it_ends_when_a_shard_answers_in_another_epoch(clock, epoch):
-    near = start_in_window(clock, ("x", 7, clock.now + 10), ("y", 7, clock.now + 10))
-    assert near.knows_epoch("x")
-    assert not near.knows_epoch("z")
-    assert near.knows("a")
-    near.note_epoch("y", epoch, clock.now + 20)
-    near.confirm(clock())
-    near.keep("b")
-    assert near.is_over
-    assert near.known(["a", "b"]) == [False, False]
-
-
-def test_an_end_that_is_over_lets_nothing_be_answered(clock):
-    near = start_in_window(clock, ("x", 7, clock.now))
-    assert not near.knows("a")
-    assert near.is_over
-
-
-def test_what_confirms_it_does_not_put_off_an_end_that_is_noted_meanwhile(clock):
-    near = start_in_window(clock, ("x", 7, clock.now + 40))
-    end = clock.now + 10
-    other = threading.Thread(target=near.note_epoch, args=("y", 7, end))
-
-    class Interrupted(float):
-        """A time; another thread comes between the look at the end and what follows from it."""
-
-        def __add__(self, seconds):
-            return Interrupted(float(self) + seconds)
-
-        def __gt__(self, until):
-            other.start()
-            other.join(0.05)
-            return float(self) > until
-
-    near.confirm(Interrupted(clock()))
-    other.join()
-    assert near._answers_until == end

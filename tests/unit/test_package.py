@@ -1,4 +1,4 @@
-"""`import bloomlock` is quick: names are imported at their first use, and one add takes no numpy."""
+"""`import bloomlock` is quick: names come at their first use, and one add takes no numpy."""
 
 from __future__ import annotations
 

@@ -13,14 +13,11 @@ COUNTS = st.integers(1, 10**11)
 RATES = st.floats(1e-6, 0.1)
 
 
-@pytest.mark.parametrize("layout", ["classic", "blocked"])
 @pytest.mark.parametrize("optimize", [None, "memory", "speed"])
 @pytest.mark.parametrize("shards", [None, 3])
-def test_a_filter_has_what_was_planned(r, layout, optimize, shards):
-    planned = plan(200_000, 1e-4, layout=layout, optimize=optimize, shards=shards)
-    made = BloomFilter(
-        "x", 200_000, 1e-4, client=r, layout=layout, optimize=optimize, shards=shards
-    )
+def test_a_filter_has_what_was_planned(r, optimize, shards):
+    planned = plan(200_000, 1e-4, optimize=optimize, shards=shards)
+    made = BloomFilter("x", 200_000, 1e-4, client=r, optimize=optimize, shards=shards)
     info = made.info()
     assert (planned.num_bits, planned.num_hashes, planned.shards) == (
         info.num_bits,
@@ -81,7 +78,6 @@ def test_the_servers_are_enough_and_not_too_many(capacity, error_rate, server_by
         ({"batch_size": True}, "batch_size must be a whole number from 1 on, not True"),
         ({"server_bytes": True}, "server_bytes must be a number greater than 0 or None, not True"),
         ({"batch_size": "1000"}, "batch_size must be a whole number from 1 on, not '1000'"),
-        ({"layout": "round"}, "layout must be"),
         ({"shards": 5000}, "shards must be a whole number from 1 to 4096"),
     ],
 )

@@ -57,8 +57,8 @@ def test_others_are_taken_as_they_are(replication, crdt):
     assert create(replication, crdt) is not None
 
 
-def test_real_servers_have_one_master_for_each_key(client):
-    replication = client.info("replication")
-    client.set_response_callback("COMMAND", lambda reply, **_: reply)
-    crdt = client.execute_command("COMMAND", "INFO", "CRDT.CONFIG")
+def test_real_servers_have_one_master_for_each_key(r):
+    replication = r.info("replication")
+    r.set_response_callback("COMMAND", lambda reply, **_: reply)
+    crdt = r.execute_command("COMMAND", "INFO", "CRDT.CONFIG")
     assert masters_of_a_key(replication, crdt) is None

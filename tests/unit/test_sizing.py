@@ -1,4 +1,4 @@
-"""Sizing against the formulas and against published numbers."""
+"""Sizing against the formulas, published numbers and counts: a filter keeps its error rate."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock import ConfigurationError
-from bloomlock.descriptor import LAYOUTS
+from bloomlock import ConfigurationError, MemoryBloomFilter
+from bloomlock.bitmaps import rows_missing, set_rows
 from bloomlock.hashing import Hasher
 from bloomlock.parameters import Wanted
 from bloomlock.sizing import (
     HEADER_BITS,
-    MAX_SHARD_BITS,
     MAX_SHARDS,
+    RATE_TOLERANCE,
     Optimize,
-    Size,
     best_num_hashes,
     bits_needed,
     error_rate_at_fill,
@@ -28,24 +27,45 @@ from bloomlock.sizing import (
     expected_error_rate,
     shard_capacity,
     size_for,
+    small_filter_rate,
+    whole_collisions,
 )
 
-capacities = st.integers(1, 10**9)
-error_rates = st.floats(1e-12, 0.5)
+MOVES = range(-4, 5)
+TINY = [(1, 1e-15), (112, 1e-15), (3_000, 1e-15), (140, 1e-12), (168, 1e-10), (186, 1e-9)]
 
 
-@given(capacities, error_rates)
-def test_the_rate_is_kept_at_capacity_and_one_bit_less_would_break_it(capacity, error_rate):
-    size = size_for(capacity, error_rate, shards=None)
-    per_shard = shard_capacity(capacity, size.shards)
-    rate = expected_error_rate(per_shard, size.shard_bits, size.num_hashes)
-    assert rate <= error_rate * (1 + 1e-6)
-    needed = bits_needed(per_shard, error_rate, size.num_hashes)
+@given(
+    st.integers(1, 3_000) | st.integers(1, 10**9),
+    st.floats(-15, math.log10(0.5)),
+    st.sampled_from([None, 1, 3, 50]),
+    st.sampled_from([None, *get_args(Optimize)]),
+)
+def test_the_rate_is_kept_at_capacity_and_one_bit_less_would_break_it(
+    capacity, exponent, shards, word
+):
+    rate = 10**exponent
+    num_hashes = best_num_hashes(rate, word) if word else None
+    try:
+        size = size_for(capacity, rate, num_hashes=num_hashes, shards=shards)
+    except ConfigurationError as refused:
+        assert "shards hold" in str(refused)
+        return
+    items = shard_capacity(capacity, size.shards)
+    asked = (items, size.shard_bits, size.num_hashes)
+    assert expected_error_rate(*asked) <= small_filter_rate(*asked, seeded=False)
+    assert small_filter_rate(*asked, seeded=False) <= RATE_TOLERANCE * rate * (1 + 1e-9)
+    needed = bits_needed(items, rate, size.num_hashes)
+    assert needed <= size.shard_bits
     if needed > 10_000:
-        assert expected_error_rate(per_shard, needed - 2, size.num_hashes) > error_rate * (1 - 1e-9)
+        fewer = expected_error_rate(items, needed - 2, size.num_hashes)
+        assert fewer > rate * (1 - 1e-9)
+    if size.shard_bits > max(needed, 8192):
+        fewer = (items, size.shard_bits - 1, size.num_hashes)
+        assert small_filter_rate(*fewer, seeded=False) > RATE_TOLERANCE * rate
 
 
-@given(capacities, error_rates)
+@given(st.integers(1, 10**9), st.floats(1e-12, 0.5))
 def test_bits_stay_within_two_percent_of_the_optimum(capacity, error_rate):
     optimum = -capacity * math.log2(error_rate) / math.log(2)
     needed = bits_needed(capacity, error_rate, best_num_hashes(error_rate, "memory"))
@@ -61,38 +81,15 @@ def test_textbook_numbers():
     assert expected_error_rate(1_000_000, 9_592_955, 7) == pytest.approx(0.01, rel=1e-6)
 
 
-def test_large_filters_take_as_many_shards_as_they_need():
-    assert size_for(140_000_000, 1e-6, num_hashes=16).shards == 1
-    size = size_for(1_000_000_000, 1e-6, num_hashes=16)
-    assert size.shards == 7
-    assert HEADER_BITS + size.shard_bits <= 2**32
-
-
-@pytest.mark.parametrize("layout", ["classic", "blocked"])
-@pytest.mark.parametrize("exponent", range(3, 11))
-def test_a_filter_takes_shards_of_a_few_mebibytes_by_itself(layout, exponent):
-    whole = Wanted.check(10**exponent, 1e-6, shards=None, layout=layout).describe().size
-    least = LAYOUTS[layout].size_for(10**exponent, 1e-6)
-    assert least.shards <= whole.shards <= MAX_SHARDS
-    # Answers come with a bitmap of up to 8 MiB, and more shards cost hardly any memory.
-    assert whole.shard_bits < 8 * 2**23 or whole.shards == MAX_SHARDS
-    assert whole.shards == 1 or whole.num_bits < 1.005 * least.num_bits
-    assert whole.shards == 1 or whole.num_bits > (whole.shards - 1) * 6 * 2**23
-    given_number = Wanted.check(10**exponent, 1e-6, shards=least.shards, layout=layout)
-    assert given_number.describe().size == least
-
-
-def test_the_largest_filter_has_2_to_the_44_bits():
-    size = size_for(600_000_000_000, 1e-6, num_hashes=16)
-    assert size.shards <= MAX_SHARDS
-    assert size.num_bits > 0.99 * 2**44
-    with pytest.raises(ConfigurationError, match=r"needs about 2\^45\.\d bits"):
-        size_for(1_600_000_000_000, 1e-6, num_hashes=16)
-
-
-def test_too_few_shards_are_refused():
-    with pytest.raises(ConfigurationError, match="1 shards hold"):
-        size_for(1_000_000_000, 1e-6, shards=1)
+@given(st.floats(1e-15, 0.999))
+def test_a_word_costs_what_it_says(error_rate):
+    memory, balanced, speed = (best_num_hashes(error_rate, word) for word in get_args(Optimize))
+    assert 1 <= speed <= balanced <= memory <= 64
+    least = -(10**9) * math.log2(error_rate) / math.log(2)
+    assert bits_needed(10**9, error_rate, speed) <= 3 * least or speed == 1
+    products = {k: bits_needed(10**9, error_rate, k) * (k + 5) for k in range(1, 65)}
+    assert products[balanced] <= 1.1 * min(products.values())
+    assert all(products[k] > 1.1 * min(products.values()) for k in range(1, balanced))
 
 
 def test_given_hashes_cost_bits_and_not_the_rate():
@@ -101,6 +98,36 @@ def test_given_hashes_cost_bits_and_not_the_rate():
         assert size.num_hashes == num_hashes
         rate = expected_error_rate(100_000, size.num_bits, num_hashes)
         assert rate == pytest.approx(0.001, rel=1e-3)
+
+
+# -- shards --------------------------------------------------------------------------------------
+
+
+def test_large_filters_take_as_many_shards_as_they_need():
+    assert size_for(140_000_000, 1e-6, num_hashes=16).shards == 1
+    size = size_for(1_000_000_000, 1e-6, num_hashes=16)
+    assert size.shards == 7
+    assert HEADER_BITS + size.shard_bits <= 2**32
+    largest = size_for(600_000_000_000, 1e-6, num_hashes=16)
+    assert largest.shards <= MAX_SHARDS
+    assert largest.num_bits > 0.99 * 2**44
+    with pytest.raises(ConfigurationError, match=r"needs about 2\^45\.\d bits"):
+        size_for(1_600_000_000_000, 1e-6, num_hashes=16)
+
+
+@pytest.mark.parametrize("exponent", range(3, 11))
+def test_a_filter_takes_shards_of_a_few_mebibytes_by_itself(exponent):
+    whole = Wanted.check(10**exponent, 1e-6).describe().size
+    least = size_for(10**exponent, 1e-6)
+    assert least.shards <= whole.shards <= MAX_SHARDS
+    # Answers come with a bitmap of up to 8 MiB, and more shards cost hardly any memory.
+    assert whole.shard_bits < 8 * 2**23 or whole.shards == MAX_SHARDS
+    assert whole.shards == 1 or whole.num_bits < 1.005 * least.num_bits
+    assert whole.shards == 1 or whole.num_bits > (whole.shards - 1) * 6 * 2**23
+    assert Wanted.check(10**exponent, 1e-6, shards=least.shards).describe().size == least
+
+
+# -- counts and estimates ------------------------------------------------------------------------
 
 
 @given(st.integers(1, 100_000), st.integers(1, 30))
@@ -115,12 +142,7 @@ def test_a_full_bitmap_has_a_finite_count_and_rate_one():
     assert error_rate_at_fill(1.0, 5) == 1.0
 
 
-def test_size_counts_all_shards():
-    assert Size(100, 3, 4).num_bits == 400
-    assert MAX_SHARD_BITS == 2**32 - 64
-
-
-@pytest.mark.parametrize("sampled", [1_000, 10_000, 20_000])
+@pytest.mark.parametrize("sampled", [1_000, 20_000])
 def test_estimates_from_a_sample_deviate_as_said(sampled):
     items, bits, hashes = 2_000, 20_000, 7
     rng = np.random.default_rng(7)
@@ -128,8 +150,7 @@ def test_estimates_from_a_sample_deviate_as_said(sampled):
     for _ in range(300):
         bitmap = np.zeros(bits, np.bool_)
         bitmap[rng.integers(0, bits, items * hashes)] = True
-        share = bitmap[:sampled].mean()
-        found.append(estimate_count(share * bits, bits, hashes))
+        found.append(estimate_count(bitmap[:sampled].mean() * bits, bits, hashes))
     deviation = estimate_deviation(items, bits, hashes, sampled)
     assert np.std(found) == pytest.approx(deviation, rel=0.2)
     assert np.mean(found) == pytest.approx(items, abs=5 * deviation / math.sqrt(300) + 2)
@@ -139,15 +160,7 @@ def test_estimates_from_a_sample_deviate_as_said(sampled):
 @pytest.mark.measures
 @pytest.mark.parametrize(
     ("error_rate", "num_hashes", "capacity", "probes"),
-    [
-        (1e-2, 1, 2_000, 2),
-        (1e-3, 2, 1_000, 4),
-        (1e-3, 3, 20_000, 4),
-        (1e-4, 3, 20_000, 10),
-        (1e-5, 3, 3_000, 20),
-        (1e-6, 5, 20_000, 60),
-        (1e-6, 7, 100, 60),
-    ],
+    [(1e-2, 1, 2_000, 2), (1e-3, 2, 1_000, 4), (1e-4, 3, 20_000, 10), (1e-5, 3, 3_000, 20)],
 )
 def test_few_hash_functions_keep_the_rate(error_rate, num_hashes, capacity, probes):
     size = size_for(capacity, error_rate, num_hashes=num_hashes)
@@ -159,7 +172,7 @@ def test_few_hash_functions_keep_the_rate(error_rate, num_hashes, capacity, prob
     false = 0
     for _ in range(probes):
         digests = random.integers(0, 2**64, (1_000_000, 2), dtype=np.uint64)
-        for step in sorted({1, min(3, num_hashes), num_hashes}):
+        for step in sorted({1, num_hashes}):
             # The first offsets of an item are the same for any k, and leave few to look at.
             rows = Hasher(size.shard_bits, step).place(digests)[1]
             digests = digests[bits[rows].all(axis=1)]
@@ -171,12 +184,77 @@ def test_few_hash_functions_keep_the_rate(error_rate, num_hashes, capacity, prob
     assert expected < 1.25 * drawn * error_rate
 
 
-@given(st.floats(1e-15, 0.999))
-def test_a_word_costs_what_it_says(error_rate):
-    memory, balanced, speed = (best_num_hashes(error_rate, word) for word in get_args(Optimize))
-    assert 1 <= speed <= balanced <= memory <= 64
-    least = -(10**9) * math.log2(error_rate) / math.log(2)
-    assert bits_needed(10**9, error_rate, speed) <= 3 * least or speed == 1
-    products = {k: bits_needed(10**9, error_rate, k) * (k + 5) for k in range(1, 65)}
-    assert products[balanced] <= 1.1 * min(products.values())
-    assert all(products[k] > 1.1 * min(products.values()) for k in range(1, balanced))
+# -- small filters, where one item may have all offsets of another -------------------------------
+
+
+def digests(x, y, z, bits):
+    """The digests whose sequence of offsets is x + i y + C(i,2) z + C(i+1,3) mod m."""
+    return np.stack([x, z * np.uint64(bits) + y], axis=1).astype(np.uint64)
+
+
+def moved(sequences, bits, places):
+    """The sequences whose offset i is offset i + places of these."""
+
+    def at(i):
+        x, y, z = (sequences[:, column].astype(object) for column in range(3))
+        return x + i * y + i * (i - 1) // 2 * z + (i + 1) * i * (i - 1) // 6
+
+    first, second, third = (at(places + i) for i in range(3))
+    columns = (first % bits, (second - first) % bits, (third - 2 * second + first - 1) % bits)
+    return [column.astype(np.uint64) for column in columns]
+
+
+def filled(hasher, sequences):
+    image = np.zeros(8 + (hasher.shard_bits + 7) // 8, np.uint8)
+    set_rows(image, hasher.place(digests(*sequences.T, hasher.shard_bits))[1])
+    return image
+
+
+def fill_of(image, bits):
+    return float(np.unpackbits(image).sum()) / bits
+
+
+def test_all_sequences_of_a_very_small_bitmap_are_counted():
+    bits, hashes, items = 89, 18, 2
+    hasher = Hasher(bits, hashes)
+    chance = np.random.default_rng(5)
+    counted = formula = bound = 0.0
+    for _ in range(4):
+        image = filled(hasher, chance.integers(0, bits, (items, 3)).astype(np.uint64))
+        y, z = (part.ravel().astype(np.uint64) for part in np.mgrid[:bits, :bits])
+        for x in range(bits):
+            rows = hasher.place(digests(np.full_like(y, x), y, z, bits))[1]
+            counted += (~rows_missing(image, rows)).sum() / bits**3
+        fill = fill_of(image, bits)
+        formula += error_rate_at_fill(fill, hashes)
+        bound += whole_collisions(fill, bits, hashes)
+    assert counted > 5 * formula
+    assert bound / 4 < counted - formula < bound
+
+
+@pytest.mark.parametrize(("capacity", "error_rate"), TINY)
+def test_sequences_that_certainly_collide_are_few_enough(capacity, error_rate):
+    size = size_for(capacity, error_rate)
+    bits, chance = size.shard_bits, np.random.default_rng(7)
+    hasher = Hasher(bits, size.num_hashes)
+    sequences = chance.integers(0, bits, (capacity, 3)).astype(np.uint64)
+    image = filled(hasher, sequences)
+    certain = sum(
+        (~rows_missing(image, hasher.place(digests(*moved(sequences, bits, s), bits))[1])).sum()
+        for s in MOVES
+    )
+    assert certain >= capacity
+    assert certain / bits**3 <= error_rate
+    assert certain / bits**3 <= whole_collisions(fill_of(image, bits), bits, size.num_hashes)
+
+
+def test_the_current_rate_counts_whole_collisions():
+    made = MemoryBloomFilter(100_000, 1e-15)
+    assert made.current_error_rate == 0
+    made.update(map(str, range(1_000)))
+    least = 1_000 / made.num_bits**3
+    assert least < made.current_error_rate < 5 * least
+    assert made.info().current_error_rate == made.current_error_rate
+    seeded = MemoryBloomFilter(1_000, 1e-15, seeds=range(40))
+    seeded.add("a")
+    assert seeded.current_error_rate == error_rate_at_fill(seeded.fill_ratio, 40)
