@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 import redis
 import redis.asyncio
 from moved_clock import stopped_server
-from near_cache_tools import MANY, hold, trips
-from window_clocks import LAST, LONG, OVER, SLICE, Clock, Clocks
+from near_cache_tools import hold, trips
+from window_clocks import LAST, OVER, SLICE, Clock, Clocks
 
 from bloomlock import (
     AsyncBloomFilter,
-    BloomFilter,
     ClaimState,
-    FilterLostError,
-    once,
 )
 from bloomlock.filters import answers
-from bloomlock.filters.claim import sessions_of
-from bloomlock.filters.claim_session import ClaimOptions, commit_many
+from bloomlock.filters.claim_session import ClaimOptions
 from bloomlock.filters.claims import claim_many
-from bloomlock.filters.near_cache import NearCaching
 from bloomlock.windows import DRIFT
 
 
-@pytest.fixture(params=["valkey", "redis62"])
-def clocks(request, tmp_path):
-    with stopped_server(request.param, tmp_path) as (client, stop_at, url):
-        yield Clocks(client, stop_at, url)
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    with stopped_server("valkey", tmp_path_factory.mktemp("clock")) as server:
+        yield server
+
+
+@pytest.fixture
+def clocks(stopped):
+    stopped[0].flushall()
+    return Clocks(*stopped)
 
 
 @pytest.fixture
@@ -72,9 +72,8 @@ HELD = (
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("shards", [1, 3])
-def test_what_is_kept_is_forgotten_when_its_epoch_ends(clocks, clock, call, shards):
-    other, made = clocks.make(shards=shards), clocks.make(clock=clock, shards=shards)
+def test_what_is_kept_is_forgotten_when_its_epoch_ends(clocks, clock, call):
+    other, made = clocks.make(shards=3), clocks.make(clock=clock, shards=3)
     is_seen = CALLS[call]
     other.add_many(["a", "other"])
     clocks.go_on(OVER - 10, clock)
@@ -148,33 +147,6 @@ def test_a_clock_that_goes_too_slowly_does_not_put_off_the_end(clocks):
     assert not made.exists("a")
 
 
-def test_an_answer_without_the_time_ends_with_its_epoch_too(clocks, clock):
-    other, made = clocks.make(), clocks.make(clock=clock)
-    other.add_many(["a", "b"])
-    clocks.go_on(OVER - 10, clock)
-    assert made.exists("b")
-    # Another cache, which has not heard of the epoch; the object knows it for 0.1 s.
-    made._state.forget()
-    before = clocks.client.info("commandstats")["cmdstat_time"]["calls"]
-    assert made.exists("a")
-    assert clocks.client.info("commandstats")["cmdstat_time"]["calls"] == before
-    assert made.is_kept("a")
-    clocks.go_on(OVER, clock)
-    assert not made.is_kept("a")
-    assert not made.exists("a")
-
-
-def test_a_cache_that_another_follows_answers_nothing_any_more(clocks, clock):
-    """Nor does it when an operation that has it still is answered."""
-    made = clocks.make(clock=clock)
-    assert made.add("a")
-    near = made._state.near
-    clocks.make().clear()
-    made.reattach()
-    assert near.is_over
-    assert made._state.near is not near
-
-
 @pytest.mark.parametrize("is_slow", [False, True])
 @pytest.mark.parametrize("is_set", [False, True])
 @pytest.mark.parametrize("asks", HELD)
@@ -227,19 +199,6 @@ def test_it_is_noticed_within_max_staleness_without_one(clocks, clock):
     assert not made.exists("a")
 
 
-def test_a_claim_that_does_not_say_the_time_puts_nothing_off(clocks, clock):
-    other = clocks.make()
-    made = clocks.make(clock=clock, max_staleness=2.0)
-    other.add("a")
-    assert made.claim("a").state is ClaimState.SEEN
-    clocks.set(OVER)
-    clock.now += 1.9
-    assert made.is_kept("a")
-    assert made.claim("new").state is ClaimState.NEW
-    clock.now += 0.1
-    assert not made.is_kept("a")
-
-
 def test_a_clock_that_is_set_back_forgets_nothing(clocks, clock):
     made = clocks.make(clock=clock)
     clocks.go_on(3 * SLICE, clock)
@@ -251,52 +210,6 @@ def test_a_clock_that_is_set_back_forgets_nothing(clocks, clock):
         assert made.exists_many(["a", "b"]) == [True, True]
         assert made.add("a") is False
         clock.now += 1
-
-
-def test_a_clear_by_another_client_is_noticed_in_time(clocks, clock):
-    made = clocks.make(clock=clock, max_staleness=2.0)
-    assert made.add("a")
-    clocks.make().clear()
-    clock.now += 1.9
-    assert made.exists("a")
-    clock.now += 0.1
-    with pytest.raises(FilterLostError):
-        made.exists("a")
-    made.reattach()
-    assert made.add("a")
-    assert made.add("a") is False
-
-
-def test_what_the_object_does_itself_counts_at_once(clocks, clock):
-    made = clocks.make(clock=clock, on_lost="recreate")
-    assert made.add("a")
-    made.clear()
-    assert not made.exists("a")
-    assert made.add("a")
-    clocks.make().clear()
-    clock.now += LONG
-    assert made.add_many(["a", "b"]) == [True, True]
-
-
-def test_threads_that_begin_a_cache_have_the_same_one(clocks, clock, monkeypatch):
-    """What one of them is answered ends the cache that the other one reads."""
-    made = clocks.make(clock=clock)
-    state, start, taken = made._state, NearCaching.start, []
-
-    def take():
-        taken.append(state.ask_near(state.view).near)
-
-    def start_slowly(*arguments, **options):
-        monkeypatch.undo()
-        other.start()
-        other.join(0.05)
-        return start(*arguments, **options)
-
-    other = threading.Thread(target=take)
-    monkeypatch.setattr(NearCaching, "start", start_slowly)
-    take()
-    other.join()
-    assert taken[0] is taken[1] is state.near
 
 
 # -- renewals ------------------------------------------------------------------------------------
@@ -373,51 +286,6 @@ def test_what_is_committed_is_kept_in_its_epoch(clocks, clock):
     assert made.claim("a").state is ClaimState.NEW
 
 
-def test_a_late_answer_to_a_commit_stays_in_its_epoch(clocks, clock):
-    """What was committed in an epoch is to be renewed by an add in the next."""
-    other, made = clocks.make(), clocks.make(clock=clock, refresh=True)
-    other.add("seen")
-    clocks.go_on(SLICE - 10, clock)
-    made.add("seen")
-    with made.claim("so that the server has the script"):
-        pass
-    answer = hold(commit_many(sessions_of([made.claim("a")])), made._runtime)
-    clocks.go_on(SLICE, clock)
-    made.add("seen")
-    answer()
-    assert not made.is_kept("a")
-    assert made.add("a") is False
-    clocks.go_on(OVER, clock)
-    assert made.exists("a")
-
-
-def test_once_goes_by_the_window(clocks, clock):
-    made = clocks.make(clock=clock)
-    calls = []
-
-    @once(made, key="item")
-    def work(item):
-        calls.append(item)
-
-    made.add("seen")
-    for seconds in (0, 10, 500, SLICE, LAST, LAST + 500, OVER, OVER + 10):
-        clocks.go_on(seconds, clock)
-        work("a")
-    assert calls == ["a", "a"]
-
-
-def test_scripts_of_a_caller(clocks, clock):
-    made = clocks.make(clock=clock)
-    script = "return add(1)"
-    assert made.run_script(script, ["a"]) == 1
-    assert not made.is_kept("a")
-    assert made.exists("a")
-    assert made.is_kept("a")
-    clocks.go_on(OVER, clock)
-    assert not made.exists("a")
-    assert made.run_script(script, ["a"]) == 1
-
-
 # -- asyncio -------------------------------------------------------------------------------------
 
 
@@ -452,23 +320,6 @@ def test_asyncio(clocks, clock, refresh):
         await shared.aclose()
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("how", ["open", "copy"])
-def test_a_filter_that_was_there_before(clocks, clock, how):
-    first = clocks.make()
-    first.add("a")
-    clocks.go_on(OVER - 10, clock)
-    options = {"client": clocks.client, "near_cache": MANY, "max_staleness": LONG}
-    made = BloomFilter.open("x", **options)
-    if how == "copy":
-        made = made.copy("y")
-    clock.of(made)
-    assert made.exists("a")
-    assert made.is_kept("a")
-    clocks.go_on(OVER, clock)
-    assert not made.is_kept("a")
-    assert not made.exists("a")
 
 
 def test_what_others_forget_is_known_after_max_staleness_within_an_epoch_and_beyond(clocks):

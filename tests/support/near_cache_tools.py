@@ -67,22 +67,6 @@ def hold(core, runtime):
     return go_on
 
 
-def delayed(core, runtime):
-    """Carry out a core up to its request, but keep back the reply; return what does the rest."""
-    replies = runtime.run(only(until_request(core)))
-
-    def rest():
-        try:
-            step = core.send(replies)
-            while True:
-                answer = yield step
-                step = core.send(answer)
-        except StopIteration as stop:
-            return stop.value
-
-    return lambda: runtime.run(rest())
-
-
 def lose_reply(core):
     """Carry out a core whose request got no reply."""
     until_request(core)

@@ -6,6 +6,8 @@ busy the machine is.
 
 from __future__ import annotations
 
+import itertools
+
 from near_cache_tools import MANY
 
 from bloomlock import BloomFilter
@@ -46,18 +48,28 @@ class Clocks:
         self.set(seconds)
 
     def make(self, face=BloomFilter, *, client=None, clock=None, **options):
-        """Return an object, or what makes one; with a clock one that keeps answers."""
+        """Return an object, or what makes one; with a clock one that keeps answers.
+
+        Without one, it asks the server for the time in each call.
+        """
         kept = {} if clock is None else {"near_cache": MANY, "max_staleness": LONG}
         made = face(
             "x",
-            1000,
-            1e-9,
+            error_rate=1e-9,
             client=client or self.client,
-            window=WINDOW,
-            slices=SLICES,
-            **(kept | options),
+            **({"capacity": 1000, "window": WINDOW, "slices": SLICES} | kept | options),
         )
-        return made if clock is None or face is not BloomFilter else clock.of(made)
+        if face is not BloomFilter:
+            return made
+        if clock is not None:
+            return clock.of(made)
+        return notices(made)
+
+
+def notices(made):
+    """Let an object trust no earlier reading of the server's clock; return it."""
+    made._state.strategy._clock = itertools.count(1.0, 0.2).__next__
+    return made
 
 
 class Clock:
