@@ -32,9 +32,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["r", "c", "r+"])
-@pytest.mark.parametrize(
-    "shape", [{"shards": 3}, {"seeds": range(1, 65)}, {"layout": "blocked"}, {"error_rate": 0.5}]
-)
+@pytest.mark.parametrize("shape", [{"shards": 3}, {"seeds": range(1, 65)}, {"error_rate": 0.5}])
 def test_what_was_saved_is_loaded(tmp_path, shape, mode):
     made = MemoryBloomFilter(5_000, **shape)
     made.update(map(str, range(3_000)))
@@ -87,7 +85,7 @@ def test_there_is_one_writer_of_a_file(path):
         MemoryBloomFilter.load(path, mode="r+")
     code = "import sys, bloomlock; bloomlock.MemoryBloomFilter.load(sys.argv[1], mode='r+')"
     other = subprocess.run(
-        [sys.executable, "-c", code, path], check=False, capture_output=True, timeout=60
+        [sys.executable, "-c", code, path], check=False, capture_output=True, timeout=600
     )
     assert b"one writer at a time" in other.stderr
     del first
@@ -166,7 +164,7 @@ def test_a_damaged_file_is_refused_with_one_sentence(path, damage):
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=150,
+    max_examples=100,
 )
 @given(
     text=st.binary(max_size=300)
