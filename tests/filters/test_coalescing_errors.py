@@ -104,20 +104,17 @@ def test_each_part_of_a_batch_has_its_own_fate(r, proxy, monkeypatch):
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction", "pipeline"])
 @pytest.mark.parametrize("on_unknown", ["raise", "new"])
-def test_nothing_is_lost_where_many_replies_are(r, proxy, strategy, on_unknown, seed):
+def test_nothing_is_lost_where_many_replies_are(r, proxy, on_unknown, seed):
     chance = random.Random(seed)
 
-    share = 0.1 if strategy in {"atomic", "lua"} else 0.005
-
     def judge(name, _number):
-        if name in HANDSHAKE or chance.random() > share:
+        if name in HANDSHAKE or chance.random() > 0.1:
             return "pass"
         return chance.choice(["before", "after"])
 
     async def run():
-        async with filter_at(proxy.url, strategy=strategy, on_unknown=on_unknown) as made:
+        async with filter_at(proxy.url, on_unknown=on_unknown) as made:
             proxy.judge = judge
             answers = []
             while proxy.lost < 5:
@@ -131,7 +128,7 @@ def test_nothing_is_lost_where_many_replies_are(r, proxy, strategy, on_unknown, 
     assert {answer is True or type(answer) for answer in answers} <= allowed
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["atomic", "lock", "native"])
 def test_a_cleared_filter_is_lost_to_each_call_and_no_item_is(r, valkey, strategy):
     async def run():
         async with filter_at(valkey, strategy=strategy) as made:
@@ -151,24 +148,6 @@ def test_a_cleared_filter_is_lost_to_each_call_and_no_item_is(r, valkey, strateg
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_cleared_filter_is_followed_where_asked(r, valkey, strategy):
-    async def run():
-        async with filter_at(valkey, strategy=strategy, on_lost="recreate") as made:
-            items = [f"item {n % 20}" for n in range(60)]
-            other = BloomFilter(
-                "x", 200_000, 1e-9, client=r, on_lost="recreate", strategy=maker_of(strategy)
-            )
-            for undo in (other.clear, r.flushall):
-                undo()
-                answers = await asyncio.gather(*map(made.add, items))
-                assert Counter(i for i, new in zip(items, answers, strict=True) if new) == Counter(
-                    set(items)
-                )
-
-    asyncio.run(run())
-
-
 def test_a_full_filter_refuses_new_items_only(r, valkey):
     async def run():
         made = AsyncBloomFilter("x", 100, client=valkey, on_full="raise")
@@ -180,7 +159,6 @@ def test_a_full_filter_refuses_new_items_only(r, valkey):
             full = sum(isinstance(answer, CapacityError) for answer in answers)
         await made.clear()
         seen = [str(n) for n in range(200)]
-        r.execute_command("ECHO", "filled by others, so that this object does not know it yet")
         BloomFilter.open("x", client=r).update(seen)
         while not made._state.fill.refusing:
             await told(made.add(next(fillers)))
@@ -198,20 +176,8 @@ def test_a_full_filter_refuses_new_items_only(r, valkey):
 
 
 def test_a_server_that_refuses_tells_each(r, valkey):
-    r.execute_command(
-        "ACL",
-        "SETUSER",
-        "few",
-        "on",
-        "nopass",
-        "~*",
-        "&*",
-        "+@all",
-        "-bitfield",
-        "-bitop",
-        "-eval",
-        "-evalsha",
-    )
+    denied = ["-bitfield", "-bitop", "-eval", "-evalsha"]
+    r.acl_setuser("few", enabled=True, nopass=True, keys="*", commands=["+@all", *denied])
     path = redis.asyncio.Redis.from_url(valkey).connection_pool.connection_kwargs["path"]
 
     async def run():
