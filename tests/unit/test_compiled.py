@@ -235,7 +235,7 @@ REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
 
 @pytest.mark.thorough
 @needs_core
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 40), st.lists(anything, max_size=5)), max_size=6))
 def test_no_input_does_more_than_raise(calls):
     places = Hasher(8192, 7).places
