@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import uuid
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def name() -> str:
+def name(request: pytest.FixtureRequest) -> str:
     """A filter name of this test's own."""
-    return f"cli-{uuid.uuid4().hex}"
+    return f"cli-{zlib.crc32(request.node.nodeid.encode()):08x}"
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +34,22 @@ def run(valkey: str, fork_server: ForkServer) -> Callable[..., Done]:
         return fork_server.run(list(arguments), given, url, extra)
 
     return run
+
+
+@pytest.fixture
+def refuse(run: Callable[..., Done]) -> Callable[..., None]:
+    """Run a command that ends with one sentence on standard error, and nothing on the other."""
+
+    def refuse(status: int, part: str, *arguments: str, **options: Any) -> None:
+        done = run(*arguments, **options)
+        message = done.stderr.decode()
+        assert (done.returncode, done.stdout) == (status, b""), message
+        assert message.startswith("bloomlock: ")
+        assert message.endswith("\n")
+        assert message.count("\n") == 1
+        assert part in message
+
+    return refuse
 
 
 @pytest.fixture
