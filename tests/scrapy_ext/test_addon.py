@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy_redis.scheduler
+from crawling import ADDON
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.utils.misc import load_object
@@ -14,11 +15,8 @@ from scrapy_ext import BloomDupeFilter, Scheduler
 from scrapy_ext.middleware import BatchingMiddleware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from scrapy.settings import BaseSettings
 
-ADDONS = {"scrapy_ext.BloomlockAddon": 500}
 THEIRS = "scrapy.dupefilters.BaseDupeFilter"
 PATH = "scrapy_ext.middleware.BatchingMiddleware"
 
@@ -33,7 +31,7 @@ class OwnFilter(BloomDupeFilter):
 
 def settings_of(spider: type[Spider] = Spider, **settings: Any) -> BaseSettings:
     # (get_crawler of Scrapy 2.14 asks for a reactor that is installed.)
-    crawler = Crawler(spider, {"ADDONS": ADDONS, **settings})
+    crawler = Crawler(spider, {**ADDON, **settings})
     crawler.addons.load_settings(crawler.settings)
     return crawler.settings
 
@@ -109,13 +107,3 @@ def test_a_kind_of_our_filter_is_no_reason_to_warn(caplog: pytest.LogCaptureFixt
     assert settings["DUPEFILTER_CLASS"] is OwnFilter
     assert middleware_of(settings) == {BatchingMiddleware: 10}
     assert not [record for record in caplog.records if record.name == "bloomlock.scrapy"]
-
-
-@pytest.mark.usefixtures("r")
-def test_a_project_needs_nothing_else(crawl: Callable[..., Any], site: Any) -> None:
-    result = crawl(
-        ADDONS=ADDONS, DUPEFILTER_CLASS=None, SPIDER_MIDDLEWARES={}, BLOOMLOCK_RECORD_UNFILTERED=1
-    )
-    assert sorted(result.fetched) == site.paths
-    assert result.own("checked") == len(site.paths) * 2 * len(site.paths)
-    assert "BatchingMiddleware" in result.log

@@ -1,4 +1,7 @@
-"""The requests of a page are checked together, and what a callback yields stays as it is."""
+"""The requests of a page are checked in one round trip, and what a callback yields stays as it is.
+
+What is counted in the stats is what the server was asked.
+"""
 
 from __future__ import annotations
 
@@ -9,99 +12,176 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asked_filter import AskedFilter, request
+from crawling import ADDON, FILTER, OURS, RECORDS
 from scrapy import Request
-from scrapy.utils.request import fingerprint
-
-from bloomlock import BloomFilter
-from scrapy_ext.answers import LeftVerdicts, Verdict
-from scrapy_ext.middleware import ITEMS_PER_CHUNK, in_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Iterator
 
     import redis
+    from crawling import Runner, Site
+
+Outputs = list[Any]
 
 
-def chunks_of(source: AsyncIterator[Any], most: int = 1000) -> list[list[Any]]:
-    async def collect() -> list[list[Any]]:
-        return [chunk async for chunk in in_chunks(source, most)]
-
-    return asyncio.run(collect())
-
-
-def request(number: int) -> Request:
-    return Request(f"https://example.org/{number}")
+@pytest.fixture
+def asked(valkey: str, r: redis.Redis) -> Iterator[AskedFilter]:
+    del r
+    with AskedFilter(valkey, "batches") as made:
+        yield made
 
 
-def test_a_chunk_ends_where_it_is_full() -> None:
-    requests = [request(number) for number in range(25)]
+def outputs_of(asked: AskedFilter, callback: AsyncIterator[Any]) -> Outputs:
+    """Return what comes out of the middleware."""
 
-    async def source() -> AsyncIterator[Any]:
-        for made in requests:
-            yield made
-            yield {"item": made.url}
-        for number in range(ITEMS_PER_CHUNK + 1):
-            yield number
+    async def collect() -> Outputs:
+        return [output async for output in asked.outputs(callback)]
 
-    chunks = chunks_of(source(), 10)
-    assert [len(chunk) for chunk in chunks] == [19, 20, 11 + ITEMS_PER_CHUNK - 6, 7]
-    flat = [output for chunk in chunks for output in chunk]
-    assert [output for output in flat if isinstance(output, Request)] == requests
-    assert flat[:4] == [requests[0], {"item": requests[0].url}, *flat[2:4]]
-    assert flat[-1] == ITEMS_PER_CHUNK
-    assert len(flat) == 50 + ITEMS_PER_CHUNK + 1
+    return asked._loop.run(collect())
 
 
-def test_a_chunk_ends_where_the_source_waits() -> None:
-    """What was yielded before is there, though the source never goes on without it."""
-    arrived: list[int] = []
+def test_a_page_is_one_round_trip_and_a_repeated_request_new_once(asked: AskedFilter) -> None:
+    for number, size in enumerate((1, 2, 20, 300)):
+        before = asked.stat("trips")
+        page = [f"{number}/{path}" for path in range(size)]
+        assert asked.ask(*page, page[0]) == "n" * size + "s"
+        assert asked.stat("trips") - before == 1
+    assert asked.stat("batches") == asked.stat("trips")
+    assert asked.stat("waits") == 0
+    assert asked.ask("1/0", "1/1") == "ss"
 
-    async def source(go_on: asyncio.Event) -> AsyncIterator[int]:
-        yield 1
+
+def test_what_the_near_cache_knows_takes_no_round_trip(valkey: str, r: Any) -> None:
+    del r
+    options = {"BLOOMLOCK_NEAR_CACHE": 1000, "BLOOMLOCK_MAX_STALENESS": 3600}
+    with AskedFilter(valkey, "batches", **options) as asked:
+        pages = [("a", "b"), ("b", "a", "b"), ("b", "c"), ("c",)]
+        found = [(asked.ask(*page), asked.stat("trips")) for page in pages]
+        assert found == [("nn", 1), ("sss", 1), ("sn", 2), ("s", 2)]
+        assert asked.stat("cache_hits") == 4
+
+
+def test_items_and_requests_keep_their_order(asked: AskedFilter) -> None:
+    """Of 1,000 requests and of 100 items no more is held back than that."""
+    made: Outputs = []
+    most = [0, 0]
+    seen: Outputs = []
+
+    async def callback() -> AsyncIterator[Any]:
+        for number in range(2200):
+            output = request(f"{number}") if number < 1900 else {"item": number}
+            made.append(output)
+            held = made[len(seen) :]
+            requests = sum(isinstance(one, Request) for one in held)
+            most[0], most[1] = max(most[0], requests), max(most[1], len(held) - requests)
+            yield output
+            if number % 3 == 0:
+                made.append({"item": -number})
+                yield made[-1]
+
+    async def consume() -> None:
+        async for output in asked.outputs(callback()):
+            seen.append(output)
+
+    asked._loop.run(consume())
+    assert seen == made
+    assert most[0] <= 1000
+    assert most[1] <= 100
+    assert all(map(asked.filter.request_seen, [request("0"), request("1899")]))
+
+
+def test_nothing_is_held_back_while_a_callback_waits(asked: AskedFilter) -> None:
+    """What was yielded before is there, though the callback never goes on without it."""
+    arrived: Outputs = []
+
+    async def callback(go_on: asyncio.Event) -> AsyncIterator[Any]:
+        yield request("1")
         yield 2
-        await asyncio.sleep(0)  # it is over before the next chunk is asked for
-        yield 3
+        await asyncio.sleep(0)  # it is over before the next is asked for
+        yield request("3")
         await go_on.wait()
         yield 4
-        yield 5
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
 
-    async def consume() -> list[list[int]]:
+    async def consume() -> None:
         go_on = asyncio.Event()
-        chunks = []
-        async for chunk in in_chunks(source(go_on), 1000):
-            chunks.append(chunk)
-            arrived.extend(chunk)
-            if 3 in arrived:
+        async for output in asked.outputs(callback(go_on)):
+            arrived.append(output)
+            if len(arrived) == 3:
                 go_on.set()
-            await asyncio.sleep(0)
-        return chunks
 
-    assert asyncio.run(asyncio.wait_for(consume(), 300)) == [[1, 2], [3], [4, 5]]
+    asked._loop.run(asyncio.wait_for(consume(), 300))
+    assert [getattr(one, "url", one) for one in arrived] == [
+        request("1").url,
+        2,
+        request("3").url,
+        4,
+    ]
 
 
-def test_what_a_source_raises_comes_after_what_it_yielded() -> None:
-    async def source() -> AsyncIterator[int]:
-        yield 1
+def test_what_a_callback_raises_comes_after_what_it_yielded(asked: AskedFilter) -> None:
+    arrived: Outputs = []
+
+    async def callback() -> AsyncIterator[Any]:
+        yield request("1")
         yield 2
         raise ZeroDivisionError
 
     async def consume() -> None:
-        async for chunk in in_chunks(source(), 1000):
-            arrived.extend(chunk)
+        async for output in asked.outputs(callback()):
+            arrived.append(output)
 
-    arrived: list[int] = []
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(consume())
-    assert arrived == [1, 2]
+        asked._loop.run(consume())
+    assert len(arrived) == 2
+
+
+def test_a_callback_is_cancelled_where_it_waits_and_may_use_a_timeout(asked: AskedFilter) -> None:
+    ended: list[str] = []
+
+    async def waits(waiting: asyncio.Event) -> AsyncIterator[Any]:
+        try:
+            waiting.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        yield 1
+
+    async def timed() -> AsyncIterator[str]:
+        yield "before"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        yield "after"
+
+    async def scenario() -> None:
+        waiting = asyncio.Event()
+
+        async def consume() -> None:
+            async for _ in asked.outputs(waits(waiting)):
+                pass
+
+        task = asyncio.ensure_future(consume())
+        await waiting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asked._loop.run(scenario())
+    assert ended == ["cancelled"]
+    assert outputs_of(asked, timed()) == ["before", "after"]
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_page_that_was_read_is_no_garbage_for_the_collector(fails: bool) -> None:
+def test_a_page_that_was_read_is_no_garbage_for_the_collector(
+    fails: bool, asked: AskedFilter
+) -> None:
     left: list[weakref.ref[Request]] = []
 
-    async def source() -> AsyncIterator[Any]:
-        made = request(1)
+    async def callback() -> AsyncIterator[Any]:
+        made = request("1")
         left.append(weakref.ref(made))
         yield made
         if fails:
@@ -109,166 +189,74 @@ def test_a_page_that_was_read_is_no_garbage_for_the_collector(fails: bool) -> No
 
     async def consume() -> None:
         with contextlib.suppress(ZeroDivisionError):
-            async for _ in in_chunks(source(), 1000):
-                pass
+            async for output in asked.outputs(callback()):
+                asked.filter.request_seen(output)
+                del output
 
     gc.disable()
     try:
-        asyncio.run(consume())
+        asked._loop.run(consume())
         assert [reference() for reference in left] == [None]
     finally:
         gc.enable()
 
 
-def test_a_source_is_cancelled_where_it_waits() -> None:
-    ended: list[str] = []
-
-    async def source() -> AsyncIterator[int]:
-        yield 1
-        try:
-            await asyncio.sleep(300)
-        except asyncio.CancelledError:
-            ended.append("cancelled")
-            raise
-
-    async def consume() -> None:
-        async for _ in in_chunks(source(), 1000):
-            pass
-
-    async def scenario() -> None:
-        task = asyncio.ensure_future(consume())
-        while not task.done() and not ended:
-            await asyncio.sleep(0.01)
-            task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(scenario())
-    assert ended == ["cancelled"]
+def test_what_a_page_costs_is_in_the_stats(crawls: Runner, site: Site) -> None:
+    # Each page links to all before it and to the next one, so the crawl goes page by page.
+    site.links = lambda page: range(min(page + 2, 8))
+    checked = sum(min(page + 2, 8) for page in range(8))
+    options = RECORDS | {"BLOOMLOCK_MAX_STALENESS": 3600}
+    batches = crawls.run(ADDON | options)
+    assert batches.own("checked") == checked
+    # The start page, then one trip for each page but the last, which links to nothing new.
+    assert batches.own("trips") == batches.own("batches") == 8
+    assert batches.own("waits") == batches.own("wait_seconds") == 0
+    assert batches.own("cache_hits") == checked - 7
+    single = crawls.run(FILTER | options, name="single")
+    assert single.own("trips") == single.own("waits") == 8
+    assert single.own("batches") == 0
+    assert single.own("wait_seconds") > 0
+    again = crawls.run(FILTER | options, name="single", BLOOMLOCK_NEAR_CACHE=0)
+    # The start page and its two links.
+    assert (again.own("waits"), again.own("cache_hits")) == (3, 0)
+    ours = crawls.run(OURS | options, name="ours")
+    assert ours.own("checked") == checked + 1
+    assert ours.own("waits") == 0
 
 
-def test_a_source_may_use_a_timeout() -> None:
-    async def source() -> AsyncIterator[str]:
-        yield "before"
-        try:
-            async with asyncio.timeout(0.01):
-                await asyncio.sleep(300)
-        except TimeoutError:
-            yield "after"
-
-    assert chunks_of(source()) == [["before"], ["after"]]
+def test_middlewares_on_both_sides_get_the_requests(crawls: Runner, site: Site) -> None:
+    for place in (1, 20):
+        middlewares = {"scrapy_ext.middleware.BatchingMiddleware": 10, "__main__.EvenPages": place}
+        result = crawls.run(FILTER | RECORDS, name=f"{place}", SPIDER_MIDDLEWARES=middlewares)
+        assert sorted(result.fetched) == site.paths[::2]
 
 
-def test_verdicts_go_by_the_object_and_are_taken_once() -> None:
-    left = LeftVerdicts()
-    one, equal = request(1), request(1)
-    # Yielded twice, it is new the first time and seen the second.
-    left.leave(one, Verdict.NEW, droppable=True)
-    left.leave(one, Verdict.SEEN, droppable=False)
-    assert left.take(equal) is None
-    assert left.take(one.replace()) is None
-    assert [left.take(one) for _ in range(3)] == [(Verdict.NEW, True), (Verdict.SEEN, False), None]
-
-
-def test_a_request_that_is_given_up_leaves_nothing() -> None:
-    left = LeftVerdicts()
-    for number in range(100):
-        left.leave(request(number), Verdict.NEW, droppable=True)
-    gc.collect()
-    assert len(left) == 0
-    kept = request(1)
-    left.leave(kept, Verdict.SEEN, droppable=True)
-    assert len(left) == 1
-
-
-REACTORS = [
-    pytest.param("twisted.internet.asyncioreactor.AsyncioSelectorReactor", id="asyncio"),
-    pytest.param("twisted.internet.selectreactor.SelectReactor", id="select"),
-]
-COUNTED = (
-    "dupefilter/filtered",
-    "offsite/filtered",
-    "scheduler/enqueued",
-    "response_received_count",
-    "item_scraped_count",
-    "finish_reason",
-)
-
-
-@pytest.mark.parametrize("reactor", REACTORS)
-def test_a_crawl_does_what_it_does_with_scrapys_own_filter(
-    reactor: str, crawl: Callable[..., Any], site: Any, r: redis.Redis
-) -> None:
-    """The same requests and items in the same order, the same stats; nothing of it is offsite."""
-    pipelines = {"__main__.NotingPipeline": 1}
-    options = {
-        "CONCURRENT_REQUESTS": 1,
-        "TWISTED_REACTOR": reactor,
-        "ITEM_PIPELINES": pipelines,
-    }
-    theirs = crawl(
-        spider="MixedSpider",
-        DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter",
-        SPIDER_MIDDLEWARES={},
-        **options,
-    )
-    assert len(theirs.fetched) == len(site.requested) > 20
-    ours = crawl(spider="MixedSpider", BLOOMLOCK_NEAR_CACHE=0, **options)
-    assert "spider_exceptions/count" not in ours.stats
-    assert {name: ours.stats.get(name) for name in COUNTED} == {
-        name: theirs.stats.get(name) for name in COUNTED
-    }
-    assert sorted(ours.fetched) == sorted(theirs.fetched)
-    assert by_page(ours.events) == by_page(theirs.events)
-    assert ours.log.count("no more duplicates will be shown") == 1
-    shared = BloomFilter.open("spider:dupefilter", client=r)
-    paths = {path for _, path in theirs.events} - {"item", "item begins"}
-    seen = {path for path in paths if shared.exists(fingerprint(Request(f"{site.url}/{path}")))}
-    assert seen == paths - {"elsewhere"}
-    assert not shared.exists(fingerprint(Request("http://localhost:1/elsewhere")))
-
-
-@pytest.mark.usefixtures("r")
 def test_a_request_that_cannot_be_scheduled_takes_no_others_along(
-    crawl: Callable[..., Any], site: Any
+    crawls: Runner, site: Site
 ) -> None:
     site.links = lambda page: [] if page else range(1, 6)
-    result = crawl(SCHEDULER_MEMORY_QUEUE="__main__.PickyQueue")
+    result = crawls.run(SCHEDULER_MEMORY_QUEUE="__main__.PickyQueue")
     assert sorted(result.fetched) == ["/0", "/1", "/2", "/4", "/5"]
     assert "not this one" in result.log
 
 
-@pytest.mark.usefixtures("r")
-@pytest.mark.parametrize("place", [1, 20])
-def test_middlewares_on_both_sides_get_the_requests(
-    place: int, crawl: Callable[..., Any], site: Any
-) -> None:
-    middlewares = {
-        "scrapy_ext.middleware.BatchingMiddleware": 10,
-        "__main__.EvenPages": place,
-    }
-    result = crawl(SPIDER_MIDDLEWARES=middlewares, BLOOMLOCK_RECORD_UNFILTERED=True)
-    assert sorted(result.fetched) == [path for path in site.paths if int(path[1:]) % 2 == 0]
+def test_nothing_is_done_with_another_filter(valkey: str, r: redis.Redis) -> None:
+    """Where no filter of ours serves the crawler, what a callback yields passes."""
+    with AskedFilter(valkey, "batches") as asked:
+        from asked_filter import crawler_of  # noqa: PLC0415 - only here
 
+        from scrapy_ext.middleware import BatchingMiddleware  # noqa: PLC0415 - only here
 
-@pytest.mark.usefixtures("r")
-def test_what_start_yields_is_not_lost_when_the_crawl_stops_in_order(
-    crawl: Callable[..., Any], site: Any, tmp_path: Any
-) -> None:
-    """It stops while requests are checked that the engine has not asked for yet."""
-    site.links = lambda _: []
-    options = {"spider": "SeedSpider", "JOBDIR": str(tmp_path)}
-    first = crawl(**options, STOP_AFTER=50)
-    assert first.stats["finish_reason"] == "shutdown"
-    second = crawl(**options)
-    assert sorted(first.fetched + second.fetched) == sorted(f"0?{number}" for number in range(120))
+        middleware = BatchingMiddleware(crawler_of())
 
+        async def callback() -> AsyncIterator[Any]:
+            yield request("a")
+            yield 1
 
-def by_page(events: list[list[str]]) -> dict[str, list[str]]:
-    """Return what each page led to, in order."""
-    pages: dict[str, list[str]] = {}
-    for page, event in events:
-        pages.setdefault(page, []).append(event)
-    # Items of start() go to the pipelines beside its requests.
-    pages["start"].sort(key=lambda event: event.startswith("item"))
-    return pages
+        async def collect() -> int:
+            return len([one async for one in middleware.process_spider_output(None, callback())])  # type: ignore[arg-type]
+
+        before = len(r.keys())
+        assert asked._loop.run(collect()) == 2
+        assert asked.ask("a") == "n"
+        assert len(r.keys()) == before

@@ -1,15 +1,14 @@
-"""The server is not there, dies, hangs or forgets: what a real crawl fetches then."""
+"""The server is not there, dies, or forgets: what a real crawl fetches then, and what it says."""
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from crawling import ADDON, FILTER, OURS, RECORDS, SET_UPS
 from proxy import Proxy
 from scrapy import Request
 from scrapy.utils.request import fingerprint
@@ -18,100 +17,66 @@ from bloomlock import BloomFilter
 from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from crawling import Runner, Site
 
-    from proxy import Verdict
-
-PAGES = 8
-LOST = 4
-"""Replies that are lost: more than there are tries."""
-POLICIES = ["allow", "drop", "close"]
-# The queue of scrapy-redis stays on a server that works: what it does without one is its own.
-SCRAPY_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "SCHEDULER_PERSIST": True}
-SCHEDULERS = [pytest.param({}, id="scrapy"), pytest.param(SCRAPY_REDIS, id="scrapy-redis")]
 NAME = "spider:dupefilter"
 
 
-def check_stats(result: Any, policy: str) -> None:
-    assert result.process.returncode == 0
-    assert "spider_exceptions/count" not in result.stats
-    assert "log_count/CRITICAL" not in result.stats
-    assert result.own("outages") >= 1
-    assert "cannot be asked" in result.log
-    reason = "bloomlock_outage" if policy == "close" else "finished"
-    assert result.stats["finish_reason"] == reason
-
-
-@pytest.mark.usefixtures("r")
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_nobody_listens_at_the_start(
-    scheduler: dict[str, Any], crawl: Callable[..., Any], site: Any
-) -> None:
+@pytest.mark.parametrize("name", ["add-on", "scheduler", "scrapy-redis"])
+def test_without_a_server_the_crawl_does_not_start(name: str, crawls: Runner, site: Site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    result = crawl(BLOOMLOCK_URL=f"redis://:secret@127.0.0.1:{port}/0", **scheduler)
-    assert result.process.returncode == 1
+    # The password is in the dump of the settings only.
+    result = crawls.run(SET_UPS[name], BLOOMLOCK_URL=f"redis://:secret@127.0.0.1:{port}/0")
+    assert result.code == 1
     assert site.requested == []
     sentence = f"BLOOMLOCK_URL: no Redis server can be used at 127.0.0.1:{port}"
-    assert sum(sentence in line for line in result.log.splitlines() if "CRITICAL" in line) == 1
+    assert len([line for line in result.lines(sentence) if "CRITICAL" in line]) == 1
     assert "secret" not in result.log.partition(sentence)[2]
 
 
-def test_a_server_that_hangs_does_not_cost_a_timeout_for_each_link(
-    crawl: Callable[..., Any], site: Any
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"BLOOMLOCK_CAPACITY": "many"}, "BLOOMLOCK_CAPACITY is 'many'; allowed is a whole number"),
+        ({"BLOOMLOCK_STRATEGY": "hope"}, "'hope'"),
+        ({"BLOOMLOCK_WINDOW": 0}, "BLOOMLOCK_WINDOW is 0; allowed is a number above 0."),
+    ],
+)
+@pytest.mark.parametrize("set_up", [ADDON, OURS], ids=["add-on", "scheduler"])
+def test_a_bad_setting_stops_the_crawl_before_it_starts(
+    set_up: dict[str, Any], settings: dict[str, Any], sentence: str, crawls: Runner, site: Site
 ) -> None:
-    links = 40
-    site.links = lambda page: range(1000 + links * page, 1000 + links * (page + 1))
-    with PrivateServer() as server:
-        site.on_request = lambda count: os.kill(server.pid, signal.SIGSTOP) if count == 1 else None
-        result = crawl(BLOOMLOCK_URL=server.url, BLOOMLOCK_ON_OUTAGE="drop", BLOOMLOCK_TIMEOUT=3)
-    check_stats(result, "drop")
-    # The first one had no reply and may be recorded, so it is fetched; its links are dropped too.
-    assert len(result.fetched) == 1 + result.own("unknown")
-    assert result.own("dropped") + result.own("unknown") == links * len(result.fetched)
-    # Nothing is remembered of what is dropped, so each link would ask.
-    assert result.own("errors") < links / 2
+    result = crawls.run(set_up, **settings)
+    # (The exit status of such a crawl is Scrapy's, and has changed between its versions.)
+    assert (site.requested, result.fetched) == ([], [])
+    assert "CRITICAL" in result.lines(sentence)[0]
+    assert sentence in result.log.splitlines()[-1]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_server_is_killed_in_the_middle(
-    policy: str, crawl: Callable[..., Any], site: Any
-) -> None:
+@pytest.mark.parametrize("policy", ["allow", "drop", "close"])
+def test_the_server_is_killed_in_the_middle(policy: str, crawls: Runner, site: Site) -> None:
     # Each page links to all before it, and to two more.
     site.links = lambda page: range(min(page + 3, 12))
     with PrivateServer() as server:
-
-        def kill(count: int) -> None:
-            if count == 4:
-                os.kill(server.pid, signal.SIGKILL)
-
-        site.on_request = kill
-        result = crawl(
+        site.on_request = lambda count: count == 4 and server.kill()
+        result = crawls.run(
+            ADDON | RECORDS,
             BLOOMLOCK_URL=server.url,
             BLOOMLOCK_ON_OUTAGE=policy,
-            BLOOMLOCK_RECORD_UNFILTERED=True,
             CONCURRENT_REQUESTS=1,
         )
-    check_stats(result, policy)
-    fetched = Counter(result.fetched)
-    assert set(fetched.values()) == {1}, (fetched, result.log)
-    if policy == "allow":
-        assert len(fetched) == 12
-        assert result.own("allowed") + result.own("unknown") > 0
-    if policy == "drop":
-        assert len(fetched) < 12
-        assert result.own("dropped") > 0
-
-
-def restart_empty(server: PrivateServer) -> None:
-    server.start()
-
-
-def restart_without_the_end(server: PrivateServer) -> None:
-    """Bring back all but the last part of the append-only file."""
-    (file,) = server.directory.glob("appendonlydir/*.incr.aof")
-    os.truncate(file, file.stat().st_size - 600)
-    server.start()
+    assert result.code == 0
+    assert "spider_exceptions/count" not in result.stats
+    assert "log_count/CRITICAL" not in result.stats
+    assert result.own("outages") == 1
+    assert len(result.lines("cannot be asked")) == 1
+    assert result.reason == ("bloomlock_outage" if policy == "close" else "finished")
+    assert set(result.pages.values()) == {1}
+    assert (len(result.fetched) == 12) is (policy == "allow")
+    # What was asked for first had no reply, and may be recorded.
+    unknown = {"allow": "allowed", "drop": "dropped"}.get(policy, "errors")
+    assert result.own(unknown) > 0
 
 
 def flush(server: PrivateServer) -> None:
@@ -124,14 +89,8 @@ def evict(server: PrivateServer) -> None:
         assert r.delete(f"bloomlock:{{{NAME}}}:bits") == 1
 
 
-def clear(server: PrivateServer) -> None:
-    with BloomFilter.open(NAME, client=server.url) as shared:
-        shared.clear()
-
-
-FAULTS = {
-    "restarted empty": (PrivateServer.kill, restart_empty),
-    "restarted without the end": (PrivateServer.kill, restart_without_the_end),
+FAULTS: dict[str, Any] = {
+    "restarted empty": (PrivateServer.kill, PrivateServer.start),
     "flushed": (flush, flush),
     "evicted": (evict, evict),
 }
@@ -139,94 +98,65 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_page_is_fetched_twice_and_none_is_forgotten(
-    fault: str, crawl: Callable[..., Any], site: Any
+    fault: str, crawls: Runner, site: Site
 ) -> None:
     pages = 40
     # As on a real site: each page links to all that were met before, and to two more.
     site.links = lambda page: range(min(page + 3, pages))
     first, then = FAULTS[fault]
-    with PrivateServer(config={"appendonly": "end" in fault}) as server:
+    with PrivateServer() as server:
         site.on_request = lambda count: {10: first, 25: then}.get(count, id)(server)
-        result = crawl(
-            BLOOMLOCK_URL=server.url, BLOOMLOCK_RECORD_UNFILTERED=True, CONCURRENT_REQUESTS=1
+        result = crawls.run(
+            (ADDON if fault == "flushed" else FILTER) | RECORDS,
+            BLOOMLOCK_URL=server.url,
+            CONCURRENT_REQUESTS=1,
         )
         keys = [fingerprint(Request(f"{site.url}/{page}")) for page in range(pages)]
-        recorded = BloomFilter.open(NAME, client=server.url).exists_many(keys)
-    assert result.process.returncode == 0
-    assert Counter(result.fetched) == {f"/{page}": 1 for page in range(pages)}
+        with BloomFilter.open(NAME, client=server.url) as shared:
+            recorded = shared.exists_many(keys)
+    assert result.code == 0
+    assert result.pages == Counter(f"/{page}" for page in range(pages))
     assert recorded == [True] * pages
 
 
-CLAIM_FAULTS = {**FAULTS, "cleared": (clear, clear)}
-
-
-@pytest.mark.parametrize("fault", ["restarted empty", "restarted without the end", "cleared"])
-def test_what_is_claimed_while_the_server_forgets_is_not_lost(
-    fault: str, crawl: Callable[..., Any], site: Any
+@pytest.mark.parametrize("policy", ["allow", "close"])
+def test_with_the_scheduler_the_crawl_waits_or_closes(
+    policy: str, crawls: Runner, site: Site, valkey: str, r: redis.Redis
 ) -> None:
-    pages = 40
-    # Each page links to three before it, and is the only one that leads to two others.
-    site.links = lambda page: [
-        *(page // 2, page // 3, page // 4),
-        *(child for child in (2 * page + 1, 2 * page + 2) if child < pages),
-    ]
-    first, then = CLAIM_FAULTS[fault]
-    with PrivateServer(config={"appendonly": "end" in fault}) as server:
-        site.on_request = lambda count: {10: first, 25: then}.get(count, id)(server)
-        result = crawl(
-            ADDONS={"scrapy_ext.BloomlockAddon": 500},
-            SPIDER_MIDDLEWARES={},
-            BLOOMLOCK_URL=server.url,
-            BLOOMLOCK_MARK="processed",
-            BLOOMLOCK_RECORD_UNFILTERED=True,
-            # A claim that the server remembers, although it was done, has to end.
-            BLOOMLOCK_LEASE=5,
-            CONCURRENT_REQUESTS=4,
-        )
-        with BloomFilter.open(NAME, client=server.url) as shared:
-            counts = shared.count_claims()
-            recorded = shared.exists_many(
-                [fingerprint(Request(f"{site.url}/{page}")) for page in range(pages)]
-            )
-    assert result.process.returncode == 0, result.log
-    assert result.stats["finish_reason"] == "finished"
-    fetched = Counter(result.fetched)
-    assert set(fetched) == {f"/{page}" for page in range(pages)}
-    if fault != "cleared":
-        assert set(fetched.values()) == {1}
-        assert recorded == [True] * pages
-    assert counts.open == 0
+    # A script is tried three times before it counts as failed.
+    ways = iter([*["pass"] * 5, *["after"] * 3, *["pass"] * 3, *["before"] * 3])
+    with Proxy(valkey) as proxy:
+        proxy.judge = lambda name, _: next(ways, "pass") if name == "EVALSHA" else "pass"  # type: ignore[arg-type,return-value]
+        options = {"REDIS_URL": proxy.url, "CONCURRENT_REQUESTS": 1}
+        done = crawls.run(OURS, BLOOMLOCK_ON_OUTAGE=policy, **options)
+    assert done.code == 0
+    assert len(done.lines("cannot be used")) >= 1
+    if policy == "close":
+        assert done.reason == "bloomlock_outage"
+        done.fetched += crawls.run(OURS, name="spider").fetched
+    else:
+        assert proxy.cuts == {"before": 3, "after": 3}
+        assert done.own("outages") == done.own("errors") == 2
+        assert len(done.lines("answers again after")) == 2
+    assert done.pages == Counter(site.paths)
+    assert r.keys("spider:requests*") == []
 
 
-def test_a_dropped_request_whose_claim_was_granted_does_not_keep_the_spider_open(
-    r: Any, valkey: str, crawl: Callable[..., Any], site: Any
+def test_a_scheduler_whose_server_forgets_all_says_so(
+    crawls: Runner, site: Site, r: redis.Redis
 ) -> None:
-    del r
-    lost: list[str] = []
+    site.on_request = lambda count: count == 4 and r.flushall()
+    done = crawls.run(OURS, CONCURRENT_REQUESTS=1)
+    assert done.lines("The server does not know this process any more")
+    assert "log_count/ERROR" not in done.stats
 
-    def judge(name: str, _number: int) -> Verdict:
-        # What comes first after the start page is the claim of all that it links to.
-        if name != "EVALSHA" or not site.requested or len(lost) == LOST:
-            return "pass"
-        lost.append(name)
-        return "after"
 
-    with BloomFilter("other", 100, client=valkey) as other:
-        other.claim("the first is refused, as the server does not know the script").abandon()
-    with Proxy(valkey, judge) as proxy:
-        result = crawl(
-            ADDONS={"scrapy_ext.BloomlockAddon": 500},
-            SPIDER_MIDDLEWARES={},
-            REDIS_URL=proxy.url,
-            BLOOMLOCK_MARK="processed",
-            BLOOMLOCK_RECORD_UNFILTERED=True,
-            BLOOMLOCK_ON_OUTAGE="drop",
-            # A claim whose reply was lost would keep it open for longer than the test waits.
-            BLOOMLOCK_LEASE=3600,
-        )
-    assert len(lost) == LOST
-    assert result.own("dropped") == 2 * (PAGES - 1), result.log
-    assert result.stats["finish_reason"] == "finished"
-    assert Counter(result.fetched) == {f"/{page}": 1 for page in range(PAGES)}
-    with BloomFilter.open(NAME, client=valkey) as shared:
-        assert shared.count_claims().open == 0
+def test_an_entry_that_is_no_request_is_left_out(
+    crawls: Runner, site: Site, r: redis.Redis
+) -> None:
+    site.on_request = lambda count: count == 1 and r.zadd("spider:requests", {"no request": -9})
+    done = crawls.run(OURS)
+    assert done.own("unreadable") == 1
+    assert len(done.lines("A request in the queue 'spider:requests' cannot be read.")) == 1
+    assert done.pages == Counter(site.paths)
+    assert r.keys("spider:requests*") == []

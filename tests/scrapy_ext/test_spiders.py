@@ -1,27 +1,25 @@
-"""Spiders that read their start URLs from Redis."""
+"""Spiders that read their start URLs from Redis: no message is lost, and each is wanted."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
+import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import servers
+from crawling import ADDON, OURS, PATIENCE, RECORDS
 from proxy import Proxy
+from servers import wait_until
 
 from scrapy_ext.spiders import StartMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import redis
+    from crawling import Runner, Site
 
-    from tests.scrapy_ext.conftest import Crawl, Site
-
-PATIENCE = 300.0
-KINDS = ("list", "set", "zset")
+FEED = {"REDIS_START_URLS_KEY": "feed", "MAX_IDLE_TIME_BEFORE_CLOSE": 1}
 
 
 def fill(server: redis.Redis, kind: str, messages: list[str]) -> None:
@@ -34,71 +32,71 @@ def fill(server: redis.Redis, kind: str, messages: list[str]) -> None:
         server.zadd("feed", {message: -place for place, message in enumerate(messages)})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_message_that_is_not_done_is_there_again(server: redis.Redis, kind: Any) -> None:
-    fill(server, kind, ["a", "b", "c"])
-    one, two = (StartMessages(server, "feed", kind, 60.0) for _ in range(2))
+def end_leases(server: redis.Redis) -> None:
+    server.zadd("{feed}:leases", dict.fromkeys(server.zrange("{feed}:leases", 0, -1), 1))
+
+
+@pytest.mark.parametrize("kind", ["list", "set", "zset"])
+def test_a_message_that_is_not_done_is_there_again(r: redis.Redis, kind: Any) -> None:
+    fill(r, kind, ["a", "b", "c"])
+    one, two = (StartMessages(r, "feed", kind, 60.0) for _ in range(2))
     first = one.take(2)
     (last,) = two.take(9)
     assert {message for _, message in [*first, last]} == {b"a", b"b", b"c"}
     if kind != "set":
         assert [message for _, message in first] == [b"a", b"b"]
     assert one.take(9, [first[0][0]]) == []
-    for identity in server.zrange("{feed}:leases", 0, -1):
-        server.zadd("{feed}:leases", {identity: 1})
+    end_leases(r)
     assert {message for _, message in one.take(9)} == {first[1][1], last[1]}
-    one.take(0, server.hkeys("{feed}:taken"))
-    assert server.keys("*feed*") == []
+    one.take(0, r.hkeys("{feed}:taken"))
+    assert r.keys("*feed*") == []
 
 
-@pytest.mark.parametrize("scheduler", ["scrapy_ext.Scheduler", "scrapy.core.scheduler.Scheduler"])
+def test_on_a_cluster_messages_are_at_any_key() -> None:
+    with servers.cluster(5000) as nodes, servers.emptied(nodes) as cluster:
+        cluster.rpush("feed", "a", "b")
+        messages = StartMessages(cluster, "feed", "list", 60.0)
+        (first,) = messages.take(1)
+        assert first[1] == b"a"
+        assert [message for _, message in messages.take(2, [first[0]])] == [b"b"]
+
+
+@pytest.mark.parametrize("set_up", [ADDON | RECORDS, OURS], ids=["add-on", "scheduler"])
 def test_start_urls_come_from_redis(
-    site: Site, server: redis.Redis, crawl: Callable[..., Crawl], scheduler: str
+    set_up: dict[str, Any], crawls: Runner, site: Site, r: redis.Redis
 ) -> None:
-    messages = [json.dumps({"url": f"{site.url}/{page}"}) for page in (0, 1, 0)]
-    fill(server, "list", messages)
+    fill(r, "list", [json.dumps({"url": f"{site.url}/{page}"}) for page in (0, 1, 0)])
     site.links = lambda page: [*range(page), 7]
-    # While it works for longer than it may be idle, no message is read; there is one left.
-    site.on_request = lambda count: time.sleep(2.5) if count == 1 else None
-    done = crawl(
-        spider="FeedSpider",
-        SCHEDULER=scheduler,
-        REDIS_START_URLS_KEY="feed",
-        MAX_IDLE_TIME_BEFORE_CLOSE=1,
-        CONCURRENT_REQUESTS=2,
-        # Our scheduler records start requests by itself.
-        BLOOMLOCK_RECORD_UNFILTERED=scheduler != "scrapy_ext.Scheduler",
-    )
+    done = crawls.run(set_up, spider="FeedSpider", **FEED, CONCURRENT_REQUESTS=2)
     # What is pushed twice is wanted twice; what was read is not followed as a link.
-    assert sorted(done.fetched) == ["/0", "/0", "/1", "/2", "/3", "/4", "/5", "/6", "/7"]
-    assert server.keys("*feed*") == []
-    assert done.stats["finish_reason"] == "finished"
+    assert done.pages == Counter([*site.paths, "/0"])
+    assert r.keys("*feed*") == []
+    assert done.reason == "finished"
 
 
 def test_messages_of_a_killed_process_come_again(
-    site: Site, valkey: str, server: redis.Redis, start_spider: Callable[..., Crawl]
+    crawls: Runner, site: Site, valkey: str, r: redis.Redis
 ) -> None:
-    fill(server, "list", [json.dumps({"url": f"{site.url}/{page}"}) for page in range(3)])
+    fill(r, "list", [json.dumps({"url": f"{site.url}/{page}"}) for page in range(3)])
     site.links = lambda _: []
-    settings = {
-        "SCHEDULER": "scrapy_ext.Scheduler",
-        "REDIS_START_URLS_KEY": "feed",
-        "MAX_IDLE_TIME_BEFORE_CLOSE": 1,
-    }
-    with Proxy(valkey) as proxy:
+    cut = threading.Event()
+
+    def judge(name: str, _: int) -> Any:
         # No request gets into the queue once the messages are taken.
-        proxy.judge = lambda name, _: (
-            "pass" if server.exists("feed") or not name.startswith("EVAL") else "before"
-        )
-        killed = start_spider(spider="FeedSpider", BLOOMLOCK_URL=proxy.url, **settings)
-        until = time.monotonic() + PATIENCE
-        while proxy.cuts["before"] < 3:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        os.kill(killed.process.pid, signal.SIGKILL)
-        killed.finish()
-    assert server.hlen("{feed}:taken") == 3
-    for identity in server.zrange("{feed}:leases", 0, -1):
-        server.zadd("{feed}:leases", {identity: 1})
-    done = start_spider(spider="FeedSpider", **settings, BLOOMLOCK_LEASE=5).finish()
-    assert sorted(done.fetched) == ["/0", "/1", "/2"]
+        if r.exists("feed") or not name.startswith("EVAL"):
+            return "pass"
+        cut.set()
+        return "before"
+
+    with Proxy(valkey) as proxy:
+        proxy.judge = judge
+        killed = crawls.start(OURS, spider="FeedSpider", BLOOMLOCK_URL=proxy.url, **FEED)
+        assert cut.wait(PATIENCE)
+        wait_until(lambda: r.hlen("{feed}:taken") == 3, PATIENCE)
+        killed.kill()
+    assert r.hlen("{feed}:taken") == 3
+    end_leases(r)
+    crawling_leases = {"BLOOMLOCK_LEASE": 600}
+    r.zremrangebyscore("spider:requests:workers", "-inf", "+inf")
+    done = crawls.run(OURS, spider="FeedSpider", **FEED, **crawling_leases)
+    assert done.pages == Counter(["/0", "/1", "/2"])

@@ -4,73 +4,54 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 import servers
+from asked_filter import AskedFilter, crawler_of
 from scrapy.settings import Settings
 
-from bloomlock import BloomlockError, ConfigurationError
+from bloomlock import BloomFilter, BloomlockError, ConfigurationError
 from bloomlock.server import PrivateServer
+from scrapy_ext import BloomDupeFilter
 from scrapy_ext.connection import redis_client
-from scrapy_ext.guard import GuardedFilter, Verdict
-from scrapy_ext.settings import KNOWN, FilterSettings, warn_of_unknown
+from scrapy_ext.settings import KNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from crawling import Runner, Site
 
 ROOT = Path(__file__).parents[2]
 DEAD = "127.0.0.1:1"
+NAME = "spider:dupefilter"
 
 
-def guard_of(**settings: Any) -> GuardedFilter:
-    """Return a guard as a crawl with these settings has it."""
-    given = Settings({"BLOOMLOCK_CAPACITY": 1000, **settings})
-    config = FilterSettings.read(given, "spider")
-    return GuardedFilter(config, lambda: redis_client(given, 5.0), print, print)
+def open_filter(**settings: Any) -> BloomDupeFilter:
+    """Open the filter of a crawl with these settings."""
+    made = BloomDupeFilter.from_crawler(crawler_of(**settings))
+    made.open()
+    made.close()
+    return made
 
 
-def uses(guard: GuardedFilter) -> redis.Redis:
-    """Start a guard and see that it works; return its client."""
-    guard.start()
-    assert [guard.check(b"a"), guard.check(b"a")] == [Verdict.NEW, Verdict.SEEN]
-    client = guard._client
-    guard.finish(lambda _: None)
-    return client
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateServer]:
-    with PrivateServer(port=0) as private:
-        yield private
+def works(url: str, **settings: Any) -> None:
+    with AskedFilter(url, "one by one", **settings) as asked:
+        assert asked.ask("a", "a") == "ns"
 
 
 @pytest.mark.parametrize(
     ("settings", "database"),
     [
-        ({"BLOOMLOCK_URL": "redis://127.0.0.1:{port}/2", "REDIS_URL": f"redis://{DEAD}"}, 2),
-        ({"REDIS_URL": "redis://127.0.0.1:{port}/3"}, 3),
-        ({"REDIS_HOST": "127.0.0.1", "REDIS_PORT": "{port}"}, 0),
+        ({"BLOOMLOCK_URL": "unix://{path}?db=2", "REDIS_URL": f"redis://{DEAD}"}, 2),
+        ({"REDIS_URL": "unix://{path}?db=3", "REDIS_HOST": "no.such.host"}, 3),
+        ({"REDIS_URL": "unix://{path}", "REDIS_PARAMS": {"retry_on_timeout": True}}, 0),
         (
             {
-                "REDIS_PARAMS": {
-                    "host": "127.0.0.1",
-                    "port": "{port}",
-                    "db": 5,
-                    "retry_on_timeout": True,
-                }
-            },
-            5,
-        ),
-        (
-            {
+                "REDIS_URL": "unix://{path}",
                 "REDIS_PARAMS": {"redis_cls": "redis.Redis"},
-                "REDIS_PORT": "{port}",
                 "REDIS_DB": 6,
             },
             6,
@@ -78,18 +59,31 @@ def server() -> Iterator[PrivateServer]:
     ],
 )
 def test_the_server_is_found_where_scrapy_redis_finds_it(
-    settings: dict[str, Any], database: int, server: PrivateServer
+    settings: dict[str, Any], database: int, valkey: str, r: redis.Redis
 ) -> None:
-    def filled(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: filled(inner) for name, inner in value.items()}
-        return value.replace("{port}", str(server.port)) if isinstance(value, str) else value
-
-    client = redis_client(Settings(filled(settings)), timeout=4.5)
+    path = urlsplit(valkey).path
+    filled = {
+        name: value.replace("{path}", path) if isinstance(value, str) else value
+        for name, value in settings.items()
+    }
+    open_filter(**filled)
+    with redis.Redis.from_url(valkey, db=database) as client:
+        assert len(client.keys(f"*{NAME}*")) > 0
+    assert (r.dbsize() > 0) is (database == 0)
+    client = redis_client(Settings(filled), timeout=4.5)
     given = client.connection_pool.connection_kwargs
-    assert int(given.get("db", 0)) == database
     assert given["socket_timeout"] == given["socket_connect_timeout"] == 4.5
     client.close()
+
+
+def test_the_server_may_be_named_by_its_parts() -> None:
+    parameters = {"host": "127.0.0.1", "port": "{port}", "db": 5, "retry_on_timeout": True}
+    with PrivateServer(port=0) as server:
+        open_filter(REDIS_HOST="127.0.0.1", REDIS_PORT=f"{server.port}")
+        open_filter(REDIS_PARAMS=parameters | {"port": server.port})
+        for database in (0, 5):
+            with redis.Redis(port=server.port or 0, db=database) as client:
+                assert len(client.keys(f"*{NAME}*")) > 0
 
 
 @pytest.mark.parametrize(
@@ -104,20 +98,61 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
         ({"BLOOMLOCK_URL": "redis+sentinel://a"}, "BLOOMLOCK_URL must be the URL.*no service"),
         ({"BLOOMLOCK_URL": "redis+sentinel://a:b/c"}, "BLOOMLOCK_URL must be the URL of a Redis"),
         ({"REDIS_PARAMS": {"redis_cls": "no.such"}}, "REDIS_PARAMS makes no Redis client"),
+        *(
+            ({f"BLOOMLOCK_{name}": value}, f"BLOOMLOCK_{name} is {re.escape(repr(value))}; allowed")
+            for name, value in [
+                ("NAME", ""),
+                ("NAME", "%(project)s"),
+                ("NAME", "100 %"),
+                ("CAPACITY", 0),
+                ("CAPACITY", 1.5),
+                ("CAPACITY", True),
+                ("ERROR_RATE", 1),
+                ("ERROR_RATE", "nan"),
+                ("ERROR_RATE", -0.1),
+                ("NEAR_CACHE", -1),
+                ("NEAR_CACHE", 0.5),
+                ("AUDIT_SAMPLE", "all"),
+                ("MAX_STALENESS", 0),
+                ("TIMEOUT", 0),
+                ("ON_OUTAGE", "panic"),
+                ("CLEAR_ON_CLOSE", "perhaps"),
+            ]
+        ),
+        ({"BLOOMLOCK_OPTIMIZE": "size"}, "optimize must be 'memory', 'balanced', 'speed' or None"),
+        ({"BLOOMLOCK_NUM_HASHES": "65"}, "num_hashes must be a whole number from 1 to 64"),
+        ({"BLOOMLOCK_WINDOW": 60, "BLOOMLOCK_SLICES": 5}, "slices must be one of 6, 14, 30"),
+        ({"BLOOMLOCK_KEY": "short"}, "key must be"),
     ],
 )
-def test_settings_that_make_no_client_are_refused(settings: dict[str, Any], sentence: str) -> None:
+def test_settings_that_cannot_be_used_are_refused(
+    settings: dict[str, Any], sentence: str, valkey: str
+) -> None:
+    given = settings if "URL" in "".join(settings) else {"BLOOMLOCK_URL": valkey, **settings}
+    given = settings if "REDIS_PARAMS" in settings else given
     with pytest.raises(ConfigurationError, match=sentence) as raised:
-        redis_client(Settings(settings), timeout=0.5)
-    assert "sec" not in str(raised.value)
-    assert "sec" not in str(raised.value.__cause__)
+        open_filter(**given)
+    assert "sec" not in f"{raised.value}{raised.value.__cause__}"
+
+
+def test_settings_from_the_command_line_are_strings(valkey: str, r: redis.Redis) -> None:
+    given = {"CAPACITY": "5000", "ERROR_RATE": "1e-4", "NEAR_CACHE": "0", "MAX_STALENESS": "0.5"}
+    more = {"KEY": "True", "RECORD_UNFILTERED": "1", "NAME": "of %(spider)s"}
+    open_filter(
+        BLOOMLOCK_URL=valkey,
+        **{f"BLOOMLOCK_{name}": value for name, value in (given | more).items()},
+    )
+    with BloomFilter.open("of spider", client=r) as shared:
+        assert (shared.capacity, shared.error_rate) == (5000, 1e-4)
+    # All processes need the same key.
+    with pytest.raises(BloomlockError, match="key: stored"):
+        open_filter(BLOOMLOCK_URL=valkey, BLOOMLOCK_NAME="of spider")
 
 
 def test_a_wrong_password_is_one_sentence_without_it() -> None:
     with PrivateServer(port=0, config={"requirepass": "right"}) as private:
-        guard = guard_of(BLOOMLOCK_URL=f"redis://:wr%40ng@127.0.0.1:{private.port}/0")
         with pytest.raises(BloomlockError) as raised:
-            guard.start()
+            open_filter(BLOOMLOCK_URL=f"redis://:wr%40ng@127.0.0.1:{private.port}/0")
         said = str(raised.value)
         assert said.startswith(
             f"BLOOMLOCK_URL: no Redis server can be used at 127.0.0.1:{private.port} "
@@ -125,7 +160,7 @@ def test_a_wrong_password_is_one_sentence_without_it() -> None:
         )
         assert "ng@" not in said
         assert "\n" not in said
-        uses(guard_of(BLOOMLOCK_URL=f"redis://:right@127.0.0.1:{private.port}/0"))
+        works(f"redis://:right@127.0.0.1:{private.port}/0")
 
 
 def test_a_node_of_a_cluster_is_enough() -> None:
@@ -135,8 +170,7 @@ def test_a_node_of_a_cluster_is_enough() -> None:
             servers.wait_until(
                 lambda: client.execute_command("CLUSTER INFO").get("cluster_state") == "ok", 60
             )
-        client = uses(guard_of(BLOOMLOCK_URL=f"redis://127.0.0.1:{node.port}/0"))
-        assert isinstance(client, redis.RedisCluster)
+        works(f"redis://127.0.0.1:{node.port}/0")
 
 
 def test_sentinels_name_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,43 +189,40 @@ def test_sentinels_name_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
         servers.wait_until(found, 60)
         url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/pages/2"
-        uses(guard_of(BLOOMLOCK_URL=url))
+        works(url)
         monkeypatch.setenv("BLOOMLOCK_URL", url)
-        uses(guard_of(BLOOMLOCK_NAME="from the environment"))
+        open_filter(BLOOMLOCK_NAME="from the environment")
         with redis.Redis(port=master.port, db=2) as client:
-            assert list(client.scan_iter("bloomlock:*spider:dupefilter*"))
-            assert list(client.scan_iter("bloomlock:*from the environment*"))
+            for name in (NAME, "from the environment"):
+                assert list(client.scan_iter(f"bloomlock:*{name}*"))
         for url, sentence in (
             (f"redis+sentinel://127.0.0.1:{port}/no", r"master of the Sentinels' service 'no'"),
             (f"redis://127.0.0.1:{port}/0", r"is a Sentinel.*redis\+sentinel://127\.0\.0\.1:"),
         ):
             with pytest.raises(BloomlockError, match=sentence):
-                guard_of(BLOOMLOCK_URL=url).start()
+                open_filter(BLOOMLOCK_URL=url)
 
 
-def test_an_unknown_setting_is_named_with_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"BLOOMLOCK_CAPACITIES": 5, "BLOOMLOCK_XYZZY": 1, "BLOOMLOCK_NAME": "x", "OTHER": 1}
-    no_setting = "There is no setting {}; it has no effect. "
+def test_an_unknown_setting_is_named_with_the_nearest(
+    caplog: pytest.LogCaptureFixture, valkey: str
+) -> None:
+    given = {"BLOOMLOCK_CAPACITIES": 5, "BLOOMLOCK_XYZZY": 1, "OTHER": 1}
     with caplog.at_level(logging.WARNING):
-        warn_of_unknown(Settings(given))
-    assert caplog.messages == [
+        open_filter(BLOOMLOCK_URL=valkey, **given)
+    no_setting = "There is no setting {}; it has no effect. "
+    assert [message for message in caplog.messages if "There is no" in message] == [
         no_setting.format("BLOOMLOCK_CAPACITIES") + "Did you mean BLOOMLOCK_CAPACITY?",
         no_setting.format("BLOOMLOCK_XYZZY") + f"Known are {', '.join(KNOWN)}.",
     ]
 
 
-def test_the_settings_that_are_read_are_those_known_and_those_in_the_readme() -> None:
-    read = {
-        name
-        for path in (ROOT / "scrapy_ext").glob("*.py")
-        for name in re.findall(r'"(BLOOMLOCK_[A-Z_]+)"', path.read_text())
-    }
-    assert read == set(KNOWN)
-    listed = re.findall(
-        r"^\| `(BLOOMLOCK_[A-Z_]+)` \|", (ROOT / "docs" / "scrapy.md").read_text(), re.MULTILINE
-    )
+def test_the_page_lists_the_settings() -> None:
+    page = (ROOT / "docs" / "scrapy.md").read_text()
+    listed = re.findall(r"^\| `(BLOOMLOCK_[A-Z_]+)` \|", page, re.MULTILINE)
     assert sorted(listed) == sorted(KNOWN)
 
+
+# Commands of Scrapy.
 
 SPIDER = """
 from scrapy import Spider
@@ -212,7 +243,7 @@ class Links(Spider):
 
 
 @pytest.fixture
-def project(tmp_path: Path, site: Any) -> Path:
+def project(tmp_path: Path, site: Site) -> Path:
     """A Scrapy project with one spider for the site."""
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = project.settings\n")
     (tmp_path / "project" / "spiders").mkdir(parents=True)
@@ -221,22 +252,16 @@ def project(tmp_path: Path, site: Any) -> Path:
     (tmp_path / "project" / "spiders" / "links.py").write_text(SPIDER.format(url=site.url))
     (tmp_path / "project" / "settings.py").write_text(
         'SPIDER_MODULES = ["project.spiders"]\n'
-        'DUPEFILTER_CLASS = "scrapy_ext.BloomDupeFilter"\n'
         "BLOOMLOCK_RECORD_UNFILTERED = True\n"
+        "BLOOMLOCK_TIMEOUT = 60\n"
         "TELNETCONSOLE_ENABLED = False\n"
     )
     return tmp_path
 
 
-def scrapy(
-    project: Path, server: PrivateServer, *arguments: str
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scrapy", *arguments, "-s", f"BLOOMLOCK_URL={server.url}"]
-    return subprocess.run(
-        command, cwd=project, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
+@pytest.mark.parametrize(
+    "setting", ["DUPEFILTER_CLASS=scrapy_ext.BloomDupeFilter", "SCHEDULER=scrapy_ext.Scheduler"]
+)
 @pytest.mark.parametrize(
     "command",
     [
@@ -244,38 +269,30 @@ def scrapy(
         ["fetch", "--spider=links", "{url}/0"],
         ["shell", "-c", "fetch('{url}/1')", "{url}/0"],
         ["check", "links"],
+        ["list"],
     ],
     ids=lambda command: command[0],
 )
-def test_a_command_that_looks_at_pages_leaves_the_filter_alone(
-    command: list[str], project: Path, site: Any, server: PrivateServer
+def test_a_command_that_looks_at_pages_needs_no_server(
+    command: list[str], setting: str, project: Path, site: Site, crawls: Runner
 ) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        client.flushall()
-        done = scrapy(project, server, *(part.replace("{url}", site.url) for part in command))
-        assert done.returncode == 0, done.stderr
-        assert "the filter of the crawls is left alone" in done.stderr or command[0] == "check"
-        assert "/0" in site.requested
-        assert client.keys() == []
+    words = [part.replace("{url}", site.url) for part in command]
+    done = crawls.command(project, *words, "-s", setting, "-s", f"BLOOMLOCK_URL=redis://{DEAD}")
+    result = done.finish()
+    assert result.code == 0, result.log
+    assert ("/0" in site.requested) is (command != ["list"])
+    if "Bloom" in setting and command[0] in {"parse", "fetch", "shell"}:
+        assert result.lines("the filter of the crawls is left alone")
 
 
-def test_a_crawl_records_and_says_how_much_was_there(
-    project: Path, site: Any, server: PrivateServer
+def test_a_crawl_says_how_much_was_recorded(
+    project: Path, site: Site, crawls: Runner, valkey: str
 ) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        client.flushall()
+    setting = ["-s", "DUPEFILTER_CLASS=scrapy_ext.BloomDupeFilter"]
     for before in (0, len(site.paths)):
-        done = scrapy(project, server, "crawl", "links")
-        assert done.returncode == 0, done.stderr
-        line = f"Using the filter 'links:dupefilter': about {before} requests were recorded"
-        assert line in done.stderr
+        done = crawls.command(project, "crawl", "links", *setting, BLOOMLOCK_URL=valkey).finish()
+        assert done.code == 0, done.log
+        assert done.lines(f"Using the filter 'links:dupefilter': about {before} requests were")
     assert site.requested.count("/1") == 1
-
-
-def test_a_crawl_whose_server_is_not_there_exits_with_1(project: Path, site: Any) -> None:
-    with PrivateServer() as server:
-        server.kill()
-        done = scrapy(project, server, "crawl", "links")
-    assert done.returncode == 1
-    assert "BLOOMLOCK_URL: no Redis server can be used at" in done.stderr
-    assert site.requested == []
+    dead = crawls.command(project, "crawl", "links", *setting, BLOOMLOCK_URL=f"redis://{DEAD}")
+    assert dead.finish().code == 1

@@ -1,4 +1,4 @@
-"""The queue that processes share, step by step."""
+"""The queue that processes share, step by step, on one server and on a cluster."""
 
 from __future__ import annotations
 
@@ -10,31 +10,55 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 import scrapy_redis.queue
+import servers
 from scrapy import Request, Spider
 from scrapy.settings import Settings
 
 from bloomlock import BloomFilter, ConfigurationError
-from scrapy_ext.request_queue import Exchange, Push, RequestQueue, release
+from scrapy_ext.request_queue import Exchange, Push, RequestQueue
 from scrapy_ext.settings import QueueSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from redis import RedisCluster
+
+    Make = Callable[..., RequestQueue]
 
 SPIDER = Spider("spider")
 CLASSES = ("PriorityQueue", "FifoQueue", "LifoQueue")
 
 
+def queue_of(client: Any, name: str = "pages", **settings: Any) -> RequestQueue:
+    """Return the queue as one more process has it, which has begun."""
+    shards = settings.pop("shards", 1)
+    shared = BloomFilter(name, 10_000, client=client, on_lost="recreate", shards=shards)
+    made = RequestQueue(shared, client, SPIDER, QueueSettings.read(Settings(settings)))
+    made.exchange(Exchange(0))
+    return made
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[redis.Redis]]:
+    with servers.cluster(5000) as made:
+        yield made
+
+
 @pytest.fixture
-def queue(server: redis.Redis) -> Callable[..., RequestQueue]:
-    """Make the queue as one more process has it."""
+def cluster(nodes: list[redis.Redis]) -> Iterator[RedisCluster]:
+    with servers.emptied(nodes) as made:
+        yield made
 
-    def make(**settings: Any) -> RequestQueue:
-        shared = BloomFilter("pages", 10_000, client=server, on_lost="recreate")
-        made = RequestQueue(shared, server, SPIDER, QueueSettings.read(Settings(settings)))
-        made.exchange(Exchange(0))
-        return made
 
-    return make
+@pytest.fixture(params=["one server", "cluster"])
+def server(request: pytest.FixtureRequest) -> Any:
+    """A client of one server, or of a cluster."""
+    return request.getfixturevalue("r" if request.param == "one server" else "cluster")
+
+
+@pytest.fixture
+def make(server: Any) -> Make:
+    return lambda **settings: queue_of(server, **settings)
 
 
 def push_of(queue: RequestQueue, path: int | str, mode: Any = "n", priority: int = 0) -> Push:
@@ -46,13 +70,17 @@ def paths(queue: RequestQueue, got: list[tuple[bytes, bytes]]) -> list[str]:
     return [queue.decode(entry).url.rpartition("/")[2] for _, entry in got]
 
 
-def end_lease(server: redis.Redis, queue: RequestQueue) -> None:
+def end_lease(server: Any, queue: RequestQueue) -> None:
     """Let a process be dead, as the server sees it."""
-    assert server.zadd("spider:requests:workers", {queue.worker: 1}, xx=True) == 0
+    assert server.zadd(f"{queue.key}:workers", {queue.worker: 1}, xx=True) == 0
 
 
-def test_a_step_tests_adds_pushes_and_takes(server: redis.Redis, queue: Any) -> None:
-    one = queue()
+def left(server: Any) -> list[bytes]:
+    return [key for key in server.scan_iter("*") if b"spider" in key]
+
+
+def test_a_step_tests_adds_pushes_and_takes(make: Make) -> None:
+    one = make()
     first = one.exchange(Exchange(1, [push_of(one, path) for path in (1, 2, 1)], wanted=1))
     assert first.pushed == [True, True, False]
     assert (first.waiting, first.taken, paths(one, first.got)) == (1, 1, ["1"])
@@ -63,34 +91,26 @@ def test_a_step_tests_adds_pushes_and_takes(server: redis.Redis, queue: Any) -> 
     assert second.pushed == [False, True, True, False]
     assert sorted(paths(one, second.got)) == ["2", "2", "3"]
     assert (second.waiting, second.taken) == (0, 3)
+    # What is not recorded is new again.
+    third = [push_of(one, 4, "e"), push_of(one, 4, "e"), push_of(one, 4), push_of(one, 4, "e")]
+    assert one.exchange(Exchange(3, third)).pushed == [True, True, True, False]
 
 
 @pytest.mark.parametrize("mode", ["e", "a", "r"])
-def test_equal_requests_that_are_not_refused_wait_together(
-    server: redis.Redis, queue: Any, mode: Any
-) -> None:
-    one, two, reader = (queue() for _ in range(3))
+def test_equal_requests_that_are_not_refused_wait_together(make: Make, mode: Any) -> None:
+    one, two, reader = (make() for _ in range(3))
     for each in (one, two):
         each.exchange(Exchange(1, [push_of(each, 1, mode), push_of(each, 1, mode)]))
     answer = reader.exchange(Exchange(1, wanted=9))
     requests = [reader.decode(entry) for _, entry in answer.got]
     assert [(request.url, request.meta) for request in requests] == [("http://site/1", {})] * 4
-    # scrapy-redis reads them as well.
-    step = [push_of(one, 2, mode), push_of(one, 2, mode)]
-    assert step[0].request.meta == {}
-    one.exchange(Exchange(2, step))
-    theirs = scrapy_redis.queue.PriorityQueue(server, SPIDER, "%(spider)s:requests")
-    assert [theirs.pop().url for _ in range(2)] == ["http://site/2"] * 2
-    assert theirs.pop() is None
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_the_order_is_that_of_scrapy_redis(
-    server: redis.Redis, queue: Any, kind: str, seed: int
-) -> None:
+def test_the_order_is_that_of_scrapy_redis(r: redis.Redis, kind: str, seed: int) -> None:
     name = f"scrapy_redis.queue.{kind}"
-    ours = queue(SCHEDULER_QUEUE_CLASS=name)
-    theirs = getattr(scrapy_redis.queue, kind)(server, SPIDER, "%(spider)s:requests")
+    ours = queue_of(r, SCHEDULER_QUEUE_CLASS=name)
+    theirs = getattr(scrapy_redis.queue, kind)(r, SPIDER, "%(spider)s:requests")
     priorities = random.Random(seed).choices(range(-3, 4), k=30)
     ours.exchange(Exchange(1, [push_of(ours, path, "n", of) for path, of in enumerate(priorities)]))
     expected = [theirs.pop().url.rpartition("/")[2] for _ in range(30)]
@@ -98,24 +118,22 @@ def test_the_order_is_that_of_scrapy_redis(
         theirs.push(Request(f"http://site/{path}", priority=of))
     got = [paths(ours, ours.exchange(Exchange(2 + n, wanted=1)).got)[0] for n in range(10)]
     # What a process had taken and not done is taken again, in the same order.
-    end_lease(server, ours)
-    other = queue(SCHEDULER_QUEUE_CLASS=name)
+    end_lease(r, ours)
+    other = queue_of(r, SCHEDULER_QUEUE_CLASS=name)
     assert paths(other, other.exchange(Exchange(1, wanted=50)).got) == expected
     assert got == expected[:10]
 
 
-def test_a_repeated_step_is_not_carried_out_twice(server: redis.Redis, queue: Any) -> None:
-    one = queue()
+def test_a_repeated_step_is_not_carried_out_twice(make: Make) -> None:
+    one = make()
     step = Exchange(1, [push_of(one, 1), push_of(one, 2, "a"), push_of(one, 1)], wanted=2)
     first = one.exchange(step)
     assert one.exchange(step) == first
-    assert first.pushed == [True, True, False]
-    assert server.zcard(one.key) == 0
-    assert server.hlen("spider:requests:taken") == 2
+    assert (first.pushed, first.waiting, first.taken) == ([True, True, False], 0, 2)
 
 
-def test_requests_of_a_dead_process_wait_again(server: redis.Redis, queue: Any) -> None:
-    dead, living = queue(), queue()
+def test_requests_of_a_dead_process_wait_again(server: Any, make: Make) -> None:
+    dead, living = make(), make()
     dead.exchange(Exchange(1, [push_of(dead, path) for path in range(5)], wanted=3))
     assert living.exchange(Exchange(1, wanted=9)).taken == 5
     end_lease(server, dead)
@@ -126,62 +144,40 @@ def test_requests_of_a_dead_process_wait_again(server: redis.Redis, queue: Any) 
     assert paths(dead, late.got) == ["7"]
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-def test_processes_that_are_known_to_be_dead_are_not_waited_for(
-    server: redis.Redis, queue: Any, kind: str
-) -> None:
-    dead, living = [queue(SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{kind}") for _ in range(2)]
-    pushes = [push_of(dead, path, priority=-path) for path in range(6)]
-    had = dead.exchange(Exchange(1, pushes, wanted=3))
-    kept = living.exchange(Exchange(1, wanted=2))
-    names = [dead.worker, "unknown"]
-    order = kind.removesuffix("Queue").lower()
-    released = release(dead.shared, dead.key, order, names)
-    assert sorted(released) == sorted(entry.partition(b" ")[2] for _, entry in had.got)
-    assert release(dead.shared, dead.key, order, names) == []
-    answer = living.exchange(Exchange(2, wanted=9))
-    assert paths(living, answer.got)[:3] == paths(dead, had.got)
-    assert (answer.recovered, answer.taken, len(kept.got)) == (0, 6, 2)
-    # A last step that comes late is of one that the server does not know.
-    late = dead.exchange(Exchange(2, [push_of(dead, 7)], wanted=1))
-    assert late.was_unknown
-    assert len(release(dead.shared, dead.key, order, names)) == 1
-
-
-def test_start_requests_are_pushed_once_in_a_run(server: redis.Redis, queue: Any) -> None:
-    one, two = queue(), queue()
+def test_start_requests_are_pushed_once_in_a_run(server: Any, make: Make) -> None:
+    one, two = make(), make()
     start = one.exchange(Exchange(1, [push_of(one, 0, "s"), push_of(one, 0)], wanted=1))
     assert start.pushed == [True, False]
     assert two.exchange(Exchange(1, [push_of(two, 0, "s")])).pushed == [False]
     end_lease(server, one)
     two.leave()
     # The dead process had not done it: the run goes on.
-    three = queue()
+    three = make()
     again = three.exchange(Exchange(1, [push_of(three, 0, "s")], wanted=1))
     assert (again.pushed, paths(three, again.got)) == ([False], ["0"])
     three.exchange(Exchange(2, done=[again.got[0][0]]))
     three.leave()
-    assert server.keys("spider:*") == []
-    four = queue()
+    assert left(server) == []
+    four = make()
     assert four.exchange(Exchange(1, [push_of(four, 0, "s")])).pushed == [True]
     assert four.exchange(Exchange(2, [push_of(four, 0)])).pushed == [False]
 
 
-def test_a_queue_is_emptied_by_the_last_process_only(server: redis.Redis, queue: Any) -> None:
-    one, two = queue(), queue()
+def test_a_queue_is_emptied_by_the_last_process_only(server: Any, make: Make) -> None:
+    one, two = make(), make()
     one.exchange(Exchange(1, [push_of(one, path) for path in range(5)], wanted=3))
     assert not one.leave(empty=True)
-    assert server.zcard(one.key) == 5
+    assert two.exchange(Exchange(1)).waiting == 5
     assert two.leave(empty=True)
-    assert server.keys("spider:*") == []
+    assert left(server) == []
 
 
 class Workers:
     """Processes that follow a random graph; they die, lose replies and are late at any step."""
 
-    def __init__(self, chance: random.Random, url: str, make: Callable[[], RequestQueue]) -> None:
+    def __init__(self, chance: random.Random, server: Any, make: Make) -> None:
         self.chance = chance
-        self.url = url
+        self.server = server
         self.make = make
         self.links = {page: chance.choices(range(80), k=5) for page in range(80)}
         self.fetched: Counter[int] = Counter()
@@ -206,6 +202,7 @@ class Worker:
         self.queue = workers.make()
         self.number = 1
         self.has: list[tuple[bytes, int]] = []
+        self.waiting = 1
         self.step([push_of(self.queue, 0, "s")])
 
     def step(self, pushes: list[Push], done: tuple[bytes, ...] = (), wanted: int = 0) -> None:
@@ -221,6 +218,7 @@ class Worker:
             self.has = []
         got = map(int, paths(self.queue, answer.got))
         self.has += zip((identity for identity, _ in answer.got), got, strict=True)
+        self.waiting = answer.waiting + answer.taken
 
     def work(self) -> None:
         """Do a page, or get some; sometimes end in the middle of one."""
@@ -237,8 +235,7 @@ class Worker:
         if end > 0.1:
             self.step(pushes[cut:], (identity,), wanted=chance.randint(0, 2))
             return
-        with redis.Redis.from_url(workers.url) as server:
-            end_lease(server, self.queue)
+        end_lease(workers.server, self.queue)
         self.has.append((identity, page))
         workers.given_up += 1
         if end > 0.03:  # else it was only stopped for longer than its lease
@@ -247,20 +244,19 @@ class Worker:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_nothing_is_lost_whichever_process_dies(
-    server: redis.Redis, valkey: str, queue: Any, kind: str, seed: int
-) -> None:
+def test_nothing_is_lost_whichever_process_dies(r: redis.Redis, kind: str, seed: int) -> None:
     chance = random.Random(seed)
-    workers = Workers(
-        chance, valkey, lambda: queue(SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{kind}")
-    )
-    while server.exists("spider:requests", "spider:requests:taken"):
-        chance.choice(workers.all).work()
+    name = f"scrapy_redis.queue.{kind}"
+    workers = Workers(chance, r, lambda: queue_of(r, SCHEDULER_QUEUE_CLASS=name))
+    worker = workers.all[0]
+    while worker.waiting:
+        worker = chance.choice(workers.all)
+        worker.work()
     assert set(workers.fetched) == workers.reachable()
     assert workers.fetched.total() <= len(workers.fetched) + workers.given_up
     for worker in workers.all:
         worker.queue.leave()
-    assert server.keys("spider:*") == []
+    assert left(r) == []
 
 
 class Custom(scrapy_redis.queue.LifoQueue):
@@ -300,10 +296,8 @@ class UrlSerializer:
         ({"SCHEDULER_SERIALIZER": UrlSerializer}, b'["http://site/1", 0]'),
     ],
 )
-def test_forms_of_a_project(
-    server: redis.Redis, queue: Any, settings: dict[str, Any], form: bytes
-) -> None:
-    one = queue(**settings, SCHEDULER_QUEUE_KEY="mine:%(spider)s")
+def test_forms_of_a_project(r: redis.Redis, settings: dict[str, Any], form: bytes) -> None:
+    one = queue_of(r, **settings, SCHEDULER_QUEUE_KEY="mine:%(spider)s")
     answer = one.exchange(Exchange(1, [push_of(one, 1)], wanted=1))
     assert answer.got[0][1].partition(b" ")[2] == form
     assert paths(one, answer.got) == ["1"]
@@ -316,7 +310,6 @@ def test_forms_of_a_project(
         ({"SCHEDULER_QUEUE_CLASS": "no.such"}, "the queue cannot be used: No module named 'no'"),
         ({"SCHEDULER_QUEUE_CLASS": Odd}, "SCHEDULER_QUEUE_CLASS is .*Odd.*; allowed are Priority"),
         ({"SCHEDULER_QUEUE_CLASS": dict}, "SCHEDULER_QUEUE_CLASS is .*dict.*; allowed are"),
-        ({"SCHEDULER_SERIALIZER": "no.such"}, "the queue cannot be used: No module named 'no'"),
         ({"SCHEDULER_SERIALIZER": "random"}, "SCHEDULER_QUEUE_CLASS .*'loads'"),
         ({"SCHEDULER_QUEUE_KEY": "%(name)s"}, "SCHEDULER_QUEUE_KEY is '%.name.s'; allowed is"),
         ({"BLOOMLOCK_LEASE": 0}, "BLOOMLOCK_LEASE is 0; allowed is a number above 0"),
@@ -325,7 +318,17 @@ def test_forms_of_a_project(
     ],
 )
 def test_settings_that_make_no_queue_are_refused(
-    queue: Any, settings: dict[str, Any], sentence: str
+    r: redis.Redis, settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        queue(**settings)
+        queue_of(r, **settings)
+
+
+def test_on_a_cluster_queue_and_filter_lie_on_one_node(cluster: RedisCluster) -> None:
+    assert queue_of(cluster).key == "spider:requests:{pages}"
+    assert queue_of(cluster, SCHEDULER_QUEUE_KEY="spider:{pages}:mine").key == "spider:{pages}:mine"
+    assert queue_of(cluster, "100%").key == "spider:requests:{100%25}"
+    with pytest.raises(ConfigurationError, match=r"SCHEDULER_QUEUE_KEY is 'mine'; allowed .*\{p\}"):
+        queue_of(cluster, "p", SCHEDULER_QUEUE_KEY="mine")
+    with pytest.raises(ConfigurationError, match="'many' has 6 shards; on a cluster the scheduler"):
+        queue_of(cluster, "many", shards=6)

@@ -1,0 +1,120 @@
+"""A duplicates filter in this process, asked as Scrapy asks it: by its scheduler and middleware."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.statscollectors import MemoryStatsCollector
+from scrapy.utils.misc import build_from_crawler, load_object
+
+import scrapy_ext.guard
+from scrapy_ext import BloomDupeFilter
+from scrapy_ext.middleware import BatchingMiddleware
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
+    from scrapy.http import Response
+
+NAME = "spider:dupefilter"
+WAYS = ("one by one", "batches")
+
+
+class IdleCrawler(Crawler):
+    """A crawler whose engine runs nothing; it has what the middleware looks for."""
+
+    engine: Any = None
+
+    def set_engine(self) -> None:
+        nearer = SimpleNamespace(process_spider_output=None)
+        middlewares = [OffsiteMiddleware(self)]  # type: ignore[arg-type]
+        self.engine = self._engine = SimpleNamespace(
+            downloader=SimpleNamespace(middleware=SimpleNamespace(middlewares=middlewares)),
+            scraper=SimpleNamespace(spidermw=SimpleNamespace(middlewares=[nearer])),
+        )
+
+
+def crawler_of(**settings: Any) -> IdleCrawler:
+    """Return a crawler that has a spider and stats, without what `get_crawler` asks for."""
+    crawler = IdleCrawler(Spider, {"BLOOMLOCK_CAPACITY": 1000, "BLOOMLOCK_TIMEOUT": 60, **settings})
+    crawler.stats = MemoryStatsCollector(crawler)
+    crawler.crawling = True
+    crawler.set_engine()
+    crawler.spider = Spider("spider")
+    crawler.spider.crawler = crawler
+    fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+    crawler.request_fingerprinter = build_from_crawler(fingerprinter, crawler)
+    return crawler
+
+
+class Clock:
+    """The clock by which a server that failed is left alone; it moves when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(scrapy_ext.guard, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class AskedFilter:
+    """The filter of a crawler, and its middleware.
+
+    Args:
+        url: The server.
+        way: "one by one", as by a scheduler, or "batches", as the requests of one page.
+        settings: Those of the project. Without more the near-cache does not hide the server.
+    """
+
+    def __init__(self, url: str, way: str, **settings: Any) -> None:
+        given = {"BLOOMLOCK_URL": url, "BLOOMLOCK_NEAR_CACHE": 0, **settings}
+        self.crawler = crawler_of(**given)
+        self.way = way
+        self.middleware = BatchingMiddleware(self.crawler)
+        self.filter = BloomDupeFilter.from_crawler(self.crawler)
+        self.filter.open()
+        self._loop = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.filter.close()
+        self._loop.close()
+
+    def stat(self, name: str) -> int:
+        return int(self.crawler.stats.get_value(f"bloomlock/{name}", 0))  # type: ignore[union-attr]
+
+    def ask(self, *paths: str, **meta: Any) -> str:
+        """Ask about requests to paths; return a letter for each: n, it is new, or s, it is not."""
+        requests = [request(path, **meta) for path in paths]
+        if self.way == "one by one":
+            return "".join(map(self.letter, requests))
+        return self._loop.run(self.ask_page(requests))
+
+    async def ask_page(self, requests: list[Request]) -> str:
+        """Let a callback yield requests, and schedule what comes out of the middleware."""
+
+        async def callback() -> AsyncIterator[Any]:
+            for one in requests:
+                yield one
+
+        return "".join([self.letter(one) async for one in self.outputs(callback())])
+
+    def outputs(self, callback: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        response: Response = None  # type: ignore[assignment]
+        return self.middleware.process_spider_output(response, callback)
+
+    def letter(self, one: Request) -> str:
+        return "s" if self.filter.request_seen(one) else "n"
+
+
+def request(path: str, **meta: Any) -> Request:
+    return Request(f"https://example.org/{path}", meta=meta)

@@ -1,0 +1,412 @@
+"""Runs real Scrapy processes for the tests, as forks of one that has imported what they need.
+
+Started with the number of a socket. A request is a task as JSON, with three files: for what the
+process prints, for its log, and for its exit status. The answer is its id. Classes of this module
+are settings by their names: "__main__.NotingPipeline".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urljoin, urlsplit
+
+from fork_end import run_to_end
+from scrapy import Request, Spider, signals
+from scrapy.cmdline import execute
+from scrapy.core.scheduler import Scheduler
+from scrapy.crawler import CrawlerProcess
+from scrapy.exceptions import DropItem, IgnoreRequest
+from scrapy.settings import Settings
+from scrapy.squeues import FifoMemoryQueue
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.misc import load_object
+from scrapy.utils.request import referer_str
+from scripted_spider import ScriptedSpider  # noqa: F401 - found by its name
+from twisted.internet.defer import Deferred
+
+from scrapy_ext.dupefilter import BloomDupeFilter
+from scrapy_ext.spiders import RedisSpider
+
+FETCHED: list[str] = []
+ITEMS: list[object] = []
+EVENTS: list[list[str]] = []
+
+
+def path_of(url) -> str:
+    """Return what comes after the host."""
+    return "/" + url.partition("//")[2].partition("/")[2]
+
+
+async def wait(seconds=0.001) -> None:
+    """Make the crawl go on meanwhile, under any reactor."""
+    over = Deferred()
+    call_later(seconds, over.callback, None)
+    await maybe_deferred_to_future(over)
+
+
+class LinkSpider(Spider):
+    """Follows every link. `name` and `start_urls` are arguments, and what stands in the class.
+
+    Attributes:
+        items: Paths of pages that give an item, before their requests.
+        raises: Paths of pages whose callback raises after the item.
+        how: For the path of a link, arguments of its request; "beside": `engine.crawl` gets it;
+            "partial": its callback is no method of the spider.
+        hands_on: Whether requests get the `meta` of the response they come from.
+        dies: An event and a path: the process kills itself there. "asked": the request is sent;
+            "callback": it begins; "half": the first of its requests is queued and no other is
+            made; "item": its callback has ended and its item is in a pipeline; "done": callback and
+            items are done.
+    """
+
+    items = raises = dies = ()
+    how = {}  # noqa: RUF012 - arguments take its place
+    hands_on = False
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.opened, signals.spider_opened)
+        crawler.signals.connect(spider.asked, signals.request_reached_downloader)
+        return spider
+
+    def opened(self):
+        self.note("open", "")
+
+    def asked(self, request):
+        self.may_die("asked", path_of(request.url))
+
+    def may_die(self, event, path):
+        if [event, path] == [*self.dies]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def note(self, what, path):
+        """Write to the file of the setting NOTES, before others see what the note says."""
+        if name := self.settings["NOTES"]:
+            with Path(name).open("ab", buffering=0) as notes:
+                notes.write(f"{what} {path}\n".encode())
+
+    def requests_of(self, response):
+        for target in response.xpath("//a/@href").getall():
+            options = {**self.how.get(target, {})}
+            meta = options.pop("meta", {})
+            if self.hands_on:
+                meta = {**response.meta, **meta}
+            beside, is_partial = (options.pop(name, False) for name in ("beside", "partial"))
+            callback = partial(self.parse) if is_partial else self.parse
+            request = response.follow(target, callback, meta=meta, **options)
+            if beside:
+                self.crawler.engine.crawl(request)
+            else:
+                yield request
+
+    def parse(self, response):
+        path = path_of(response.url)
+        FETCHED.append(path)
+        if path in self.items:
+            yield {"path": path}
+        if path in self.raises:
+            raise ZeroDivisionError(path)
+        yield from self.requests_of(response)
+
+
+class DyingSpider(LinkSpider):
+    """Notes which pages and items are done; with `dies` it is killed."""
+
+    async def parse(self, response):
+        path = path_of(response.url)
+        self.may_die("callback", path)
+        yield {"path": path}
+        enqueued = self.stat("scheduler/enqueued")
+        for request in self.requests_of(response):
+            yield request
+            if [*self.dies] == ["half", path]:
+                await self.grown("scheduler/enqueued", enqueued + 1)
+                self.may_die("half", path)
+        self.note("done", path)
+
+    async def die_later(self, event, path):
+        """Die when the queue has heard of what is done."""
+        if [*self.dies] == [event, path]:
+            await self.grown("bloomlock/trips", self.stat("bloomlock/trips") + 6)
+            self.may_die(event, path)
+
+    def stat(self, name):
+        return self.crawler.stats.get_value(name, 0)
+
+    async def grown(self, name, to):
+        while self.stat(name) < to:
+            await wait()
+
+
+class DyingPipeline:
+    """Notes items that leave it; that of a page may be the end of the process."""
+
+    def __init__(self, crawler):
+        self.crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    async def process_item(self, item):
+        spider = self.crawler.spider
+        await spider.die_later("item", item["path"])
+        await wait()
+        spider.note("item", item["path"])
+        deferred_from_coro(spider.die_later("done", item["path"]))
+        return item
+
+
+class MixedSpider(LinkSpider):
+    """Yields items between requests, repeats, other sites, and waits; all of it from pages.
+
+    What reaches the engine is noted in its order, with the page it comes from.
+    """
+
+    allowed_domains = ("127.0.0.1",)
+    hears = True
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.note_item, signals.item_scraped)
+        if spider.hears:
+            crawler.signals.connect(spider.note_request, signals.request_scheduled)
+            crawler.signals.connect(spider.note_dropped, signals.request_dropped)
+        return spider
+
+    def note_request(self, request):
+        EVENTS.append([path_of(referer_str(request) or "//start"), path_of(request.url)])
+
+    def note_dropped(self):
+        self.crawler.stats.inc_value("dropped")
+
+    def note_item(self, item):
+        EVENTS.append([item["page"], "item"])
+
+    async def start(self):
+        (url,) = self.start_urls
+        for suffix in ("?start", "?start", "", "?again"):
+            yield Request(url + suffix)
+            yield {"page": "/start"}
+
+    async def parse(self, response):
+        path = path_of(response.url)
+        FETCHED.append(path)
+        yield {"page": path}
+        targets = response.xpath("//a/@href").getall()
+        for target in targets:
+            yield response.follow(target)
+            yield Request("http://localhost:1/elsewhere")
+        await wait()
+        twice = response.follow("?twice", self.parse_nothing)
+        yield twice
+        yield twice
+        yield {"page": path}
+        yield response.follow(targets[0], dont_filter=True, callback=self.parse_nothing)
+        await wait()
+
+    def parse_nothing(self, response):
+        FETCHED.append(path_of(response.url))
+
+
+class NotingPipeline:
+    """Notes when an item comes to the pipelines."""
+
+    def process_item(self, item):
+        EVENTS.append([item["page"], "item begins"])
+        return item
+
+
+class SeedSpider(LinkSpider):
+    """Starts with 120 requests that are filtered; stops the crawl in order after it yields one."""
+
+    async def start(self):
+        (url,) = self.start_urls
+        for number in range(120):
+            if number == self.settings.getint("STOP_AFTER", -1):
+                call_later(0, lambda: deferred_from_coro(self.crawler.stop_async()))
+            yield Request(f"{url}?{number}", self.parse_nothing)
+
+    parse_nothing = MixedSpider.parse_nothing
+
+
+class FeedSpider(RedisSpider):
+    """Reads where to start from Redis."""
+
+    items = raises = dies = ()
+    how, hands_on = {}, False
+    requests_of = LinkSpider.requests_of
+    parse = LinkSpider.parse
+
+
+class ForcingSpider(LinkSpider):
+    """Starts on page 1, tries it twice more by its errback, then forces page 2 by it."""
+
+    async def start(self):
+        (url,) = self.start_urls
+        yield Request(urljoin(url, "/1"), errback=self.failed, dont_filter=True)
+
+    def failed(self, failure):
+        request = failure.request
+        number = request.meta.get("number", 0) + 1
+        if number < 3:
+            yield request.replace(meta={**request.meta, "number": number})
+        else:
+            yield Request(urljoin(request.url, "/2"), dont_filter=True)
+
+
+class RefusingMiddleware:
+    """Refuses the page /1, as the middleware of robots.txt does."""
+
+    def process_request(self, request):
+        if urlsplit(request.url).path == "/1":
+            raise IgnoreRequest("/1")
+
+
+class EvenPages:
+    """A spider middleware that lets no request to a page with an odd number through."""
+
+    async def process_spider_output(self, response, result):
+        del response
+        async for output in result:
+            if not isinstance(output, Request) or int(urlsplit(output.url).path[1:]) % 2 == 0:
+                yield output
+
+
+class PickyQueue(FifoMemoryQueue):
+    """A queue that fails for one request."""
+
+    def push(self, request):
+        if request.url.endswith("/3"):
+            raise RuntimeError("not this one")
+        super().push(request)
+
+
+class HearingScheduler(Scheduler):
+    """Counts what the engine schedules."""
+
+    def enqueue_request(self, request):
+        self.stats.inc_value("dropped")
+        return super().enqueue_request(request)
+
+
+class HearingLog(BloomDupeFilter):
+    """Counts what it logs."""
+
+    def log(self, request, spider):
+        self._crawler.stats.inc_value("dropped")
+        super().log(request, spider)
+
+
+class PickyPipeline:
+    """Drops the item of page 1, and fails for that of page 2."""
+
+    async def process_item(self, item):
+        await asyncio.sleep(0)
+        if item["path"] == "/1":
+            raise DropItem("as asked")
+        if item["path"] == "/2":
+            raise ZeroDivisionError
+        return item
+
+
+class OneForAllFingerprinter:
+    """Takes all requests for the same."""
+
+    def fingerprint(self, request):
+        del request
+        return b"the same"
+
+
+class BrokenFingerprinter:
+    """Fails for every request."""
+
+    def fingerprint(self, request):
+        raise ZeroDivisionError(request.url)
+
+
+def crawl(task) -> int:
+    """Crawl, print what happened, and return the exit status."""
+    settings = {"TELNETCONSOLE_ENABLED": False, "ROBOTSTXT_OBEY": False, **task["settings"]}
+    process = CrawlerProcess(settings)
+    crawler = process.create_crawler(globals()[task["spider"]])
+    crawler.signals.connect(lambda item: ITEMS.append(item), signals.item_scraped, weak=False)
+    process.crawl(crawler, name=task["name"], start_urls=[task["start"]], **task["arguments"])
+    process.start()
+    stats = {} if process.bootstrap_failed else crawler.stats.get_stats()
+    kinds = int | float | str | list
+    wanted = {key: value for key, value in stats.items() if isinstance(value, kinds)}
+    told = {"fetched": FETCHED, "items": ITEMS, "events": EVENTS, "stats": wanted}
+    print(json.dumps(told))
+    return int(process.bootstrap_failed)
+
+
+def run(task) -> None:
+    """Do a task, and exit."""
+    if "command" not in task:
+        sys.exit(crawl(task))
+    os.chdir(task["folder"])
+    os.environ.update(task["environment"])
+    execute(["scrapy", *task["command"]])
+
+
+def become(outputs, task) -> NoReturn:
+    """Go on as a process that crawls."""
+    for number, file in enumerate(outputs, 1):
+        os.dup2(file, number)
+        os.close(file)
+    run_to_end(lambda: run(task))
+
+
+def await_end(child, status) -> None:
+    """Write how a process ended."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.write(status, b"%d\n" % code)
+    os.close(status)
+
+
+def serve(control) -> None:
+    """Answer requests until the other end is closed."""
+    while True:
+        line, files, _, _ = socket.recv_fds(control, 1 << 16, 3)
+        if not line:
+            return
+        *outputs, status = files
+        child = os.fork()
+        if child == 0:
+            control.close()
+            os.close(status)
+            become(outputs, json.loads(line))
+        for file in outputs:
+            os.close(file)
+        threading.Thread(target=await_end, args=(child, status)).start()
+        control.sendall(b"%d\n" % child)
+
+
+if __name__ == "__main__":
+    for name in ("scrapy_ext", "scrapy_redis.scheduler", "bloomlock.filters.bloom"):
+        importlib.import_module(name)
+    # What each process would import by itself, half of its time.
+    for name in ("EXTENSIONS_BASE", "DOWNLOADER_MIDDLEWARES_BASE", "SPIDER_MIDDLEWARES_BASE"):
+        for path in Settings().get(name):
+            load_object(path)
+    for path in Settings().get("DOWNLOAD_HANDLERS_BASE").values():
+        load_object(path)
+    assert "twisted.internet.reactor" not in sys.modules, "each process installs its own"
+    # A fork that looked for garbage among these modules would copy their memory.
+    gc.freeze()
+    serve(socket.socket(fileno=int(sys.argv[1])))

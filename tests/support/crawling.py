@@ -1,0 +1,298 @@
+"""A small site, and real Scrapy processes that crawl it: `Runner(...).run(...)` is one crawl."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import redis
+
+SUPPORT = Path(__file__).parent
+PAGES = 8
+PATIENCE = 300.0
+"""Seconds after which a process hangs."""
+STATUS = 2
+
+PLAIN: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+FILTER: dict[str, Any] = {"DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter"}
+ADDON: dict[str, Any] = {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}
+OURS: dict[str, Any] = {"SCHEDULER": "scrapy_ext.Scheduler"}
+SCRAPY_REDIS: dict[str, Any] = {
+    **FILTER,
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "SCHEDULER_PERSIST": True,
+}
+RECORDS: dict[str, Any] = {"BLOOMLOCK_RECORD_UNFILTERED": True}
+"""Requests of `start_urls` count as seen, so each page is fetched once."""
+SET_UPS = {
+    "filter": FILTER,
+    "add-on": ADDON,
+    "scheduler": OURS,
+    "scrapy-redis": SCRAPY_REDIS,
+}
+
+
+@dataclass
+class Site:
+    """Pages /0 to /7 that all link to all of them, twice.
+
+    With other `links` a page links to the pages that they return for its number. `on_request` is
+    called with the number of the request, and may hold its answer back. `answer` returns a status
+    for a path, and where it leads.
+    """
+
+    url: str = ""
+    requested: list[str] = field(default_factory=list)
+    on_request: Callable[[int], object] | None = None
+    answer: Callable[[str], list[Any]] | None = None
+    links: Callable[[int], Iterable[int]] = lambda _: [*range(PAGES), *range(PAGES)]
+
+    @property
+    def paths(self) -> list[str]:
+        return [f"/{page}" for page in range(PAGES)]
+
+    @contextlib.contextmanager
+    def served(self) -> Any:
+        """Serve it on a loopback port."""
+        with ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) as server:
+            # Who is killed does not wait for its answer.
+            server.handle_error = lambda *_: None  # type: ignore[method-assign]
+            self.url = f"http://127.0.0.1:{server.server_port}"
+            thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+            thread.start()
+            yield self
+            server.shutdown()
+            thread.join()
+
+
+def _handler(site: Site) -> type[BaseHTTPRequestHandler]:
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with lock:
+                site.requested.append(self.path)
+                count = len(site.requested)
+            if site.on_request:
+                site.on_request(count)
+            links = site.links(int(self.path[1:].partition("?")[0]))
+            body = "".join(f'<a href="/{page}">{page}</a>' for page in links).encode()
+            status, *location = site.answer(self.path) if site.answer else [200]
+            self.send_response(status)
+            if location:
+                self.send_header("Location", location[0])
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    return Handler
+
+
+@dataclass
+class Result:
+    """What a crawl did.
+
+    Attributes:
+        code: The exit status; that of a killed process is negative.
+        fetched: The paths of the pages whose callbacks ran, in order.
+        items: What left the pipelines.
+        events: What the spider noted.
+    """
+
+    code: int
+    log: str
+    out: str = ""
+    fetched: list[str] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
+    events: list[list[str]] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pages(self) -> Counter[str]:
+        return Counter(self.fetched)
+
+    @property
+    def reason(self) -> str:
+        return str(self.stats["finish_reason"])
+
+    def own(self, name: str) -> Any:
+        """Return one of our stats; 0 if it is not there."""
+        return self.stats.get(f"bloomlock/{name}", 0)
+
+    def lines(self, text: str) -> list[str]:
+        """Return the lines of the log that contain a text."""
+        return [line for line in self.log.splitlines() if text in line]
+
+
+class Process:
+    """A process that crawls."""
+
+    def __init__(self, pid: int, files: list[int]) -> None:
+        self.pid = pid
+        self.result: Result | None = None
+        self._outputs = [""] * 3
+        self._readers = [
+            threading.Thread(target=self._read, args=item, daemon=True) for item in enumerate(files)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, number: int, file: int) -> None:
+        with os.fdopen(file) as pipe:
+            # Processes started later have the file of the status open, too: it does not end.
+            self._outputs[number] = pipe.readline() if number == STATUS else pipe.read()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, or has just ended."""
+        return self._readers[STATUS].is_alive()
+
+    def finish(self) -> Result:
+        """Wait for its end."""
+        if self.result is None:
+            for reader in self._readers:
+                reader.join(PATIENCE)
+                assert not reader.is_alive(), "the crawl does not end"
+            out, log, status = self._outputs
+            told = json.loads(out) if out.startswith('{"fetched"') else {}
+            self.result = Result(int(status), log, out, **told)
+        return self.result
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        if self.result is None and self.is_running:
+            # It may have ended just now.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> Result:
+        """Kill it if it runs."""
+        self.send(signal.SIGKILL)
+        return self.finish()
+
+
+class Forks:
+    """Starts processes as forks of one that has imported Scrapy: an import takes a second."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair()
+        self._server = subprocess.Popen(
+            [sys.executable, str(SUPPORT / "crawl_process.py"), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": str(SUPPORT)},
+        )
+        theirs.close()
+        self._ours.settimeout(PATIENCE)
+
+    def start(self, task: dict[str, Any]) -> Process:
+        ends = [os.pipe() for _ in range(3)]
+        written = json.dumps(task).encode()
+        socket.send_fds(self._ours, [written], [writing for _, writing in ends])
+        for _, writing in ends:
+            os.close(writing)
+        return Process(int(self._ours.recv(100)), [reading for reading, _ in ends])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ours.close()
+        self._server.wait(PATIENCE)
+
+
+def end_leases(client: redis.Redis) -> None:
+    """Let all leases of the queue and of claims be over, as if their time had passed."""
+    for key in [*client.scan_iter(match="*:requests:workers"), *client.scan_iter(match="*:claims")]:
+        client.zadd(key, dict.fromkeys(client.zrange(key, 0, -1), 1))
+
+
+def in_flight(client: redis.Redis) -> int:
+    """Return how many requests of the queue processes have taken and not done."""
+    return client.hlen("spider:requests:taken")
+
+
+class Runner:
+    """Runs spiders of tests/support/crawl_process.py, each in a process of its own.
+
+    Args:
+        forks: Starts the processes.
+        url: The server.
+        site: The site; a crawl starts on its page 0.
+        notes: A file; see `LinkSpider.note`.
+    """
+
+    def __init__(self, forks: Forks, url: str, site: Site, notes: Path) -> None:
+        self.notes = notes
+        self._forks = forks
+        self._url = url
+        self._site = site
+        self._started: list[Process] = []
+
+    def start(
+        self,
+        set_up: dict[str, Any] | None = None,
+        *,
+        spider: str = "LinkSpider",
+        name: str = "spider",
+        arguments: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> Process:
+        """Start a crawl; `set_up` and the other keyword arguments are settings."""
+        shared = {
+            "REDIS_URL": self._url,
+            "BLOOMLOCK_CAPACITY": 1000,
+            # A slow machine is no outage.
+            "BLOOMLOCK_TIMEOUT": 60,
+            "DOWNLOAD_TIMEOUT": 2 * PATIENCE,
+            "NOTES": str(self.notes),
+        }
+        task = {
+            "name": name,
+            "spider": spider,
+            "start": f"{self._site.url}/0",
+            "settings": {**shared, **(ADDON if set_up is None else set_up), **settings},
+            "arguments": arguments or {},
+        }
+        return self._keep(task)
+
+    def run(self, *args: Any, **options: Any) -> Result:
+        """Run a crawl to its end."""
+        return self.start(*args, **options).finish()
+
+    def command(self, folder: Path, *words: str, **environment: str) -> Process:
+        """Start a command of Scrapy in a folder."""
+        return self._keep({"command": words, "folder": str(folder), "environment": environment})
+
+    def _keep(self, task: dict[str, Any]) -> Process:
+        self._started.append(self._forks.start(task))
+        return self._started[-1]
+
+    def noted(self, what: str) -> Counter[str]:
+        """Return the paths that processes have written to `notes`."""
+        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
+        noted = [line.partition(" ") for line in lines]
+        return Counter(path for word, _, path in noted if word == what)
+
+    def end(self) -> None:
+        """Kill what runs."""
+        for process in self._started:
+            process.kill()
