@@ -8,7 +8,6 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 import scrapy_redis.queue
 import servers
 from scrapy import Request, Spider
@@ -21,6 +20,7 @@ from scrapy_ext.settings import QueueSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import redis
     from redis import RedisCluster
 
     Make = Callable[..., RequestQueue]

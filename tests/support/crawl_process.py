@@ -339,12 +339,16 @@ class BrokenFingerprinter:
         raise ZeroDivisionError(request.url)
 
 
+def keep_item(item) -> None:
+    ITEMS.append(item)
+
+
 def crawl(task) -> int:
     """Crawl, print what happened, and return the exit status."""
     settings = {"TELNETCONSOLE_ENABLED": False, "ROBOTSTXT_OBEY": False, **task["settings"]}
     process = CrawlerProcess(settings)
     crawler = process.create_crawler(globals()[task["spider"]])
-    crawler.signals.connect(lambda item: ITEMS.append(item), signals.item_scraped, weak=False)
+    crawler.signals.connect(keep_item, signals.item_scraped)
     process.crawl(crawler, name=task["name"], start_urls=[task["start"]], **task["arguments"])
     process.start()
     stats = {} if process.bootstrap_failed else crawler.stats.get_stats()
