@@ -21,8 +21,9 @@ from redis.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Verdict = Literal["pass", "before", "after"]
-"""Deliver; cut before the command reaches the server; cut after it was carried out."""
+Verdict = Literal["pass", "before", "after"] | bytes
+"""Deliver; cut before the command reaches the server; cut after it was carried out; answer this
+in place of the server, which never gets the command."""
 
 HANDSHAKE = {"HELLO", "CLIENT", "PING", "SELECT", "AUTH", "INFO"}
 PUSH = "push"
@@ -130,7 +131,7 @@ class Proxy:
             number = len(self.seen)
             self.seen.append(name)
         verdict = self.judge(name, number)
-        if verdict != "pass":
+        if isinstance(verdict, str) and verdict != "pass":
             with self.lock:
                 self.cuts[verdict] += 1
         return verdict
@@ -199,6 +200,9 @@ class _Connection:
             verdict = proxy.judged(command[0].decode().upper())
             if verdict == "before":
                 return False
+            if isinstance(verdict, bytes):
+                self._near.sendall(verdict)
+                return True
             self._far.sendall(hiredis.pack_command(tuple(command)))
             reply = self._reply()
             if verdict == "after" or not reply:

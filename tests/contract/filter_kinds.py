@@ -1,0 +1,138 @@
+"""What filters with a time window, and filters that grow, promise beside the rest."""
+
+from __future__ import annotations
+
+import pytest
+from contract.backends import DAY, WINDOW
+
+from bloomlock import CapacityError
+
+SLICE = DAY
+ITEMS = [f"item {number}" for number in range(40)]
+
+
+class WindowContract:
+    """Six slices of a day; each moment is asked for by a new object, as clients keep the time."""
+
+    @staticmethod
+    def look(timed, **options):
+        return timed.open(**options)
+
+    def test_an_item_is_remembered_for_the_window_and_a_slice_more_at_most(self, timed):
+        made = timed.make()
+        assert made.add_many(ITEMS) == [True] * 40
+        timed.at(3 * SLICE)
+        self.look(timed).update(["later"])
+        # An add of what is there does not renew it.
+        assert self.look(timed).add_many(ITEMS[:5]) == [False] * 5
+        timed.at(WINDOW["window"] - 2)
+        assert self.look(timed).exists_many(ITEMS) == [True] * 40
+        assert self.look(timed).add("item 7") is False
+        timed.at(WINDOW["window"] + SLICE + 2)
+        assert self.look(timed).exists_many([*ITEMS, "later"]) == [False] * 40 + [True]
+        assert self.look(timed).add_many([*ITEMS, "item 7"]) == [True] * 40 + [False]
+        timed.at(WINDOW["window"] + 4 * SLICE + 2)
+        assert self.look(timed).exists_many([*ITEMS, "later"]) == [True] * 40 + [False]
+        timed.at(40 * SLICE)
+        assert self.look(timed).exists_many(ITEMS) == [False] * 40
+
+    def test_with_refresh_an_add_remembers_the_item_from_then_on(self, timed):
+        timed.make(refresh=True).update(["a", "b", "c"])
+        for day in (4, 8, 12):
+            timed.at(day * SLICE)
+            assert self.look(timed, refresh=True).add("a") is False
+            assert self.look(timed, refresh=True).add_many(["b"]) == [False]
+        assert self.look(timed).exists_many(["a", "b", "c"]) == [True, True, False]
+        timed.at((12 + 7) * SLICE + 2)
+        assert self.look(timed).exists_many(["a", "b"]) == [False, False]
+
+    def test_a_discard_and_an_add_in_a_later_slice_begin_a_new_window(self, timed):
+        made = timed.make()
+        made.update(["a", "b", "c"])
+        assert made.discard_many(["a", "b"]) == [True, True]
+        timed.at(3 * SLICE)
+        late = self.look(timed)
+        assert late.exists_many(["a", "b", "c"]) == [False, False, True]
+        assert late.add("a") is True
+        timed.at(7 * SLICE + 2)
+        assert self.look(timed).exists_many(["a", "b", "c"]) == [True, False, False]
+        timed.at(10 * SLICE + 2)
+        assert self.look(timed).add_many(["a", "b", "a"]) == [True, True, False]
+
+    def test_claims_and_scripts_go_by_the_window(self, timed):
+        made = timed.make()
+        made.claim("a", ttl=30, renew=False).commit()
+        add = "return add(1) and 1 or 0"
+        assert made.run_script(add, ["b"]) == 1
+        timed.at(5 * SLICE)
+        late = self.look(timed)
+        assert late.claim("a").state.name == "SEEN"
+        assert late.run_script(add, ["b"]) == 0
+        timed.at(7 * SLICE + 2)
+        late = self.look(timed)
+        assert late.claim("a", ttl=30, renew=False).state.name == "NEW"
+        assert late.run_script(add, ["b"]) == 1
+
+    def test_a_copy_and_a_file_forget_when_their_source_does(self, timed, tmp_path):
+        made = timed.make()
+        made.update(["old"])
+        timed.at(4 * SLICE)
+        late = self.look(timed)
+        late.update(["young"])
+        late.copy("copied")
+        late.export_file(tmp_path / "x.bloom")
+        late.copy_to(timed.address, "sent")
+        timed.at(5 * SLICE)
+        type(timed.other()).import_file("imported", tmp_path / "x.bloom", client=timed.r)
+        names = ("x", "copied", "sent", "imported")
+        for name in names:
+            assert timed.open(name).exists_many(["old", "young"]) == [True, True], name
+        timed.at(7 * SLICE + 2)
+        for name in names:
+            assert timed.open(name).exists_many(["old", "young"]) == [False, True], name
+            assert timed.open(name).add("old") is True
+
+
+class GrowthContract:
+    """A filter for 20 items at first."""
+
+    def test_it_takes_more_items_than_its_capacity_at_its_error_rate(self, place):
+        made, late = place.make(error_rate=0.01), place.open()
+        for start in range(0, 2000, 100):
+            items = [f"item {number}" for number in range(start, start + 100)]
+            assert made.add_many(items).count(True) >= 93
+            assert late.exists_many(items) == [True] * 100
+        assert late.info().slices == made.info().slices >= 4
+        assert made.exists_many(f"item {number}" for number in range(2000)) == [True] * 2000
+        false = sum(made.exists_many(f"out {number}" for number in range(5000)))
+        assert false < 50 + 5 * 7
+        assert made.info().current_error_rate <= 0.01
+        assert made.count() == pytest.approx(2000, rel=0.05)
+
+    def test_up_to_its_end_nothing_is_lost_and_then_new_items_are_refused(self, place):
+        made = place.make(up_to=400)
+        items = [f"item {number}" for number in range(9000)]
+        with pytest.raises(CapacityError) as caught:
+            made.add_many(items)
+        added = len(caught.value.results)
+        assert added >= 400
+        assert caught.value.results == [True] * added
+        assert made.exists_many(items[:added]) == [True] * added
+        assert made.add(items[3]) is False
+        with pytest.raises(CapacityError):
+            place.open().add("new")
+        made.clear()
+        assert made.info().slices == 1
+        assert made.add("new") is True
+
+    def test_open_grows_on_and_the_class_asks_for_the_same_parameters(self, place):
+        made = place.make(growth=2, up_to=5000)
+        opened = place.open()
+        assert (opened.growth, opened.up_to) == (made.growth, made.up_to) == (2, 5000)
+        opened.update(f"item {number}" for number in range(500))
+        assert opened.info().slices > 3
+        assert made.exists_many(f"item {number}" for number in range(500)) == [True] * 500
+        copied = made.copy("copied")
+        copied.update(f"more {number}" for number in range(1500))
+        assert copied.info().slices > opened.info().slices
+        assert copied.exists_many(f"item {number}" for number in range(500)) == [True] * 500

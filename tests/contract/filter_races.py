@@ -1,0 +1,200 @@
+"""What other clients do between two commands of an operation; the proxy fixes the order."""
+
+from __future__ import annotations
+
+import pytest
+from contract.gaps import gaps
+from contract.needs import needs
+
+from bloomlock import (
+    BloomFilter,
+    FilterLostError,
+    FilterMismatchError,
+    FilterNotFoundError,
+    LockStrategy,
+    LockTimeoutError,
+)
+
+ITEMS = [f"item {number}" for number in range(50)]
+
+
+def impatient(place):
+    """The strategy of a client that does not wait for those whose commands are held back."""
+    return LockStrategy(timeout=0) if place.backend.strategy == "lock" else place.backend.strategy
+
+
+class RacesContract:
+    """Several clients, in fixed orders."""
+
+    @needs("proxy", "one winner")
+    def test_of_two_adds_of_one_item_one_is_new(self, place, proxy):
+        made, other = place.make(at=proxy.url), place.other(strategy=impatient(place))
+        made.add("warm"), other.add("warm")
+        for gap in gaps(proxy):
+            item, theirs = f"item {gap.number}", []
+
+            def add():
+                try:
+                    theirs.append(other.add(item))  # noqa: B023 - it is called in this round
+                except LockTimeoutError:
+                    return
+                assert other.exists(item)  # noqa: B023
+
+            with gap.before(add):
+                mine = made.add(item)
+            assert [mine, *theirs].count(True) == 1, gap.number
+            assert made.exists(item)
+
+    @needs("proxy", "one winner")
+    def test_of_two_batches_each_item_is_new_in_one(self, place, proxy):
+        made, other = place.make(at=proxy.url), place.other(strategy=impatient(place))
+        made.add_many(["warm", "up"]), other.add_many(["warm", "up"])
+        for gap in gaps(proxy):
+            items, others = ([f"{gap.number} {one}" for one in names] for names in ("abca", "cbdb"))
+            theirs = []
+
+            def add():
+                try:
+                    told = other.add_many(others)  # noqa: B023 - it is called in this round
+                except LockTimeoutError as error:
+                    told = getattr(error, "results", [])
+                theirs.extend(zip(others, told, strict=False))  # noqa: B023
+
+            with gap.before(add):
+                mine = [*zip(items, made.add_many(items), strict=True)]
+            won = [item for item, new in (*mine, *theirs) if new]
+            answered = {item for item, new in (*mine, *theirs) if new is not None}
+            assert sorted(won) == sorted(answered), gap.number
+            assert all(made.exists_many(won))
+
+    @needs("proxy")
+    def test_a_loss_in_the_middle_of_a_read_is_never_a_no(self, place, proxy):
+        made = place.make(at=proxy.url)
+        for gap in gaps(proxy):
+            made.reattach()
+            made.add("there")
+            with gap.before(place.r.flushall):
+                try:
+                    assert made.exists_many(["there", "never"]) == [True, False]
+                except FilterLostError:
+                    assert gap.reached
+
+    @needs("proxy")
+    def test_an_add_that_meets_a_clear_is_whole_where_it_says_new(self, place, proxy):
+        made = place.make(at=proxy.url, on_lost="recreate")
+        other = place.other(on_lost="recreate")
+        made.add("warm")
+        for gap in gaps(proxy):
+            with gap.before(other.clear):
+                assert made.add(f"item {gap.number}") is True
+            # It was wiped rightly if the clear came after its last bit.
+            wiped = made.generation != other.generation
+            assert wiped or other.exists(f"item {gap.number}")
+
+    @needs("proxy", "changes")
+    @pytest.mark.parametrize("does", ["clear", "add", "delete"])
+    def test_a_clear_empties_the_filter_whoever_comes_between(self, place, proxy, does):
+        made = place.make(at=proxy.url)
+        for gap in gaps(proxy):
+            place.make(on_lost="recreate").update(ITEMS[:9])
+            made.reattach()
+            with gap.before(lambda: act_on(place, does)):
+                try:
+                    made.clear()
+                except (FilterLostError, FilterNotFoundError):
+                    assert does == "delete"
+            again = place.make(on_lost="recreate")
+            # Another client may add after the clear.
+            assert does == "add" or again.exists_many(ITEMS) == [False] * 50
+            assert again.add("after") is True
+            made.reattach()
+            assert made.exists("after")
+            made.clear()
+            assert made.exists_many([*ITEMS, "after"]) == [False] * 51
+
+    @needs("proxy", "changes")
+    def test_clients_that_create_a_filter_at_once_agree(self, place, proxy):
+        options = {"capacity": 2000} | place.backend.options
+        options |= {"strategy": place.backend.plain_strategy, "client": place.r}
+        for gap in gaps(proxy):
+            place.r.flushall()
+            others = []
+
+            def create():
+                others.append(BloomFilter("x", **options))  # noqa: B023 - in this round
+                assert others[0].add("a") is True  # noqa: B023
+
+            with gap.before(create):
+                try:
+                    made = place.make(at=proxy.url)
+                except FilterMismatchError:
+                    # The other client created it between two commands of a look at the name.
+                    made = place.make(at=proxy.url)
+            if others:
+                assert made.generation == others[0].generation
+            assert made.add("a") is not bool(others)
+            assert made.add("b") is True
+
+    @needs("proxy", "copy", "changes")
+    def test_a_copy_is_whole_or_not_there(self, place, proxy):
+        made, other = place.make(at=proxy.url), place.other(on_lost="recreate")
+        for gap in gaps(proxy):
+            made.reattach()
+            made.update(ITEMS)
+            with gap.before(other.clear):
+                try:
+                    copied = made.copy("copied")
+                except FilterLostError:
+                    copied = None
+            if copied is None:
+                assert place.r.keys("*copied*") == []
+            else:
+                assert copied.exists_many(ITEMS) == [True] * 50
+                copied.delete()
+
+    @needs("proxy", "discard")
+    def test_of_two_discards_of_one_item_one_is_told_that_it_was_there(self, place, proxy):
+        made, other = place.make(at=proxy.url), place.other()
+        for gap in gaps(proxy):
+            item, theirs = f"item {gap.number}", []
+            other.add(item)
+            with gap.before(lambda: theirs.append(other.discard(item))):  # noqa: B023
+                mine = made.discard(item)
+            assert [mine, *theirs].count(True) == 1, gap.number
+            assert made.exists(item) is False
+
+    @needs("proxy", "discard")
+    def test_an_add_and_a_discard_are_one_after_the_other(self, place, proxy):
+        made, other = place.make(at=proxy.url), place.other()
+        for known in (False, True):
+            if known:
+                # From here on both know that items are forgotten.
+                other.update(["gone", "kept"])
+                assert other.discard("gone") is True
+                made.exists("gone")
+            for gap in gaps(proxy):
+                item, theirs = f"{known} {gap.number}", []
+                with gap.before(lambda: theirs.append(other.discard(item))):  # noqa: B023
+                    assert made.add(item) is True
+                assert made.exists(item) is (theirs != [True])
+                assert made.add(item) is (theirs == [True])
+                assert made.exists_many(["gone", "kept"]) == [False, known]
+
+    @needs("server")
+    def test_calls_of_one_asyncio_object_at_once_have_one_winner(self, place):
+        if not place.backend.is_async:
+            # Threads of one object: tests/filters/test_one_winner.py.
+            return
+        made = place.make()
+        asked = [*ITEMS, *ITEMS, "a", "a"]
+        told = made.together("add", asked)
+        assert [item for item, new in zip(asked, told, strict=True) if new] == [*ITEMS, "a"]
+        assert made.together("exists", [*ITEMS, "no"]) == [True] * 50 + [False]
+
+
+def act_on(place, does):
+    other = place.other(on_lost="recreate")
+    if does == "add":
+        other.update([*ITEMS, "theirs"])
+    else:
+        getattr(other, does)()
