@@ -1,364 +1,778 @@
-"""A randomized model of items that many workers claim at once, judged by interval.
+"""A random model of claims: workers make one call after the other, and nothing runs by itself.
 
-A round is one filter of a random shape and some objects on it. Threads and tasks claim items in
-every way there is, commit them, give them back or let them fall, while a conductor lets leases end,
-retries, drops and discards items, and clears, renames or replaces the filter. Every call is noted
-with the ticks at which it began and ended. What takes an item out of the filter divides time into
-lives of the item; a call that overlaps none of that belongs to one life for certain. Then:
+A round is one filter of some kind, objects for threads and for asyncio, and a server whose clock
+stands still until the round moves it. The rules of claim_rules.py say what each call may be
+answered and what the filter holds after it; an object that looks without claiming compares the two
+after each call. A call whose replies are all lost, or that is cancelled, may have had an effect or
+not: then there are several worlds, until what is seen rules all out but one.
 
-    two owners     an item was NEW although a claim of it was open all the time
-    two commits    two claims of an item were committed in one life
-    denied         NEW or "not there", although the item was in the filter for certain
-    invented       SEEN or "there", although no worker can have added the item
-    no owner       BUSY or refused, although no other claim of the item can be there
-    fence          a later claim of an item has no higher fence
-    forgotten      an item whose worker died is not offered, or it is offered twice
-    payload        what came back is not what was given with the item
-    counts         a counter of the server differs from what the workers were answered
+A call of another worker may stand in the middle of a call, before one of its commands.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import itertools
-import math
 import random
-import threading
-import time
-from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import deque
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-ITEMS = 40
-STALENESS = 0.02
+import claim_rules as rules
+import redis
+import redis.asyncio
+from claim_rules import ShardClaims
+from proxy import Proxy, Verdict, deliver
+from servers import wait_until
+
+from bloomlock import AsyncBloomFilter, BloomFilter, ClaimLostError, ClaimState, FilterLostError
+from bloomlock.claims import ClaimRequest, Held, Offered, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from claim_tools import Clock
+
+HOUR = 3600
+SLICE, WINDOW = HOUR, 6 * HOUR
 KINDS: dict[str, dict[str, Any]] = {
-    "bitmap": {"capacity": 5000},
-    "blocked": {"capacity": 5000, "layout": "blocked"},
-    "growing": {"capacity": 10, "on_full": "grow", "up_to": 20_000},
-    "window": {"capacity": 5000, "window": 86_400.0},
+    "plain": {},
+    "shards": {"shards": 3},
+    "grows": {"capacity": 10, "on_full": "grow", "up_to": 20_000},
+    "window": {"window": WINDOW, "slices": WINDOW // SLICE, "shards": 2},
 }
-STRATEGIES = {
-    "bitmap": ("atomic", "lua", "transaction"),
-    "blocked": ("atomic", "lua", "transaction"),
-    "growing": ("atomic", "lua"),
-    "window": ("atomic",),
+ITEMS = ["item 0", "item 1", b"bytes \xff", "item 3", "failing 0", "failing 1"]
+MAX_ATTEMPTS = 2
+"""Of the failing ones."""
+LEASE = 90.5
+"""No lease ends when the clock stands: it goes by whole seconds."""
+STEPS = {
+    "claim": 8,
+    "claim_some": 4,
+    "search": 5,
+    "commit": 7,
+    "give_back": 6,
+    "extend": 2,
+    "let_time_pass": 5,
+    "retry": 2,
+    "drop": 2,
+    "add": 1,
+    "discard": 3,
+    "fill": 1,
+    "clear": 0.5,
+    "crash": 1,
 }
-ONCE, FAILING, ADDED, BYTES = "once", "failing", "added", "bytes"
-NAMESPACES = ("plain", BYTES, ONCE, FAILING, ADDED)
-"""By what is done with the items besides claims."""
-MAX_ATTEMPTS = 3
-
-NEW, SEEN, BUSY, FAILED = "new", "seen", "busy", "failed"
-THERE, NOT_THERE, ADDING, TRIED = "there", "not there", "added", "tried to add"
-UNKNOWN, OK, LOST = "unknown", "ok", "lost"
-UNSAID = object()
-"""In place of a payload that the caller is not given."""
-COMMIT, GIVE, OFFER, DIE = "commit", "give back", "offer", "die"
-
-
-class Moment(NamedTuple):
-    """A place in the order of all moments of the round, and the time."""
-
-    tick: int
-    time: float
-
-
-NEVER = Moment(10**12, math.inf)
-
-
-@dataclass(eq=False)
-class Claimed:
-    """A request for an item, and how the claim ended if it was NEW.
-
-    Attributes:
-        state: NEW, SEEN, BUSY, FAILED, or UNKNOWN if it raised.
-        given: The payload that was given with it; of `expired` what came with the item.
-        got: The payload that the answer had.
-        from_expired: Whether `expired` gave it.
-        how: COMMIT, GIVE, OFFER (it is to come back by `expired`) or DIE.
-        became: OK, LOST or UNKNOWN.
-        began, ended: When the end of the claim was asked for, and answered.
-    """
-
-    start: Moment
-    end: Moment
-    state: str
-    given: object = None
-    got: object = None
-    fence: int = 0
-    near: bool = False
-    from_expired: bool = False
-    how: str = DIE
-    became: str = UNKNOWN
-    began: Moment = NEVER
-    ended: Moment = NEVER
-
-    def __repr__(self) -> str:
-        return (
-            f"[{self.start.tick}..{self.end.tick} {self.state} {self.fence % 10**9} {self.given!r}"
-            f"/{self.got!r}{' expired' if self.from_expired else ''} {self.how} {self.became} "
-            f"{self.began.tick}..{self.ended.tick}]"
-        )
-
-
-class Look(NamedTuple):
-    """What was said of an item besides claims: THERE, NOT_THERE, ADDING, or TRIED."""
-
-    start: Moment
-    end: Moment
-    said: str
-    near: bool
-    call: str = ""
+FAULTS = {"none": 12, "a reply is lost": 4, "all are lost": 3, "cancelled": 2, "between": 4}
+INSERTED = ("claim", "claim", "commit", "extend", "add")
+"""What another worker may do in the middle of a call."""
+OK, ERROR = "ok", "error"
+ENDS = (redis.ConnectionError, asyncio.CancelledError)
 
 
 @dataclass
-class History:
-    """All that happened in a round; the seed gives everything that is random."""
+class World:
+    """What may be true of the filter.
 
-    seed: str
-    faults: bool = False
-    claims: dict[Any, list[Claimed]] = field(default_factory=lambda: defaultdict(list))
-    looks: dict[Any, list[Look]] = field(default_factory=lambda: defaultdict(list))
-    resets: list[tuple[Moment, Moment]] = field(default_factory=list)
-    moves: list[tuple[Moment, Moment]] = field(default_factory=list)
-    expiries: list[tuple[Moment, Moment]] = field(default_factory=list)
-    discards: dict[Any, list[tuple[Moment, Moment]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    retried: dict[Any, list[tuple[Moment, Moment]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    dropped: dict[Any, list[tuple[Moment, Moment]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    unnamed: list[Claimed] = field(default_factory=list)
-    unanswered: list[str] = field(default_factory=list)
-    what: Counter[str] = field(default_factory=Counter)
+    Attributes:
+        shard: The rules' state; all shards are one.
+        unanswered: By object and item: the tokens of claims that it had no answer to.
+        tokens: By the number of a handle.
+        since: By item: when it was committed or added last.
+    """
 
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
-        self._ticks = itertools.count()
-        # Who attaches while the filter has its other name makes one.
-        self.at_home = threading.Lock()
-        choose = self.random.choice
-        self.kind = choose(list(KINDS))
-        self.shape = KINDS[self.kind] | {"shards": choose((1, 3))}
-        self.strategies = STRATEGIES[self.kind]
-        self.near = choose((True, False))
-        self.on_lost = choose(("raise", "recreate"))
-        self.resetting, self.moving = choose(((False, False), (True, False), (False, True)))
-        if self.moving:
-            # An object that makes the filter anew would take the name from the one that moves.
-            self.on_lost = "raise"
+    shard: ShardClaims
+    unanswered: dict[tuple[int, Any], list[bytes]] = field(default_factory=dict)
+    tokens: dict[int, bytes] = field(default_factory=dict)
+    since: dict[bytes, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Handle:
+    """A NEW claim as its worker has it."""
+
+    number: int
+    claim: Any
+    item: Any
+    generation: bytes
+    until: float
+    from_expired: bool
+    refused: bool = False
+
+
+@dataclass(eq=False)
+class Worker:
+    """An object and the claims that were made by it."""
+
+    number: int
+    filter: Any
+    generation: bytes
+    direct: bool = False
+    held: list[Handle] = field(default_factory=list)
+
+    @property
+    def is_asyncio(self) -> bool:
+        return isinstance(self.filter, AsyncBloomFilter)
+
+
+class Reply(NamedTuple):
+    """What a call came to: OK with a value, or ERROR: its effect is unknown.
+
+    `is_repeated`: a part of it may have been carried out twice.
+    """
+
+    how: str
+    value: Any = None
+    is_repeated: bool = False
+
+
+class Round:
+    """One filter from its beginning to the end.
+
+    Args:
+        kind: One of KINDS.
+        seed: Gives everything that is random.
+        clock: Of the server, and the clients.
+    """
+
+    def __init__(self, kind: str, seed: str, clock: Clock) -> None:
+        self.kind, self.seed, self.clock = kind, seed, clock
+        self.random = random.Random(seed)
+        self.numbers = itertools.count()
+        self.log: deque[str] = deque(maxlen=25)
+        self.done: dict[str, int] = {}
+        self.fences: dict[Any, int] = {}
+        self.generation = b"0"
+        self.worlds = [World(ShardClaims(b"0"))]
+        self.inserted: BaseException | None = None
 
     def __str__(self) -> str:
-        changes = "resets" * self.resetting + "moves" * self.moving
-        return (
-            f"seed {self.seed}: {self.kind} {self.shape} near={self.near} on_lost={self.on_lost} "
-            f"{changes} faults={self.faults}"
+        return f"{self.kind}, seed {self.seed}, the last calls:\n  " + "\n  ".join(self.log)
+
+    def run(self, steps: int) -> None:
+        """Carry the round out.
+
+        Raises:
+            AssertionError: If an answer, or what is left, is not by the rules.
+        """
+        self.clock.client.flushall()
+        with asyncio.Runner() as self.runner, Proxy(self.clock.url, handshake=False) as self.proxy:
+            asynchronous = redis.asyncio.Redis.from_url(self.proxy.url)
+            self.makers = [
+                lambda: self.make(BloomFilter, self.proxy.url),
+                lambda: self.make(AsyncBloomFilter, asynchronous),
+                lambda: self.make(BloomFilter, self.proxy.url),
+                lambda: self.make(BloomFilter, self.clock.url),
+            ]
+            self.observer = self.make(BloomFilter, self.clock.url)
+            self.workers = [Worker(next(self.numbers), make(), b"0") for make in self.makers]
+            self.workers[-1].direct = True
+            for _ in range(steps):
+                (step,) = self.random.choices(list(STEPS), STEPS.values())
+                self.step(step, self.random.choice(self.workers))
+            self.drain()
+            self.runner.run(asynchronous.aclose())
+
+    def make(self, kind: Any, client: Any) -> Any:
+        options = {"capacity": 5000, "error_rate": 1e-9, "client": client} | KINDS[self.kind]
+        return self.wait(lambda: kind("model", **options))
+
+    def wait(self, call: Callable[[], Any]) -> Any:
+        """Make a call of an object for threads or for asyncio."""
+        answer = call()
+        return self.runner.run(_awaited(answer)) if inspect.isawaitable(answer) else answer
+
+    def step(self, name: str, worker: Worker) -> None:
+        """Let a worker do something, and look what the filter holds after it."""
+        self.done[name] = self.done.get(name, 0) + 1
+        self.log.append(f"{name} by {worker.number}{' (asyncio)' * worker.is_asyncio}")
+        getattr(self, f"_{name}")(worker)
+        self.look()
+
+    def note(self, *more: Any) -> None:
+        self.log[-1] += " " + " ".join(map(str, more))
+
+    # -- calls and what becomes of them ----------------------------------------------------------
+
+    def ask(self, worker: Worker, call: Callable[[], Any], *, between: int = 0) -> Reply | None:
+        """Make a call with a fault; None: the filter was cleared, and nothing happened."""
+        if worker.generation != self.generation:
+            self.note("of a filter that was cleared")
+            try:
+                self.wait(call)
+            except FilterLostError:
+                self.wait(worker.filter.reattach)
+                worker.generation = self.generation
+                return None
+            raise AssertionError("a filter that was cleared answers")
+        if worker.direct:
+            return Reply(OK, self.wait(call))
+        (fault,) = self.random.choices(list(FAULTS), FAULTS.values())
+        if fault == "cancelled" and not worker.is_asyncio:
+            fault = "all are lost"
+        cuts = self.proxy.lost
+        try:
+            value = self._with_fault(fault, call, between)
+        except ENDS as error:
+            assert fault in {"all are lost", "cancelled"}, (fault, error)
+            self.note(f"[{type(error).__name__}]")
+            return Reply(ERROR, is_repeated=True)
+        finally:
+            self.proxy.judge = deliver
+            wait_until(lambda: not self.proxy.under_way)
+            if self.inserted is not None:
+                raise self.inserted
+        return Reply(OK, value, is_repeated=self.proxy.lost > cuts)
+
+    def _with_fault(self, fault: str, call: Callable[[], Any], between: int) -> Any:
+        first = len(self.proxy.seen) + self.random.randrange(between + 1)
+        verdict: Verdict = self.random.choice(("before", "after"))
+        if fault == "a reply is lost":
+            self.proxy.judge = lambda _, number: verdict if number == first else "pass"
+        elif fault == "all are lost":
+            self.proxy.judge = lambda _, number: verdict if number >= first else "pass"
+        elif fault == "between":
+            other, step = self.workers[-1], self.random.choice(INSERTED)
+
+            def insert(_name: str, number: int) -> Verdict:
+                if number == first:
+                    try:
+                        self.step(step, other)
+                        self.log.append("  that was in the middle of the call before;")
+                    except BaseException as error:  # noqa: BLE001 - raised by the round itself
+                        self.inserted = error
+                return "pass"
+
+            if other.generation == self.generation:
+                self.proxy.judge = insert
+        elif fault == "cancelled":
+            return self.runner.run(self._cancelled(call, first))
+        return self.wait(call)
+
+    async def _cancelled(self, call: Callable[[], Any], first: int) -> Any:
+        """Cancel a call while the server has a command of it, or before it gets it."""
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_awaited(call()))
+        verdict: Verdict = self.random.choice(("before", "pass"))
+
+        def cancel(_name: str, number: int) -> Verdict:
+            if number == first:
+                loop.call_soon_threadsafe(task.cancel)
+            return verdict if number >= first else "pass"
+
+        self.proxy.judge = cancel
+        return await task
+
+    def judge(self, outcomes: Callable[[World], Iterator[World]], *said: Any) -> None:
+        """Keep the worlds in which the call may have had its answer, as it left them."""
+        before = self.worlds
+        self.worlds = _different(
+            after for world in before for after in outcomes(deepcopy(world))
+        )
+        assert self.worlds, f"not by the rules: {said}; before: {before}"
+
+    def look(self) -> None:
+        """Compare what the filter holds with the worlds."""
+        seen = self.wait(self.seen)
+        before = self.worlds
+        self.worlds = [world for world in before if self.expected(world) == seen]
+        assert self.worlds, f"seen: {seen}; expected: {[self.expected(one) for one in before]}"
+        for worker in self.workers:
+            for one in worker.held:
+                assert one.claim.lost == (one.refused or self.clock.now > one.until), one
+
+    def seen(self) -> Any:
+        found = self.observer
+        counts = found.count_claims()
+        return {
+            "open": {c.item: (c.payload, c.attempts, c.remaining > 0) for c in found.open_claims()},
+            "failed": {
+                f.item: (f.payload, f.attempts, f.error, f.is_final) for f in found.failed()
+            },
+            "done": [i for i, is_done in zip(ITEMS, found.exists_many(ITEMS), strict=True) if is_done],
+            "counts": {
+                name: getattr(counts, name)
+                for name in ("claimed", "committed", "abandoned", "failed", "expired", "open")
+            },
+        }
+
+    def expected(self, world: World) -> Any:
+        shard = world.shard
+        if shard.of_header != shard.header:
+            shard = ShardClaims(shard.header, shard.bits)
+        return {
+            "open": {
+                _item(key): (record.carried, record.attempts, shard.leases[key] > self.now_ms)
+                for key, record in shard.open.items()
+            },
+            "failed": {
+                _item(key): (f.carried, f.attempts, f.error.decode(), f.is_final)
+                for key, f in shard.failed.items()
+            },
+            "done": [item for item in ITEMS if _place(item) in shard.bits],
+            "counts": {"open": len(shard.open)}
+            | {
+                name: shard.counts.get(name, 0)
+                for name in ("claimed", "committed", "abandoned", "failed", "expired")
+            },
+        }
+
+    # -- what workers do -------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now * 1000
+
+    def _claim(self, worker: Worker) -> None:
+        item, payload = self.random.choice(ITEMS), self.payload()
+        limit = _limit(item)
+        call = lambda: worker.filter.claim(  # noqa: E731
+            item, LEASE, renew=False, payload=payload, max_attempts=limit
+        )
+        reply = self.ask(worker, call)
+        if reply:
+            made = reply._replace(value=[reply.value]) if reply.how == OK else reply
+            self.take(worker, [(item, payload)], limit, made)
+
+    def _claim_some(self, worker: Worker) -> None:
+        some = self.random.choices(ITEMS, k=self.random.choice((2, 3)))
+        wanted = [(item, self.payload()) for item in some]
+        limit = max(map(_limit, some), key=bool)
+        call = lambda: worker.filter.claim_many(  # noqa: E731
+            some, LEASE, renew=False, payloads=[p for _, p in wanted], max_attempts=limit
+        )
+        reply = self.ask(worker, call)
+        if reply:
+            self.take(worker, wanted, limit, reply)
+
+    def take(
+        self, worker: Worker, wanted: list[Any], limit: int | None, reply: Reply
+    ) -> None:
+        """Judge the answers to claims."""
+        handles = self.hold(worker, reply.value or (), from_expired=False)
+        self.note([item for item, _ in wanted], [one.state.value for one in reply.value or ()])
+
+        def outcomes(world: World) -> Iterator[World]:
+            if reply.how == ERROR:
+                for some in _subsets(wanted):
+                    after = deepcopy(world)
+                    for item, payload in some:
+                        token = self.token(after, worker, item)
+                        self.grant(after, item, token, payload, limit)
+                        after.unanswered.setdefault((worker.number, item), []).append(token)
+                    yield after
+                return
+            asked = [(item, self.token(world, worker, item), given) for item, given in wanted]
+            answers = [self.grant(world, *one, limit) for one in asked]
+            for index, (item, given) in enumerate(wanted):
+                while answers[index].outcome is Outcome.BUSY and world.unanswered.get(
+                    (worker.number, item)
+                ):
+                    asked[index] = (item, self.token(world, worker, item), given)
+                    answers[index] = self.grant(world, *asked[index], limit)
+            for (_, token, given), made, answer in zip(asked, reply.value, answers, strict=True):
+                if made in handles:
+                    world.tokens[handles[made].number] = token
+                payload = answer.carried if answer.outcome is Outcome.BUSY else given
+                expected = (answer.outcome.name, answer.attempts, payload)
+                if expected != (made.state.name, made.attempts, made.payload):
+                    return
+            yield world
+
+        self.judge(outcomes, wanted, reply)
+
+    def hold(self, worker: Worker, made: Iterable[Any], *, from_expired: bool) -> dict[Any, Handle]:
+        """Take the handles of NEW claims; fences rise with each claim of an item."""
+        handles = {}
+        for claim in made:
+            if claim.state is ClaimState.NEW:
+                assert claim.fence > self.fences.get(claim.item, 0), "fences rise"
+                self.fences[claim.item] = claim.fence
+                handles[claim] = Handle(
+                    next(self.numbers),
+                    claim,
+                    claim.item,
+                    self.generation,
+                    self.clock.now + LEASE,
+                    from_expired,
+                )
+        worker.held += handles.values()
+        return handles
+
+    def token(self, world: World, worker: Worker, item: Any) -> bytes:
+        """Return the oldest token of the object that was not answered, or a new one."""
+        left = world.unanswered.get((worker.number, item))
+        return left.pop(0) if left else b"%d" % next(self.numbers)
+
+    def grant(
+        self, world: World, item: Any, token: bytes, payload: Any, limit: int | None, **more: bool
+    ) -> rules.Answer:
+        request = ClaimRequest(
+            _key(item), token, _place(item), int(LEASE * 1000), limit or 0, payload, b"", **more
+        )
+        answer = rules.claim(world.shard, self.clock.now * 10**6, self.generation, request, _nobody)
+        assert answer is not None
+        return answer
+
+    def _search(self, worker: Worker) -> None:
+        """Claim what is over: some at once, or all until there is no more."""
+        limit = self.random.choice((1, 2, 100))
+        drains = self.random.random() < 0.4
+        more: dict[str, Any] = {"ttl": LEASE, "renew": False}
+        at = len(self.log)
+        call = lambda: worker.filter.claim_expired(limit, **more)  # noqa: E731
+        if drains:
+            call = lambda: _listed(worker.filter.expired(**more))  # noqa: E731
+        reply = self.ask(worker, call, between=1)
+        if reply is None:
+            return
+        handles = self.hold(worker, reply.value or (), from_expired=True)
+        found = {_key(one.item): one for one in reply.value or ()}
+        assert len(found) == len(reply.value or ()), "an item is offered twice"
+        is_disturbed = len(self.log) > at
+        self.log.append(f"  search ended: {[one.item for one in reply.value or ()]}")
+
+        def outcomes(world: World) -> Iterator[World]:
+            shard = world.shard
+            over = [key for key, until_ms in shard.leases.items() if until_ms <= self.now_ms]
+            if shard.of_header != shard.header:
+                over = []
+            if not set(found) <= set(over):
+                return
+            must_visit_all = reply.how == OK and (drains or not found) and not is_disturbed
+            for visited in [over] if must_visit_all else _subsets(over):
+                if not set(found) <= set(visited):
+                    continue
+                after = deepcopy(world)
+                if all(self.visit(after, worker, key, found, handles, reply) for key in visited):
+                    yield after
+
+        self.judge(outcomes, reply, found)
+
+    def visit(
+        self,
+        world: World,
+        worker: Worker,
+        key: bytes,
+        found: dict[bytes, Any],
+        handles: dict[Any, Handle],
+        reply: Reply,
+    ) -> bool:
+        """Claim an item that is over; return whether the answer may have been the one there was."""
+        item, claim = _item(key), found.get(key)
+        token = self.token(world, worker, item)
+        payload = world.shard.open[key].carried
+        answer = self.grant(world, item, token, b"", None, only_expired=True)
+        if reply.how == ERROR:
+            world.unanswered.setdefault((worker.number, item), []).append(token)
+            return True
+        if claim is None:
+            return answer.outcome is not Outcome.NEW
+        world.tokens[handles[claim].number] = token
+        return (answer.outcome, answer.attempts, payload) == (
+            Outcome.NEW,
+            claim.attempts,
+            claim.payload,
         )
 
-    def now(self) -> Moment:
-        return Moment(next(self._ticks), time.monotonic())
+    def _commit(self, worker: Worker) -> None:
+        some = self.some_held(worker)
+        if not some:
+            return
+        calls = [lambda: worker.filter.commit_many([one.claim for one in some])]
+        if len(some) == 1:
+            calls.append(lambda: _whether_kept(some[0].claim.commit))
+        reply = self.end(worker, some, self.random.choice(calls))
+        kept = reply.value if isinstance(reply.value, list) else [reply.value]
 
-    def item(self, rng: random.Random, *namespaces: str) -> Any:
-        """Return an item for anybody to claim."""
-        item = f"{rng.choice(namespaces or NAMESPACES)} {rng.randrange(ITEMS // 5)}"
-        return item.encode() if item.startswith(BYTES) else item
+        def outcomes(world: World) -> Iterator[World]:
+            for ended in [some] if reply.how == OK else _subsets(some):
+                after = deepcopy(world)
+                answers = [self.settle(after, one) for one in ended]
+                if reply.how == ERROR or list(map(bool, answers)) == kept:
+                    yield after
 
-    # -- judging ---------------------------------------------------------------------------------
+        self.judge(outcomes, reply)
 
-    def violations(self) -> list[str]:
-        """Judge all that was said while the round lasted."""
-        found = []
-        for item in self.claims.keys() | self.looks.keys():
-            found += [f"{item!r}: {wrong}" for wrong in _Judge(self, item).violations()]
-        return found
+    def settle(self, world: World, one: Handle) -> bool | None:
+        held = Held(_key(one.item), world.tokens[one.number], _place(one.item))
+        answer = rules.commit(world.shard, one.generation, held, _nobody)
+        if answer:
+            world.since[_place(one.item)] = self.clock.now
+        return answer
 
-    def left(self, item: Any) -> tuple[bool, bool]:
-        """Return whether an item must be in the filter at the end, and whether it may."""
-        return _Judge(self, item).left()
+    def _give_back(self, worker: Worker) -> None:
+        some = self.some_held(worker)
+        if not some:
+            return
+        error = self.random.choice((None, "it failed", "it failed"))
+        offer = self.random.choice((None, None, True, False))
+        claims = [one.claim for one in some]
+        calls = [lambda: worker.filter.abandon_many(claims, error, offer=offer)]
+        if len(some) == 1:
+            calls.append(lambda: claims[0].abandon(error, offer=offer))
+        reply = self.end(worker, some, self.random.choice(calls))
+        self.note(error, offer)
 
-    def must_be_offered(self, item: Any) -> Claimed | None:
-        """Return the claim that has to come back by `expired`, None if none has to for certain."""
-        return _Judge(self, item).must_be_offered()
+        def outcomes(world: World) -> Iterator[World]:
+            for ended in [some] if reply.how == OK else _subsets(some):
+                after = deepcopy(world)
+                for one in ended:
+                    held = Held(_key(one.item), after.tokens[one.number], b"")
+                    offered = Offered.AFTER_LEASE if one.from_expired else Offered.NEVER
+                    if offer is not None:
+                        offered = Offered.AT_ONCE if offer else Offered.NEVER
+                    text = None if error is None else error.encode()
+                    now_us = self.clock.now * 10**6
+                    rules.abandon(
+                        after.shard,
+                        now_us,
+                        one.generation,
+                        held,
+                        _nobody,
+                        error=text,
+                        offered=offered,
+                    )
+                yield after
 
+        self.judge(outcomes, reply)
+        # The clock of the server moves by microseconds, and is set back again.
+        self.pass_time(1)
 
-class _Judge:
-    """What is known of one item."""
+    def some_held(self, worker: Worker) -> list[Handle]:
+        self.random.shuffle(worker.held)
+        return worker.held[: self.random.choice((1, 1, 2, 3))]
 
-    def __init__(self, history: History, item: Any) -> None:
-        self.history = history
-        self.item = item
-        # Of a search that raised nobody knows which items it has claimed.
-        asked = [*history.claims[item], *history.unnamed]
-        self.claims = sorted(asked, key=lambda one: one.start)
-        self.looks = sorted(history.looks[item])
-        self.dropped = history.dropped[item]
-        self.retried = history.retried[item]
-        ends = sorted([*history.resets, *history.discards[item]])
-        self.starts = [start.tick for start, _ in ends]
-        self.ends = [end.tick for _, end in ends]
-        self.times = [end.time for _, end in ends]
-        self.news = [one for one in self.claims if one.state == NEW]
-        for one in self.news:
-            # A commit that was carried out finds another generation when it is repeated.
-            spans = [*history.moves, *history.resets]
-            if history.faults and one.became == LOST and self.between(spans, one.began, one.ended):
-                one.became = UNKNOWN
-        self.commits = [
-            one for one in self.news if one.how == COMMIT and one.became in {OK, UNKNOWN}
-        ]
-        # By when an item is in the filter for certain, or may be, and in which lives.
-        adds = [look for look in self.looks if look.said in {ADDING, TRIED}]
-        self.certain = [(one.began, one.ended) for one in self.commits if one.became == OK]
-        self.possible = [(one.began, one.ended) for one in self.commits]
-        self.possible += [(look.start, NEVER if look.said == TRIED else look.end) for look in adds]
-        self.certain += [(look.start, look.end) for look in adds if look.said == ADDING]
+    def end(self, worker: Worker, some: list[Handle], call: Callable[[], Any]) -> Reply:
+        """End claims; those of a cleared filter are ended too, though it is lost."""
+        self.note([(one.item, one.number) for one in some])
+        generation, worker.generation = worker.generation, self.generation
+        reply = self.ask(worker, call)
+        worker.generation = generation
+        assert reply is not None
+        if reply.how == OK:
+            worker.held = [one for one in worker.held if one not in some]
+        self.note(reply.how, reply.value)
+        return reply
 
-    def first(self, start: Moment, *, near: bool = False) -> int:
-        """Return the first life that a call may be about."""
-        first = bisect_left(self.ends, start.tick)
-        return min(first, bisect_left(self.times, start.time - STALENESS)) if near else first
+    def _extend(self, worker: Worker) -> None:
+        if not worker.held:
+            return
+        one = self.random.choice(worker.held)
+        reply = self.end(worker, [one], lambda: _whether_kept(one.claim.extend))
 
-    def last(self, end: Moment) -> int:
-        return bisect_left(self.starts, end.tick)
+        def outcomes(world: World) -> Iterator[World]:
+            held = Held(_key(one.item), world.tokens[one.number], b"")
+            after = deepcopy(world)
+            now_us = self.clock.now * 10**6
+            kept = rules.renew(after.shard, now_us, one.generation, held, int(LEASE * 1000))
+            if reply.how == ERROR or bool(kept) == reply.value:
+                yield after
+            if reply.how == ERROR:
+                yield world
 
-    def is_there(self, start: Moment, end: Moment) -> bool:
-        """Tell whether an item was there for certain all the time of a call."""
-        life = self.first(start)
-        return life == self.last(end) and any(
-            ended < start and self.first(began) == life for began, ended in self.certain
-        )
+        self.judge(outcomes, reply)
+        if reply.how == OK:
+            worker.held.append(one)
+            one.refused = not reply.value
+            if reply.value:
+                one.until = self.clock.now + LEASE
 
-    def may_be_there(self, start: Moment, end: Moment, *, near: bool) -> bool:
-        first = self.first(start, near=near)
-        return any(began < end and self.last(ended) >= first for began, ended in self.possible)
+    def _retry(self, worker: Worker) -> None:
+        def settle(world: World, key: bytes) -> bool | None:
+            return rules.retry(world.shard, self.clock.now * 10**6, self.generation, key)
 
-    def left(self) -> tuple[bool, bool]:
-        now = self.history.now()
-        return self.is_there(now, now), self.may_be_there(now, now, near=False)
+        self.administer(worker, worker.filter.retry_failed, settle)
+        self.pass_time(1)
 
-    def between(self, spans: list[tuple[Moment, Moment]], start: Moment, end: Moment) -> bool:
-        return any(first <= end and last >= start for first, last in spans)
+    def _drop(self, worker: Worker) -> None:
+        def settle(world: World, key: bytes) -> bool | None:
+            return rules.drop(world.shard, self.clock.now * 10**6, self.generation, key, _nobody)
 
-    def violations(self) -> list[str]:
-        found = [f"{what}: {one}" for one in self.claims if (what := self.judge_claim(one))]
-        found += [f"{what}: {look}" for look in self.looks if (what := self.judge_look(look))]
-        for one, other in itertools.permutations(self.news, 2):
-            found += self.compare(one, other)
-        known = self.history
-        spans = (known.resets, known.moves, known.discards[self.item], self.dropped, self.retried)
-        changes = [[(start.tick, end.tick) for start, end in several] for several in spans]
-        return [f"{wrong}\n  {self.claims}\n  {self.looks}\n  {changes}" for wrong in found]
+        self.administer(worker, worker.filter.drop_failed, settle)
 
-    def judge_claim(self, one: Claimed) -> str:
-        """Return what is wrong with an answer to a claim, or with how it ended."""
-        if one.state == NEW and self.is_there(one.start, one.end):
-            return "denied"
-        if one.state == SEEN and not self.may_be_there(one.start, one.end, near=one.near):
-            return "invented"
-        if one.state == BUSY and not self.may_have_owner(one):
-            return "no owner"
-        if one.became == LOST and not self.may_be_refused(one):
-            return "no owner"
-        return self.payload(one)
+    def administer(
+        self,
+        worker: Worker,
+        call: Callable[[Any], Any],
+        settle: Callable[[World, bytes], bool | None],
+    ) -> None:
+        items = self.random.sample(ITEMS, self.random.choice((1, 2, 4)))
+        reply = self.ask(worker, lambda: call(items))
+        if reply is None:
+            return
+        self.note(items, reply.value)
 
-    def judge_look(self, look: Look) -> str:
-        if look.said == NOT_THERE and self.is_there(look.start, look.end):
-            return "denied"
-        if look.said == THERE and not self.may_be_there(look.start, look.end, near=look.near):
-            return "invented"
-        return ""
+        def outcomes(world: World) -> Iterator[World]:
+            for some in [items] if reply.how == OK else _subsets(items):
+                after = deepcopy(world)
+                answers = [settle(after, _key(item)) for item in some]
+                if reply.is_repeated or answers == reply.value:
+                    yield after
 
-    def compare(self, one: Claimed, other: Claimed) -> list[str]:
-        """Judge two NEW claims."""
-        found = []
-        if 0 < other.fence <= one.fence and one.end < other.start:
-            found.append(f"fence: {one} {other}")
-        ends = (*self.history.expiries, *self.history.resets)
-        if (
-            one.end < other.start
-            and other.end < one.began
-            and not self.between(list(ends), one.start, other.end)
-        ):
-            found.append(f"two owners: {one} {other}")
-        done = [each for each in (one, other) if each.how == COMMIT and each.became == OK]
-        if len(done) > 1 and one.start <= other.start:
-            lives = {(self.first(each.began), self.last(each.ended)) for each in done}
-            if len(lives) == 1 and all(first == last for first, last in lives):
-                found.append(f"two commits: {one} {other}")
-        return found
+        self.judge(outcomes, items, reply)
 
-    def may_have_owner(self, busy: Claimed) -> bool:
-        return any(
-            (one.state in {NEW, UNKNOWN} or self.may_have_tried(one))
-            and one.start < busy.end
-            and not (self.is_over(one) and one.ended < busy.start)
-            and not any(one.end < start and end < busy.start for start, end in self.history.resets)
-            for one in self.claims
-            if one is not busy
-        )
+    def _let_time_pass(self, _worker: Worker) -> None:
+        self.pass_time(self.random.choice((1, 60, 60, 91, HOUR)))
 
-    def may_have_tried(self, one: Claimed) -> bool:
-        """Tell whether an answer may be that to a repetition: what came before may be lost."""
-        return self.history.faults or self.between(
-            [*self.history.moves, *self.history.resets], one.start, one.end
-        )
+    def pass_time(self, seconds: int) -> None:
+        """Move the clock; an item is in a window for certain until its end, and a slice longer."""
+        self.clock.go_on(seconds)
+        self.note(f"+{seconds} s")
+        if self.kind != "window":
+            return
+        there = dict(zip(ITEMS, self.observer.exists_many(ITEMS), strict=True))
+        for world in self.worlds:
+            for item in ITEMS:
+                age = self.clock.now - world.since.get(_place(item), 0)
+                if age > WINDOW and (age >= WINDOW + SLICE or not there[item]):
+                    world.shard.bits.discard(_place(item))
 
-    def is_over(self, one: Claimed) -> bool:
-        """Tell whether a claim was ended for certain; after a move its worker cannot end it."""
-        moved = self.between(self.history.moves, one.start, one.ended)
-        return one.became in {OK, LOST} and (not moved or (one.how, one.became) == (COMMIT, OK))
+    def _add(self, worker: Worker) -> None:
+        item = self.random.choice(ITEMS)
+        is_new = self.in_peace(worker, lambda: worker.filter.add(item))
+        self.note(item, is_new)
 
-    def may_be_refused(self, lost: Claimed) -> bool:
-        spans = [*self.history.resets, *self.history.moves, *self.dropped, *self.retried]
-        # A claim that is over goes when its item is seen, also by a search for what is over.
-        was_seen = any(began < lost.ended for began, _ in self.possible) and self.between(
-            self.history.expiries, lost.start, lost.ended
-        )
-        return (
-            was_seen
-            or self.between(spans, lost.start, lost.ended)
-            or any(
-                (one.state in {NEW, UNKNOWN} or self.may_have_tried(one))
-                and one.start < lost.ended
-                and one.end > lost.start
-                for one in self.claims
-                if one is not lost
+        def outcomes(world: World) -> Iterator[World]:
+            # An add that finds out that the filter was cleared may mark the item in the new one.
+            if is_new is None:
+                yield deepcopy(world)
+            if is_new in (None, _place(item) not in world.shard.bits):
+                world.shard.bits.add(_place(item))
+                if is_new is not False:
+                    world.since[_place(item)] = self.clock.now
+                yield world
+
+        self.judge(outcomes, item, is_new)
+
+    def _discard(self, worker: Worker) -> None:
+        item = self.random.choice(ITEMS)
+        was_there = self.in_peace(worker, lambda: worker.filter.discard(item))
+        self.note(item, was_there)
+
+        def outcomes(world: World) -> Iterator[World]:
+            if was_there == (_place(item) in world.shard.bits):
+                world.shard.bits.discard(_place(item))
+                yield world
+
+        if was_there is not None:
+            self.judge(outcomes, item, was_there)
+
+    def _fill(self, worker: Worker) -> None:
+        """Add items that nobody claims, so that the filter grows."""
+        number = next(self.numbers)
+        self.in_peace(worker, lambda: worker.filter.add_many([f"{number}.{n}" for n in range(15)]))
+
+    def in_peace(self, worker: Worker, call: Callable[[], Any]) -> Any:
+        """Make a call over a connection that loses nothing; None: the filter was cleared."""
+        is_direct, worker.direct = worker.direct, True
+        try:
+            reply = self.ask(worker, call)
+        finally:
+            worker.direct = is_direct
+        return None if reply is None else reply.value
+
+    def _clear(self, worker: Worker) -> None:
+        if worker.generation != self.generation:
+            return
+        self.wait(worker.filter.clear)
+        self.observer.reattach()
+        self.generation = worker.generation = b"%d" % next(self.numbers)
+        for world in self.worlds:
+            world.shard.header, world.shard.bits = self.generation, set()
+
+    def _crash(self, worker: Worker) -> None:
+        """Let a process end with all that it has, in order or not; another takes its place."""
+        place = self.workers.index(worker)
+        if self.random.random() < 0.5:
+            self.wait(worker.filter.close)
+        made = Worker(next(self.numbers), self.makers[place](), self.generation, worker.direct)
+        self.workers[place] = made
+
+    def drain(self) -> None:
+        """Let all that is open be over, and be committed by one who asks: none is forgotten."""
+        self.pass_time(HOUR)
+        self.look()
+        last = self.make(BloomFilter, self.clock.url)
+        wanted = {
+            frozenset(
+                _item(key)
+                for key, record in world.shard.open.items()
+                if _place(_item(key)) not in world.shard.bits
+                and not 0 < record.max_attempts <= record.attempts
             )
-        )
+            for world in self.worlds
+            if world.shard.of_header == world.shard.header
+        }
+        claims = list(last.expired(LEASE, renew=False))
+        assert {one.item for one in claims} in (wanted or {frozenset()})
+        assert all(last.commit_many(claims))
+        counts = last.count_claims()
+        ended = counts.committed + counts.abandoned + counts.failed + counts.expired
+        assert (counts.open, counts.claimed) == (0, ended), counts
 
-    def payload(self, one: Claimed) -> str:
-        """Return what is wrong with the payload of an answer."""
-        if one.got is UNSAID:
-            return ""
-        if one.state == NEW and not one.from_expired:
-            return "" if one.got == one.given else "payload: not the own"
-        if one.state in {NEW, BUSY}:
-            # What a first try took, whose reply was lost, another may have taken over.
-            mine = self.history.faults or self.history.moving
-            known = [each.given for each in self.claims if each is not one or mine]
-            return "" if one.got in known else "payload: of nobody"
-        return ""
+    def payload(self) -> str | bytes | None:
+        payload = f"payload {next(self.numbers)} \r\n\0 é"
+        return self.random.choice((payload, payload.encode(), None, "", b""))
 
-    def must_be_offered(self) -> Claimed | None:
-        """Return the last claim of an item, if it ended so that it is offered."""
-        if not self.news:
-            return None
-        last = max(self.news, key=lambda one: one.end)
-        now = self.history.now()
-        others = [one for one in self.news if one is not last]
-        is_offered = (
-            last.how == DIE
-            or (last.how == OFFER and last.became == OK)
-            or (last.how == COMMIT and last.became == LOST and self.history.moving)
-        )
-        may_have_ended = (
-            any(one.end > last.start for one in others)
-            or any(one.began < NEVER and one.ended > last.start for one in others)
-            or self.between([*self.history.resets, *self.dropped], last.start, now)
-            # An open claim of an item that is there for a while goes, if it is over then.
-            or any(ended > last.start for _, ended in self.possible)
-        )
-        return last if is_offered and not may_have_ended else None
+
+async def _awaited(answer: Any) -> Any:
+    return await answer
+
+
+async def _listed_later(found: Any) -> list[Any]:
+    return [one async for one in found]
+
+
+def _listed(found: Any) -> Any:
+    return _listed_later(found) if hasattr(found, "__aiter__") else list(found)
+
+
+def _whether_kept(end: Callable[[], Any]) -> Any:
+    """End a claim; False: it was lost."""
+
+    async def later(answer: Any) -> Any:
+        try:
+            await answer
+        except ClaimLostError:
+            return False
+        return True
+
+    try:
+        answer = end()
+    except ClaimLostError:
+        return False
+    return later(answer) if inspect.isawaitable(answer) else True
+
+
+def _subsets(things: list[Any]) -> Iterator[list[Any]]:
+    for number in range(len(things) + 1):
+        yield from map(list, itertools.combinations(things, number))
+
+
+def _different(worlds: Iterable[World]) -> list[World]:
+    found: list[World] = []
+    for world in worlds:
+        if world not in found:
+            found.append(world)
+    return found
+
+
+def _nobody(_channel: bytes, _token: bytes) -> None:
+    """Nobody waits."""
+
+
+def _key(item: Any) -> bytes:
+    return item.encode() if isinstance(item, str) else item
+
+
+def _item(key: bytes) -> Any:
+    return key if key in ITEMS else key.decode()
+
+
+def _place(item: Any) -> bytes:
+    return ITEMS.index(item).to_bytes(4, "big")
+
+
+def _limit(item: Any) -> int | None:
+    return MAX_ATTEMPTS if str(item).startswith("failing") else None

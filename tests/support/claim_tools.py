@@ -1,11 +1,64 @@
-"""What happens to claims that no client does."""
+"""Clocks of claims in the hand of a test: leases end when it says so."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import TYPE_CHECKING
 
+import redis
+from moved_clock import stopped_server
+
+from bloomlock.runtime.clock import boot_clock
+
 if TYPE_CHECKING:
-    import redis
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pytest
+
+BEGIN = 2_000_000_000
+"""The first second of a server's clock."""
+
+
+class Clock:
+    """The clock of a server, which stands still, and that of the clients in this process.
+
+    Attributes:
+        url: Of the server.
+        client: Of the server.
+        now: Seconds by the server's clock.
+        ahead: Seconds by which the clients' clock is ahead of the true one.
+    """
+
+    def __init__(self, client: redis.Redis, stop_at: Callable[[int], None], url: str) -> None:
+        self.client, self.url = client, url
+        self.now, self.ahead = BEGIN, 0.0
+        self._stop_at = stop_at
+        stop_at(self.now)
+
+    def go_on(self, seconds: int) -> None:
+        """Let time pass for the server and for the clients."""
+        self.now += seconds
+        self.ahead += seconds
+        self._stop_at(self.now)
+
+    def rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let all of bloomlock go by this clock."""
+
+        def ahead() -> float:
+            return boot_clock() + self.ahead
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("bloomlock") and vars(module).get("boot_clock") is boot_clock:
+                monkeypatch.setattr(module, "boot_clock", ahead)
+
+
+@contextlib.contextmanager
+def stopped_clock(folder: Path) -> Iterator[Clock]:
+    """Run a server whose clock the test moves."""
+    with stopped_server("valkey", folder) as server:
+        yield Clock(*server)
 
 
 def let_expire(client: redis.Redis) -> None:
