@@ -99,6 +99,7 @@ class Handle:
     until: float
     from_expired: bool
     refused: bool = False
+    lease: float = LEASE
 
 
 @dataclass(eq=False)
@@ -208,7 +209,8 @@ class Round:
             raise AssertionError("a filter that was cleared answers")
         if worker.direct:
             return Reply(OK, self.wait(call))
-        (fault,) = self.random.choices(list(FAULTS), FAULTS.values())
+        weights = FAULTS | {"between": 12} if between else FAULTS
+        (fault,) = self.random.choices(list(weights), weights.values())
         if fault == "cancelled" and not worker.is_asyncio:
             fault = "all are lost"
         cuts = self.proxy.lost
@@ -234,6 +236,7 @@ class Round:
             self.proxy.judge = lambda _, number: verdict if number >= first else "pass"
         elif fault == "between":
             other, step = self.workers[-1], self.random.choice(INSERTED)
+            first = len(self.proxy.seen) + between
 
             def insert(_name: str, number: int) -> Verdict:
                 if number == first:
@@ -266,9 +269,7 @@ class Round:
     def judge(self, outcomes: Callable[[World], Iterator[World]], *said: Any) -> None:
         """Keep the worlds in which the call may have had its answer, as it left them."""
         before = self.worlds
-        self.worlds = _different(
-            after for world in before for after in outcomes(deepcopy(world))
-        )
+        self.worlds = _different(after for world in before for after in outcomes(deepcopy(world)))
         assert self.worlds, f"not by the rules: {said}; before: {before}"
 
     def look(self) -> None:
@@ -285,11 +286,15 @@ class Round:
         found = self.observer
         counts = found.count_claims()
         return {
-            "open": {c.item: (c.payload, c.attempts, c.remaining > 0) for c in found.open_claims()},
+            "open": {
+                c.item: (c.payload, c.attempts, int(c.remaining)) for c in found.open_claims()
+            },
             "failed": {
                 f.item: (f.payload, f.attempts, f.error, f.is_final) for f in found.failed()
             },
-            "done": [i for i, is_done in zip(ITEMS, found.exists_many(ITEMS), strict=True) if is_done],
+            "done": [
+                i for i, is_done in zip(ITEMS, found.exists_many(ITEMS), strict=True) if is_done
+            ],
             "counts": {
                 name: getattr(counts, name)
                 for name in ("claimed", "committed", "abandoned", "failed", "expired", "open")
@@ -302,7 +307,11 @@ class Round:
             shard = ShardClaims(shard.header, shard.bits)
         return {
             "open": {
-                _item(key): (record.carried, record.attempts, shard.leases[key] > self.now_ms)
+                _item(key): (
+                    record.carried,
+                    record.attempts,
+                    max(0, shard.leases[key] - self.now_ms) // 1000,
+                )
                 for key, record in shard.open.items()
             },
             "failed": {
@@ -324,7 +333,10 @@ class Round:
         return self.clock.now * 1000
 
     def _claim(self, worker: Worker) -> None:
-        item, payload = self.random.choice(ITEMS), self.payload()
+        over = sorted(map(ITEMS.index, map(_item, self.over(self.worlds[0]))))
+        wanted = self.random.choice(over) if over and self.random.random() < 0.7 else None
+        item = self.random.choice(ITEMS) if wanted is None else ITEMS[wanted]
+        payload = self.payload()
         limit = _limit(item)
         call = lambda: worker.filter.claim(  # noqa: E731
             item, LEASE, renew=False, payload=payload, max_attempts=limit
@@ -335,7 +347,9 @@ class Round:
             self.take(worker, [(item, payload)], limit, made)
 
     def _claim_some(self, worker: Worker) -> None:
-        some = self.random.choices(ITEMS, k=self.random.choice((2, 3)))
+        some = self.random.sample(ITEMS, self.random.choice((2, 3)))
+        if worker.direct:
+            some += some[:1]
         wanted = [(item, self.payload()) for item in some]
         limit = max(map(_limit, some), key=bool)
         call = lambda: worker.filter.claim_many(  # noqa: E731
@@ -345,9 +359,7 @@ class Round:
         if reply:
             self.take(worker, wanted, limit, reply)
 
-    def take(
-        self, worker: Worker, wanted: list[Any], limit: int | None, reply: Reply
-    ) -> None:
+    def take(self, worker: Worker, wanted: list[Any], limit: int | None, reply: Reply) -> None:
         """Judge the answers to claims."""
         handles = self.hold(worker, reply.value or (), from_expired=False)
         self.note([item for item, _ in wanted], [one.state.value for one in reply.value or ()])
@@ -364,12 +376,6 @@ class Round:
                 return
             asked = [(item, self.token(world, worker, item), given) for item, given in wanted]
             answers = [self.grant(world, *one, limit) for one in asked]
-            for index, (item, given) in enumerate(wanted):
-                while answers[index].outcome is Outcome.BUSY and world.unanswered.get(
-                    (worker.number, item)
-                ):
-                    asked[index] = (item, self.token(world, worker, item), given)
-                    answers[index] = self.grant(world, *asked[index], limit)
             for (_, token, given), made, answer in zip(asked, reply.value, answers, strict=True):
                 if made in handles:
                     world.tokens[handles[made].number] = token
@@ -399,6 +405,13 @@ class Round:
         worker.held += handles.values()
         return handles
 
+    def over(self, world: World) -> list[bytes]:
+        """Return the items whose claims are over, or that are offered."""
+        shard = world.shard
+        if shard.of_header != shard.header:
+            return []
+        return [key for key, until_ms in shard.leases.items() if until_ms <= self.now_ms]
+
     def token(self, world: World, worker: Worker, item: Any) -> bytes:
         """Return the oldest token of the object that was not answered, or a new one."""
         left = world.unanswered.get((worker.number, item))
@@ -416,6 +429,8 @@ class Round:
 
     def _search(self, worker: Worker) -> None:
         """Claim what is over: some at once, or all until there is no more."""
+        if self.random.random() < 0.5:
+            self.pass_time(91)
         limit = self.random.choice((1, 2, 100))
         drains = self.random.random() < 0.4
         more: dict[str, Any] = {"ttl": LEASE, "renew": False}
@@ -433,10 +448,7 @@ class Round:
         self.log.append(f"  search ended: {[one.item for one in reply.value or ()]}")
 
         def outcomes(world: World) -> Iterator[World]:
-            shard = world.shard
-            over = [key for key, until_ms in shard.leases.items() if until_ms <= self.now_ms]
-            if shard.of_header != shard.header:
-                over = []
+            over = self.over(world)
             if not set(found) <= set(over):
                 return
             must_visit_all = reply.how == OK and (drains or not found) and not is_disturbed
@@ -559,13 +571,15 @@ class Round:
         if not worker.held:
             return
         one = self.random.choice(worker.held)
-        reply = self.end(worker, [one], lambda: _whether_kept(one.claim.extend))
+        given = self.random.choice((None, 30.5, 300.5))
+        lease = given or one.lease
+        reply = self.end(worker, [one], lambda: _whether_kept(lambda: one.claim.extend(given)))
 
         def outcomes(world: World) -> Iterator[World]:
             held = Held(_key(one.item), world.tokens[one.number], b"")
             after = deepcopy(world)
             now_us = self.clock.now * 10**6
-            kept = rules.renew(after.shard, now_us, one.generation, held, int(LEASE * 1000))
+            kept = rules.renew(after.shard, now_us, one.generation, held, int(lease * 1000))
             if reply.how == ERROR or bool(kept) == reply.value:
                 yield after
             if reply.how == ERROR:
@@ -576,7 +590,7 @@ class Round:
             worker.held.append(one)
             one.refused = not reply.value
             if reply.value:
-                one.until = self.clock.now + LEASE
+                one.lease, one.until = lease, max(one.until, self.clock.now + lease)
 
     def _retry(self, worker: Worker) -> None:
         def settle(world: World, key: bytes) -> bool | None:

@@ -6,7 +6,6 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-import redis
 from moved_clock import stopped_server
 
 from bloomlock.runtime.clock import boot_clock
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+    import redis
 
 BEGIN = 2_000_000_000
 """The first second of a server's clock."""
