@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from claim_tools import stopped_clock
 from proxy import Proxy
 
-
-@pytest.fixture
-def proxy(valkey):
-    """A proxy before that Valkey; it loses nothing until its `judge` is replaced."""
-    with Proxy(valkey, handshake=False) as made:
-        yield made
+from bloomlock import BloomFilter
 
 
 @pytest.fixture(scope="package")
@@ -27,3 +24,31 @@ def clock(stopped, monkeypatch):
     stopped.client.flushall()
     stopped.rule(monkeypatch)
     return stopped
+
+
+@pytest.fixture
+def proxy(clock):
+    """A proxy before that server; it loses nothing until its `judge` is replaced."""
+    with Proxy(clock.url, handshake=False) as made:
+        yield made
+
+
+@pytest.fixture
+def make(clock):
+    """Makes filters of one name on that server, and closes them."""
+    with contextlib.ExitStack() as stack:
+        yield lambda client=clock.url, **options: stack.enter_context(
+            BloomFilter("pages", 1000, client=client, **options)
+        )
+
+
+@pytest.fixture
+def mine(make):
+    """A worker's filter."""
+    return make()
+
+
+@pytest.fixture
+def other(mine, make):
+    """The same filter as another worker has it."""
+    return make()

@@ -31,57 +31,37 @@ def cluster(nodes):
         yield made
 
 
-def pages(cluster):
-    return BloomFilter("pages", 5000, 1e-9, client=cluster, shards=6)
-
-
 def let_all_expire(nodes):
     for node in nodes:
         let_expire(node)
 
 
 def test_batches_over_slots(cluster, nodes):
-    with pages(cluster) as mine, pages(cluster) as other:
-        made = mine.claim_many(ITEMS)
-        assert [claim.state for claim in made] == [NEW] * 200
-        assert all(node.keys("*:claims") for node in nodes), "each server has some"
-        assert [claim.state for claim in other.claim_many(ITEMS)] == [BUSY] * 200
-        mine.abandon_many(made[:50], "why")
-        assert mine.commit_many(made[50:]) == [True] * 150
-        states = [claim.state for claim in other.claim_many(ITEMS, max_attempts=1)]
-        assert states == [NEW] * 50 + [SEEN] * 150
-        counts = other.info().claims
-        assert (counts.claimed, counts.committed, counts.failed, counts.open) == (250, 150, 50, 50)
+    """The items of one batch lie on all servers; threads and asyncio find the same."""
 
-
-def test_each_that_expired_over_shards(cluster, nodes):
-    with pages(cluster) as dead, pages(cluster) as mine:
-        left = dead.claim_many(ITEMS, renew=False)
-        let_all_expire(nodes)
-        found = []
-        for claim in mine.expired():
-            with claim:
-                found.append(claim.item)
-        assert sorted(found) == sorted(ITEMS)
-        assert dead.commit_many(left) == [False] * 200
-        assert not list(dead.expired())
-
-
-def test_asyncio_over_slots(cluster, nodes):
-    port = nodes[1].connection_pool.connection_kwargs["port"]
-
-    async def main():
-        url = f"redis://127.0.0.1:{port}"
-        async with AsyncBloomFilter("pages", 5000, 1e-9, client=url, shards=6) as mine:
-            made = await mine.claim_many(ITEMS, renew=False)
-            assert all(await mine.commit_many(made[:100]))
-            let_all_expire(nodes)
+    async def drain():
+        url = f"redis://127.0.0.1:{nodes[1].connection_pool.connection_kwargs['port']}"
+        async with AsyncBloomFilter("pages", 5000, 1e-9, client=url, shards=6) as its:
             found = []
-            while some := await mine.claim_expired():
+            while some := await its.claim_expired():
+                assert all(await its.commit_many(some))
                 found += [claim.item for claim in some]
-            assert sorted(found) == sorted(ITEMS[100:])
+            return found
 
-    asyncio.run(main())
+    with BloomFilter("pages", 5000, 1e-9, client=cluster, shards=6) as mine:
+        made = mine.claim_many(ITEMS, renew=False)
+        assert [claim.state for claim in made] == [NEW] * 200
+        assert all(node.dbsize() for node in nodes), "each server has some"
+        mine.abandon_many(made[:50], "why")
+        assert mine.commit_many(made[50:100]) == [True] * 50
+        states = [claim.state for claim in mine.claim_many(ITEMS[:110], renew=False)]
+        assert states == [NEW] * 50 + [SEEN] * 50 + [BUSY] * 10
+        let_all_expire(nodes)
+        assert sorted(asyncio.run(drain())) == sorted(ITEMS[:50] + ITEMS[100:])
+        assert mine.commit_many(made[100:]) == [False] * 100
+        counts = mine.count_claims()
+        assert (counts.claimed, counts.failed, counts.expired) == (400, 50, 150)
+        assert (counts.committed, counts.open) == (200, 0)
 
 
 def test_a_slot_that_moves_takes_its_claims_along(cluster, nodes):
@@ -96,7 +76,7 @@ def test_a_slot_that_moves_takes_its_claims_along(cluster, nodes):
         servers.wait_until(lambda: any("errorstat_TRYAGAIN" in n.info("errorstats") for n in nodes))
         assert thread.is_alive()
         move.finish()
-        thread.join(60)
+        thread.join()
         assert mine.claim("meanwhile").state is SEEN
         states = [claim.state for claim in mine.claim_many(["done", "held", "left", "taken"])]
         assert states == [SEEN, BUSY, BUSY, BUSY]

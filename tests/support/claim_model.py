@@ -24,6 +24,7 @@ import claim_rules as rules
 import redis
 import redis.asyncio
 from claim_rules import ShardClaims
+from claim_tools import settled
 from proxy import Proxy, Verdict, deliver
 from servers import wait_until
 
@@ -258,9 +259,13 @@ class Round:
         loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_awaited(call()))
         verdict: Verdict = self.random.choice(("before", "pass"))
 
+        async def cancel_soon() -> None:
+            await settled()
+            task.cancel()
+
         def cancel(_name: str, number: int) -> Verdict:
             if number == first:
-                loop.call_soon_threadsafe(task.cancel)
+                asyncio.run_coroutine_threadsafe(cancel_soon(), loop).result()
             return verdict if number >= first else "pass"
 
         self.proxy.judge = cancel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 from typing import TYPE_CHECKING
@@ -59,6 +60,12 @@ def stopped_clock(folder: Path) -> Iterator[Clock]:
     """Run a server whose clock the test moves."""
     with stopped_server("valkey", folder) as server:
         yield Clock(*server)
+
+
+async def settled() -> None:
+    """Let the tasks of this loop go on to where they wait for the server."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 def let_expire(client: redis.Redis) -> None:
