@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import threading
 
@@ -14,9 +13,9 @@ from proxy import Proxy
 
 from bloomlock import BloomFilter
 
-LINES = [b"https://example.org/%06d" % number for number in range(120_000)]
+LINES = [b"https://example.org/%06d" % number for number in range(60_000)]
 AGAIN = "run the same command again: adding a line twice changes nothing"
-SMALL = ("--capacity", "150000")
+SMALL = ("--capacity", "80000")
 
 
 @pytest.fixture
@@ -67,10 +66,10 @@ def interrupted(start, valkey, arguments, after, how=signal.SIGKILL):
 def test_every_line_is_in_the_filter(run, valkey, name, file):
     done = run("load", "--name", name, *SMALL, str(file))
     assert (done.returncode, done.stdout) == (0, b"")
-    assert done.stderr == b"bloomlock: 120000 lines read\n"
+    assert done.stderr == b"bloomlock: 60000 lines read\n"
     assert holds(valkey, name, LINES)
     with BloomFilter.open(name, client=valkey) as bloom:
-        assert bloom.capacity == 150_000
+        assert bloom.capacity == 80_000
         assert not any(bloom.exists_many(b"not %d" % number for number in range(1000)))
 
 
@@ -86,30 +85,13 @@ def test_bytes_pipes_and_several_files(run, start, valkey, name, tmp_path):
     assert run("load", "--name", name, given=b"x\ny").stderr == b"bloomlock: 2 lines read\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (("--name", "n", "/no/such/file"), "cannot read /no/such/file: No such file"),
-        (("--name", "n", "--capacity", "0"), "capacity must be a whole number"),
-        (("--name", "n", "--url", "unix:///nowhere/at/all.sock"), "no Redis server answers"),
-        ((), "--name"),
-    ],
-)
-def test_errors_are_one_sentence(run, arguments, part):
-    done = run("load", *arguments, given=b"a\n")
-    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
-    assert done.stderr.startswith(b"bloomlock: ")
-    assert part in done.stderr.decode()
-
-
-def test_killed_at_any_moment_and_run_again(run, start, valkey, name, file, seed):
-    rng = random.Random(seed)
+def test_killed_at_any_moment_and_run_again(run, start, valkey, name, file):
     arguments = ("--name", name, *SMALL, str(file))
-    for _ in range(3):
-        with interrupted(start, valkey, arguments, rng.randrange(1, 6)):
+    for number in (1, 2, 4):
+        with interrupted(start, valkey, arguments, number):
             pass
     done = run("load", *arguments)
-    assert (done.returncode, done.stderr) == (0, b"bloomlock: 120000 lines read\n")
+    assert (done.returncode, done.stderr) == (0, b"bloomlock: 60000 lines read\n")
     assert holds(valkey, name, LINES)
 
 
@@ -117,45 +99,42 @@ def test_after_ctrl_c_it_says_what_to_do(run, start, valkey, name, file):
     arguments = ("--name", name, *SMALL, str(file))
     with interrupted(start, valkey, arguments, 3, signal.SIGINT) as (process, _):
         assert process.stderr.read() == f"bloomlock: interrupted; {AGAIN}\n".encode()
-    assert run("load", *arguments).stderr == b"bloomlock: 120000 lines read\n"
+    assert run("load", *arguments).stderr == b"bloomlock: 60000 lines read\n"
     assert holds(valkey, name, LINES)
 
 
-@pytest.mark.parametrize("how", ["before", "after"])
-@pytest.mark.parametrize(("capacity", "command"), [("150000", "EXEC"), ("30000000", "BITFIELD")])
-def test_a_lost_reply_is_no_interruption(run, valkey, name, file, *, how, capacity, command):
+@pytest.mark.parametrize(
+    ("capacity", "command", "how"),
+    [("80000", "EXEC", "before"), ("80000", "EXEC", "after"), ("30000000", "BITFIELD", "after")],
+)
+def test_a_lost_reply_is_no_interruption(run, valkey, name, file, *, capacity, command, how):
     executed = []
 
     def judge(sent: str, _: int) -> str:
         executed.append(sent)
-        return how if sent == command and executed.count(command) == 4 else "pass"
+        return how if sent == command and executed.count(command) == 2 else "pass"
 
     with Proxy(valkey, judge) as proxy:
         done = run("load", "--name", name, "--capacity", capacity, str(file), url=proxy.url)
         assert proxy.lost == 1
-    assert (done.returncode, done.stderr) == (0, b"bloomlock: 120000 lines read\n")
+    assert (done.returncode, done.stderr) == (0, b"bloomlock: 60000 lines read\n")
     assert holds(valkey, name, LINES)
 
 
-@pytest.mark.parametrize(("capacity", "command"), [("150000", "SET"), ("30000000", "BITFIELD")])
-def test_a_server_that_is_gone(run, valkey, name, file, *, capacity, command):
-    arguments = ("--name", name, "--capacity", capacity, str(file))
+def test_a_server_that_is_gone(run, refuse, valkey, name, file):
+    words = ("load", "--name", name, *SMALL, str(file))
     sent = []
 
     def judge(asked: str, _: int) -> str:
         sent.append(asked)
-        return "before" if asked == command and sent.count(command) > 3 else "pass"
+        return "before" if asked == "SET" and sent.count("SET") > 1 else "pass"
 
     with Proxy(valkey, judge) as proxy:
-        done = run("load", *arguments, url=proxy.url)
-        assert done.returncode == 2
-        assert done.stderr.startswith(b"bloomlock: ")
-        assert done.stderr.count(b"\n") == 1
-        assert done.stderr.endswith(f"; {AGAIN}\n".encode())
+        refuse(2, f"; {AGAIN}\n", *words, url=proxy.url)
         assert not holds(valkey, name, LINES)
         proxy.judge = lambda *_: "pass"
-        done = run("load", *arguments, url=proxy.url)
-    assert (done.returncode, done.stderr) == (0, b"bloomlock: 120000 lines read\n")
+        done = run(*words, url=proxy.url)
+    assert (done.returncode, done.stderr) == (0, b"bloomlock: 60000 lines read\n")
     assert holds(valkey, name, LINES)
 
 
@@ -179,12 +158,3 @@ def test_cleared_meanwhile(start, valkey, name, file):
     # What was loaded before the clear is not in the filter; what came after it is.
     assert not holds(valkey, name, LINES[:1000])
     assert holds(valkey, name, LINES[-1000:])
-
-
-def test_a_bar_at_a_terminal(start, name, file):
-    ours, theirs = os.openpty()
-    process = start("load", "--name", name, *SMALL, str(file), stdout=theirs, stderr=theirs)
-    assert process.wait(PATIENCE) == 0
-    os.close(theirs)
-    assert b" lines" in os.read(ours, 1 << 16)
-    os.close(ours)

@@ -1,4 +1,4 @@
-"""`bloomlock lock`: whose exit status it gives, and what the command gets."""
+"""`bloomlock lock`: who holds it when, whose exit status it gives, and what the command gets."""
 
 from __future__ import annotations
 
@@ -13,148 +13,104 @@ from cli_process import COMMAND, PATIENCE, answer, children_of, environment, sen
 from servers import exists, wait_until
 
 from bloomlock import Lock, ReadWriteLock
+from bloomlock.server import PrivateServer
 
-NOWHERE = "unix:///nowhere/at/all.sock"
-
-
-def refuse(done, status: int, *parts: str) -> None:
-    message = done.stderr.decode()
-    assert (done.returncode, done.stdout) == (status, b"")
-    assert message.startswith("bloomlock: ")
-    assert message.count("\n") == 1
-    for part in parts:
-        assert part in message
+LONG = "3600"
+"""Seconds of a lease that no test outlives."""
 
 
-@pytest.mark.parametrize("status", [0, 1, 2, 75, 255])
-def test_the_exit_status_is_that_of_the_command(run, name, status):
-    done = run("lock", name, "--", "sh", "-c", f"exit {status}")
-    assert done == (status, b"", b"")
+@pytest.fixture
+def waiting(valkey, name):
+    """Tell how many are waiting for the lock."""
+    with redis.Redis.from_url(valkey) as client:
+        yield lambda: client.zcard(f"bloomlock:{{{name}}}:lock:queue")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1])
-def test_the_exit_status_of_a_command_that_a_signal_ended(run, name, number):
-    done = run("lock", name, "sh", "-c", f"kill -{int(number)} $$")
-    assert done == (128 + number, b"", b"")
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(f"exit {status}", status) for status in (0, 1, 2, 75, 255)]
+    + [(f"kill -{int(n)} $$", 128 + n) for n in (signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1)],
+)
+def test_the_exit_status_is_that_of_the_command(run, name, code, status):
+    assert run("lock", name, "--", "sh", "-c", code) == (status, b"", b"")
 
 
-def test_the_ends_of_the_command_are_ours(run, name):
+def test_the_ends_of_the_command_are_ours(run, name, valkey):
     given = bytes(range(256)) * 1000
     assert run("lock", name, "cat", given=given) == (0, given, b"")
     assert run("lock", name, "sh", "-c", "echo oops >&2") == (0, b"", b"oops\n")
-
-
-def test_what_the_caller_opened_is_for_the_command(valkey, name):
     script = '"$@" sh -c "cat <&7" 7<<END\nfrom seven\nEND'
     done = subprocess.run(
         ["sh", "-c", script, "sh", *COMMAND, "lock", name],
         capture_output=True,
         check=False,
-        timeout=60,
         env=environment(valkey, {}),
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"from seven\n", b"")
 
 
-def test_the_command_finds_the_name_and_a_fence_that_rises(run, name):
-    words = ("lock", name, "--", "sh", "-c", 'echo "$BLOOMLOCK_LOCK_NAME $BLOOMLOCK_FENCE"')
-    lines = [run(*words).stdout.decode().split() for _ in range(4)]
+@pytest.mark.parametrize("kind", [[], ["--fair"], ["--shared"]])
+def test_the_command_finds_the_name_and_a_fence_that_rises(run, name, kind):
+    code = 'echo "$BLOOMLOCK_LOCK_NAME $BLOOMLOCK_FENCE"'
+    lines = [run("lock", *kind, name, "sh", "-c", code).stdout.split() for _ in range(3)]
     fences = [int(fence) for _, fence in lines]
-    assert [found for found, _ in lines] == [name] * 4
+    assert [found.decode() for found, _ in lines] == [name] * 3
     assert fences == sorted(set(fences))
 
 
-def test_the_lock_is_held_from_before_the_command_until_after_it(start, name, valkey):
+def test_the_lock_is_held_while_the_command_runs_and_nothing_is_left(start, name, valkey):
     lock = Lock(name, valkey)
     process = start("lock", name, "--", "sh", "-c", "echo on; read answer")
     assert answer(process) == b"on\n"
     assert lock.locked()
+    pids = children_of(process.pid)
+    assert len(pids) == 2  # the command and its guard
     send(process, b"\n")
     assert process.wait(PATIENCE) == 0
     assert not lock.locked()
-    lock.close()
+    for pid in pids:
+        wait_until(lambda pid=pid: not exists(pid))
 
 
-def test_the_lock_is_given_back_after_a_command_that_fails(run, name, tmp_path):
-    broken = tmp_path / "broken"
+def test_the_lock_is_given_back_after_a_command_that_fails(run, refuse, name, tmp_path):
+    broken, script = tmp_path / "broken", tmp_path / "script"
     broken.write_text("#!/nowhere/at/all\n")
-    broken.chmod(0o755)
-    refuse(run("lock", name, str(broken)), 127, f"cannot run '{broken}': No such file")
-    assert run("lock", "-n", name, "false").returncode == 1
-    assert run("lock", "-n", name, "true").returncode == 0
-
-
-def test_a_command_that_is_not_there_is_found_out_first(run, tmp_path):
-    # A server that is not there would be the complaint if it were asked first.
-    words = ("lock", "--url", NOWHERE, "n")
-    plain = tmp_path / "plain"
-    plain.touch()
-    refuse(run(*words, "no-such-command"), 127, "cannot run 'no-such-command': command not found")
-    refuse(run(*words, "./no/such"), 127, "cannot run './no/such': there is no such file")
-    refuse(run(*words, ""), 127, "cannot run '': command not found")
-    refuse(run(*words, str(plain)), 126, f"cannot run '{plain}': permission denied")
-    refuse(run(*words, str(tmp_path)), 126, "it is a directory")
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    refuse(run(*words, "plain", PATH=path), 126, "cannot run 'plain': permission denied")
-
-
-def test_a_script_that_does_not_say_whose_it_is(run, name, tmp_path):
-    script = tmp_path / "script"
+    # A script that does not say whose it is.
     script.write_text('echo "$0 $1"\n')
-    script.chmod(0o755)
-    assert run("lock", name, str(script), "one").stdout == f"{script} one\n".encode()
+    for path in (broken, script):
+        path.chmod(0o755)
+    refuse(127, f"cannot run '{broken}': No such file", "lock", name, str(broken))
+    assert run("lock", "-n", name, "false").returncode == 1
+    assert run("lock", "-n", name, str(script), "one").stdout == f"{script} one\n".encode()
 
 
-@pytest.mark.parametrize("words", [["-n"], ["--timeout", "0"], ["--timeout", "0.2"], ["-w", "0.2"]])
+@pytest.mark.parametrize("words", [["-n"], ["--timeout", "0"], ["-w", "0.1"]])
 @pytest.mark.parametrize("kind", [[], ["--fair"], ["--shared"]])
-def test_a_lock_that_is_not_to_be_had(run, name, valkey, tmp_path, words, kind):
-    mark = tmp_path / "ran"
+def test_a_lock_that_is_not_to_be_had(run, name, valkey, waiting, words, kind):
     with Lock(name, valkey):
-        assert run("lock", name, *words, *kind, "touch", str(mark)) == (1, b"", b"")
-        done = run("lock", *words, *kind, "-E", "99", name, "touch", str(mark))
-        assert done == (99, b"", b"")
-    assert not mark.exists()
-    assert run("lock", name, *words, *kind, "touch", str(mark)) == (0, b"", b"")
-    assert mark.exists()
+        assert run("lock", name, *words, *kind, "echo", "ran") == (1, b"", b"")
+        assert run("lock", *words, *kind, "-E", "99", name, "echo", "ran") == (99, b"", b"")
+        assert waiting() == 0
+    assert run("lock", name, *words, *kind, "echo", "ran") == (0, b"ran\n", b"")
 
 
-def test_who_gave_up_is_not_waiting_any_more(run, name, valkey):
-    with Lock(name, valkey), redis.Redis.from_url(valkey) as client:
-        assert run("lock", name, "--timeout", "0.2", "true").returncode == 1
-        assert client.zcard(f"bloomlock:{{{name}}}:lock:queue") == 0
-
-
-def test_shared_is_together_and_nobody_else_meanwhile(start, run, name):
+def test_shared_is_the_read_side_of_a_read_write_lock(start, run, name, valkey):
     words = ("lock", "--shared", name, "sh", "-c", "echo on; read answer")
     readers = [start(*words) for _ in range(2)]
     assert [answer(reader) for reader in readers] == [b"on\n"] * 2
-    assert run("lock", "-n", name, "true").returncode == 1
-    send(readers[0], b"\n")
-    assert readers[0].wait(PATIENCE) == 0
-    assert run("lock", "-n", "--fair", name, "true").returncode == 1
-    send(readers[1], b"\n")
-    assert readers[1].wait(PATIENCE) == 0
-    assert run("lock", "-n", name, "true").returncode == 0
-
-
-def test_shared_is_the_read_side_of_a_read_write_lock(run, name, valkey):
-    lock = ReadWriteLock(name, valkey)
-    with lock.write:
+    for reader in readers:
+        assert run("lock", "-n", name, "true").returncode == 1
+        send(reader, b"\n")
+        assert reader.wait(PATIENCE) == 0
+    assert run("lock", "-n", "--fair", name, "true").returncode == 0
+    with ReadWriteLock(name, valkey).write:
         assert run("lock", "-n", "--shared", name, "true").returncode == 1
-    with lock.read:
+    with ReadWriteLock(name, valkey).read:
         assert run("lock", "-n", "--shared", name, "true").returncode == 0
         assert run("lock", "-n", name, "true").returncode == 1
-    lock.close()
 
 
-@pytest.mark.parametrize("kind", [[], ["--fair"], ["--shared"]])
-def test_on_every_server(run, server_url, name, kind):
-    words = ("lock", *kind, name, "sh", "-c", "echo $BLOOMLOCK_FENCE")
-    fences = [int(run(*words, url=server_url).stdout) for _ in range(2)]
-    assert fences[0] < fences[1]
-
-
-def test_options_end_where_the_command_begins(run, name, tmp_path):
+def test_options_end_where_the_command_begins(run, name):
     words = ("echo", "-n", "--url", "nonsense", "--help", "--", "-E")
     said = b"--url nonsense --help -- -E"
     assert run("lock", name, *words).stdout == said
@@ -172,55 +128,11 @@ def test_how_long_it_took_is_said_on_request(run, name, valkey):
     assert re.fullmatch(rb"bloomlock: lock '.*': not obtained after \d+\.\d+ s\n", done.stderr)
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["n"], "Missing argument 'COMMAND...'"),
-        (["n", "--"], "Missing argument 'COMMAND...'"),
-        ([], "Missing argument 'NAME'"),
-        (["", "true"], "name must be a text"),
-        (["x" * 1025, "true"], "name must be a text"),
-        (["--nonsense", "n", "true"], "--nonsense"),
-        (["n", "--nonsense", "--", "true"], "--nonsense"),
-        (["--ttl", "0", "n", "true"], "ttl must be"),
-        (["--ttl", "-1", "n", "true"], "--ttl': it must be a number of seconds, at least 0"),
-        (["--ttl", "long", "n", "true"], "at least 0, not 'long'"),
-        (["--timeout", "nan", "n", "true"], "--timeout': it must be a number of seconds"),
-        (["--timeout", "inf", "n", "true"], "--timeout': it must be a number of seconds"),
-        (["--grace", "-0.5", "n", "true"], "--grace': it must be a number of seconds"),
-        (["-E", "256", "n", "true"], "256"),
-        (["-E", "no", "n", "true"], "'no'"),
-        (["-s", "--fair", "n", "true"], "--fair and --shared do not go together"),
-        (["-n", "-w", "3", "n", "true"], "--nonblock and --timeout do not go together"),
-    ],
-)
-def test_bad_input(run, words, part):
-    refuse(run("lock", "--url", NOWHERE, *words), 2, part)
-
-
-def test_no_server(run):
-    refuse(run("lock", "--url", NOWHERE, "n", "true"), 2, f"no Redis server answers at {NOWHERE}")
-    refuse(run("lock", "--url", "http://x", "n", "true"), 2, "--url must be a URL that starts with")
-
-
-def test_a_key_of_another_type(run, name, valkey):
-    with redis.Redis.from_url(valkey) as client:
-        key = f"bloomlock:{{{name}}}:lock"
-        client.sadd(key, "something else")
-        refuse(run("lock", "--timeout", "1", name, "true"), 2, "WRONGTYPE")
-        assert client.smembers(key) == {b"something else"}
-        client.delete(key)
-
-
-def test_nothing_is_left_running(start, name, valkey):
-    process = start("lock", name, "--", "sh", "-c", "echo on; read answer")
-    assert answer(process) == b"on\n"
-    pids = children_of(process.pid)
-    assert len(pids) == 2  # the command and its guard
-    send(process, b"\n")
-    assert process.wait(PATIENCE) == 0
-    for pid in pids:
-        wait_until(lambda pid=pid: not exists(pid))
+def test_a_key_of_another_type(refuse, name, r):
+    key = f"bloomlock:{{{name}}}:lock"
+    r.sadd(key, "something else")
+    refuse(2, "WRONGTYPE", "lock", "--timeout", "1", name, "true")
+    assert r.smembers(key) == {b"something else"}
 
 
 def test_what_the_command_leaves_in_the_background_goes_on(start, name, valkey):
@@ -233,3 +145,68 @@ def test_what_the_command_leaves_in_the_background_goes_on(start, name, valkey):
         assert exists(left)
     finally:
         os.kill(left, signal.SIGKILL)
+
+
+# -- waiters -------------------------------------------------------------------------------------
+
+
+def test_fair_is_in_the_order_of_asking(start, name, valkey, waiting, tmp_path):
+    log = tmp_path / "log"
+    with Lock(name, valkey):
+        processes = []
+        for number in range(3):
+            code = ("sh", "-c", 'echo $1 >> "$0"', str(log), str(number))
+            processes.append(start("lock", "--fair", name, *code))
+            wait_until(lambda number=number: waiting() == number + 1)
+    assert [process.wait(PATIENCE) for process in processes] == [0] * 3
+    assert log.read_text().split() == list("012")
+
+
+def test_a_waiter_that_is_killed_holds_up_nobody(start, name, r, valkey, waiting):
+    with Lock(name, valkey):
+        first = start("lock", "--fair", "--ttl", LONG, name, "echo", "ran")
+        wait_until(lambda: waiting() == 1)
+        second = start("lock", name, "echo", "done")
+        wait_until(lambda: waiting() == 2)
+        first.send_signal(signal.SIGKILL)
+        first.wait(PATIENCE)
+    # The lock is handed to it all the same, and stays with it for its ttl.
+    key = f"bloomlock:{{{name}}}:lock"
+    if r.pttl(key) > 60_000:
+        r.pexpire(key, 1)
+    assert second.wait(PATIENCE) == 0
+    assert (second.stdout.read(), first.stdout.read()) == (b"done\n", b"")
+
+
+@pytest.mark.parametrize("kind", [[], ["--shared"]])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_waiter_that_is_interrupted_leaves_the_queue(start, name, valkey, waiting, kind, number):
+    with Lock(name, valkey):
+        process = start("lock", *kind, name, "echo", "ran")
+        wait_until(lambda: waiting() == 1)
+        process.send_signal(number)
+        # A shell shows that as 128 + number; 130 for Ctrl-C.
+        assert process.wait(PATIENCE) == -number
+        assert waiting() == 0
+        assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
+    assert not Lock(name, valkey).locked()
+
+
+def test_a_waiter_whose_server_is_gone_says_so_and_one_that_is_stuck_can_be_interrupted(
+    start, name
+):
+    with PrivateServer() as server, redis.Redis.from_url(server.url) as client:
+        client.set(f"bloomlock:{{{name}}}:lock", "somebody")
+        stuck, left = (start("lock", "--ttl", "2", name, "true", url=server.url) for _ in range(2))
+        wait_until(lambda: client.zcard(f"bloomlock:{{{name}}}:lock:queue") == 2)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            stuck.send_signal(signal.SIGINT)
+            assert stuck.wait(PATIENCE) == -signal.SIGINT
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert b"Traceback" not in stuck.stderr.read()
+        server.kill()
+        # It waits for a server to come back for as long as the ttl.
+        assert left.wait(PATIENCE) == 2
+        assert left.stderr.read().startswith(b"bloomlock: ")
