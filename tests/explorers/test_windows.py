@@ -1,0 +1,98 @@
+"""Clients add, ask for and discard an item while the slice of a window turns, in every order.
+
+What was there at first may be remembered until the first turn, or for longer; all else is
+remembered until the walk is over. So the answers are those of a set whose old item goes at a turn.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from explorer import Done, explore_living, wander
+from set_world import STAGES, WINDOW, SetWorld, Way
+
+PAIRS = [
+    (["add"], ["add"]),
+    (["add"], ["exists"]),
+    (["discard"], ["add"]),
+    (["discard"], ["discard"]),
+]
+KINDS = ("add", "add", "add both", "exists", "discard", "discard")
+EITHER = (False, True)
+WALKS, MANY = 40, 1000
+
+
+@pytest.fixture
+def make_world(stopped):
+    client, clocks = stopped
+    client.flushall()
+    made = []
+
+    def make(*, is_old, refresh, shards=1, fill=()):
+        world = SetWorld(client, {**WINDOW, "shards": shards}, fill=fill, clocks=clocks,
+                         is_old=is_old, refresh=refresh)  # fmt: skip
+        made.append(world)
+        return world
+
+    yield make
+    for world in made:
+        world.close()
+
+
+def test_the_judge_knows_what_a_window_forgets(make_world):
+    def judge(is_old, *operations, refresh=False):
+        world = worlds[is_old, refresh]
+        return world.is_right([Done(*one) for one in operations], is_there=True)
+
+    worlds = {}
+    for is_old in EITHER:
+        for refresh in EITHER:
+            worlds[is_old, refresh] = world = object.__new__(SetWorld)
+            world._is_old, world._refresh = is_old, refresh
+    turn = (2, 3, "turn", None)
+    assert judge(True, turn, (4, 5, "exists", False))
+    assert not judge(True, turn, (4, 5, "exists", True))
+    assert judge(False, turn, (4, 5, "exists", True))
+    assert not judge(True, turn, (4, 5, "add", False))
+    assert judge(True, (0, 1, "add", False), turn, (4, 5, "exists", True), refresh=True)
+    assert not judge(True, (0, 1, "add", False), turn, (4, 5, "exists", True))
+    assert judge(True, turn, (1, 4, "discard", True), (5, 6, "add", True))
+    assert not judge(True, turn, (4, 5, "discard", True))
+
+
+@pytest.mark.parametrize("refresh", EITHER)
+@pytest.mark.parametrize(
+    ("stage", "is_old", "programs"),
+    [
+        ("absent", False, PAIRS[0]),
+        *(("there", True, pair) for pair in PAIRS),
+        ("again", True, PAIRS[2]),
+    ],
+    ids=str,
+)
+def test_two_clients_and_a_turn_in_every_order(
+    make_world, stage, is_old, programs, refresh, is_long
+):
+    world = make_world(is_old=is_old, refresh=refresh)
+    way = Way(stage, ("absent", stage), programs)
+    print(explore_living(world.start(way, faults=int(is_long), turns=1), world.check(way)))
+
+
+@pytest.mark.parametrize("refresh", EITHER)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_two_and_three_clients_in_orders_by_chance(make_world, shards, refresh, seed, is_long):
+    worlds = [
+        make_world(is_old=is_old, refresh=refresh, shards=shards, fill=[str(n) for n in range(20)])
+        for is_old in EITHER
+    ]
+    for number in range(MANY if is_long else WALKS):
+        chance = random.Random(f"{seed} {number}")
+        programs = [
+            chance.choices(KINDS, k=chance.choice([1, 2])) for _ in range(chance.choice([2, 2, 3]))
+        ]
+        place, world = chance.randrange(len(STAGES)), chance.choice(worlds)
+        since = chance.choices(STAGES[: place + 1], k=len(programs))
+        way = Way(STAGES[place], since, programs)
+        start = world.start(way, chance.choice([0, 0, 1, 2]), turns=chance.choice([0, 1, 1, 2]))
+        wander(start, world.check(way), f"{seed} {number}")

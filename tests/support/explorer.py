@@ -1,0 +1,459 @@
+"""Explores what a protocol can get into: every state once, depth first, and the way to a wrong one.
+
+`explore` walks worlds of any kind. `Cores` is a world of production cores on a real server: a move
+carries out the next command of one client (all commands of a transaction), or loses it.
+
+A new protocol needs three things:
+
+* programs: for each client a generator that yields an `Operation` (its core, as `core_of` takes it
+  from a public method), gets its answer (None: the outcome is unknown), and ends;
+* a function that brings the server and the objects to the start, and returns a `Cores` of them;
+* a check of a `Cores`: an invariant, or `is_linearizable(world.operations(), first, after)`.
+
+Further moves (a tick of the clock, a clear, an eviction) are given to `Cores` as `extra`: by name
+how often each may happen, and what does it. They stand in the history as operations of their own.
+
+A crash is no move: a client that is never chosen again has crashed, and the check looks at each
+state, also at those in which the others have ended without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from unittest import mock
+
+import redis
+
+from bloomlock import OutcomeUnknownError
+from bloomlock.commands import EXEC, MULTI
+from bloomlock.effects import ConnectionLost, FreeMemory, Parallel, Pause, Pipeline, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+
+W = TypeVar("W")
+Contents = tuple[tuple[bytes, bytes], ...]
+DONE, BEFORE, AFTER = "done", "lost before", "lost after"
+EXTRA = -1
+"""In place of the number of a client: a move that is none of a client's."""
+
+
+class Explored(NamedTuple):
+    """How many states, moves between them, and states without a further move."""
+
+    states: int
+    moves: int
+    ends: int
+
+
+def explore(
+    start: Callable[[], W],
+    moves: Callable[[W], Iterable[tuple[str, W]]],
+    key: Callable[[W], Hashable],
+    check: Callable[[W], object],
+    check_circle: Callable[[W], object] = lambda _: None,
+) -> Explored:
+    """Visit every state of worlds that are values: each move gives another one.
+
+    Args:
+        start: Returns the first world.
+        moves: Returns what may happen in a world, by name, and the world after it.
+        key: Returns what tells worlds apart that go on differently.
+        check: Raises AssertionError if a world is wrong. A move may raise it as well.
+        check_circle: The same for a world to which a way leads back, perhaps for ever.
+    """
+    count = ends = 0
+    seen: set[Hashable] = set()
+    on_path: set[Hashable] = set()
+    path: list[tuple[str, W, Hashable, Iterator[tuple[str, W]]]] = []
+
+    def enter(name: str, world: W, found: Hashable) -> None:
+        seen.add(found)
+        on_path.add(found)
+        path.append((name, world, found, iter(moves(world))))
+        check(world)
+
+    with _telling(lambda: [name for name, *_ in path], lambda: path[-1][1]):
+        first = start()
+        enter("start", first, key(first))
+        fresh = True
+        while path:
+            move = next(path[-1][3], None)
+            if move is None:
+                ends += fresh
+                on_path.remove(path.pop()[2])
+                fresh = False
+                continue
+            count += 1
+            name, world = move
+            fresh = (found := key(world)) not in seen
+            if fresh:
+                enter(name, world, found)
+            elif found in on_path:
+                check_circle(world)
+    return Explored(len(seen), count, ends)
+
+
+class Move(NamedTuple):
+    """What happens next: the step of which client, and what becomes of it; or an extra move."""
+
+    client: int
+    what: str
+
+
+def explore_living(start: Callable[[], Cores], check: Callable[[Cores], object]) -> Explored:
+    """Visit every state of worlds that cannot be copied: each is made anew by going its way."""
+    seen: set[Hashable] = set()
+    count = ends = 0
+    path: list[tuple[list[Move], int]] = []
+    world = start()
+    with _telling(lambda: [options[number] for options, number in path], lambda: world):
+        while True:
+            for options, number in path:
+                world.take(options[number])
+            while (found := world.key()) not in seen:
+                seen.add(found)
+                check(world)
+                options = world.moves()
+                if not options:
+                    ends += 1
+                    break
+                path.append((options, 0))
+                count += 1
+                world.take(options[0])
+            while path and path[-1][1] + 1 == len(path[-1][0]):
+                path.pop()
+            if not path:
+                return Explored(len(seen), count, ends)
+            options, number = path.pop()
+            path.append((options, number + 1))
+            count += 1
+            world = start()
+
+
+def wander(start: Callable[[], Cores], check: Callable[[Cores], object], seed: object) -> None:
+    """Go one way by chance, and check its end; a fault or an extra move is the seldom one."""
+    chance, taken = random.Random(str(seed)), list[Move]()
+    world = start()
+    with _telling(lambda: [f"seed {seed}", *taken], lambda: world):
+        while options := world.moves():
+            usual = [one for one in options if one.what == DONE]
+            taken.append(chance.choice(usual if usual and chance.random() < 0.85 else options))
+            world.take(taken[-1])
+        world.key()
+        check(world)
+
+
+@contextlib.contextmanager
+def _telling(way: Callable[[], Iterable[object]], world: Callable[[], object]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"after: {'; '.join(map(str, way()))}\nin: {world()}")
+        raise
+
+
+# -- histories -----------------------------------------------------------------------------------
+
+
+class Done(NamedTuple):
+    """An operation of a history.
+
+    Attributes:
+        start: When it began.
+        end: When it ended; infinite: it did not, or its outcome is not known.
+        kind: What it is.
+        answer: What it answered; None: not known.
+        client: Whose it is.
+    """
+
+    start: float
+    end: float
+    kind: str
+    answer: Any
+    client: int = EXTRA
+
+
+def is_linearizable(
+    history: Sequence[Done], first: Hashable, after: Callable[[Done, Any], Iterable[Hashable]]
+) -> bool:
+    """Return whether an object may have given the answers of a history (Wing and Gong's search).
+
+    The operations must have an order in which the object gives the same answers, and in which none
+    comes before another that had ended when it began. What has no known end may have happened at
+    any time after it began, or not at all.
+
+    Args:
+        history: What was done.
+        first: The state of the object at first.
+        after: Returns the states that an operation may leave if it gave its answer in a state.
+    """
+    seen = set()
+
+    def search(left: frozenset[int], state: Hashable) -> bool:
+        if all(math.isinf(history[index].end) for index in left):
+            return True
+        if (left, state) in seen:
+            return False
+        seen.add((left, state))
+        first_end = min(history[index].end for index in left)
+        return any(
+            search(left - {index}, then)
+            for index in left
+            if history[index].start <= first_end
+            for then in after(history[index], state)
+        )
+
+    return search(frozenset(range(len(history))), first)
+
+
+# -- cores on a server ---------------------------------------------------------------------------
+
+
+class Operation(NamedTuple):
+    """One call of a client.
+
+    Attributes:
+        kind: What the history names it.
+        core: What carries it out.
+    """
+
+    kind: str
+    core: Generator[Any, Any, Any]
+
+
+def core_of(made: Any, method: str, *args: Any) -> Generator[Any, Any, Any]:
+    """Return the core that a public method of an object would run."""
+    with mock.patch.object(made, "_run", lambda core: core):
+        return getattr(made, method)(*args)
+
+
+def calls(made: Any, *some: tuple[str, str, Any]) -> Generator[Operation, Any, None]:
+    """Yield operations by an object: of each its kind, the method it calls, and the argument."""
+    for kind, method, argument in some:
+        yield Operation(kind, core_of(made, method, argument))
+
+
+class _Client:
+    """A program on its way, command by command, on a connection of its own."""
+
+    def __init__(self, world: Cores, number: int, program: Generator[Operation, Any, None]) -> None:
+        self._world, self._number, self._program = world, number, program
+        self._connection = world.pool.get_connection()
+        self.replies: list[str] = []
+        self._draws = 0
+        self.operation: Operation | None = None
+        self.start = 0
+        self._next(None, is_first=True)
+
+    def close(self) -> None:
+        if self.operation is not None:
+            self.operation.core.close()
+        # A transaction of a client that is gone must not go on.
+        self._connection.disconnect()
+        self._world.pool.release(self._connection)
+
+    def _draw(self, below: int) -> int:
+        """Draw what the client draws at random, the same after the same replies."""
+        self._draws += 1
+        return random.Random(f"{self._number} {self._draws}").randrange(below)
+
+    def _next(self, answer: Any, *, is_first: bool = False) -> None:
+        try:
+            self.operation = next(self._program) if is_first else self._program.send(answer)
+        except StopIteration:
+            self.operation = None
+            return
+        self.start = self._world.tick()
+        self._resume(self.operation.core.send, None)
+
+    def _resume(self, how: Callable[[Any], Any], value: Any) -> None:
+        """Give the core an answer, and take the commands that it wants carried out next."""
+        try:
+            with mock.patch.object(secrets, "randbelow", self._draw):
+                step = how(value)
+                while (answer := self._answer_at_once(step)) is not step:
+                    step = self.operation.core.send(answer)
+        except StopIteration as stop:
+            self._end(stop.value)
+        except (OutcomeUnknownError, redis.ConnectionError):
+            self._end(None)
+        except self._world.answers as error:
+            self._end(type(error).__name__)
+        else:
+            self._is_parallel = isinstance(step, Parallel)
+            self._requests = list(step.requests) if self._is_parallel else [step]
+            self._left = [
+                (n, unit) for n, one in enumerate(self._requests) for unit in units_of(one)
+            ]
+            self._got: list[list[Any]] = [[] for _ in self._requests]
+
+    def _answer_at_once(self, step: Any) -> Any:
+        """Return what a core gets for a step that needs no key of the server; else the step."""
+        if isinstance(step, (Request, Pipeline, Parallel)):
+            is_info = isinstance(step, Request) and b"INFO" in step.commands[0][:20]
+            return self._execute(step.commands) if is_info else step
+        assert isinstance(step, (Pause, FreeMemory)), f"the explorer has no answer to {step}"
+        # No more is known of the memory.
+        return None
+
+    def _end(self, value: Any) -> None:
+        if isinstance(value, list) and len(value) == 1:
+            (value,) = value
+        end = math.inf if value is None else self._world.tick()
+        shown = self._world.show_answer(value)
+        done = Done(self.start, end, self.operation.kind, shown, self._number)
+        self._world.history.append(done)
+        self._next(value)
+
+    def go_on(self, fate: str) -> None:
+        number, unit = self._left.pop(0)
+        replies = self._execute(unit) if fate != BEFORE else []
+        self.replies.append(self._world.blur(repr(replies)) if fate == DONE else fate)
+        if fate == DONE:
+            self._got[number] += replies
+            if not self._left:
+                self._resume(
+                    self.operation.core.send, self._got if self._is_parallel else self._got[0]
+                )
+            return
+        cause = redis.ConnectionError("lost by the explorer")
+        lost = ConnectionLost(cause, sent=True, replies=self._got[number])
+        if not self._is_parallel:
+            self._resume(self.operation.core.throw, lost)
+            return
+        rest = [ConnectionLost(cause, sent=False, replies=[]) for _ in self._got[number + 1 :]]
+        self._resume(self.operation.core.send, [*self._got[:number], lost, *rest])
+
+    def _execute(self, commands: Sequence[bytes]) -> list[Any]:
+        self._connection.send_packed_command(list(commands))
+        replies = []
+        for _ in commands:
+            try:
+                replies.append(self._connection.read_response(disable_decoding=True))
+            except redis.ResponseError as error:
+                replies.append(error)
+        return replies
+
+
+class Cores:
+    """Clients of one server, each the production cores of its program; `take` changes it.
+
+    Args:
+        client: Of the server.
+        programs: What each client does.
+        faults: How many commands are lost, or their replies, at most.
+        extra: By name how often something else happens at most, and what does it.
+        answers: Exceptions that are answers: the history has their names.
+        show_answer: Returns of an answer what the history has.
+        blur: Returns of replies what tells them apart, without what only differs by the time.
+
+    Attributes:
+        found: What the server has in the state that is checked.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        programs: Iterable[Generator[Operation, Any, None]],
+        *,
+        faults: int = 0,
+        extra: Mapping[str, tuple[int, Callable[[], object]]] | None = None,
+        answers: tuple[type[Exception], ...] = (),
+        show_answer: Callable[[Any], Any] = lambda answer: answer,
+        blur: Callable[[str], str] = lambda replies: replies,
+    ) -> None:
+        self.client, self.pool = client, client.connection_pool
+        self.answers, self.show_answer, self.blur = answers, show_answer, blur
+        self.history: list[Done] = []
+        self.found: Contents = ()
+        self._ticks = 0
+        self._faults = faults
+        self._acts = dict(extra or {})
+        self._left = {name: count for name, (count, _) in self._acts.items()}
+        self._clients: list[_Client] = []
+        for number, program in enumerate(programs):
+            self._clients.append(_Client(self, number, program))
+
+    def __str__(self) -> str:
+        return "\n  ".join(map(str, self.operations()))
+
+    def tick(self) -> int:
+        self._ticks += 1
+        return self._ticks
+
+    def untick(self) -> None:
+        """Forget the moments of the check, so that a state is known again."""
+        ends = [one.end for one in self.history if one.end < math.inf]
+        self._ticks = max(map(int, [0, *ends, *(one.start for one in self._clients)]))
+
+    def operations(self) -> list[Done]:
+        """Return the history, with what is under way."""
+        going = [
+            Done(one.start, math.inf, one.operation.kind, None, number)
+            for number, one in enumerate(self._clients)
+            if one.operation is not None
+        ]
+        return [*self.history, *going]
+
+    def key(self) -> Hashable:
+        replies = tuple(tuple(one.replies) for one in self._clients)
+        left = tuple(self._left.items())
+        self.found = contents_of(self.client)
+        return self.found, replies, tuple(self.operations()), left, self._faults
+
+    def moves(self) -> list[Move]:
+        going = [number for number, one in enumerate(self._clients) if one.operation is not None]
+        fates = (DONE, BEFORE, AFTER) if self._faults else (DONE,)
+        found = [Move(number, fate) for number in going for fate in fates]
+        if going:
+            found += [Move(EXTRA, name) for name, count in self._left.items() if count]
+        return found
+
+    def take(self, move: Move) -> None:
+        if move.client == EXTRA:
+            self._left[move.what] -= 1
+            begun = self.tick()
+            self._acts[move.what][1]()
+            self.history.append(Done(begun, self.tick(), move.what, None))
+            return
+        self._faults -= move.what != DONE
+        self._clients[move.client].go_on(move.what)
+
+    def close(self) -> None:
+        for one in self._clients:
+            one.close()
+
+
+def units_of(request: Request | Pipeline) -> Iterator[list[bytes]]:
+    """Yield the commands of a request; those of a transaction together."""
+    if isinstance(request, Pipeline):
+        commands = [command for write in request.writes for command in write]
+    else:
+        commands = list(request.commands)
+    while commands:
+        end = commands.index(EXEC) + 1 if commands[0] == MULTI else 1
+        yield commands[:end]
+        commands = commands[end:]
+
+
+def contents_of(client: redis.Redis) -> Contents:
+    """Return all keys of a server with their values."""
+    keys = sorted(client.keys())
+    with client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.dump(key)
+        return tuple(zip(keys, pipe.execute(), strict=True))
+
+
+def put_back(client: redis.Redis, contents: Contents) -> None:
+    """Let a server have these keys and no others."""
+    with client.pipeline(transaction=False) as pipe:
+        pipe.flushdb()
+        for key, value in contents:
+            pipe.restore(key, 0, value)
+        pipe.execute()

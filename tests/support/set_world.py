@@ -1,0 +1,220 @@
+"""A filter as a set of items: clients add, ask for and discard an item at the same time.
+
+What was done with the item before is a stage: nothing; add; add and discard; and add once more. A
+client may have been opened at an earlier stage, and not have heard of what came after it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from explorer import Cores, Done, calls, contents_of, is_linearizable, put_back
+
+from bloomlock import BloomFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import redis
+
+ITEM, OTHER, NEVER = "item", "other", "never"
+STAGES = ("absent", "there", "forgotten", "again")
+STEPS = ("", "add", "discard", "add")
+SLICES, SLICE = 6, 1000
+WINDOW = {"capacity": 300, "window": SLICES * SLICE, "slices": SLICES}
+START = 2_000_000_000 + SLICES * SLICE
+"""When a walk begins: the first second of an epoch of the server's clock."""
+ABSENT, OLD, LASTING = "absent", "old", "lasting"
+CALLS: dict[str, tuple[str, Any]] = {
+    "add both": ("add_many", [ITEM, OTHER]),
+    "grow": ("add", "more"),
+}
+"""What operations call that are not named as a method."""
+_TIME = re.compile(r"\[b'20000\d{5}', b'\d+'\]")
+
+
+class Way(NamedTuple):
+    """How a walk begins.
+
+    Attributes:
+        stage: What was done with the item before.
+        since: For each client the stage at which it was opened.
+        programs: What each client does: methods, or names in CALLS.
+    """
+
+    stage: str
+    since: Sequence[str]
+    programs: Sequence[Sequence[str]]
+
+
+class HandClocks:
+    """The clocks of a server and of objects, which only the walk moves.
+
+    Args:
+        stop_at: Sets the server's; without it there is no window.
+    """
+
+    def __init__(self, stop_at: Callable[[int], None] = lambda _: None) -> None:
+        self._stop_at = stop_at
+        self._now = 0
+
+    def __call__(self) -> float:
+        return float(self._now)
+
+    def set(self, seconds: int) -> None:
+        if seconds != self._now:
+            self._now = seconds
+            self._stop_at(seconds)
+
+    def turn(self) -> None:
+        """Let the next slice of a window begin."""
+        self.set(self._now + SLICE)
+
+    def of(self, made: BloomFilter) -> BloomFilter:
+        """Let an object have this clock; return it."""
+        state = made._state
+        state.clock = self
+        for part in (state.strategy, state.fill):
+            if getattr(part, "_clock", None) is not None:
+                part._clock = self
+        return made
+
+
+class SetWorld:
+    """A filter on a server, and what it has at each stage.
+
+    Args:
+        client: Of a server, which is emptied.
+        shape: Options of the filter's creation.
+        fill: Items that are there from the first.
+        clocks: Those of the server and of the objects, if it has a window.
+        is_old: Whether the item was added so long ago that it goes at the next turn.
+        options: Of each client.
+
+    Attributes:
+        sizes: Of the keys in all states, in bytes.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        shape: Mapping[str, Any],
+        *,
+        fill: Sequence[str] = (),
+        clocks: HandClocks | None = None,
+        is_old: bool = False,
+        **options: Any,
+    ) -> None:
+        self.client, self._options, self._is_old = client, options, is_old
+        self._refresh = options.get("refresh", False)
+        self._clocks = clocks or HandClocks()
+        self._others = [OTHER, *fill]
+        self._cores: Cores | None = None
+        self._contents = {}
+        self.sizes: set[int] = set()
+        began = START - SLICES * SLICE if is_old else START
+        self._clocks.set(began)
+        client.flushdb()
+        shape = {"capacity": 50, "error_rate": 1e-9, **shape, **options}
+        made = self._clocks.of(BloomFilter("x", client=client, **shape))
+        for stage, step in zip(STAGES, STEPS, strict=True):
+            if step:
+                assert getattr(made, step)(ITEM)
+            kept = contents_of(client)
+            self._clocks.set(START)
+            # A shard with a window turns to the slice in which the walk begins.
+            self.open().update(self._others)
+            self._contents[stage] = contents_of(client)
+            put_back(client, kept)
+            self._clocks.set(began)
+
+    def open(self) -> BloomFilter:
+        """Return an object that has heard of nothing."""
+        return self._clocks.of(BloomFilter.open("x", client=self.client, **self._options))
+
+    def start(self, way: Way, faults: int = 0, turns: int = 0) -> Callable[[], Cores]:
+        """Return what brings all to the start of a way."""
+
+        def start() -> Cores:
+            self.close()
+            self._clocks.set(START)
+            made = []
+            for stage in way.since:
+                put_back(self.client, self._contents[stage])
+                made.append(self.open())
+            put_back(self.client, self._contents[way.stage])
+            programs = [
+                calls(one, *((kind, *CALLS.get(kind, (kind, ITEM))) for kind in kinds))
+                for one, kinds in zip(made, way.programs, strict=True)
+            ]
+            self._cores = Cores(
+                self.client,
+                programs,
+                faults=faults,
+                extra={"turn": (turns, self._clocks.turn)},
+                show_answer=lambda answer: answer[0] if isinstance(answer, list) else answer,
+                blur=lambda replies: _TIME.sub("TIME", replies),
+            )
+            return self._cores
+
+        return start
+
+    def close(self) -> None:
+        if self._cores is not None:
+            self._cores.close()
+
+    def check(self, way: Way) -> Callable[[Cores], None]:
+        """Return the judge: the answers are those of a set, whatever comes after this state."""
+        is_there = way.stage in ("there", "again")
+        judged = set()
+
+        def check(world: Cores) -> None:
+            kept = world.found
+            history = world.operations()
+            if (case := (kept, tuple(history))) in judged:
+                return
+            judged.add(case)
+            self.sizes.add(sum(len(value) for _, value in kept))
+            fresh = self.open()
+            for kind in ("exists", "add", "add", "exists"):
+                begun = world.tick()
+                answer = getattr(fresh, kind)(ITEM)
+                history.append(Done(begun, world.tick(), kind, answer))
+            world.untick()
+            assert self.is_right(history, is_there=is_there), f"no set: {history}"
+            assert fresh.exists_many([*self._others, NEVER]) == [True] * len(self._others) + [False]
+            put_back(self.client, kept)
+
+        return check
+
+    def is_right(self, history: Sequence[Done], *, is_there: bool) -> bool:
+        """Return whether a set may have given the answers, of which an old item goes at a turn."""
+        first = (OLD if self._is_old else LASTING) if is_there else ABSENT
+        turned = [one.start for one in history if one.kind == "turn"]
+
+        def after(one: Done, now: str) -> list[str]:
+            ways = after_in_a_set(one, now, refresh=self._refresh)
+            is_at_turn = any(one.start < at < one.end for at in turned)
+            if not ways and self._refresh and first == OLD and is_at_turn:
+                # Cells are read before the clock. So what goes at a turn in between is not there,
+                # though another client may have renewed it before that turn.
+                return [LASTING if one.kind.startswith("add") else now]
+            return ways
+
+        return is_linearizable(history, first, after)
+
+
+def after_in_a_set(one: Done, now: str, *, refresh: bool = False) -> list[str]:
+    """Return what may be in the set after an operation."""
+    is_there = now != ABSENT
+    if one.kind == "turn":
+        return [ABSENT if now == OLD else now]
+    if one.kind == "grow":
+        return [now]
+    if one.kind == "exists":
+        return [now] if one.answer in (None, is_there) else []
+    if one.kind == "discard":
+        return [ABSENT] if one.answer in (None, is_there) else []
+    added = now if is_there and not refresh else LASTING
+    return [added] if one.answer in (None, not is_there) else []
