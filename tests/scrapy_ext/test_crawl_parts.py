@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
-from scrapy import Request
-from scrapy.utils.test import get_crawler
-from twisted.python.failure import Failure
 
-from scrapy_ext.crawl import workers
-from scrapy_ext.crawl.frontier import dumps, loads
 from scrapy_ext.crawl.render import module_names, pydoc_site
 from scrapy_ext.crawl.site import TOKEN_HEADER, FolderServer
-from scrapy_ext.crawl.spider import CrawlConfig, SiteSpider, same_site
-from scrapy_ext.crawl.stats import CrawlStats, Journal, JournalReader, tolerated
+from scrapy_ext.crawl.spider import same_site
+from scrapy_ext.crawl.stats import tolerated
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def test_the_sums_of_two_journals(tmp_path: Path) -> None:
-    paths = [tmp_path / "0", tmp_path / "1"]
-    reader, stats = JournalReader(paths), CrawlStats()
-    assert not reader.read_into(stats)
-    one, two = Journal(paths[0]), Journal(paths[1])
-    one.won(b"a", "/a")
-    one.page(b"a", "/a", [(b"a", "/a"), (b"b", "/b"), (b"c", "/c"), (b"d", "/d"), (b"e", "/e")])
-    for key, url in ((b"b", "/b"), (b"c", "/c"), (b"d", "/d")):
-        one.won(key, url)
-    two.page(b"b", "/b", [(b"a", "/a")])
-    assert reader.read_into(stats)
-    assert stats.twice() == []
-    assert stats.lost(queued=["63"]) == {"64"}
-    assert stats.never_new(queued=[]) == {"65"}
-    one.page(b"b", "/b", [])
-    two.refused(b"c", "/c", "status 404")
-    two.failed(b"d", "/d", "time-out")
-    two.checked, two.duplicates = 10, 7
-    two.count()
-    assert reader.read_into(stats)
-    assert stats.twice() == ["/b"]
-    assert stats.lost(queued=[]) == set()
-    assert (stats.links, stats.duplicates) == ({1: 10}, {1: 7})
-    two.count()
-    assert not reader.read_into(stats), "counters alone are no news"
-
-
-def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
-    path = tmp_path / "0"
-    path.write_bytes(b'{"kind": "refused", "key": "61", "url": "/a", ')
-    reader, stats = JournalReader([path]), CrawlStats()
-    assert not reader.read_into(stats)
-    with path.open("ab") as file:
-        file.write(b'"why": "no"}\n')
-    assert reader.read_into(stats)
-    assert stats.refused == {"61": "no"}
 
 
 @pytest.mark.parametrize(
@@ -82,88 +36,6 @@ def test_tolerated(items: int, rate: float, most: int) -> None:
 )
 def test_same_site(first: str, second: str, same: bool) -> None:
     assert same_site(first, second) is same
-
-
-def test_a_request_survives_the_queue() -> None:
-    request = Request("http://a/?q=ü", meta={"depth": 3}, dont_filter=True, priority=-1)
-    stored = dumps(request.to_dict())
-    assert loads(stored.encode())["meta"] == {"depth": 3}
-    assert dumps(Request(**loads(stored)).to_dict()) == stored
-
-
-@pytest.mark.parametrize("is_stopped", [True, False])
-def test_a_page_that_fails_as_the_job_ends_is_left_to_the_next(
-    tmp_path: Path, is_stopped: bool
-) -> None:
-    config = CrawlConfig(
-        start="http://a/",
-        token="",
-        redis="",
-        filter_name="x",
-        capacity=9,
-        error_rate=0.1,
-        queue="x",
-        workers=["w"],
-        robots=False,
-        concurrency=1,
-        delay=0,
-        throttle=False,
-        timeout=1,
-    )
-    reader, stats = JournalReader([tmp_path / "0"]), CrawlStats()
-    spider = SiteSpider.from_crawler(
-        get_crawler(SiteSpider),
-        config=config,
-        journal=Journal(tmp_path / "0"),
-        worker=0,
-        is_stopped=lambda: is_stopped,
-    )
-    failure = Failure(ConnectionError("gone"))
-    failure.request = Request("http://a/1", meta={"retry_times": 2})
-    again = list(spider.failed(failure))
-    reader.read_into(stats)
-    assert (len(again), len(stats.failed)) == ((1, 0) if is_stopped else (0, 1))
-    for request in again:
-        assert (request.url, request.dont_filter, request.meta) == ("http://a/1", True, {})
-
-
-HOLD = """
-import sys
-from scrapy_ext.crawl.workers import hold
-hold(sys.argv[1])
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_worker_is_dead_when_its_process_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    one, two = workers.new_workers(2)
-    assert not workers.is_dead(one), "of one without a file nothing is known"
-    command = [sys.executable, "-c", HOLD, one]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"held\n"
-            assert not workers.is_dead(one)
-        finally:
-            process.kill()
-    assert workers.is_dead(one)
-    assert not workers.is_dead(two)
-    assert not workers.is_dead(f"elsewhere-{one}")
-    (file,) = tmp_path.rglob("*.alive")
-    workers.forget_old()
-    assert file.exists()
-    os.utime(file, (0, 0))
-    workers.forget_old()
-    assert not file.exists()
-    workers.forget([one, two])
-    # Where there can be no file nothing is known either.
-    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    workers.hold(two)
-    assert not workers.is_dead(two)
 
 
 @pytest.mark.thorough

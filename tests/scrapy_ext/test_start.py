@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -98,27 +97,6 @@ def test_the_server_may_be_named_by_its_parts() -> None:
         ({"BLOOMLOCK_URL": "redis+sentinel://a"}, "BLOOMLOCK_URL must be the URL.*no service"),
         ({"BLOOMLOCK_URL": "redis+sentinel://a:b/c"}, "BLOOMLOCK_URL must be the URL of a Redis"),
         ({"REDIS_PARAMS": {"redis_cls": "no.such"}}, "REDIS_PARAMS makes no Redis client"),
-        *(
-            ({f"BLOOMLOCK_{name}": value}, f"BLOOMLOCK_{name} is {re.escape(repr(value))}; allowed")
-            for name, value in [
-                ("NAME", ""),
-                ("NAME", "%(project)s"),
-                ("NAME", "100 %"),
-                ("CAPACITY", 0),
-                ("CAPACITY", 1.5),
-                ("CAPACITY", True),
-                ("ERROR_RATE", 1),
-                ("ERROR_RATE", "nan"),
-                ("ERROR_RATE", -0.1),
-                ("NEAR_CACHE", -1),
-                ("NEAR_CACHE", 0.5),
-                ("AUDIT_SAMPLE", "all"),
-                ("MAX_STALENESS", 0),
-                ("TIMEOUT", 0),
-                ("ON_OUTAGE", "panic"),
-                ("CLEAR_ON_CLOSE", "perhaps"),
-            ]
-        ),
         ({"BLOOMLOCK_OPTIMIZE": "size"}, "optimize must be 'memory', 'balanced', 'speed' or None"),
         ({"BLOOMLOCK_NUM_HASHES": "65"}, "num_hashes must be a whole number from 1 to 64"),
         ({"BLOOMLOCK_WINDOW": 60, "BLOOMLOCK_SLICES": 5}, "slices must be one of 6, 14, 30"),
@@ -201,19 +179,6 @@ def test_sentinels_name_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             with pytest.raises(BloomlockError, match=sentence):
                 open_filter(BLOOMLOCK_URL=url)
-
-
-def test_an_unknown_setting_is_named_with_the_nearest(
-    caplog: pytest.LogCaptureFixture, valkey: str
-) -> None:
-    given = {"BLOOMLOCK_CAPACITIES": 5, "BLOOMLOCK_XYZZY": 1, "OTHER": 1}
-    with caplog.at_level(logging.WARNING):
-        open_filter(BLOOMLOCK_URL=valkey, **given)
-    no_setting = "There is no setting {}; it has no effect. "
-    assert [message for message in caplog.messages if "There is no" in message] == [
-        no_setting.format("BLOOMLOCK_CAPACITIES") + "Did you mean BLOOMLOCK_CAPACITY?",
-        no_setting.format("BLOOMLOCK_XYZZY") + f"Known are {', '.join(KNOWN)}.",
-    ]
 
 
 def test_the_page_lists_the_settings() -> None:

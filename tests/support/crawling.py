@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -230,17 +230,23 @@ def in_flight(client: redis.Redis) -> int:
     return client.hlen("spider:requests:taken")
 
 
+class Served(Protocol):
+    """A site that is served."""
+
+    url: str
+
+
 class Runner:
     """Runs spiders of tests/support/crawl_process.py, each in a process of its own.
 
     Args:
         forks: Starts the processes.
         url: The server.
-        site: The site; a crawl starts on its page 0.
+        site: The site; a crawl starts on its page 0 unless `start` names another.
         notes: A file; see `LinkSpider.note`.
     """
 
-    def __init__(self, forks: Forks, url: str, site: Site, notes: Path) -> None:
+    def __init__(self, forks: Forks, url: str, site: Served, notes: Path) -> None:
         self.notes = notes
         self._forks = forks
         self._url = url
@@ -254,6 +260,7 @@ class Runner:
         spider: str = "LinkSpider",
         name: str = "spider",
         arguments: dict[str, Any] | None = None,
+        start: str = "/0",
         **settings: Any,
     ) -> Process:
         """Start a crawl; `set_up` and the other keyword arguments are settings."""
@@ -268,7 +275,7 @@ class Runner:
         task = {
             "name": name,
             "spider": spider,
-            "start": f"{self._site.url}/0",
+            "start": f"{self._site.url}{start}",
             "settings": {**shared, **(ADDON if set_up is None else set_up), **settings},
             "arguments": arguments or {},
         }

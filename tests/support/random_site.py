@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,13 +29,10 @@ KINDS = {
     "missing": 4,  # 404
     "ignored": 1,  # a middleware raises IgnoreRequest, as for robots.txt
     "raises": 2,  # its callback raises
-    "raises once": 2,  # only for the first response
     "bad item": 1,  # the pipeline raises for an item
 }
 FAIL = {"broken", "gone", "missing", "ignored"}
 """There is no callback, but an errback."""
-TRIED_AGAIN = {"broken", "gone", "raises", "raises once", "bad item"}
-"""May be failures, which the next start tries again."""
 CALLBACKS = ("parse", "parse_slowly", "parse_list", "parse_at_once")
 COLLECTED = {"parse_list", "parse_at_once"}
 """These return a list, so that nothing of it is left if they raise."""
@@ -65,7 +61,6 @@ class Page:
         by: The callback of requests for it.
         steps: "item", "wait", "raise", and links, one after the other.
         if_failed: Links that its errback yields; None: it has no errback.
-        layer: How many links are before it, in a site with layers.
         special: Whether requests may be forced or not be recorded. Such a page leads nowhere.
     """
 
@@ -74,24 +69,17 @@ class Page:
     times: int = 0
     to: int = -1
     status: int = 302
-    slow: float = 0.0
     by: str = "parse"
     steps: list[Step | Link] = field(default_factory=list)
     if_failed: list[Link] | None = None
-    layer: int = 0
     special: bool = False
 
 
 @dataclass
 class Plan:
-    """A site. Page 0 is the start.
-
-    Attributes:
-        depth: The depth limit; 0: there is none.
-    """
+    """A site. Page 0 is the start."""
 
     pages: list[Page]
-    depth: int = 0
 
     def outcome(self, page: Page) -> Page:
         """Return where the redirects from a page end."""
@@ -99,36 +87,25 @@ class Plan:
             page = self.pages[page.to]
         return page
 
-    def is_tried_again(self, page: Page) -> bool:
-        return self.outcome(page).kind in TRIED_AGAIN
-
-    def links_of(self, page: Page, *, full: bool) -> list[Link]:
-        """Return the requests that are yielded for a page, before it raises if not `full`."""
+    def links_of(self, page: Page) -> list[Link]:
+        """Return the requests that are yielded for a page, before it raises."""
         if page.kind == "redirect":
             return []
         if page.kind in FAIL:
-            return self._within(page, page.if_failed or [])
-        found = []
-        for step in page.steps:
-            if isinstance(step, Link):
-                found.append(step)
-            elif step[0] == "raise" and not (full and page.kind == "raises once"):
-                break
-        return self._within(page, found)
+            return page.if_failed or []
+        steps = page.steps
+        if ["raise"] in steps:
+            steps = steps[: steps.index(["raise"])]
+        return [step for step in steps if isinstance(step, Link)]
 
-    def _within(self, page: Page, links: list[Link]) -> list[Link]:
-        return [] if self.depth and page.layer >= self.depth else links
-
-    def items_of(self, page: Page, *, full: bool) -> int:
+    def items_of(self, page: Page) -> int:
         """Return how many items a callback yields and no pipeline refuses."""
-        count = 0
-        for step in page.steps:
-            if isinstance(step, Link):
-                continue
-            if step[0] == "raise" and not (full and page.kind == "raises once"):
-                break
-            count += step[0] == "item" and step[1] in {"fine", "slow"}
-        return 0 if page.kind in FAIL or page.kind == "redirect" else count
+        if page.kind in FAIL or page.kind == "redirect":
+            return 0
+        steps = page.steps
+        if ["raise"] in steps:
+            steps = steps[: steps.index(["raise"])]
+        return sum(step in (["item", "fine"], ["item", "slow"]) for step in steps)
 
 
 def make_plan(chance: random.Random) -> Plan:
@@ -136,12 +113,6 @@ def make_plan(chance: random.Random) -> Plan:
     count = chance.randint(20, 80)
     plan = Plan([Page(number) for number in range(count)])
     pages = plan.pages
-    # A page has one depth only where each link leads one layer on.
-    layers = chance.randint(3, 7) if chance.random() < 0.25 else 0
-    if layers:
-        plan.depth = chance.randint(2, layers)
-        for page in pages[1:]:
-            page.layer = min(layers, 1 + page.number * layers // count)
     odd = chance.choice([0.3, 1.0, 1.0, 1.6])
     kinds, weights = [*KINDS], [*KINDS.values()]
     weights[0] = round(weights[0] / odd)
@@ -150,7 +121,6 @@ def make_plan(chance: random.Random) -> Plan:
         page.kind = chance.choices(kinds, weights)[0]
         page.special = has_special and page.kind in {"plain", "flaky"} and chance.random() < 0.15
         page.by = chance.choices(CALLBACKS, [5, 3, 1, 1])[0]
-        page.slow = 0.2 * chance.random() if chance.random() < 0.1 else 0.0
         if page.kind in {"flaky", "cut", "itself"}:
             page.times = chance.randint(1, RETRY_TIMES)
         if page.kind == "circle":
@@ -171,7 +141,7 @@ def _find_target(chance: random.Random, plan: Plan, page: Page) -> None:
     """Choose where a page redirects to, so that redirects but those of circles end."""
     if page.kind == "circle":
         # The page between has a number of its own, and no link leads to it.
-        between = Page(len(plan.pages), "redirect", to=page.number, layer=page.layer)
+        between = Page(len(plan.pages), "redirect", to=page.number)
         between.status = chance.choice([301, 302, 307])
         plan.pages.append(between)
         page.to = between.number
@@ -180,7 +150,7 @@ def _find_target(chance: random.Random, plan: Plan, page: Page) -> None:
     later = [
         one
         for one in plan.pages[page.number + 1 :]
-        if one.layer == page.layer and one.kind != "ignored" and not one.special
+        if one.kind != "ignored" and not one.special
         if not (one.kind == "redirect" and one.to >= 0)
     ]
     if later:
@@ -195,21 +165,15 @@ def _link(chance: random.Random, plan: Plan) -> None:
     open_pages = [page for page in plan.pages if page.number not in hidden]
     most = chance.choice([4, 8, 20])
     for page in open_pages:
-        targets = open_pages
-        if plan.depth:
-            targets = [one for one in open_pages if one.layer == page.layer + 1]
         if page.kind in FAIL:
-            page.if_failed = _errback(chance, plan, page, targets)
+            page.if_failed = _errback(chance, page, open_pages)
         elif not page.special and page.kind != "redirect":
-            page.steps = _callback(chance, plan, page, targets, most)
+            page.steps = _callback(chance, plan, page, open_pages, most)
 
 
-def _errback(
-    chance: random.Random, plan: Plan, page: Page, targets: list[Page]
-) -> list[Link] | None:
+def _errback(chance: random.Random, page: Page, targets: list[Page]) -> list[Link] | None:
     """Return what the errback of a page yields; None for no errback."""
-    # Without a response no depth is counted.
-    if chance.random() < 0.3 or (plan.depth and page.kind in {"gone", "ignored"}):
+    if chance.random() < 0.3:
         return None
     later = [one for one in targets if not one.special and one.number > page.number]
     count = chance.randint(0, 3) if later else 0
@@ -222,20 +186,19 @@ def _callback(
     """Return what the callback of a page does."""
     steps: list[Step | Link] = []
     for _ in range(chance.randint(1 if page.number else 3, most)):
-        if targets:
-            # Some repeat one on the same page.
-            earlier = [step for step in steps if isinstance(step, Link)]
-            target = chance.choice(targets)
-            if earlier and chance.random() < 0.2:
-                target = plan.pages[chance.choice(earlier).to]
-            steps.append(_make_link(chance, target, [] if plan.depth else ["engine"]))
+        # Some repeat one on the same page.
+        earlier = [step for step in steps if isinstance(step, Link)]
+        target = chance.choice(targets)
+        if earlier and chance.random() < 0.2:
+            target = plan.pages[chance.choice(earlier).to]
+        steps.append(_make_link(chance, target, ["engine"]))
         if chance.random() < 0.3:
             steps.append(["item", chance.choices(["fine", "slow", "dropped"], [6, 1, 1])[0]])
         if chance.random() < 0.1:
             steps.append(["wait"])
     if page.kind == "bad item":
         steps.insert(chance.randint(0, len(steps)), ["item", "bad"])
-    if page.kind.startswith("raises"):
+    if page.kind == "raises":
         # What returns a list yields nothing of it.
         place = 0 if page.by in COLLECTED else chance.randint(0, len(steps))
         steps.insert(place, ["raise"])
@@ -285,7 +248,6 @@ def expected(
     starts: int = 1,
     records_start: bool = False,
     records_unfiltered: bool = False,
-    full: bool = False,
 ) -> Expected:
     """Return what a crawl without disturbances fetches.
 
@@ -294,10 +256,9 @@ def expected(
         starts: How often the first page is asked for without the filter.
         records_start: Whether that records it.
         records_unfiltered: Whether a request with `dont_filter` is recorded.
-        full: Whether the callbacks that raise once have come to their end.
     """
     found = Expected()
-    reached, offers, is_linked = _reach(plan, found, full=full)
+    reached, offers, is_linked = _reach(plan, found)
     # The first page is fetched once more for a link to it, unless it is recorded.
     most_starts = starts + (is_linked and not records_start)
     for number in sorted(reached):
@@ -311,23 +272,23 @@ def expected(
             continue
         more = _more_requests(page)
         found.asked[number] = Range(times.least + more, times.most + more)
-        if page.kind not in {"redirect", "raises", *FAIL} and (full or page.kind != "raises once"):
+        if page.kind not in {"redirect", "raises", *FAIL}:
             found.done[number] = times
     if not found.ways and starts == 1:
         # All of the first page comes once for each time that it is fetched.
-        again = len(plan.links_of(plan.pages[0], full=full)) * (most_starts - 1)
+        again = len(plan.links_of(plan.pages[0])) * (most_starts - 1)
         found.offered = offers + again
         found.accepted = len(reached) - (1 if records_start or not is_linked else 0)
     return found
 
 
-def _reach(plan: Plan, found: Expected, *, full: bool) -> tuple[set[int], int, bool]:
+def _reach(plan: Plan, found: Expected) -> tuple[set[int], int, bool]:
     """Return which pages are found, by how many requests, and whether one leads to the first."""
     reached, left = {0}, deque([plan.pages[0]])
     offers, is_linked = 0, False
     while left:
         page = left.popleft()
-        nexts = [Link(page.to)] if page.kind == "redirect" else plan.links_of(page, full=full)
+        nexts = [Link(page.to)] if page.kind == "redirect" else plan.links_of(page)
         if page.kind == "circle":
             # The first answer leads there, and back.
             nexts = [*nexts, Link(page.to)]
@@ -418,7 +379,6 @@ class SiteServer:
                     times = site._times[number]
                 site.on_request(count)
                 page = site.plan.pages[number]
-                time.sleep(page.slow)
                 answer = site.answer(page, times)
                 if answer is None:
                     return
@@ -449,10 +409,7 @@ class SiteServer:
             return 503, "", b""
         if page.kind == "missing":
             return 404, "", b""
-        steps = page.steps
-        if page.kind == "raises once" and times > 1:
-            steps = [step for step in steps if isinstance(step, Link) or step[0] != "raise"]
-        return 200, "", json.dumps([*self._told(steps)]).encode()
+        return 200, "", json.dumps([*self._told(page.steps)]).encode()
 
     def _told(self, steps: list[Step | Link]) -> Iterator[Step]:
         """Yield what the spider is told of steps."""

@@ -35,7 +35,7 @@ class ScriptedSpider(Spider):
         return spider
 
     def note_open(self):
-        self.note("open", 0)
+        self.note("open", "")
 
     def note(self, what, page):
         with Path(self.settings["NOTES"]).open("ab", buffering=0) as notes:
@@ -52,7 +52,7 @@ class ScriptedSpider(Spider):
         page = page_of(response.url)
         for step in response.json():
             if step[0] == "wait":
-                await wait(0.02)
+                await wait(0.001)
             if (output := self.output_of(response, page, step)) is not None:
                 yield output
         self.note("done", page)
@@ -120,7 +120,7 @@ class ScriptedPipeline:
 
     async def process_item(self, item):
         if item["kind"] == "slow":
-            await wait(0.2)
+            await wait(0.001)
         if item["kind"] == "dropped":
             raise DropItem(PLANNED)
         if item["kind"] == "bad":

@@ -1,0 +1,267 @@
+"""`bloomlock crawl` as a whole: each page once by all workers, none missed, whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+from crawling import PATIENCE
+
+from bloomlock import BloomFilter
+from bloomlock.cli.crawl import crawl_command
+from bloomlock.server import PrivateServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+    from crawling import Site
+
+PAGES = 24
+# The index and every page link to every page twice, to the index, to a page that is not there,
+# and to another site.
+LINKS = 2 * PAGES + 2
+
+
+class Done(NamedTuple):
+    """What the command printed, and its exit status."""
+
+    code: int
+    report: dict[str, Any]
+    log: str
+
+    @property
+    def pages(self) -> int:
+        return int(self.report["pages"])
+
+
+@pytest.fixture
+def crawl(
+    valkey: str, r: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Done]:
+    """Run the command; without --url on an empty server."""
+    del r
+    monkeypatch.setenv("BLOOMLOCK_URL", valkey)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def crawl(*words: object) -> Done:
+        done = CliRunner().invoke(crawl_command, [*map(str, words), "--json"])
+        report = json.loads(done.stdout) if done.stdout else {}
+        return Done(done.exit_code, report, done.stderr)
+
+    return crawl
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    links = "".join(f'<a href="{page}.html#part">{page}</a>' for page in [*range(PAGES)] * 2)
+    more = '<a href="/">up</a><a href="gone.html">?</a><a href="http://127.0.0.1:1/">away</a>'
+    body = f"<html><body>{links}{more}</body></html>"
+    made = tmp_path / "site"
+    made.mkdir()
+    for name in ["index", *range(PAGES)]:
+        made.joinpath(f"{name}.html").write_text(body)
+    return made
+
+
+def workers_of(pid: int) -> list[int]:
+    """Return the processes of workers that a process has started."""
+    lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    children = [int(child) for line in lines for child in line.split()]
+    name = b"scrapy_ext.crawl.worker"
+    return [child for child in children if name in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+@pytest.mark.free_running
+def test_every_page_once_and_none_missed(
+    crawl: Callable[..., Done], folder: Path, r: redis.Redis
+) -> None:
+    code, report, log = crawl(folder, "--workers", 2)
+    assert (code, log) == (0, "")
+    assert report["pages"] == PAGES + 1
+    # Each of the two workers offers the first page as well.
+    assert report["links"] == (PAGES + 1) * LINKS + 2
+    assert report["distinct"] == PAGES + 2
+    assert report["duplicates"] == report["links"] - report["distinct"]
+    assert report["twice"] == report["missed"] == report["failures"] == []
+    assert [url.rpartition("/")[2] for url in report["refused"]] == ["gone.html"]
+    assert report["lost"] == report["queued"] == report["earlier"] == 0
+    assert 0 < report["filter_bytes"] < 8000
+    assert report["set_bytes"] > 26 * 40
+    assert r.keys() == []
+
+
+def test_a_named_crawl_goes_on_until_nothing_is_left(
+    crawl: Callable[..., Done], folder: Path, r: redis.Redis
+) -> None:
+    words = (folder, "--workers", 1, "--name", "docs")
+    first = crawl(*words, "--max-pages", 5, "--concurrency", 1)
+    assert 5 <= first.pages < PAGES
+    assert first.code == 0
+    second = crawl(*words)
+    assert (second.code, first.pages + second.pages) == (0, PAGES + 1)
+    assert second.report["earlier"] == first.pages
+    assert second.report["taken_over"] == first.report["queued"] > 0
+    assert second.report["queued"] == 0
+    with BloomFilter.open("docs", client=r) as shared:
+        assert shared.count() == PAGES + 2
+    third = crawl(*words)
+    assert (third.code, third.pages) == (0, 0)
+    assert "nothing is left of the crawl 'docs'" in third.log
+    anew = crawl(*words, "--restart")
+    assert (anew.code, anew.pages, anew.report["earlier"]) == (0, PAGES + 1, 0)
+
+
+def test_a_crawl_whose_worker_was_killed_goes_on(crawl: Callable[..., Done], site: Site) -> None:
+    """The only worker dies while it waits for pages."""
+    site.links = lambda page: [child for child in (2 * page + 1, 2 * page + 2) if child < PAGES]
+
+    def kill(count: int) -> None:
+        if count == 6:
+            (worker,) = workers_of(os.getpid())
+            os.kill(worker, signal.SIGKILL)
+
+    site.on_request = kill
+    words = (f"{site.url}/0", "--workers", 1, "--name", "kept", "--no-robots", "--concurrency", 2)
+    first = crawl(*words)
+    assert first.code == 1
+    assert "was killed by signal 9" in first.log
+    site.on_request = None
+    second = crawl(*words)
+    assert second.code == 0, second.log
+    assert second.report["twice"] == second.report["missed"] == second.report["failures"] == []
+    assert {*site.requested} == {f"/{page}" for page in range(PAGES)}
+    assert len(site.requested) - PAGES <= 2
+
+
+def test_terminated_it_says_what_there_is(site: Site, valkey: str, r: redis.Redis) -> None:
+    del r
+    sent = threading.Event()
+    site.on_request = lambda count: count < 5 or sent.wait(PATIENCE)
+    words = [sys.executable, "-m", "bloomlock.cli", "crawl", f"{site.url}/0", "--url", valkey]
+    more = ["--workers", "1", "--name", "kept", "--no-robots", "--concurrency", "2", "--json"]
+    with subprocess.Popen([*words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+        while len(site.requested) < 5 and job.poll() is None:
+            sent.wait(0.01)
+        job.send_signal(signal.SIGTERM)
+        sent.set()
+        out, log = job.communicate(timeout=PATIENCE)
+    assert job.returncode == 130, log
+    report = json.loads(out)
+    assert report["interrupted"]
+    assert report["pages"] >= 1
+    assert report["missed"] == report["twice"] == report["failures"] == []
+
+
+def test_a_server_that_dies_ends_the_crawl(crawl: Callable[..., Done], site: Site) -> None:
+    with PrivateServer() as server:
+        site.on_request = lambda count: count == 3 and server.kill()
+        words = ("--url", server.url, "--workers", 1, "--no-robots")
+        done = crawl(f"{site.url}/0", *words)
+    assert done.code == 1
+    assert "the Redis server failed" in done.log
+
+
+class Elsewhere(SimpleHTTPRequestHandler):
+    """A site of another server, with a page that has moved there and one that left."""
+
+    moved: ClassVar = {"/1.html": "/moved/1.html", "/2.html": "https://www.example.org/2.html"}
+
+    def do_GET(self) -> None:
+        if self.path not in self.moved:
+            return super().do_GET()
+        self.send_response(301)
+        self.send_header("Location", self.moved[self.path])
+        self.send_header("Content-Length", "0")
+        return self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def test_a_site_of_another_server(crawl: Callable[..., Done], tmp_path: Path) -> None:
+    tmp_path.joinpath("robots.txt").write_text("User-agent: *\nDisallow: /private.html\n")
+    names = ["1.html", "2.html", "private.html"]
+    links = "".join(f'<a href="{name}">{name}</a>' for name in names)
+    tmp_path.joinpath("moved").mkdir()
+    for name in ["index.html", "private.html", "moved/1.html"]:
+        tmp_path.joinpath(name).write_text(f"<html><body>{links}</body></html>")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Elsewhere, directory=tmp_path)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = crawl(url, "--workers", 1)
+        gone = crawl(f"{url}/gone", "--workers", 1, "--no-robots")
+        server.shutdown()
+    # The page that has moved counts, and so does the one it has moved to, whose links are to
+    # moved/2.html and moved/private.html, which are not there.
+    assert (done.code, done.pages) == (0, 3)
+    refused = done.report["refused"]
+    assert refused[f"{url}/2.html"] == "redirects to https://www.example.org/2.html"
+    assert "robots.txt" in refused[f"{url}/private.html"]
+    assert sorted(why for why in refused.values() if "status" in why) == ["status 404"] * 2
+    assert gone.code == 1
+    assert f"the start page {url}/gone could not be fetched: status 404" in gone.log
+
+
+def test_without_an_argument_it_crawls_the_documentation(
+    crawl: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scrapy_ext.crawl.render._harmless", lambda: {"abc", "array"})
+    done = crawl("--workers", 1)
+    assert (done.code, done.pages) == (0, 3), done.log
+    assert done.log.startswith("rendering 2 pages of documentation, once for this Python")
+
+
+def test_a_worker_that_cannot_start_says_why(
+    crawl: Callable[..., Done], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.joinpath("scrapy_redis.py").write_text("raise RuntimeError('a broken installation')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = crawl(folder, "--workers", 1)
+    assert (done.code, done.pages) == (1, 0)
+    (line,) = done.log.splitlines()
+    assert line.endswith("ended with status 1: RuntimeError: a broken installation")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (["no such folder"], 2, "SOURCE is 'no such folder'"),
+        (["ftp://host/"], 2, "SOURCE is 'ftp://host/'"),
+        ([".", "--restart"], 2, "--restart needs --name"),
+        ([".", "--workers", "0"], 2, "Invalid value for '--workers'"),
+        (["--url", "http://host"], 2, "--url must be a URL that starts with"),
+        ([".", "--capacity", "1", "--error-rate", "1e-300"], 2, "error_rate must be"),
+        (
+            [".", "--url", "redis://:secret@127.0.0.1:1"],
+            1,
+            "no Redis server answers at redis://***@",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    crawl: Callable[..., Done], words: list[str], status: int, sentence: str
+) -> None:
+    done = crawl(*words)
+    assert (done.code, done.report) == (status, {})
+    assert sentence in done.log
+    assert "Traceback" not in done.log
+
+
+def test_the_table(valkey: str, folder: Path) -> None:
+    done = CliRunner().invoke(crawl_command, [str(folder), "--url", valkey, "--workers", "1"])
+    cells = [line.split("│") for line in done.stdout.splitlines()]
+    rows = {row[1].strip(): row[2].strip() for row in cells if len(row) > 3}
+    assert rows["pages fetched"] == f"{PAGES + 1}"
+    assert rows["links checked"] == f"{(PAGES + 1) * LINKS + 1:,}"
+    assert rows["pages fetched twice"] == rows["pages missed"] == "0"
