@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from proxy import Proxy
+from claim_tools import stopped_clock
 
 from bloomlock import BloomFilter
 
 
 @pytest.fixture
-def proxy(valkey):
-    """A proxy before that Valkey; it loses nothing until its `judge` is replaced."""
-    with Proxy(valkey) as made:
+def clock(tmp_path, monkeypatch):
+    """The clocks of another server, and of all clients here."""
+    with stopped_clock(tmp_path) as made:
+        made.rule(monkeypatch)
         yield made
 
 
