@@ -9,16 +9,21 @@ import pages
 import pytest
 import redis
 
-from bloomlock.strategies import STRATEGIES
-
 README = pages.read("README.md")
 FILTER = pages.read("docs/filter.md")
 CLAIMS = pages.read("docs/claims.md")
 ONCE = pages.read("docs/once.md")
+FOREIGN = pages.read("docs/foreign-locks.md")
 DOCS = sorted(path.name for path in (pages.ROOT / "docs").glob("*.md"))
 PARTS = {
     f"{page}-{title}": blocks
-    for page, text in (("README", README), ("filter", FILTER), ("claims", CLAIMS), ("once", ONCE))
+    for page, text in (
+        ("README", README),
+        ("filter", FILTER),
+        ("claims", CLAIMS),
+        ("once", ONCE),
+        ("foreign-locks", FOREIGN),
+    )
     for title, blocks in pages.sections(text)
     if title != pages.TASK_QUEUES  # modules: tests/idempotency/test_queues.py runs their workers
 }
@@ -55,36 +60,7 @@ def test_every_link_inside_a_page_leads_somewhere(name):
             assert pages.dead_links(f"{there}\n[x](#{heading})") == set(), heading
 
 
-def test_every_test_that_claims_md_names_is_there():
-    files = (pages.ROOT / "tests" / "claims").glob("test_*.py")
-    there = {
-        name
-        for file in files
-        for name in re.findall(r"^def (test_\w+)", file.read_text("utf-8"), re.MULTILINE)
-    }
-    rows = [line for line in CLAIMS.splitlines() if line.startswith("|") and "`test_" in line]
-    assert len(rows) > 40
-    assert set(re.findall(r"`(test_\w+)`", CLAIMS)) - there == set()
-
-
-def test_every_module_is_in_the_tree_of_the_design():
-    tree = pages.read("docs/design.md").partition("## The modules")[2].split("```")[1]
-    modules = {
-        path.stem
-        for package in ("bloomlock", "scrapy_ext")
-        for path in (pages.ROOT / package).rglob("*.py")
-        if path.stem != "__main__"
-    }
-    assert modules - set(re.findall(r"\w+", tree)) == set()
-
-
 def test_ci_runs_the_test_command_of_the_readme():
     commands = [line.strip() for line in README.splitlines() if line.startswith("    pip install")]
     _, tests = commands
     assert tests in (pages.ROOT / ".ci" / "run").read_text("utf-8").splitlines()
-
-
-def test_every_strategy_is_explained():
-    for name in STRATEGIES:
-        assert f"`{name}`" in FILTER
-        assert name in README

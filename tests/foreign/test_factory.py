@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import os
-import signal
+import itertools
 import threading
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
+from urllib.parse import quote
 
 import pytest
-from foreign.half_way import HalfWay, lock_strategy
+from filelock import FileLock
 from proxy import Proxy
+from servers import wait_until
 
-from bloomlock import BatchError, BloomFilter, ConfigurationError, LockStrategy, OutcomeUnknownError
+from bloomlock import (
+    AsyncBloomFilter,
+    BatchError,
+    BloomFilter,
+    ConfigurationError,
+    LockStrategy,
+    OutcomeUnknownError,
+)
 
 ITEMS = [f"https://example.org/{number}" for number in range(40)]
 
@@ -36,7 +44,7 @@ class Recorded:
 
 
 class Watched:
-    """A context manager that nothing leaves but a call; a generator would, when it is collected."""
+    """A context manager of both kinds; it excludes nobody."""
 
     def __init__(self, factory):
         self._factory = factory
@@ -51,73 +59,95 @@ class Watched:
         if self._factory.fail_exit is not None:
             raise self._factory.fail_exit
 
+    async def __aenter__(self):
+        self.__enter__()
+
+    async def __aexit__(self, *_):
+        self.__exit__()
+
+
+class InALoop:
+    """An AsyncBloomFilter, called as one of threads."""
+
+    def __init__(self, runner, made):
+        self._runner = runner
+        self._made = made
+
+    def __getattr__(self, name):
+        call = getattr(self._made, name)
+        return lambda *arguments: self._runner.run(call(*arguments))
+
 
 @pytest.fixture
 def factory():
-    """A factory whose locks exclude nobody, but are watched."""
     return Recorded()
 
 
-@pytest.fixture
-def made(r, factory):
-    """A filter that stands, under those locks."""
-    filter_ = BloomFilter("x", 5_000, 1e-9, client=r, strategy=LockStrategy(factory))
-    assert filter_.add("first") is True
-    factory.names.clear()
-    factory.events.clear()
-    return filter_
+@pytest.fixture(params=["threads", "asyncio"])
+def make(request, r, valkey):
+    """Attach to a filter under a lock."""
+    BloomFilter("x", 5_000, 1e-9, client=r).add("first")
+    with contextlib.ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner())
+
+        def make(lock, url=valkey, **options):
+            options |= {"client": url, "strategy": LockStrategy(lock)}
+            if request.param == "threads":
+                return stack.enter_context(BloomFilter("x", 5_000, 1e-9, **options))
+            made = InALoop(runner, AsyncBloomFilter("x", 5_000, 1e-9, **options))
+            stack.callback(made.close)
+            return made
+
+        yield make
 
 
 def everything(r):
     return {key: r.dump(key) for key in r.scan_iter()}
 
 
-def test_an_add_is_inside_the_context_and_a_test_needs_none(made, factory):
-    assert made.add("item") is True
-    assert made.add("item") is False
-    assert factory.events == ["in", "out"] * 2
-    assert made.exists("item") is True
-    assert made.exists_many(["item", "no"]) == [True, False]
+def test_an_add_is_inside_the_context_and_a_test_needs_none(make, factory, valkey):
+    def judge(name, _number):
+        if name in {"SETBIT", "EXEC"} and factory.names:
+            factory.events.append("write")
+        return "pass"
+
+    with Proxy(valkey, judge) as proxy:
+        made = make(factory, proxy.url)
+        assert [made.add("item"), made.add("item")] == [True, False]
+        events = [each for each, _ in itertools.groupby(factory.events)]
+        assert events == ["in", "write", "out"] * 2
+        assert made.exists("item") is True
+        assert made.exists_many(["item", "no"]) == [True, False]
     assert len(factory.names) == 2
 
 
-def test_an_item_has_the_same_name_for_everybody(r, made, factory):
-    made.add_many(ITEMS)
-    mine = Recorded()
-    other = BloomFilter.open("x", client=r, strategy=LockStrategy(mine))
-    for item in ITEMS:
-        other.add(item)
+def test_an_item_has_the_same_name_for_everybody_and_filters_do_not_share_them(make, factory, r):
+    make(factory).add_many(ITEMS)
+    mine, others = Recorded(), Recorded()
+    BloomFilter.open("x", client=r, strategy=LockStrategy(mine)).add_many(ITEMS)
+    BloomFilter("y", 5_000, 1e-9, client=r, strategy=LockStrategy(others)).add_many(ITEMS)
     assert set(mine.names) == set(factory.names)
-    assert all(isinstance(name, str) for name in mine.names)
-
-
-def test_filters_do_not_wait_for_each_other(r, made, factory):
-    mine = Recorded()
-    other = BloomFilter("y", 5_000, 1e-9, client=r, strategy=LockStrategy(mine))
-    other.add_many(ITEMS)
-    made.add_many(ITEMS)
-    assert not set(mine.names) & set(factory.names)
-
-
-def test_there_are_no_more_names_than_stripes(made, factory):
-    made.add_many(map(str, range(4_000)))
+    assert not set(others.names) & set(factory.names)
+    make(factory).add_many(map(str, range(4_000)))
     assert 900 < len(set(factory.names)) <= 1024
 
 
-def test_an_error_on_entering_is_raised_and_nothing_is_written(r, made, factory):
-    factory.fail_enter = Boom("no quorum")
-    before = everything(r)
-    with pytest.raises(Boom, match="no quorum") as caught:
-        made.add("item")
-    assert caught.value is factory.fail_enter
-    assert everything(r) == before
+def test_an_error_on_entering_is_raised_and_nothing_is_written(make, factory, r):
+    made = make(factory)
+    for error in (Boom("no quorum"), KeyboardInterrupt()):
+        factory.fail_enter = error
+        before = everything(r)
+        with pytest.raises(type(error)) as caught:
+            made.add("item")
+        assert caught.value is error
+        assert everything(r) == before
     factory.fail_enter = None
     assert made.add("item") is True
 
 
 @pytest.mark.parametrize("where", ["factory", "enter"])
 def test_a_batch_stops_at_the_first_lock_it_does_not_get_and_keeps_its_answers(
-    r, made, factory, where
+    make, factory, where
 ):
     asked = []
 
@@ -129,9 +159,8 @@ def test_a_batch_stops_at_the_first_lock_it_does_not_get_and_keeps_its_answers(
         factory.fail_enter = boom
         return factory(name)
 
-    other = BloomFilter.open("x", client=r, strategy=LockStrategy(third_fails))
     with pytest.raises(BatchError, match="the third") as caught:
-        other.add_many(ITEMS)
+        make(third_fails).add_many(ITEMS)
     # The caller's own exception is the cause, and left as it is.
     assert isinstance(caught.value.__cause__, Boom)
     assert not vars(caught.value.__cause__)
@@ -141,61 +170,38 @@ def test_a_batch_stops_at_the_first_lock_it_does_not_get_and_keeps_its_answers(
     assert answered == [True] * len(answered)
     # What has no answer was not written.
     factory.fail_enter = None
-    assert made.add_many(ITEMS).count(True) == len(ITEMS) - len(answered)
+    assert make(factory).add_many(ITEMS).count(True) == len(ITEMS) - len(answered)
 
 
-def test_an_error_on_leaving_means_not_known(made, factory):
+def test_an_error_on_leaving_means_not_known(make, factory):
+    made, other = make(factory), make(factory, on_unknown="new")
     factory.fail_exit = Boom("session lost")
     with pytest.raises(OutcomeUnknownError, match="session lost") as caught:
         made.add("item")
     assert caught.value.__cause__ is factory.fail_exit
+    assert other.add("item") is True
     factory.fail_exit = None
     assert made.add("item") is False
 
 
-def test_who_takes_not_known_for_new_is_answered_new(r, factory):
-    filter_ = BloomFilter(
-        "x", 5_000, 1e-9, client=r, strategy=LockStrategy(factory), on_unknown="new"
-    )
-    factory.fail_exit = Boom("session lost")
-    assert filter_.add("item") is True
-    assert filter_.add("item") is True
+class Swallowing(contextlib.suppress):
+    """A context manager of both kinds that swallows all errors."""
+
+    async def __aenter__(self):
+        return self.__enter__()
+
+    async def __aexit__(self, *error):
+        return self.__exit__(*error)
 
 
-def test_an_interrupt_while_it_waits_goes_through(r, made, factory):
-    factory.fail_enter = KeyboardInterrupt()
-    before = everything(r)
-    with pytest.raises(KeyboardInterrupt):
-        made.add("item")
-    assert everything(r) == before
-
-
-def test_an_interrupt_while_it_works_gives_the_lock_back(valkey, made, factory):
-    caught = threading.Event()
-
-    def judge(name, _number):
-        if name == "SETBIT" and not caught.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-            caught.wait(60)
-        return "pass"
-
-    with Proxy(valkey, judge) as proxy:
-        other = BloomFilter.open("x", client=proxy.url, strategy=LockStrategy(factory))
-        with pytest.raises(KeyboardInterrupt):
-            other.add("item")
-        caught.set()
-    assert factory.events == ["in", "out"]
-
-
-def test_a_context_that_swallows_errors_does_not_swallow_the_servers(valkey, made):
+def test_a_context_that_swallows_errors_does_not_swallow_the_servers(make, valkey):
     def judge(name, _number):
         return "before" if name == "SETBIT" else "pass"
 
     with Proxy(valkey, judge) as proxy:
-        swallowing = LockStrategy(lambda _name: contextlib.suppress(Exception))
-        other = BloomFilter.open("x", client=proxy.url, strategy=swallowing)
+        made = make(lambda _name: Swallowing(Exception), proxy.url)
         with pytest.raises(OutcomeUnknownError):
-            other.add("item")
+            made.add("item")
 
 
 @pytest.mark.parametrize("wrong", [5, "zookeeper", threading.Lock(), contextlib.nullcontext()])
@@ -205,58 +211,65 @@ def test_a_factory_that_cannot_be_called_is_refused_at_once(wrong):
     assert repr(wrong) in str(caught.value)
 
 
-class OnlyAsync:
-    """A context manager for tasks."""
-
-    async def __aenter__(self):
-        raise NotImplementedError
-
-    async def __aexit__(self, *_):
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize("wrong", [None, "name", object(), OnlyAsync(), contextlib.nullcontext])
-def test_a_factory_that_gives_no_context_manager_is_told_so(r, made, wrong):
+@pytest.mark.parametrize("wrong", [None, "name", object(), contextlib.nullcontext])
+def test_a_factory_that_gives_no_context_manager_is_told_so(make, r, wrong):
     before = everything(r)
-    other = BloomFilter.open("x", client=r, strategy=LockStrategy(lambda _name: wrong))
     with pytest.raises(ConfigurationError, match="factory must") as caught:
-        other.add("item")
+        make(lambda _name: wrong).add("item")
     assert repr(wrong) in str(caught.value)
     assert "context manager" in str(caught.value)
     assert everything(r) == before
 
 
-def race_half_way(valkey, made, factory, patience):
-    """Two threads add the same items, the first stopped in the middle of each.
+def test_one_that_works_keeps_the_other_out(r, valkey, tmp_path):
+    """A lock file: the second is in its place only when the first has left."""
+    half, go_on, order = threading.Event(), threading.Event(), []
 
-    Returns the winners of each item, and on how many the second came in meanwhile.
-    """
-    half_way = HalfWay(made.num_hashes, len(ITEMS), patience)
+    def judge(name, _number):
+        if name == "SETBIT" and not half.is_set():
+            half.set()
+            go_on.wait()
+        return "pass"
 
-    def offer(url):
-        strategy = lock_strategy(factory, pieces=True)
-        with BloomFilter("x", 5_000, 1e-9, client=url, strategy=strategy) as mine:
-            return [item for item in ITEMS if mine.add(item)]
+    class Told(FileLock):
+        def __enter__(self):
+            order.append("asks")
+            return super().__enter__()
 
-    with (
-        Proxy(valkey, half_way.stopped) as one,
-        Proxy(valkey, half_way.passing) as other,
-        ThreadPoolExecutor(2) as threads,
-    ):
-        won = Counter(item for each in threads.map(offer, [one.url, other.url]) for item in each)
-    return won, half_way.met
+        def __exit__(self, *error):
+            order.append("leaves")
+            return super().__exit__(*error)
+
+    def file_of(name):
+        return Told(tmp_path / quote(name, safe=""))
+
+    def add(url):
+        with BloomFilter("x", 5_000, 1e-9, client=url, strategy=LockStrategy(file_of)) as made:
+            answers.append(made.add("item"))
+
+    answers = []
+    with Proxy(valkey, judge) as proxy:
+        first = threading.Thread(target=add, args=(proxy.url,))
+        first.start()
+        half.wait()
+        second = threading.Thread(target=add, args=(valkey,))
+        second.start()
+        wait_until(lambda: len(order) == 2)
+        assert (order, answers) == (["asks", "asks"], [])
+        go_on.set()
+        first.join()
+        second.join()
+    assert (order, answers) == (["asks", "asks", "leaves", "leaves"], [True, False])
 
 
-def test_threads_under_a_lock_for_each_name_have_one_winner(valkey, made):
-    locks = {}
+def test_tasks_of_one_filter_have_one_winner(r, valkey):
+    async def run():
+        locks = defaultdict(asyncio.Lock)
+        async with AsyncBloomFilter(
+            "x", 5_000, client=valkey, strategy=LockStrategy(locks.__getitem__)
+        ) as made:
+            answers = await asyncio.gather(*(made.add(item) for item in ITEMS * 5))
+        assert not any(lock.locked() for lock in locks.values())
+        return sorted(item for item, new in zip(ITEMS * 5, answers, strict=True) if new)
 
-    def lock(name):
-        return locks.setdefault(name, threading.Lock())
-
-    assert race_half_way(valkey, made, lock, 0.02) == (Counter(ITEMS), 0)
-
-
-def test_without_a_lock_threads_have_two_winners(valkey, made):
-    # The control: the same race.
-    outcome = race_half_way(valkey, made, lambda _name: contextlib.nullcontext(), 60)
-    assert outcome == (Counter(ITEMS + ITEMS), len(ITEMS))
+    assert asyncio.run(run()) == sorted(ITEMS)
