@@ -60,7 +60,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def end_by_force() -> None:
-    # By the pid the server wrote down, not by the code under test.
+    """End it by the pid that it wrote down, not by the code under test."""
     at = find_home()
     pid = at.pid()
     if pid is not None and at.life_lock.is_held():

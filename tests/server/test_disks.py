@@ -52,24 +52,6 @@ def fill():
 """
 
 
-def test_a_full_disk_before_the_start(base, use_home):
-    use_home(base / "home")
-    code = f"""{FILL}
-home.mkdir(mode=0o700)
-fill()
-try:
-    server.embedded_url()
-except ServerError as error:
-    print(error)
-print(server.status().running)
-"""
-    said = in_small_file_system(base, "size=256k,mode=700", code)
-    message, running = said.splitlines()
-    assert "No space left on device" in message or "the disk is full" in message
-    assert "log" in message
-    assert running == "False"
-
-
 def test_a_disk_that_fills_up_while_the_server_starts(base, use_home):
     use_home(base / "home")
     # Room for the log and the locks, none for the data.
@@ -140,18 +122,3 @@ print(client.mget("before", "after"), server.stop())
     )
     assert output.splitlines()[1] == f"{expected}the disk is full"
     assert end == "[b'1', b'1'] True"
-
-
-def test_a_read_only_directory(base, use_home):
-    use_home(base / "home")
-    code = f"""{FILL}
-import subprocess
-home.mkdir(mode=0o700)
-subprocess.run(["mount", "-o", "remount,bind,ro", str(home.parent)], check=True)
-try:
-    server.embedded_url()
-except ServerError as error:
-    print(error)
-"""
-    message = in_small_file_system(base, "size=256k,mode=700", code)
-    assert "Read-only file system" in message

@@ -19,36 +19,21 @@ from bloomlock.errors import ConfigurationError, ServerError
 START = "from bloomlock.server import embedded_url; print(embedded_url(), flush=True)"
 
 
-def test_starts_once_and_is_found_again(home, pid):
-    url = server.embedded_url()
-    first = pid()
-    assert url == f"unix://{home}/server.sock?db=0"
-    assert redis.Redis.from_url(url).ping()
-    assert server.embedded_url() == url
-    assert pid() == first
-
-
-def test_start_and_stop_tell_whether_they_did_something(home):
+def test_it_starts_once_and_its_data_outlive_a_stop(home, pid):
+    assert server.status().running is False
+    assert server.stop() is False
+    assert not home.exists(), "looking and stopping create nothing"
     assert server.start() is True
     assert server.start() is False
+    number, url = pid(), server.embedded_url()
+    assert url == f"unix://{home}/server.sock?db=0"
+    redis.Redis.from_url(url).set("seen", "yes")
+    assert pid() == number
     assert server.stop() is True
     assert server.stop() is False
     assert server.status().running is False
     assert not (home / "server.sock").exists()
-
-
-@pytest.mark.usefixtures("home")
-def test_stop_returns_after_the_process_has_ended(pid):
-    server.start()
-    number = pid()
-    server.stop()
-    servers.wait_until(lambda: not servers.exists(number), 2.0)
-
-
-@pytest.mark.usefixtures("home")
-def test_data_outlive_a_stop():
-    redis.Redis.from_url(server.embedded_url()).set("seen", "yes")
-    server.stop()
+    servers.wait_until(lambda: not servers.exists(number))
     assert redis.Redis.from_url(server.embedded_url()).get("seen") == b"yes"
 
 
@@ -61,7 +46,7 @@ def test_outlives_the_process_that_started_it(python, pid):
 
 @pytest.mark.usefixtures("home")
 def test_ctrl_c_of_the_starter_does_not_reach_it(pid):
-    code = f"import time; {START}; time.sleep(60)"
+    code = f"import time; {START}; time.sleep(600)"
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -127,44 +112,31 @@ def test_status_tells_what_runs(home):
     assert state.pid == info["process_id"]
     assert state.version == info["valkey_version"]
     assert state.keys == 3
-    assert state.uptime is not None
-    assert 0 <= state.uptime < 60
-    assert state.memory_bytes is not None
+    assert state.uptime >= 0
     assert state.memory_bytes > 100_000
     written = sum(path.stat().st_size for path in (home / "appendonlydir").glob("*aof.1.*"))
-    assert state.aof_bytes is not None
     assert 0 < state.aof_bytes <= written
 
 
-def test_looking_and_stopping_create_nothing(home):
-    state = server.status()
-    assert state.running is False
-    assert state.pid is None
-    assert server.stop() is False
-    assert not home.exists()
-
-
-def test_a_running_server_is_found_without_the_lock(home):
+def test_nobody_starts_one_while_somebody_else_is_at_it(home):
+    """A server that runs is found all the same."""
     url = server.embedded_url()
     with filelock.FileLock(home / "start.lock"):
-        assert server.embedded_url(timeout=0.5) == url
-
-
-def test_nobody_starts_one_while_somebody_else_is_at_it(home):
-    home.mkdir(mode=0o700)
+        assert server.embedded_url() == url
+    server.stop()
     with (
         filelock.FileLock(home / "start.lock"),
-        pytest.raises(ServerError, match=r"another process has been starting or stopping"),
+        pytest.raises(ServerError, match="another process has been starting or stopping"),
     ):
         server.embedded_url(timeout=0.3)
     assert server.status().running is False
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", None, True])
-@pytest.mark.parametrize("function", [server.embedded_url, server.start, server.stop])
-def test_a_timeout_has_to_be_a_positive_number(home, function, timeout):
-    with pytest.raises(ConfigurationError, match=r"^timeout is .* above 0$"):
-        function(timeout=timeout)
+@pytest.mark.parametrize("timeout", [0, float("nan"), float("inf"), "5", True])
+def test_a_timeout_has_to_be_a_positive_number(home, timeout):
+    for function in (server.embedded_url, server.start, server.stop):
+        with pytest.raises(ConfigurationError, match=r"^timeout is .* above 0$"):
+            function(timeout=timeout)
     assert not home.exists()
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 
 import pytest
 import redis
@@ -24,41 +21,23 @@ def command(*words: str) -> bytes:
     return b"*%d\r\n%s" % (len(words), parts)
 
 
-def test_a_stale_socket_is_replaced(home):
-    home.mkdir(mode=0o700)
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(home / "server.sock"))
-    assert (home / "server.sock").is_socket()
-    assert redis.Redis.from_url(server.embedded_url()).ping()
-
-
-@pytest.mark.usefixtures("home")
-def test_a_killed_server_comes_back_with_every_acknowledged_write(pid):
+def test_a_killed_server_comes_back_with_every_acknowledged_write(home, pid):
     client = redis.Redis.from_url(server.embedded_url())
     for number in range(500):
         client.set(f"key{number}", number)
     first = pid()
     os.kill(first, signal.SIGKILL)
     servers.wait_until(lambda: not servers.exists(first))
+    assert (home / "server.sock").exists(), "it is stale"
+    assert server.status().running is False
+    assert server.stop() is False
     client = redis.Redis.from_url(server.embedded_url())
     assert client.dbsize() == 500
     assert client.get("key499") == b"499"
     assert pid() != first
 
 
-def test_status_after_a_crash_is_not_running(home, pid):
-    server.start()
-    number = pid()
-    os.kill(number, signal.SIGKILL)
-    servers.wait_until(lambda: not servers.exists(number))
-    assert (home / "server.sock").exists()
-    assert (home / "server.pid").exists()
-    assert server.status().running is False
-    assert server.stop() is False
-
-
-@pytest.mark.usefixtures("home")
-def test_a_hung_server_is_told_of_and_left_alone_until_stop(monkeypatch, pid):
+def test_a_hung_server_is_told_of_and_left_alone_until_stop(home, monkeypatch, pid):
     monkeypatch.setattr("bloomlock.server.embedded._STATUS_TIMEOUT", 0.2)
     server.embedded_url()
     number = pid()
@@ -68,21 +47,17 @@ def test_a_hung_server_is_told_of_and_left_alone_until_stop(monkeypatch, pid):
         server.embedded_url(timeout=0.5)
     with pytest.raises(ServerError, match=message):
         server.status()
+    # Its lock is held: even without its socket no second server is started on these data.
+    (home / "server.sock").rename(home / "kept.sock")
+    with pytest.raises(ServerError, match="runs but does not answer"):
+        server.embedded_url(timeout=0.3)
+    (home / "kept.sock").rename(home / "server.sock")
     assert servers.exists(number)
+    assert (home / "server.log").read_text().count("Valkey is starting") == 1
     assert server.stop(timeout=1.0) is True
     # Its lock goes a moment before it does.
     servers.wait_until(lambda: not servers.exists(number))
     assert server.start() is True
-
-
-@pytest.mark.usefixtures("home")
-def test_patience_with_a_hung_server_ends_before_a_long_timeout(monkeypatch, pid):
-    monkeypatch.setattr(embedded, "_HANG_TIMEOUT", 0.2)
-    monkeypatch.setattr(embedded, "_PING_TIMEOUT", 0.2)
-    server.embedded_url()
-    os.kill(pid(), signal.SIGSTOP)
-    with pytest.raises(ServerError, match="runs but does not answer"):
-        server.embedded_url(timeout=600.0)  # the time limit of a test is shorter
 
 
 def test_a_server_whose_socket_was_removed_is_replaced_and_keeps_its_data(home, monkeypatch, pid):
@@ -93,14 +68,6 @@ def test_a_server_whose_socket_was_removed_is_replaced_and_keeps_its_data(home, 
     assert redis.Redis.from_url(server.embedded_url()).get("seen") == b"yes"
     assert not servers.exists(first)
     assert pid() != first
-
-
-def test_a_server_whose_socket_was_removed_is_stopped(home, pid):
-    server.start()
-    number = pid()
-    (home / "server.sock").unlink()
-    assert server.stop() is True
-    assert not servers.exists(number)
 
 
 @pytest.mark.usefixtures("home")
@@ -117,24 +84,14 @@ def test_stop_ends_a_server_that_a_script_keeps_busy(pid):
     assert not servers.exists(number)
 
 
-def test_the_caller_waits_until_the_data_are_read(home, pid):
+def test_the_caller_waits_until_the_data_are_read(home):
     redis.Redis.from_url(server.embedded_url()).set("first", 1)
     server.stop()
-    # Slow to read: the server looks after its clients every 1,024 commands.
     work = command("EVAL", "for i = 1, 5000 do end redis.call('INCR', 'n')", "0")
     with (home / LAST_FILE).open("ab") as aof:
-        aof.write(work * 24_000 + command("SET", "last", "1"))
-    code = "from bloomlock.server import start; start()"
-    with subprocess.Popen([sys.executable, "-c", code]) as starter:
-        servers.wait_until(lambda: server.status().running)
-        state = server.status()
-        assert state.loading is True
-        with pytest.raises(ServerError, match=r"not ready in time: .*loading|does not answer"):
-            server.embedded_url(timeout=0.01)
-        client = redis.Redis.from_url(server.embedded_url())
-        assert client.mget("first", "n", "last") == [b"1", b"24000", b"1"]
-        assert pid() == state.pid
-    assert starter.returncode == 0
+        aof.write(work * 4000 + command("SET", "last", "1"))
+    client = redis.Redis.from_url(server.embedded_url())
+    assert client.mget("first", "n", "last") == [b"1", b"4000", b"1"]
 
 
 def test_half_a_command_at_the_end_of_the_file_costs_only_itself(home):
@@ -162,16 +119,6 @@ def test_a_server_that_dies_while_starting_leaves_its_last_words(home):
     assert server.status().running is False
 
 
-def test_old_log_lines_are_not_taken_for_last_words(home):
-    server.start()
-    server.stop()
-    (home / "appendonlydir" / "appendonly.aof.manifest").write_text("nonsense\n")
-    with pytest.raises(ServerError) as caught:
-        server.start()
-    assert "bye bye" not in str(caught.value)
-    assert "manifest" in str(caught.value)
-
-
 def test_data_in_use_on_another_host_are_left_alone(home, monkeypatch, pid):
     monkeypatch.setattr(embedded, "_HANG_TIMEOUT", 0.2)
     server.start()
@@ -185,16 +132,3 @@ def test_data_in_use_on_another_host_are_left_alone(home, monkeypatch, pid):
     with pytest.raises(ServerError, match="embedded server of the host elsewhere"):
         server.embedded_url(timeout=0.1)
     assert servers.exists(number)
-
-
-def test_the_life_lock_outlives_the_starter_and_not_the_server(home, python, pid):
-    python("from bloomlock.server import start; start()")
-    # Even without the pid file and the socket, no second server is started on these data.
-    number = pid()
-    (home / "server.sock").unlink()
-    (home / "server.pid").rename(home / "kept.pid")
-    with pytest.raises(ServerError, match="runs but does not answer"):
-        server.embedded_url(timeout=0.3)
-    (home / "kept.pid").rename(home / "server.pid")
-    assert servers.exists(number)
-    assert (home / "server.log").read_text().count("Valkey is starting") == 1

@@ -47,14 +47,6 @@ def test_a_long_path_gets_a_short_private_socket(base, use_home, monkeypatch, py
     assert redis.Redis.from_url(server.embedded_url()).get("seen") == b"yes"
 
 
-def test_long_paths_of_different_data_get_different_sockets(base, use_home):
-    paths = set()
-    for name in ("a", "b"):
-        use_home(base / ("long" * 30) / name)
-        paths.add(find_home().socket_path)
-    assert len(paths) == 2
-
-
 @as_root
 def test_a_short_socket_directory_of_somebody_else_is_refused(base, use_home):
     use_home(base / ("long" * 30))
@@ -65,18 +57,9 @@ def test_a_short_socket_directory_of_somebody_else_is_refused(base, use_home):
         server.embedded_url()
 
 
-def test_a_short_socket_directory_that_is_a_link_is_refused(base, use_home):
-    use_home(base / ("long" * 30))
-    place = find_home().socket_path.parent
-    place.symlink_to(base)
-    try:
-        with pytest.raises(ServerError, match=rf"{place} is not a directory"):
-            server.embedded_url()
-    finally:
-        place.unlink()
-
-
-@pytest.mark.parametrize("name", ["with space", "q?a=b&db=7", "100%25#x", "ümläut-☃", "a'b\"c\\d"])
+@pytest.mark.parametrize(
+    "name", ["q? a=b&db=7", "100%25#x ümläut-☃", "a'b\"c\\d", os.fsdecode(b"latin-\xe9")]
+)
 def test_special_characters_in_the_path(base, use_home, name):
     home = use_home(base / name)
     client = redis.Redis.from_url(server.embedded_url())
@@ -84,11 +67,6 @@ def test_special_characters_in_the_path(base, use_home, name):
     assert server.status().keys == 1
     assert (home / "appendonlydir").is_dir()
     assert server.stop() is True
-
-
-def test_a_path_that_is_no_utf8_gets_another_socket(base, use_home):
-    use_home(base / os.fsdecode(b"latin-\xe9"))
-    assert redis.Redis.from_url(server.embedded_url()).ping()
 
 
 def test_two_spellings_of_a_directory_lead_to_one_server(base, use_home):
@@ -133,14 +111,6 @@ def test_a_socket_of_somebody_else_is_refused(home):
         server.embedded_url()
 
 
-def test_another_file_in_the_place_of_the_socket_is_refused(home):
-    home.mkdir(mode=0o700)
-    (home / "server.sock").write_text("precious")
-    with pytest.raises(ServerError, match=r"server.sock is not a socket; move it away"):
-        server.embedded_url()
-    assert (home / "server.sock").read_text() == "precious"
-
-
 def test_an_open_directory_is_closed_if_it_is_empty_or_ours(home):
     home.mkdir()
     home.chmod(0o755)
@@ -160,23 +130,7 @@ def test_an_open_directory_with_other_files_is_refused(home):
     assert stat.S_IMODE(home.stat().st_mode) == 0o755
 
 
-def test_a_directory_that_cannot_be_made(base, use_home):
-    (base / "file").touch()
-    use_home(base / "file" / "home")
-    with pytest.raises(ServerError, match="cannot be created: Not a directory; set BLOOMLOCK_HOME"):
-        server.embedded_url()
-    assert server.status().running is False
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_the_right_to_write(home):
-    home.mkdir(mode=0o500)
-    with pytest.raises(ServerError, match="cannot be used: Permission denied"):
-        server.embedded_url()
-
-
-@pytest.mark.parametrize("mode", [0o770, 0o775, 0o707, 0o1777])
-@pytest.mark.parametrize("holds", ["", "server.alive"])
+@pytest.mark.parametrize(("mode", "holds"), [(0o775, ""), (0o707, "server.alive"), (0o1777, "")])
 def test_a_directory_that_others_can_write_is_refused(home, mode, holds):
     home.mkdir()
     if holds:
@@ -188,40 +142,3 @@ def test_a_directory_that_others_can_write_is_refused(home, mode, holds):
             function()
     assert stat.S_IMODE(home.stat().st_mode) == mode
     assert [path.name for path in home.iterdir()] == ([holds] if holds else [])
-
-
-@pytest.mark.parametrize("link", [os.symlink, os.link])
-@pytest.mark.parametrize(
-    "name", ["server.alive", "start.lock", "server.log", "server.log.1", "server.pid"]
-)
-def test_a_link_in_the_place_of_a_file_is_refused(home, base, name, link):
-    precious = base / "precious"
-    precious.write_text("precious")
-    home.mkdir(mode=0o700)
-    link(precious, home / name)
-    with pytest.raises(ServerError, match=rf"{home / name} is a link or no file"):
-        server.start()
-    if name == "server.alive":
-        for function in (server.stop, server.status):
-            with pytest.raises(ServerError, match=rf"{home / name} is a link or no file"):
-                function()
-    assert precious.read_text() == "precious"
-    assert [path.name for path in home.iterdir()] == [name]
-
-
-@pytest.mark.parametrize("name", ["server.alive", "start.lock", "server.pid"])
-def test_a_pipe_in_the_place_of_a_file_is_refused(home, name):
-    home.mkdir(mode=0o700)
-    os.mkfifo(home / name)
-    with pytest.raises(ServerError, match=rf"{home / name} is a link or no file"):
-        server.start()
-
-
-@as_root
-def test_a_file_of_somebody_else_is_refused(home):
-    home.mkdir(mode=0o700)
-    (home / "server.alive").touch()
-    os.chown(home / "server.alive", NOBODY, NOBODY)
-    for function in (server.start, server.status):
-        with pytest.raises(ServerError, match=rf"server.alive belongs to user {NOBODY}"):
-            function()
