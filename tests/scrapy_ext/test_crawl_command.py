@@ -222,17 +222,6 @@ def test_without_an_argument_it_crawls_the_documentation(
     assert done.log.startswith("rendering 2 pages of documentation, once for this Python")
 
 
-def test_a_worker_that_cannot_start_says_why(
-    crawl: Callable[..., Done], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tmp_path.joinpath("scrapy_redis.py").write_text("raise RuntimeError('a broken installation')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = crawl(folder, "--workers", 1)
-    assert (done.code, done.pages) == (1, 0)
-    (line,) = done.log.splitlines()
-    assert line.endswith("ended with status 1: RuntimeError: a broken installation")
-
-
 @pytest.mark.parametrize(
     ("words", "status", "sentence"),
     [

@@ -108,22 +108,6 @@ def test_the_same_where_nobody_hears_of_duplicates(
     assert ours.own("checked") >= ours.stats["dupefilter/filtered"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "hears_new"),
-    [
-        ({"SCHEDULER": "__main__.HearingScheduler"}, True),
-        ({"DUPEFILTER_CLASS": "__main__.HearingLog"}, False),
-    ],
-)
-def test_what_may_notice_a_duplicate_gets_each_of_them(
-    settings: dict[str, Any], hears_new: bool, crawls: Runner
-) -> None:
-    stats = crawls.run(ADDON, **settings).stats
-    assert stats["dupefilter/filtered"] > 100
-    new = stats["scheduler/enqueued"] if hears_new else 0
-    assert stats["dropped"] == stats["dupefilter/filtered"] + new
-
-
 @pytest.mark.parametrize("name", SET_UPS)
 def test_each_page_is_fetched_once_and_none_by_the_next_crawl(
     name: str, crawls: Runner, site: Site

@@ -165,14 +165,6 @@ def test_what_is_lost_is_given_back_and_what_is_cleared_is_not(
     assert one.stat("errors") == 0
 
 
-def test_what_this_process_wipes_it_forgets(make: Any, proxy: Proxy) -> None:
-    asked = make()
-    asked.ask("a")
-    asked.filter.wipe()
-    away(proxy, asked)
-    assert asked.ask("a") == "n"
-
-
 def test_a_refill_that_fails_keeps_nobody_from_asking_and_is_tried_again(
     make: Any, clock: Clock, r: redis.Redis
 ) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,33 +172,6 @@ def test_a_callback_is_cancelled_where_it_waits_and_may_use_a_timeout(asked: Ask
     assert outputs_of(asked, timed()) == ["before", "after"]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_page_that_was_read_is_no_garbage_for_the_collector(
-    fails: bool, asked: AskedFilter
-) -> None:
-    left: list[weakref.ref[Request]] = []
-
-    async def callback() -> AsyncIterator[Any]:
-        made = request("1")
-        left.append(weakref.ref(made))
-        yield made
-        if fails:
-            raise ZeroDivisionError
-
-    async def consume() -> None:
-        with contextlib.suppress(ZeroDivisionError):
-            async for output in asked.outputs(callback()):
-                asked.filter.request_seen(output)
-                del output
-
-    gc.disable()
-    try:
-        asked._loop.run(consume())
-        assert [reference() for reference in left] == [None]
-    finally:
-        gc.enable()
-
-
 def test_what_a_page_costs_is_in_the_stats(crawls: Runner, site: Site) -> None:
     # Each page links to all before it and to the next one, so the crawl goes page by page.
     site.links = lambda page: range(min(page + 2, 8))
@@ -238,25 +209,3 @@ def test_a_request_that_cannot_be_scheduled_takes_no_others_along(
     result = crawls.run(SCHEDULER_MEMORY_QUEUE="__main__.PickyQueue")
     assert sorted(result.fetched) == ["/0", "/1", "/2", "/4", "/5"]
     assert "not this one" in result.log
-
-
-def test_nothing_is_done_with_another_filter(valkey: str, r: redis.Redis) -> None:
-    """Where no filter of ours serves the crawler, what a callback yields passes."""
-    with AskedFilter(valkey, "batches") as asked:
-        from asked_filter import crawler_of  # noqa: PLC0415 - only here
-
-        from scrapy_ext.middleware import BatchingMiddleware  # noqa: PLC0415 - only here
-
-        middleware = BatchingMiddleware(crawler_of())
-
-        async def callback() -> AsyncIterator[Any]:
-            yield request("a")
-            yield 1
-
-        async def collect() -> int:
-            return len([one async for one in middleware.process_spider_output(None, callback())])  # type: ignore[arg-type]
-
-        before = len(r.keys())
-        assert asked._loop.run(collect()) == 2
-        assert asked.ask("a") == "n"
-        assert len(r.keys()) == before

@@ -24,7 +24,6 @@ from urllib.parse import urljoin, urlsplit
 from fork_end import run_to_end
 from scrapy import Request, Spider, signals
 from scrapy.cmdline import execute
-from scrapy.core.scheduler import Scheduler
 from scrapy.crawler import CrawlerProcess
 from scrapy.exceptions import DropItem, IgnoreRequest
 from scrapy.settings import Settings
@@ -33,10 +32,8 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.misc import load_object
 from scrapy.utils.request import referer_str
-from scripted_spider import ScriptedSpider  # noqa: F401 - found by its name
 from twisted.internet.defer import Deferred
 
-from scrapy_ext.dupefilter import BloomDupeFilter
 from scrapy_ext.spiders import RedisSpider
 
 FETCHED: list[str] = []
@@ -100,7 +97,7 @@ class LinkSpider(Spider):
 
     def requests_of(self, response):
         for target in response.xpath("//a/@href").getall():
-            options = {**self.how.get(target, {})}
+            options = {**self.how.get(urlsplit(target).path, {})}
             meta = options.pop("meta", {})
             if self.hands_on:
                 meta = {**response.meta, **meta}
@@ -129,6 +126,8 @@ class DyingSpider(LinkSpider):
         path = path_of(response.url)
         self.may_die("callback", path)
         yield {"path": path}
+        if urlsplit(path).path in self.raises:
+            raise ZeroDivisionError("as planned")
         enqueued = self.stat("scheduler/enqueued")
         for request in self.requests_of(response):
             yield request
@@ -294,22 +293,6 @@ class PickyQueue(FifoMemoryQueue):
         if request.url.endswith("/3"):
             raise RuntimeError("not this one")
         super().push(request)
-
-
-class HearingScheduler(Scheduler):
-    """Counts what the engine schedules."""
-
-    def enqueue_request(self, request):
-        self.stats.inc_value("dropped")
-        return super().enqueue_request(request)
-
-
-class HearingLog(BloomDupeFilter):
-    """Counts what it logs."""
-
-    def log(self, request, spider):
-        self._crawler.stats.inc_value("dropped")
-        super().log(request, spider)
 
 
 class PickyPipeline:

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,6 +65,13 @@ class Site:
     def paths(self) -> list[str]:
         return [f"/{page}" for page in range(PAGES)]
 
+    def respond(self, path: str) -> tuple[int, str, str] | None:
+        """Return status, target and body of the answer; None to hang up."""
+        links = self.links(number_of(path))
+        body = "".join(f'<a href="/{page}">{page}</a>' for page in links)
+        status, *location = self.answer(path) if self.answer else [200]
+        return status, "".join(location), body
+
     @contextlib.contextmanager
     def served(self) -> Any:
         """Serve it on a loopback port."""
@@ -79,6 +86,11 @@ class Site:
             thread.join()
 
 
+def number_of(path: str) -> int:
+    """Return the number of the page at a path."""
+    return int(path[1:].partition("?")[0])
+
+
 def _handler(site: Site) -> type[BaseHTTPRequestHandler]:
     lock = threading.Lock()
 
@@ -89,16 +101,17 @@ def _handler(site: Site) -> type[BaseHTTPRequestHandler]:
                 count = len(site.requested)
             if site.on_request:
                 site.on_request(count)
-            links = site.links(int(self.path[1:].partition("?")[0]))
-            body = "".join(f'<a href="/{page}">{page}</a>' for page in links).encode()
-            status, *location = site.answer(self.path) if site.answer else [200]
+            answer = site.respond(self.path)
+            if answer is None:
+                return
+            status, location, body = answer
             self.send_response(status)
             if location:
-                self.send_header("Location", location[0])
+                self.send_header("Location", location)
             self.send_header("Content-Type", "text/html")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body.encode())
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -230,12 +243,6 @@ def in_flight(client: redis.Redis) -> int:
     return client.hlen("spider:requests:taken")
 
 
-class Served(Protocol):
-    """A site that is served."""
-
-    url: str
-
-
 class Runner:
     """Runs spiders of tests/support/crawl_process.py, each in a process of its own.
 
@@ -246,7 +253,7 @@ class Runner:
         notes: A file; see `LinkSpider.note`.
     """
 
-    def __init__(self, forks: Forks, url: str, site: Served, notes: Path) -> None:
+    def __init__(self, forks: Forks, url: str, site: Site, notes: Path) -> None:
         self.notes = notes
         self._forks = forks
         self._url = url
