@@ -245,12 +245,3 @@ def test_what_cannot_be_done_is_one_sentence(
     assert (done.code, done.report) == (status, {})
     assert sentence in done.log
     assert "Traceback" not in done.log
-
-
-def test_the_table(valkey: str, folder: Path) -> None:
-    done = CliRunner().invoke(crawl_command, [str(folder), "--url", valkey, "--workers", "1"])
-    cells = [line.split("│") for line in done.stdout.splitlines()]
-    rows = {row[1].strip(): row[2].strip() for row in cells if len(row) > 3}
-    assert rows["pages fetched"] == f"{PAGES + 1}"
-    assert rows["links checked"] == f"{(PAGES + 1) * LINKS + 1:,}"
-    assert rows["pages fetched twice"] == rows["pages missed"] == "0"

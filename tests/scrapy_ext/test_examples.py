@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from crawling import PATIENCE, end_leases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,29 +22,22 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def start(crawls: Runner, site: Site, valkey: str, tmp_path: Path) -> Start:
-    """Start the crawl of an example on the site."""
-
-    def start(example: str, spider: str) -> Process:
-        # A slow machine is no outage.
-        settings = ("-s", "ROBOTSTXT_OBEY=False", "-s", "BLOOMLOCK_TIMEOUT=60")
-        words = ("crawl", spider, "-a", f"url={site.url}/0", "-O", str(tmp_path / "items.jsonl"))
-        environment = {"REDIS_URL": valkey, "BLOOMLOCK_URL": valkey}
-        return crawls.command(EXAMPLES / example, *words, *settings, **environment)
-
-    return start
-
-
-@pytest.fixture
-def run(start: Start, tmp_path: Path) -> Callable[[str, str], Counter[str]]:
-    """Run the crawl of an example; returns the paths of its items."""
+def run(
+    crawls: Runner, site: Site, valkey: str, tmp_path: Path
+) -> Callable[[str, str], Counter[str]]:
+    """Run the crawl of an example on the site; returns the paths of its items."""
+    items = tmp_path / "items.jsonl"
 
     def run(example: str, spider: str) -> Counter[str]:
-        result = start(example, spider).finish()
+        # A slow machine is no outage.
+        settings = ("-s", "ROBOTSTXT_OBEY=False", "-s", "BLOOMLOCK_TIMEOUT=60")
+        words = ("crawl", spider, "-a", f"url={site.url}/0", "-O", str(items), *settings)
+        environment = {"REDIS_URL": valkey, "BLOOMLOCK_URL": valkey}
+        result = crawls.command(EXAMPLES / example, *words, **environment).finish()
         assert result.code == 0, result.log
         assert "ERROR" not in result.log, result.log
-        items = map(json.loads, (tmp_path / "items.jsonl").read_text().splitlines())
-        return Counter(urlsplit(item["url"]).path for item in items)
+        found = map(json.loads, items.read_text().splitlines())
+        return Counter(urlsplit(item["url"]).path for item in found)
 
     return run
 
@@ -56,25 +47,8 @@ def test_plain(run: Callable[..., Counter[str]], site: Site, r: redis.Redis) -> 
     assert r.keys("*dupefilter*") == []
 
 
-def test_cluster_goes_on_without_a_process(
-    run: Callable[..., Counter[str]], start: Start, site: Site, r: redis.Redis
-) -> None:
-    held = threading.Event()
-    killed: list[Process] = []
-
-    def kill(count: int) -> None:
-        if count == 4:
-            killed[0].kill()
-            held.set()
-        elif count > 1 and not held.is_set():
-            held.wait(PATIENCE)
-
-    site.on_request = kill
-    killed.append(start("cluster", "site"))
-    assert held.wait(PATIENCE)
-    end_leases(r)
-    # What it was fetching is fetched again.
-    assert set(run("cluster", "site")) >= set(site.paths) - {"/0"}
+def test_cluster(run: Callable[..., Counter[str]], site: Site, r: redis.Redis) -> None:
+    assert run("cluster", "site") == Counter(site.paths)
     assert r.keys("site:requests*") == []
 
 

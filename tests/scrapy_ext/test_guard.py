@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 from asked_filter import NAME, WAYS, AskedFilter, Clock, request
 from moved_clock import moved_server
 from proxy import Proxy, deliver
@@ -25,6 +24,8 @@ from bloomlock import BloomFilter, BloomlockError, FilterMismatchError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import redis
 
 Make = "Callable[..., AskedFilter]"
 # Without room for a mirror the last requests are known as they are.
@@ -335,18 +336,6 @@ def test_what_a_window_has_forgotten_is_not_given_back(
             back(proxy, clock)
             wait_until(lambda: asked.ask("young") == "s" and asked.stat("refills") == 2)
             assert recorded(client, *paths) == "sssnn"
-
-
-def test_a_filter_of_the_server_itself_is_filled_again(all_servers: Any, clock: Clock) -> None:
-    del clock
-    url = all_servers.url("valkey", bloom=True)
-    with redis.Redis.from_url(url) as r:
-        r.flushall()
-        with AskedFilter(url, "batches", BLOOMLOCK_STRATEGY="native") as asked:
-            assert asked.ask("a", "a", "b") == "nsn"
-            r.flushall()
-            assert asked.ask("a") == "s"
-            assert recorded(r, "a", "b", "c", strategy="native") == "ssn"
 
 
 # By chance: checks, outages, and what other clients add, forget, clear and lose.

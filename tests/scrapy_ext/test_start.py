@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,7 +47,7 @@ def works(url: str, **settings: Any) -> None:
     [
         ({"BLOOMLOCK_URL": "unix://{path}?db=2", "REDIS_URL": f"redis://{DEAD}"}, 2),
         ({"REDIS_URL": "unix://{path}?db=3"}, 3),
-        ({"REDIS_URL": "unix://{path}", "REDIS_PARAMS": {"retry_on_timeout": True}}, 0),
+        ({"REDIS_PARAMS": {"unix_socket_path": "{path}", "db": 5, "retry_on_timeout": True}}, 5),
         (
             {
                 "REDIS_URL": "unix://{path}",
@@ -61,10 +62,7 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
     settings: dict[str, Any], database: int, valkey: str, r: redis.Redis
 ) -> None:
     path = urlsplit(valkey).path
-    filled = {
-        name: value.replace("{path}", path) if isinstance(value, str) else value
-        for name, value in settings.items()
-    }
+    filled = json.loads(json.dumps(settings).replace("{path}", path))
     open_filter(**filled)
     with redis.Redis(unix_socket_path=path, db=database) as client:
         assert len(client.keys(f"*{NAME}*")) > 0
@@ -73,16 +71,6 @@ def test_the_server_is_found_where_scrapy_redis_finds_it(
     given = client.connection_pool.connection_kwargs
     assert given["socket_timeout"] == given["socket_connect_timeout"] == 4.5
     client.close()
-
-
-def test_the_server_may_be_named_by_its_parts() -> None:
-    parameters = {"host": "127.0.0.1", "port": "{port}", "db": 5, "retry_on_timeout": True}
-    with PrivateServer(port=0) as server:
-        open_filter(REDIS_HOST="127.0.0.1", REDIS_PORT=f"{server.port}")
-        open_filter(REDIS_PARAMS=parameters | {"port": server.port})
-        for database in (0, 5):
-            with redis.Redis(port=server.port or 0, db=database) as client:
-                assert len(client.keys(f"*{NAME}*")) > 0
 
 
 @pytest.mark.parametrize(
