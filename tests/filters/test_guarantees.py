@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 import redis
-from strategies import STRATEGIES
 
 from bloomlock import BloomFilter
 from bloomlock.effects import Pipeline, Request
 from bloomlock.filters import answers
 
+STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock", "native")
+
 
 @pytest.fixture
-def restricted(client):
+def restricted(r):
     """A client that may do everything but what is named; `restricted("-eval")`."""
     made = []
 
     def make(*rules):
-        client.execute_command("ACL", "SETUSER", "some", "on", ">pw", "~*", "&*", "+@all", *rules)
-        options = client.connection_pool.connection_kwargs
+        r.execute_command("ACL", "SETUSER", "some", "on", ">pw", "~*", "&*", "+@all", *rules)
+        options = r.connection_pool.connection_kwargs
         other = redis.Redis(unix_socket_path=options["path"], username="some", password="pw")  # noqa: S106
         made.append(other)
         return other
@@ -26,11 +27,11 @@ def restricted(client):
     yield make
     for other in made:
         other.close()
-    client.execute_command("ACL", "DELUSER", "some")
+    r.execute_command("ACL", "DELUSER", "some")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_where_eval_is_forbidden(client, restricted, strategy):
+def test_where_eval_is_forbidden(r, restricted, strategy):
     limited = restricted("-@scripting")
     made = BloomFilter("x", 1000, client=limited, strategy=strategy)
     if strategy == "lua":
@@ -42,7 +43,7 @@ def test_where_eval_is_forbidden(client, restricted, strategy):
     assert made.exists("a")
     made.clear()
     assert not made.exists("a")
-    assert strategy == "native" or no_lock_is_left(client)
+    assert strategy == "native" or no_lock_is_left(r)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -59,33 +60,33 @@ def test_where_bitfield_is_forbidden(restricted, strategy):
 
 
 @pytest.mark.parametrize("forbidden", ["-delifeq", "-@scripting", "-@scripting -delifeq"])
-def test_locks_are_released_whatever_is_forbidden(client, restricted, forbidden):
-    rules = [rule for rule in forbidden.split() if rule != "-delifeq" or _knows(client, "DELIFEQ")]
+def test_locks_are_released_whatever_is_forbidden(r, restricted, forbidden):
+    rules = [rule for rule in forbidden.split() if rule != "-delifeq" or _knows(r, "DELIFEQ")]
     made = BloomFilter("x", 1000, client=restricted(*rules), strategy="lock")
     assert made.add_many(map(str, range(50))) == [True] * 50
-    assert no_lock_is_left(client)
+    assert no_lock_is_left(r)
     made.delete()
-    assert client.keys("*") == []
+    assert r.keys("*") == []
 
 
-def no_lock_is_left(client):
+def no_lock_is_left(r):
     """Only the last fence of all stripes of a shard, for a while."""
-    assert not client.keys("*:lock:*")
-    left = client.keys("*:bits:*")
-    return all(key.endswith(b":bits:fence") and 0 < client.pttl(key) <= 60_000 for key in left)
+    assert not r.keys("*:lock:*")
+    left = r.keys("*:bits:*")
+    return all(key.endswith(b":bits:fence") and 0 < r.pttl(key) <= 60_000 for key in left)
 
 
-def _knows(client, command):
+def _knows(r, command):
     try:
-        client.execute_command(command)
+        r.execute_command(command)
     except redis.ResponseError as error:
         return "unknown command" not in str(error)
     return True
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_round_trips_of_one_add(client, strategy):
-    made = BloomFilter("x", 1000, client=client, strategy=strategy)
+def test_round_trips_of_one_add(r, strategy):
+    made = BloomFilter("x", 1000, client=r, strategy=strategy)
     made.add("warm: the script is loaded, the way to release is known")
     expected = 3 if strategy == "lock" else 1
     assert trips(made, answers.add(made._state, "a")) == expected

@@ -1,0 +1,188 @@
+"""What is stored under a name and is damaged, half made or another version's: refused whole."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bloomlock import (
+    BloomFilter,
+    BloomlockError,
+    FilterLostError,
+    FilterMismatchError,
+    delete_filter,
+    list_filters,
+)
+from bloomlock.descriptor import READY
+from bloomlock.keys import FilterKeys
+from bloomlock.parameters import Wanted
+from bloomlock.stored_descriptor import FIELDS, encode
+
+BITS = "bloomlock:{x}:bits"
+META = "bloomlock:{x}:meta"
+
+
+def shard_key(shard, shards=3):
+    return FilterKeys("x").spread(shards).bits(shard)
+
+
+def test_a_filter_of_other_shards_than_usual_is_attached_to_and_made_anew_with_its_own(r):
+    """A version that took one shard for it left them; their keys must not stay behind."""
+    made = BloomFilter("x", 2_000_000, 1e-6, client=r, shards=1)
+    made.add("a")
+    usual = BloomFilter("x", 2_000_000, 1e-6, client=r, on_lost="recreate")
+    assert usual.exists("a")
+    assert (usual.shards, Wanted.check(2_000_000, 1e-6).describe().size.shards > 1) == (1, True)
+    r.delete(shard_key(0))
+    assert usual.add("b")
+    assert usual.shards == 1
+    usual.delete()
+    assert BloomFilter("x", 2_000_000, 1e-6, client=r).shards > 1
+    assert BloomFilter("x", 2_000_000, 1e-6, client=r).info().shards > 1
+
+
+def test_a_shard_with_a_flag_is_not_emptied_by_a_creation(r, without_scripts):
+    BloomFilter("x", 1000, client=r, shards=3).update(map(str, range(100)))
+    r.setbit(shard_key(1), 9, 1)
+    r.hset(META, "state", "creating")
+    before = r.get(shard_key(1))
+    for allowed in (r, without_scripts):
+        with pytest.raises(FilterMismatchError, match="newer version"):
+            BloomFilter.open("x", client=allowed, on_lost="recreate")
+        assert r.get(shard_key(1)) == before
+
+
+@pytest.fixture
+def without_scripts(r, valkey):
+    r.acl_setuser("careful", enabled=True, nopass=True, keys="*", channels="*",
+                       commands=["+@all", "-@scripting"])  # fmt: skip
+    with redis.Redis.from_url(valkey, username="careful", password="any") as made:  # noqa: S106
+        yield made
+    r.acl_deluser("careful")
+
+
+def contents(client):
+    return {key: client.dump(key) for key in client.scan_iter()}
+
+
+TAMPERED = {
+    "num_hashes": lambda client: client.hset(META, "num_hashes", 5),
+    "shard_bits": lambda client: client.hset(META, "shard_bits", 35_000),
+    "shards": lambda client: client.hset(META, "shards", 2),
+    "capacity": lambda client: client.hset(META, mapping=encode(other_descriptor(client))),
+    "state": lambda client: client.hset(META, "state", "growing"),
+    "cut": lambda client: client.set(BITS, client.get(BITS)[:-1]),
+    "longer": lambda client: client.append(BITS, b"\0"),
+    "a cut shard": lambda client: client.set(shard_key(2), client.get(shard_key(2))[:-1]),
+    "a list": lambda client: (client.delete(shard_key(2)), client.rpush(shard_key(2), "a")),
+}
+
+
+def other_descriptor(client):
+    """A descriptor that does not contradict itself, of the same generation."""
+    generation = int(client.hget(META, "generation"))
+    return Wanted.check(9000, 0.01, shards=3).describe().with_generation(generation, READY)
+
+
+@pytest.mark.parametrize("tampered", TAMPERED)
+def test_tampering_is_refused_and_can_be_deleted(r, tampered):
+    BloomFilter("other", 10, client=r).add("a")
+    made = BloomFilter("x", 10_000, 0.01, client=r, shards=3)
+    made.update(map(str, range(100)))
+    TAMPERED[tampered](r)
+    before = contents(r)
+    for on_lost in ("raise", "recreate"):
+        with pytest.raises(FilterMismatchError, match="filter 'x'"):
+            BloomFilter("x", 10_000, 0.01, client=r, shards=3, on_lost=on_lost)
+        with pytest.raises(FilterMismatchError, match="filter 'x'"):
+            BloomFilter.open("x", client=r, on_lost=on_lost)
+        assert contents(r) == before
+    assert list_filters(client=r) == ["other", "x"]
+    assert delete_filter("x", client=r) is True
+    assert set(r.scan_iter()) == {b"bloomlock:{other}:bits", b"bloomlock:{other}:meta"}
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=40,
+)
+@given(
+    st.dictionaries(
+        st.sampled_from(FIELDS),
+        st.none()
+        | st.binary(max_size=30)
+        | st.integers(-(10**20), 10**20).map(str)
+        | st.sampled_from(["9" * 5000, "nan", "inf", "1e-9", "creating", "copying"]),
+        max_size=4,
+    ),
+    st.binary(max_size=20),
+)
+def test_no_descriptor_gets_through_but_as_one_sentence(r, changes, start):
+    r.flushall()
+    BloomFilter("good", 10, client=r)
+    BloomFilter("x", 1000, 0.01, client=r).add("a")
+    for field, value in changes.items():
+        r.hdel(META, field) if value is None else r.hset(META, field, value)
+    if start:
+        r.setrange(BITS, 0, start)
+    ways = [
+        lambda: BloomFilter("x", 1000, 0.01, client=r).info(),
+        lambda: BloomFilter.open("x", client=r).info(),
+        lambda: BloomFilter.open("x", client=r, on_lost="recreate").add("b"),
+        lambda: BloomFilter.open("good", client=r).copy("x"),
+        lambda: delete_filter("x", client=r),
+    ]
+    for way in ways:
+        try:
+            way()
+        except BloomlockError as error:
+            assert "\n" not in str(error)
+            assert len(str(error)) < 600
+    assert list_filters(client=r) in (["good"], ["good", "x"])
+
+
+@pytest.mark.parametrize("shards", [5, 300])
+def test_a_damaged_filter_is_deleted_with_all_its_shards(r, shards):
+    made = BloomFilter("x", 1000, client=r, shards=shards)
+    r.hset(META, "shards", "many")
+    assert made.delete()
+    assert r.keys() == []
+
+
+def test_a_creation_that_stopped_half_way_is_finished_by_the_next(r):
+    BloomFilter("x", 1000, client=r, shards=4)
+    r.hset(META, "state", "creating")
+    r.delete(shard_key(2, 4), shard_key(3, 4))
+    made = BloomFilter.open("x", client=r)
+    assert sum(made.add_many(map(str, range(100)))) == 100
+    assert r.hget(META, "state") in (b"ready", "ready")
+
+
+def test_a_copy_that_stopped_half_way_is_no_filter(r):
+    BloomFilter("x", 1000, client=r).add("a")
+    r.hset(META, "state", "copying")
+    r.delete(BITS)
+    for attach in (lambda: BloomFilter("x", 1000, client=r),
+                   lambda: BloomFilter.open("x", client=r)):  # fmt: skip
+        with pytest.raises(FilterMismatchError, match="copy was interrupted"):
+            attach()
+
+
+@pytest.mark.parametrize("on_lost", ["raise", "recreate"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_object_of_a_larger_filter_does_not_make_a_smaller_one_longer(r, on_lost, shards):
+    """Its update carries the old places, and is answered after they were written."""
+    old = BloomFilter("x", 100_000, client=r, on_lost=on_lost, shards=shards)
+    old.add("a")
+    old.delete()
+    made = BloomFilter("x", 1000, client=r, shards=shards)
+    made.add("b")
+    lengths = {key: r.strlen(key) for key in r.scan_iter("*:bits*")}
+    with pytest.raises((FilterLostError, FilterMismatchError)):
+        old.update(str(one) for one in range(100))
+    assert {key: r.strlen(key) for key in r.scan_iter("*:bits*")} == lengths
+    again = BloomFilter.open("x", client=r)
+    assert "b" in again
+    assert again.add("c")

@@ -1,0 +1,179 @@
+"""Discards beside names, expiry, claims and round trips."""
+
+from __future__ import annotations
+
+import pytest
+from turns import Turns
+
+from bloomlock import (
+    BloomFilter,
+    CapacityError,
+    ConfigurationError,
+    MemoryBloomFilter,
+)
+from bloomlock.keys import FilterKeys
+
+GROWING = {"capacity": 20, "on_full": "grow"}
+WINDOW = {"capacity": 50_000, "window": 86_400}
+KINDS = {"plain": {"capacity": 5000}, "growing": GROWING, "window": WINDOW}
+"""By kind how a filter is made; one that grows has grown when it has the items of a test."""
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lua"])
+def test_a_filter_that_never_forgot_pays_nothing(valkey, r, strategy):
+    turns = Turns()
+    with turns.client(valkey) as client:
+        made = BloomFilter("x", 5000, client=client, strategy=strategy)
+        made.add("a"), made.exists("a"), made.add_many(["a", "b"]), made.exists_many(["a"])
+        r.config_resetstat()
+        assert turns.of(lambda: made.exists("a")) == 1
+        assert turns.of(lambda: made.add("c")) == (3 if strategy == "lock" else 1)
+        made.add_many(["a", "b", "c"]), made.exists_many(["a", "b"]), made.update(["d"])
+        calls = {name for name in r.info("commandstats") if name.startswith("cmdstat_h")}
+        assert not calls - {"cmdstat_hello"}, "no table is read"
+        assert r.keys("*forgotten*") == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"), [("atomic", "plain"), ("lua", "plain"), ("atomic", "growing")]
+)
+def test_each_call_stays_one_round_trip(valkey, r, strategy, kind):
+    turns = Turns()
+    adding = 3 if strategy == "lock" else 1
+    with turns.client(valkey) as client:
+        made = BloomFilter("x", client=client, strategy=strategy, **KINDS[kind])
+        other = BloomFilter.open("x", client=r)
+        other.update(map(str, range(100)))
+        # With the sources of the scripts.
+        made.discard("1"), made.add("warm"), made.exists_many(map(str, range(50)))
+        # From here on it has no look at the fill.
+        made._state.fill._until_look = 10**9
+        assert turns.of(lambda: made.discard("2")) == 1
+        assert turns.of(lambda: made.discard("no such item")) == 1
+        assert turns.of(lambda: made.exists("2")) == 1
+        assert turns.of(lambda: made.exists("3")) == 1
+        assert turns.of(lambda: made.add("2")) == adding
+        assert turns.of(lambda: made.add("new")) == adding
+        assert turns.of(lambda: made.exists_many(map(str, range(50)))) == 1
+        other.discard("7")
+        assert turns.of(lambda: made.exists("7")) == 2, "forgotten by another client"
+        assert turns.of(lambda: made.exists("7")) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_item_that_was_forgotten_is_lost_to(r, kind):
+    """Its claim, a script, a bitmap from the process."""
+    made = BloomFilter("x", client=r, **KINDS[kind])
+    other = BloomFilter.open("x", client=r, near_cache=100)
+    claim = other.claim("late")
+    others = [f"other {number}" for number in range(200)]
+    made.update(others[:100])
+    with made.claim("a"):
+        pass
+    made.add("late")
+    assert made.discard_many(["a", "late"]) == [True, True]
+    with other.claim("a") as again:
+        assert again.state.name == "NEW"
+        assert made.claim("a").state.name == "BUSY"
+    assert made.claim("a").state.name == "SEEN"
+    assert made.exists("a")
+    claim.commit()
+    assert made.exists("late"), "a commit goes by the version of its moment"
+    held = made.claim("b")
+    made.add("b"), made.discard("b"), made.add("b"), other.discard("b")
+    held.commit()
+    assert other.exists("b")
+    made.update(others[100:])
+    late = BloomFilter.open("x", client=r)
+    made.discard_many(["a", "b"])
+    script = (
+        "return {add(1) and 1 or 0, exists(2) and 1 or 0, exists(3) and 1 or 0, add(1) and 1 or 0}"
+    )
+    for one in (late, made):
+        assert one.run_script(script, ["a", "b", "late"]) == [1, 0, 1, 0]
+        assert other.discard("a") is True
+    assert late.exists_many(others) == [True] * 200
+    for one in (late, made) if kind == "plain" else ():
+        with pytest.raises(ConfigurationError, match="of which items were forgotten"):
+            one.to_memory()
+        with pytest.raises(ConfigurationError, match="of which items were forgotten"):
+            one.update(MemoryBloomFilter(5000))
+        assert one.exists("late")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_was_forgotten_is_new_once_in_a_filter_that_had_another_name(r, shards, kind):
+    """An add by a version of before sets its bits, and knows by the table that they count."""
+    options = {"client": r, "on_lost": "recreate", "shards": shards}
+    made = BloomFilter("x", error_rate=1e-9, **options, **KINDS[kind])
+    items = [str(number) for number in range(60)]
+    made.update(items)
+    made.discard_many(items[:40])
+    BloomFilter.open("x", client=r).rename("y").rename("x")
+    assert made.add("0") is True
+    BloomFilter.open("x", client=r).rename("y").rename("x")
+    assert made.add_many([*items, *items[:40]]) == [False] + [True] * 39 + [False] * 60
+    assert made.exists_many(items) == [True] * 60
+    made.discard_many(items[:40])
+    # Of another filter of the same name all is new, whatever the versions of the one before.
+    BloomFilter.open("x", client=r).clear()
+    assert made.add("0") is True
+    assert made.add_many(items) == [False] + [True] * 59
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("has_heard", [True, False])
+def test_another_name_and_a_time_out_are_of_the_table_too(r, shards, has_heard, kind):
+    made = BloomFilter("x", error_rate=1e-9, client=r, shards=shards, **KINDS[kind])
+    other = made if has_heard else BloomFilter.open("x", client=r)
+    items = [str(number) for number in range(60)]
+    made.update(items)
+    made.discard_many(items[:40])
+    made.update(items[:10])
+    there = [True] * 10 + [False] * 30 + [True] * 20
+    other.expire(1000)
+    assert 0 < other.ttl() <= 1000
+    assert all(0 < r.ttl(key) <= 1010 for key in r.scan_iter())
+    late = BloomFilter.open("x", client=r)
+    late.discard("50")
+    there[50] = False
+    assert all(0 < r.ttl(key) <= 1010 for key in r.scan_iter())
+    other.rename("y")
+    moved = BloomFilter.open("y", client=r)
+    assert moved.exists_many(items) == there
+    assert moved.discard("1") is True
+    assert {key.decode().split("{")[1][0] for key in r.scan_iter()} == {"y"}
+    moved.persist()
+    assert {r.ttl(key) for key in r.scan_iter()} == {-1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_claims_of_before_stay_when_the_first_item_is_forgotten(r, kind):
+    made = BloomFilter("x", client=r, **KINDS[kind])
+    other = BloomFilter.open("x", client=r)
+    claim = made.claim("work")
+    made.update(["a", *map(str, range(50))]), other.discard("a")
+    assert other.claim("work").state.name == "BUSY"
+    assert made.count_claims().open == other.count_claims().open == 1
+    assert [one.item for one in other.open_claims()] == ["work"]
+    claim.extend(30)
+    claim.abandon("it failed")
+    assert other.claim("work").state.name == "NEW"
+
+
+def test_a_filter_with_hardly_a_free_bit(r):
+    """A version is taken only if one of its bits is not set."""
+    made = BloomFilter("x", 10, 0.4, client=r, num_hashes=1)
+    bits = made.info().num_bits
+    r.setrange(FilterKeys("x").bits(0), 8, b"\xff" * (bits // 16))
+    items = [str(number) for number in range(200)]
+    made.update(items)
+    assert made.discard_many(items) == [True] * 200
+    assert made.exists_many(items) == [False] * 200
+    r.setrange(FilterKeys("x").bits(0), 8, b"\xff" * ((bits + 7) // 8))
+    with pytest.raises(CapacityError, match="so full that no item can be forgotten"):
+        made.discard("a")
+    with pytest.raises(CapacityError, match="so full"):
+        made.discard_many(items)
