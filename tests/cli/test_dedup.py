@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 from cli_process import COMMAND, environment
 
-from bloomlock import BloomFilter, list_filters
+from bloomlock import BloomFilter
 from bloomlock.cli.options import FilterOptions
 
 CHANCE = random.Random(7)
@@ -89,12 +89,6 @@ def test_lines_that_are_added_and_asked_for_in_bulk(run, file, name):
     assert run("exists", name, "--new", given=b"no\n" + text).stdout == b"no\n"
 
 
-def test_long_lines_are_told_apart(run):
-    line = b"x" * 20_000_000
-    done = run("dedup", given=b"\n".join([line, line + b"y", line, b"a", line + b"y", b"a"]))
-    assert done == (0, b"\n".join([line, line + b"y", b"a", b""]), b"")
-
-
 def test_without_a_name_nothing_is_shared_and_nothing_left(run, valkey, tmp_path, r):
     for url in (("--url", valkey), ()):
         assert run("dedup", *url, given=b"a\na\n").stdout == b"a\n"
@@ -102,12 +96,6 @@ def test_without_a_name_nothing_is_shared_and_nothing_left(run, valkey, tmp_path
     home = tmp_path / "home"
     done = run("dedup", given=b"a\na\n", url="unix:///nowhere", BLOOMLOCK_HOME=str(home))
     assert (done.returncode, done.stdout, home.exists()) == (0, b"a\n", False)
-
-
-def test_url_wins_over_the_environment(run, valkey, name):
-    done = run("dedup", "--name", name, "--url", valkey, url="redis://127.0.0.1:1", given=b"a\n")
-    assert done.stdout == b"a\n"
-    assert name in list_filters(client=valkey)
 
 
 def test_an_existing_filter_is_taken_as_it_is(run, valkey, name):

@@ -143,18 +143,3 @@ def test_a_full_filter_does_not_ask_for_another_try(run, name, file):
     assert done.returncode == 2
     assert b"full" in done.stderr.splitlines()[-1]
     assert AGAIN.encode() not in done.stderr
-
-
-def test_cleared_meanwhile(start, valkey, name, file):
-    stop = Stop(3)
-    with Proxy(valkey, stop) as proxy:
-        arguments = ("--name", name, "--on-lost", "recreate", *SMALL, str(file))
-        process = start("load", *arguments, url=proxy.url)
-        assert stop.reached.wait(PATIENCE)
-        with BloomFilter.open(name, client=valkey) as bloom:
-            bloom.clear()
-        stop.go_on.set()
-        assert process.wait(PATIENCE) == 0
-    # What was loaded before the clear is not in the filter; what came after it is.
-    assert not holds(valkey, name, LINES[:1000])
-    assert holds(valkey, name, LINES[-1000:])

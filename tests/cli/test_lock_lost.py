@@ -6,10 +6,9 @@ import os
 import signal
 
 import pytest
-from cli_process import PATIENCE, answer, children_of
+from cli_process import PATIENCE, answer
 from servers import exists, wait_until
 
-from bloomlock import Lock
 from bloomlock.server import PrivateServer
 
 LOST = 75
@@ -58,17 +57,6 @@ def test_without_a_terminal_all_of_a_command_is_killed(start, name, r, key):
     r.delete(key)
     explain(process, "ending the command")
     wait_until(lambda: not exists(inner))
-
-
-def test_a_command_that_is_stopped_is_told(start, name, r, key):
-    words = ("lock", "--ttl", "2", name, "sh", "-c", POLITE.replace("echo on", "echo $$"))
-    process = start(*words)
-    command = int(answer(process))
-    os.kill(command, signal.SIGSTOP)
-    r.delete(key)
-    assert answer(process) == b"told\n"
-    explain(process, "ending the command")
-    assert not exists(command)
 
 
 def test_a_lock_that_somebody_else_took_is_left_to_him(start, name, r, key):
@@ -126,14 +114,3 @@ def test_the_command_is_told_first_when_bloomlock_is_killed(start, name):
     process.kill()
     process.wait(PATIENCE)
     assert answer(process) == b"told\n"
-
-
-def test_a_guard_that_is_gone_is_no_reason_to_fail(start, name, valkey):
-    process = start("lock", name, "sh", "-c", "echo $$; read x; exit 5", start_new_session=True)
-    command = int(answer(process))
-    [guard] = children_of(process.pid) - {command}
-    os.kill(guard, signal.SIGKILL)
-    process.stdin.close()
-    assert process.wait(PATIENCE) == 5
-    assert process.stderr.read() == b""
-    assert not Lock(name, valkey).locked()

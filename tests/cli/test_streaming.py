@@ -6,13 +6,12 @@ import array
 import fcntl
 import os
 import signal
-import subprocess
 import termios
 import threading
 from pathlib import Path
 
 import pytest
-from cli_process import COMMAND, PATIENCE, answer, environment, send
+from cli_process import PATIENCE, answer, send
 from proxy import Proxy
 from servers import wait_until
 
@@ -71,15 +70,6 @@ def test_a_line_is_answered_before_the_next_one_comes(start, name, shared):
     assert text == lines
     process.stdin.close()
     assert process.wait(PATIENCE) == 0
-
-
-def test_exists_streams(start, run, name):
-    run("add", name, "a")
-    process = start("exists", name, "--seen")
-    send(process, b"b\na\n")
-    assert answer(process) == b"a\n"
-    process.stdin.close()
-    assert process.wait(PATIENCE) == 1
 
 
 def test_a_reader_that_goes_away_ends_it_in_silence(start, name, file, marked):
@@ -183,23 +173,6 @@ def test_a_second_signal_ends_it_at_once(start, name, file):
     assert process.wait(PATIENCE) == -signal.SIGINT
 
 
-def test_a_shell_sees_130_after_ctrl_c(name, valkey):
-    process = subprocess.Popen(
-        ["sh", "-c", 'trap : INT; "$@"; echo $?', "sh", *COMMAND, "dedup", "--name", name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env=environment(valkey, {}),
-    )
-    with process:
-        send(process, b"a\n")
-        assert answer(process) == b"a\n"
-        os.killpg(process.pid, signal.SIGINT)
-        assert answer(process) == b"130\n"
-        assert process.stderr.read() == b""
-
-
 def test_ignored_signals_stay_ignored(start, name):
     process = start(
         "dedup", "--name", name, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -280,16 +253,3 @@ def test_it_goes_on_with_a_new_filter_where_that_is_wanted(start, valkey, name, 
     assert error == (
         f"bloomlock: filter '{name}' was cleared or lost; attaching to it anew\n".encode()
     )
-
-
-def test_after_a_clear_each_line_gets_its_own_answer(start, valkey, name):
-    lines = LINES[:400]
-    with BloomFilter(name, 20_000, client=valkey, shards=4) as bloom:
-        process = start("dedup", "--name", name, "--on-lost", "recreate")
-        send(process, b"a\n")
-        assert answer(process) == b"a\n"
-        bloom.clear()
-        bloom.update(lines[::3])
-        output, _ = process.communicate(b"\n".join(lines) + b"\n", PATIENCE)
-    assert process.returncode == 0
-    assert output.splitlines() == [line for n, line in enumerate(lines) if n % 3]
