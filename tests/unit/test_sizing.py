@@ -127,6 +127,12 @@ def test_a_filter_takes_shards_of_a_few_mebibytes_by_itself(exponent):
     assert Wanted.check(10**exponent, 1e-6, shards=least.shards).describe().size == least
 
 
+def test_no_shard_gets_more_items_than_it_is_sized_for():
+    hasher = Hasher(2**20, 3, 50)
+    numbers, _ = hasher.place(hasher.digests([b"%d" % number for number in range(100_000)]))
+    assert np.bincount(numbers.astype(int)).max() <= shard_capacity(100_000, 50)
+
+
 # -- counts and estimates ------------------------------------------------------------------------
 
 
