@@ -1,0 +1,148 @@
+"""`union_update`: a filter gets all bits of another one, while both are in use, or says why not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from stepped import Crash, Stepped, crash
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    ConfigurationError,
+    FilterLostError,
+    MemoryBloomFilter,
+)
+from bloomlock.filters import combining
+from bloomlock.server import PrivateServer
+
+WAYS = ("one server", "parts", "another database", "another server")
+
+
+@pytest.fixture(scope="module")
+def second():
+    with PrivateServer() as server:
+        yield server.url
+
+
+def filled(name, url, first, last, face=BloomFilter, **shape):
+    made = face(name, 3000, 1e-6, client=url, **shape)
+    made.update(str(number) for number in range(first, last))
+    return made
+
+
+def bits(made):
+    return [image[8:].tobytes() for image in made.to_memory().images()]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "shape", [{"shards": 3}, {"key": b"a secret of 16 bytes or more"}], ids=str
+)
+@pytest.mark.usefixtures("r")
+def test_bits_are_those_of_both(valkey, second, monkeypatch, way, shape):
+    if way == "parts":
+        # A shard of a few KiB is then as a large one is.
+        monkeypatch.setattr(combining, "WHOLE_BYTES", 1000)
+        monkeypatch.setattr(combining, "PART_BYTES", 3000)
+    monkeypatch.setattr(combining, "TRAVELLING_BYTES", 3000)
+    databases = {"another server": second, "another database": valkey.replace("db=0", "db=3")}
+    a = filled("a", valkey, 0, 2000, **shape)
+    b = filled("b", databases.get(way, valkey), 1500, 3000, **shape)
+    theirs = bits(b)
+    images = zip(a.to_memory().images(), b.to_memory().images(), strict=True)
+    either = [np.bitwise_or(*pair)[8:].tobytes() for pair in images]
+    done: list[tuple[int, int]] = []
+    a.union_update(b, progress=lambda *now: done.append(now))
+    assert bits(a) == either
+    assert bits(b) == theirs
+    assert done[-1][0] == done[-1][1] > 0
+    a |= b
+    assert bits(a) == either
+    b.delete()
+
+
+def test_asyncio_does_the_same(r, valkey):
+    filled("b", r, 1500, 3000)
+
+    async def run():
+        async with AsyncBloomFilter("a", 3000, 1e-6, client=valkey) as a:
+            await a.add("mine")
+            async with await AsyncBloomFilter.open("b", client=valkey) as b:
+                await a.union_update(b)
+            return await a.exists_many(["mine", "1500", "2999", "0"])
+
+    assert asyncio.run(run()) == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"capacity": 4000}, "num_bits: .* here, .* there"),
+        ({"num_hashes": 5}, "num_hashes: 7 here, 5 there"),
+        ({"shards": 2}, "shards: 1 here, 2 there"),
+        ({"seeds": range(7)}, "seeds: None here"),
+        ({"key": b"a secret of 16 bytes or more"}, "key: none here, a secret one there"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_unequal_filters_are_refused_and_nothing_is_changed(r, other, says):
+    a = filled("a", r, 0, 100)
+    b = BloomFilter("b", **({"capacity": 3000} | other), client=r)
+    before = {key: r.dump(key) for key in r.scan_iter()}
+    for act in (a.union_update, a.update):
+        with pytest.raises(ConfigurationError, match=says):
+            act(b)
+    assert before == {key: r.dump(key) for key in r.scan_iter()}
+    for wrong in (MemoryBloomFilter(3000), ["1"], None):
+        with pytest.raises(ConfigurationError, match="other must be a BloomFilter, not"):
+            a.union_update(wrong)
+
+
+def test_random_keys_differ(r):
+    a, b = (BloomFilter(name, 3000, client=r, key=True) for name in "ab")
+    with pytest.raises(ConfigurationError, match="key: a random one here, .* which is another"):
+        a.union_update(b)
+
+
+def test_what_others_do_at_any_step_is_kept_or_noticed(r, monkeypatch):
+    """An add to either stays, a clear is found or comes after, a crash leaves what was there."""
+    monkeypatch.setattr(combining, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(combining, "PART_BYTES", 3000)
+    mine, theirs = list(map(str, range(200))), list(map(str, range(100, 300)))
+    for event in ("add", "clear", "clear theirs", "crash"):
+        number, done = 0, False
+        while not done:
+            r.flushall()
+            filled("a", r, 0, 200, shards=2)
+            b, other = filled("b", r, 100, 300, shards=2), BloomFilter.open("a", client=r)
+            acts = {
+                "add": lambda other=other, b=b: (other.add("late"), b.add("late, too")),
+                "clear": other.clear,
+                "clear theirs": lambda: BloomFilter.open("b", client=r).clear(),
+                "crash": crash,
+            }
+            kind = Stepped.before(-1, acts[event])
+            a = kind.open("a", client=r)
+            kind.done, kind.at = 0, number
+            try:
+                a.union_update(b)
+            except FilterLostError:
+                assert event.startswith("clear")
+                if event == "clear":
+                    assert other.count() == 0, "bits of an earlier generation"
+            except Crash:
+                assert other.exists_many(mine) == [True] * 200
+            else:
+                done = kind.done <= number
+                if event == "clear" and not done:
+                    assert other.count() == 0
+                elif event == "add" and not done:
+                    assert other.exists_many([*mine, *theirs, "late"]) == [True] * 401
+                elif not event.startswith("clear"):
+                    assert other.exists_many([*mine, *theirs]) == [True] * 400
+            assert not [key for key in r.keys("*:part*") + r.keys("*:merge*") if r.ttl(key) == -1]
+            number += 1
+        assert number > 3
