@@ -213,17 +213,17 @@ def test_every_route_is_the_same(r, route):
 
 def test_clients_that_have_not_heard_of_a_clear_do_not_overfill_the_first_slice(r):
     """Each knew a large slice with much room, and adds at once with the others."""
-    made, items = grown(r, times=64, capacity=300)
-    made.update(items[:7_500])
+    made, items = grown(r, times=32, growth=2)
+    made.update(items[:8_000])
     clients = [BloomFilter.open("x", client=r, on_lost="recreate") for _ in range(6)]
     assert made.info().slices > 3
     made.clear()
     cores = [
-        answers.add_many(one._state, [f"{number} {item}" for item in range(250)])
+        answers.add_many(one._state, [f"{number} {item}" for item in range(600)])
         for number, one in enumerate(clients)
     ]
     added = in_turns(clients, cores)
-    assert sum(map(sum, added)) >= 1500 * (1 - 2e-3)
+    assert sum(map(sum, added)) >= 3600 * (1 - 2e-3)
     assert made.info().slices > 1
     assert made.info().current_error_rate <= 1e-3
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 
 import pytest
 import redis
-import servers
-from strategies import BITMAPS
+from stepped import Crash, Stepped, crash
 
 from bloomlock import (
     AsyncBloomFilter,
     BloomFilter,
+    BloomlockError,
     ClaimLostError,
+    ClaimState,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
@@ -24,60 +23,71 @@ from bloomlock import (
     list_filters,
     rename_filter,
 )
-from bloomlock.filters import renaming
-from bloomlock.keys import FilterKeys
 
 ITEMS = [str(number) for number in range(300)]
 HOUR = 3600.0
+KINDS = {
+    "plain": {"shards": 3},
+    "window": {"window": 600, "shards": 2},
+    "grown": {"capacity": 100, "on_full": "grow", "shards": 2},
+    "discards": {"shards": 2},
+    "native": {"strategy": "native", "shards": 2},
+}
 
 
-@pytest.mark.parametrize("strategy", [*BITMAPS, "native"])
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_filter_has_all_it_had_under_its_new_name(r, valkey, strategy, shards):
-    made = BloomFilter("x", 3000, client=valkey, strategy=strategy, shards=shards)
-    made.update(ITEMS)
+def filled(client, kind="plain"):
+    made = BloomFilter("x", **{"capacity": 3000, "client": client} | KINDS[kind])
+    for start in range(0, 300, 50):
+        made.update(ITEMS[start : start + 50])
+    return made
+
+
+def keys_of(client, name):
+    return [key for key in client.scan_iter(f"*{{{name}*") if not key.endswith(b"fence")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_filter_has_all_it_had_under_its_new_name(r, kind):
+    made = filled(r, kind)
+    gone = ITEMS[:30] if kind == "discards" else []
+    assert made.discard_many(gone) == [True] * len(gone) if gone else True
     made.expire(HOUR)
-    follows = BloomFilter("x", 3000, client=valkey, strategy=strategy, shards=shards,
-                          on_lost="recreate")  # fmt: skip
+    follows = BloomFilter("x", **{"capacity": 3000, "client": r} | KINDS[kind], on_lost="recreate")
     renamed = made.rename("y")
-    assert (renamed.name, renamed.exists_many(ITEMS)) == ("y", [True] * 300)
-    assert renamed.generation != made.generation
-    assert renamed.add_many(["new", ITEMS[0]]) == [True, False]
+    assert renamed.name == "y"
+    assert renamed.exists_many(ITEMS) == [item not in gone for item in ITEMS]
+    assert renamed.add_many(["new", ITEMS[-1]]) == [True, False]
     assert HOUR - 600 < renamed.ttl() <= HOUR
-    assert list_filters(client=valkey) == ["y"]
-    assert [key for key in r.scan_iter("*{x*") if not key.endswith(b"fence")] == []
+    assert list_filters(client=r) == ["y"]
+    assert keys_of(r, "x") == []
     with pytest.raises(FilterLostError, match="is missing"):
         made.exists("1")
     with pytest.raises(FilterNotFoundError):
-        BloomFilter.open("x", client=valkey)
+        BloomFilter.open("x", client=r)
     # One that may recreate begins anew under the old name; the other is untouched.
     assert follows.add("1") is True
-    assert renamed.exists_many(ITEMS) == [True] * 300
+    assert renamed.exists_many(ITEMS[30:]) == [True] * 270
     assert renamed.delete()
     assert follows.delete()
-    assert [key for key in r.scan_iter("*{*") if not key.endswith(b"fence")] == []
+    assert keys_of(r, "") == []
 
 
-def test_claims_go_with_it(r, valkey):
-    made = BloomFilter("x", 3000, client=valkey, shards=2)
-    claims = made.claim_many(ITEMS[:20], 0.05, renew=False, payloads=ITEMS[:20])
+def test_claims_go_with_it_and_their_holders_lose_them(r):
+    made = BloomFilter("x", 3000, client=r, shards=2)
+    held = made.claim_many(ITEMS[:20], renew=False, payloads=ITEMS[:20])
     failed = made.claim_many(ITEMS[20:25], renew=False, max_attempts=1)
     made.abandon_many(failed, "why")
     renamed = made.rename("y")
     with pytest.raises(ClaimLostError):
-        claims[0].commit()
+        held[0].commit()
     assert sorted(one.item for one in renamed.failed()) == ITEMS[20:25]
-    found = []
-    servers.wait_until(lambda: found.extend(renamed.expired(renew=False)) or len(found) == 20)
-    assert sorted(claim.payload for claim in found) == sorted(ITEMS[:20])
-    assert sorted(map(int, renamed.commit_many(found))) == [1] * 20
-    assert renamed.count_claims().committed == 20
+    assert renamed.claim(ITEMS[3]).state is ClaimState.BUSY
+    assert renamed.count_claims().open == 20
 
 
-def test_a_name_that_is_taken_is_refused(r, valkey):
-    made = BloomFilter("x", 3000, client=valkey)
-    made.update(ITEMS)
-    BloomFilter("y", 1000, client=valkey).add("a")
+def test_a_name_that_is_taken_is_refused(r):
+    made = filled(r)
+    BloomFilter("y", 1000, client=r).add("a")
     r.rpush("bloomlock:{z}:meta", "a foreign key")
     for name, error, says in (
         ("y", ConfigurationError, "name 'y' is taken"),
@@ -88,108 +98,89 @@ def test_a_name_that_is_taken_is_refused(r, valkey):
         with pytest.raises(error, match=says):
             made.rename(name)
         with pytest.raises(error, match=says):
-            rename_filter("x", name, client=valkey)
+            rename_filter("x", name, client=r)
     assert made.exists_many(ITEMS) == [True] * 300
     with pytest.raises(FilterNotFoundError, match="no filter named 'none'"):
-        rename_filter("none", "other", client=valkey)
-    made.close()
-    BloomFilter.open("x", client=valkey).clear()
+        rename_filter("none", "other", client=r)
+    BloomFilter.open("x", client=r).clear()
     with pytest.raises(FilterLostError):
         made.rename("other")
 
 
-def test_a_name_that_is_taken_at_any_step_is_refused(r, valkey):
-    for number in range(40):
+def take(client):
+    with BloomFilter("y", 1000, client=client) as other:
+        other.add("another")
+
+
+EVENTS = {
+    "the name is taken": take,
+    "it is renamed by another": lambda client: rename_filter("x", "z", client=client),
+    "it is deleted": lambda client: delete_filter("x", client=client),
+    "it is cleared": lambda client: BloomFilter.open("x", client=client).clear(),
+    "the client dies": lambda _client: crash(),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_whatever_happens_at_any_step_one_name_has_all(r, event):
+    number, done = 0, False
+    while not done:
         r.flushall()
-        made = BloomFilter("x", 3000, client=valkey, shards=2)
-        made.update(ITEMS)
-        core = renaming.rename(FilterKeys("x"), FilterKeys("y"))
-        other: list[BloomFilter] = []
+        filled(r)
+        refused: list[BloomlockError] = []
 
-        def take(other=other):
-            other.append(BloomFilter("y", 1000, client=valkey))
-            other[0].add("another")
+        def act(refused=refused):
+            try:
+                EVENTS[event](r)
+            except BloomlockError as error:
+                refused.append(error)
 
+        kind = Stepped.before(-1, act)
+        made = kind.open("x", client=r)
+        kind.done, kind.at = 0, number
         try:
-            done = made._run(acted(core, number, take))
-        except ConfigurationError:
-            assert other[0].exists("another")
-            assert made.exists_many(ITEMS) == [True] * 300
-            continue
-        except FilterMismatchError:
-            # The other one came too late, and found the renamed one.
-            pass
-        with BloomFilter.open("y", client=valkey) as renamed:
-            assert renamed.exists_many(ITEMS) == [True] * 300
-        assert not other
-        if done:
-            assert number > 2
-            return
-    pytest.fail("so many steps?")
+            made.rename("y")
+        except (BloomlockError, Crash) as error:
+            is_renamed = False
+            assert isinstance(error, Crash) is (event == "the client dies")
+        else:
+            is_renamed, done = True, kind.done <= number
+        names = list_filters(client=r)
+        whole = []
+        for name in names:
+            there = BloomFilter.open(name, client=r).exists_many(ITEMS)
+            assert there.count(True) in (0, 300), (number, name)
+            whole += [name] * all(there)
+        if event not in ("it is deleted", "it is cleared"):
+            assert len(whole) == 1, (number, names)
+        if is_renamed:
+            assert "y" in names
+        number += 1
+    assert number > 2
 
 
-def acted(core, number, act):
-    """Carry out a core, and something else before its step of that number; True: it had ended."""
-    answer = None
-    with contextlib.suppress(StopIteration):
-        for count in range(1000):
-            step = core.send(answer)
-            if count == number:
-                act()
-            answer = yield step
-    return count <= number
-
-
-def test_what_is_left_at_the_new_name_is_no_part_of_it(r, valkey):
+def test_what_is_left_at_the_new_name_is_no_part_of_it(r):
     """A string without a header, and shards of a filter whose descriptor is gone."""
-    gone = BloomFilter("y", 3000, client=valkey, shards=3)
+    gone = BloomFilter("y", 3000, client=r, shards=3)
     gone.update(f"old {item}" for item in ITEMS)
     r.delete("bloomlock:{y}:meta", "bloomlock:{y}:bits")
     r.setbit("bloomlock:{y}:bits", 70000, 1)
-    made = BloomFilter("x", 3000, client=valkey, shards=3)
-    made.update(ITEMS)
+    made = filled(r)
     before = made.to_memory()
-    renamed = made.rename("y")
-    found = zip(renamed.to_memory().images(), before.images(), strict=True)
+    found = zip(made.rename("y").to_memory().images(), before.images(), strict=True)
     assert all((one == two).all() for one, two in found)
 
 
-def test_one_of_several_that_rename_at_once_wins(r, valkey):
-    for turn in range(10):
-        made = [BloomFilter(f"{turn}", 3000, client=valkey, shards=2) for _ in range(4)]
-        made[0].update(ITEMS)
-        done: list[str] = []
-
-        def act(number, one, done=done):
-            with contextlib.suppress(ConfigurationError, FilterLostError, FilterNotFoundError):
-                done.append(one.rename(f"new {number % 2}").name)
-
-        threads = [
-            threading.Thread(target=act, args=(number, one)) for number, one in enumerate(made)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert list_filters(client=valkey) == done
-        with BloomFilter.open(done[0], client=valkey) as renamed:
-            assert renamed.exists_many(ITEMS) == [True] * 300
-            renamed.delete()
-
-
 def test_scripts_may_be_forbidden(r, valkey):
-    BloomFilter("x", 3000, client=valkey).update(ITEMS)
-    r.acl_setuser("plain", enabled=True, nopass=True, keys=["*"],
-                  categories=["+@all", "-@scripting"])  # fmt: skip
-    try:
-        with redis.Redis.from_url(f"{valkey}&username=plain&password=x") as client:
-            made = BloomFilter.open("x", client=client)
-            with pytest.raises(ConfigurationError, match="rename needs a server that runs scripts"):
-                made.rename("y")
-            assert made.exists_many(ITEMS) == [True] * 300
-            assert list_filters(client=client) == ["x"]
-    finally:
-        r.acl_deluser("plain")
+    filled(r)
+    r.acl_setuser("plain", enabled=True, nopass=True, keys="*", commands=["+@all", "-@scripting"])
+    with redis.Redis.from_url(valkey, username="plain", password="any") as plain:  # noqa: S106
+        made = BloomFilter.open("x", client=plain)
+        with pytest.raises(ConfigurationError, match="rename needs a server that runs scripts"):
+            made.rename("y")
+        assert made.exists_many(ITEMS) == [True] * 300
+        assert list_filters(client=plain) == ["x"]
+    r.acl_deluser("plain")
 
 
 def test_asyncio(r, valkey):
@@ -199,142 +190,6 @@ def test_asyncio(r, valkey):
             async with await made.rename("y") as renamed:
                 assert await renamed.exists_many(ITEMS) == [True] * 300
             await async_rename_filter("y", "z", client=valkey)
-        assert list_filters(client=valkey) == ["z"]
 
     asyncio.run(main())
-
-
-# -- a cluster -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def nodes():
-    with servers.cluster(2000) as clients:
-        yield clients
-
-
-@pytest.fixture
-def cluster(nodes):
-    with servers.emptied(nodes) as made:
-        yield made
-
-
-def keys_in(nodes):
-    return sorted(key for node in nodes for key in node.scan_iter("*") if not key.endswith("fence"))
-
-
-@pytest.mark.parametrize(
-    ("shape", "gone"),
-    [
-        ({}, []),
-        ({}, ["7"]),
-        ({"key": b"a secret of 16 bytes or more"}, []),
-        ({"key": True, "layout": "blocked"}, ITEMS[:30]),
-        ({"window": HOUR}, []),
-        ({"capacity": 50, "on_full": "grow"}, []),
-        ({"capacity": 50, "on_full": "grow"}, ["7"]),
-        ({"capacity": 50, "on_full": "grow"}, ITEMS[:30]),
-    ],
-    ids=str,
-)
-def test_over_slots_all_is_copied(cluster, nodes, shape, gone):
-    made = BloomFilter("x", **{"capacity": 3000, "client": cluster, "shards": 4} | shape)
-    for item in ITEMS:
-        made.add(item)
-    if gone:
-        assert made.discard_many(gone) == [True] * len(gone)
-    claim = made.claim("job", renew=False)
-    made.expire(HOUR)
-    done = []
-    renamed = made.rename("another", progress=lambda *now: done.append(now))
-    assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert renamed.exists_many(ITEMS) == [item not in gone for item in ITEMS]
-    assert renamed.info().forgotten == len(gone)
-    assert renamed.claim("job").state.name == "BUSY"
-    assert HOUR - 600 < renamed.ttl() <= HOUR
-    with pytest.raises(ClaimLostError):
-        claim.commit()
-    with pytest.raises(FilterLostError):
-        made.exists("1")
-    assert not [key for key in keys_in(nodes) if "{x" in key]
-    assert list_filters(client=cluster) == ["another"]
-
-
-@pytest.mark.parametrize(
-    ("shape", "gone"), [({}, []), ({"capacity": 50, "on_full": "grow"}, ["gone"])], ids=str
-)
-def test_over_slots_a_rename_that_stops_at_any_step_loses_nothing(cluster, nodes, shape, gone):
-    """Whatever was answered as added is there, under one name or by calling it again."""
-    for number in range(200):
-        for client in nodes:
-            client.flushall()
-        shape = {"capacity": 3000, "client": cluster, "shards": 2} | shape
-        made, late = (BloomFilter("x", **shape) for _ in range(2))
-        for start in range(0, len(ITEMS), 50):
-            made.update(ITEMS[start : start + 50])
-        made.update(gone)
-        assert made.discard_many(gone) == [True] * len(gone)
-        added = list(ITEMS)
-
-        def add(late=late, added=added):
-            with contextlib.suppress(FilterLostError):
-                if late.add(f"late {len(added)}"):
-                    added.append(f"late {len(added)}")
-
-        core = renaming.rename(FilterKeys("x"), FilterKeys("y"), made._state.view.header)
-        done = made._run(stopped(core, number, add))
-        add()
-        opened = []
-        for name in ("x", "y"):
-            with contextlib.suppress(FilterNotFoundError, FilterMismatchError):
-                opened.append(BloomFilter.open(name, client=cluster))
-        assert len(opened) <= 1
-        if opened:
-            assert opened[0].exists_many(added) == [True] * len(added)
-        if not done and (
-            not opened or opened[0].name == "x" or "x" in list_filters(client=cluster)
-        ):
-            rename_filter("x", "y", client=cluster)
-        with BloomFilter.open("y", client=cluster) as renamed:
-            assert renamed.exists_many(added) == [True] * len(added)
-            assert renamed.exists_many(gone) == [False] * len(gone)
-            assert renamed.add("new") is True
-        assert not [key for key in keys_in(nodes) if "{x" in key and "meta" in key]
-        if done:
-            assert number > 12
-            return
-    pytest.fail("a rename of so many steps?")
-
-
-def stopped(core, number, act):
-    """Carry out the first steps of a core, doing something else before each."""
-    answer = None
-    with contextlib.suppress(StopIteration):
-        for _ in range(number):
-            step = core.send(answer)
-            act()
-            answer = yield step
-        core.close()
-        return False
-    return True
-
-
-def test_over_slots_no_client_attaches_meanwhile(cluster, nodes):
-    made = BloomFilter("x", 3000, client=cluster, shards=2)
-    made.update(ITEMS)
-    core = renaming.rename(FilterKeys("x"), FilterKeys("y"))
-    attached: list[str] = []
-
-    def attach():
-        for name in ("x", "y"):
-            with contextlib.suppress(FilterNotFoundError, FilterMismatchError):
-                with BloomFilter.open(name, client=cluster) as opened:
-                    assert opened.exists_many(ITEMS) == [True] * 300
-                attached.append(name)
-
-    assert made._run(stopped(core, 1000, attach))
-    assert set(attached) <= {"x", "y"}
-    assert attached == sorted(attached)
-    with pytest.raises(ConfigurationError, match="name 'y' is taken"):
-        BloomFilter("x", 3000, client=cluster).rename("y")
-    assert delete_filter("y", client=cluster)
+    assert list_filters(client=r) == ["z"]
