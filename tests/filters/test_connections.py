@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import threading
 
 import pytest
 import redis
@@ -89,8 +88,6 @@ def test_a_pool_of_one_connection_is_enough(valkey, kind):
         made.clear()
 
 
-RACERS = 6
-ROUNDS = 8
 META = "bloomlock:{x}:meta"
 
 
@@ -108,46 +105,6 @@ async def assert_soon_none_pending(admin):
     async with asyncio.timeout(30):
         while pending(admin):  # noqa: ASYNC110 - it is on the server
             await asyncio.sleep(0.001)
-
-
-def test_a_race_of_creators_leaves_no_watch_behind(pooled, valkey):
-    for _ in range(ROUNDS):
-        pooled.flushall()
-        clients = [redis.Redis.from_url(valkey) for _ in range(RACERS)]
-        barrier = threading.Barrier(RACERS)
-        generations = []
-
-        def create(client, barrier=barrier, generations=generations):
-            barrier.wait(60)
-            generations.append(BloomFilter("x", 1000, client=client, shards=4).generation)
-
-        threads = [threading.Thread(target=create, args=(client,)) for client in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert len(generations) == RACERS
-        assert len(set(generations)) == 1
-        assert_none_pending(pooled)
-        pooled.hset(META, "capacity", 1000)
-        for client in clients:
-            with client.pipeline() as pipeline:
-                assert pipeline.get("a").get("b").execute() == [None, None]
-            client.close()
-
-
-def test_a_race_of_creators_leaves_no_watch_behind_in_asyncio(pooled, valkey):
-    async def race():
-        clients = [redis.asyncio.Redis.from_url(valkey) for _ in range(RACERS)]
-        made = [AsyncBloomFilter("x", 1000, client=client, shards=4) for client in clients]
-        await asyncio.gather(*made)
-        await assert_soon_none_pending(pooled)
-        for client in clients:
-            await client.aclose()
-
-    for _ in range(ROUNDS):
-        pooled.flushall()
-        asyncio.run(race())
 
 
 def watched(*ending):
