@@ -1,0 +1,124 @@
+"""Requests to several servers at once: what goes together, and what is known after a cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from bloomlock.delivery import deliver
+from bloomlock.effects import ConnectionLost, Parallel, Pause, Pipeline, Request
+from bloomlock.parallel import in_parallel, outcomes_of, writes_of
+
+
+def steps_of(core):
+    """Return the steps of a core that gets an empty list of replies to each request."""
+    steps = []
+    answer = None
+    try:
+        while True:
+            step = core.send(answer)
+            steps.append(step)
+            answer = [[b"1"]] * len(step.requests) if isinstance(step, Parallel) else [b"1"]
+    except StopIteration as stop:
+        return steps, stop.value
+
+
+def asks(count, result, *, hold=False):
+    for number in range(count):
+        yield Request(f"{result} {number}", [b"x"], hold=hold)
+    return result
+
+
+def test_cores_of_different_lengths_go_together_and_keep_their_results():
+    steps, results = steps_of(in_parallel([asks(1, "a"), asks(3, "b"), asks(0, "c"), asks(2, "d")]))
+    assert results == ["a", "b", "c", "d"]
+    assert [[request.key for request in step.requests] for step in steps] == [
+        ["a 0", "b 0", "d 0"], ["b 1", "d 1"], ["b 2"],
+    ]  # fmt: skip
+
+
+def test_few_at_once_and_one_alone():
+    steps, results = steps_of(in_parallel([asks(1, "a"), asks(1, "b"), asks(1, "c")], 2))
+    assert results == ["a", "b", "c"]
+    assert isinstance(steps[0], Parallel)
+    assert steps[1] == Request("c 0", [b"x"])
+
+
+def test_what_holds_a_connection_is_carried_out_to_its_end_before_the_others_go_on():
+    steps, results = steps_of(in_parallel([asks(2, "a"), asks(2, "b", hold=True), asks(1, "c")]))
+    assert results == ["a", "b", "c"]
+    keys = [step.key if isinstance(step, Request) else step for step in steps[:2]]
+    assert keys == ["b 0", "b 1"]
+
+
+def test_pauses_are_one_pause():
+    def pausing(seconds):
+        yield Request("k", [b"x"])
+        yield Pause(seconds)
+        yield Request("k", [b"x"])
+        return seconds
+
+    steps, results = steps_of(in_parallel([pausing(1), pausing(3), pausing(2)]))
+    assert results == [1, 3, 2]
+    assert [step for step in steps if isinstance(step, Pause)] == [Pause(3)]
+    assert len(steps) == 3
+
+
+def test_only_what_was_not_sent_is_sent_again():
+    """Of three requests the first was answered, the second cut off, the third never left."""
+
+    def asking(key):
+        try:
+            return (yield from deliver(Request(key, [b"x"]), repeatable=False))
+        except ConnectionLost as lost:
+            return lost.sent
+
+    core = in_parallel([asking("a"), asking("b"), asking("c")])
+    requests = next(core).requests
+    lost = ConnectionLost(OSError(), sent=True, replies=[1], written=2)
+    assert core.send(outcomes_of(requests, [1], lost)) == Pause(0.0)
+    assert [request.key for request in core.send(None).requests] == ["c"]
+    with pytest.raises(StopIteration) as ended:
+        core.send([[3]])
+    assert ended.value.value == [[1], True, [3]]
+
+
+def test_every_cut_of_a_pipeline_is_divided_among_its_requests():
+    writes = _Writes([[b"3"], [b"4", b"5"]])
+    requests = [Request("a", [b"1", b"2"]), Pipeline("b", writes), Request("c", [b"6"])]
+    sizes = [2, 3, 1]
+    for written in range(7):
+        for answered in range(written + 1):
+            lost = ConnectionLost(OSError(), sent=written > 0, replies=[], written=written)
+            outcomes = outcomes_of(requests, list(range(answered)), lost)
+            sent = got = 0
+            for size, outcome in zip(sizes, outcomes, strict=True):
+                if isinstance(outcome, ConnectionLost):
+                    assert outcome.sent == (outcome.written > 0)
+                    assert len(outcome.replies) < size
+                    sent += outcome.written
+                    got += len(outcome.replies)
+                else:
+                    assert len(outcome) == size
+                    sent += size
+                    got += size
+            assert (sent, got) == (written, answered)
+
+
+class _Writes(list):
+    """Writes that count their commands."""
+
+    def __len__(self):
+        return sum(map(len, self.__iter__()))
+
+
+def test_small_commands_go_in_one_write_and_few_are_unanswered():
+    requests = [Request(str(number), [bytes(1000)]) for number in range(1000)]
+    waiting = most = written = 0
+    for answered, count, data in writes_of(requests):
+        waiting = count - answered
+        most = max(most, waiting)
+        assert [len(part) for part in data] == [1000 * (count - written)]
+        written = count
+    assert written == 1000
+    # Reading is what keeps the number down, and it is not read after each write.
+    assert 200 <= most <= 450
