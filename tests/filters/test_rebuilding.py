@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from functools import partial
-from pathlib import Path
 
 import pytest
-from processes import FORKS
-from servers import wait_until
 from stepped import Crash, Stepped, crash
 
 from bloomlock import (
@@ -20,7 +15,6 @@ from bloomlock import (
     ConfigurationError,
     FilterLostError,
 )
-from bloomlock.descriptor import MOST_FOLLOWED
 from bloomlock.filters import closing
 
 OLD = [f"old {number}" for number in range(300)]
@@ -58,9 +52,8 @@ def opened(client):
     [
         ({}, {"capacity": 9_000}),
         ({"shards": 4}, {"error_rate": 0.01, "shards": 2}),
-        ({"shards": 2}, {"layout": "blocked", "shards": 5}),
+        ({"shards": 2}, {"shards": 5}),
         ({"key": True}, {"num_hashes": 24}),
-        ({"idle_ttl": 600.0}, {"capacity": 3_000}),
         (GROWN, {"capacity": 3_000}),
         (GROWN | {"shards": 3, "up_to": 1_000}, {"capacity": 60, "shards": 2, "error_rate": 0.001}),
         (GROWN | {"up_to": 1_000, "growth": 2}, {"capacity": 2_000}),
@@ -77,14 +70,13 @@ def test_a_filter_gets_other_parameters_and_keeps_its_items(r, old, new):
     assert opened(r).exists_many([*OLD, "late"]) == [True] * 301
     assert made.growth == attached.growth == (old.get("growth", 4) if "on_full" in old else None)
     assert made.key_kind == ("random" if "key" in old else None)
-    assert made.idle_ttl == old.get("idle_ttl")
     assert attached.exists_many([*OLD, "late", "never"]) == [True] * 301 + [False]
     assert attached.add("a")
     assert attached.capacity == made.capacity
     assert "a" in made
     assert len(r.keys()) == made.shards + 1
     lasting = [key for key in r.scan_iter() if r.ttl(key) == -1]
-    assert len(lasting) == (0 if "idle_ttl" in old else made.shards + 1)
+    assert len(lasting) == made.shards + 1
 
 
 def test_asyncio_does_the_same(r, valkey):
@@ -98,7 +90,7 @@ def test_asyncio_does_the_same(r, valkey):
     assert asyncio.run(run()) == (9_000, [True] * 301 + [False])
 
 
-@pytest.mark.parametrize("shape", [{}, {"shards": 3}, GROWN | {"shards": 3}], ids=str)
+@pytest.mark.parametrize("shape", [{"shards": 3}, GROWN | {"shards": 3}], ids=str)
 @pytest.mark.usefixtures("impatient")
 def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shape):
     """An object that is attached adds between any two requests of a rebuild."""
@@ -124,8 +116,8 @@ def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shape):
         made.rebuild(old, capacity, late=lambda journal=journal: journal)
         if number == 0:
             # To fill a filter that grows takes hundreds of requests that are all alike.
-            moments += [*range(1, 20), *range(20, kind.done - 60, 13)]
-            moments += range(max(20, kind.done - 60), kind.done)
+            moments += [*range(1, 20), *range(20, kind.done - 40, 40)]
+            moments += range(max(20, kind.done - 40), kind.done, 1 if "on_full" not in shape else 3)
         if not acted:
             # Another one takes fewer requests than the first one did.
             break
@@ -137,7 +129,7 @@ def test_what_is_acknowledged_at_any_moment_is_there_afterwards(r, shape):
     assert number > 10
 
 
-@pytest.mark.parametrize("shape", [{}, {"shards": 3}, GROWN | {"shards": 3}], ids=str)
+@pytest.mark.parametrize("shape", [{"shards": 3}, GROWN | {"shards": 3}], ids=str)
 @pytest.mark.usefixtures("impatient")
 def test_a_crash_at_any_moment_loses_nothing(r, shape):
     number, states, old = 0, set(), few_for(shape)
@@ -167,48 +159,9 @@ def test_a_crash_at_any_moment_loses_nothing(r, shape):
         assert all(opened(r).exists_many([*old, "goes on"]))
         left = [key for key in r.scan_iter() if r.ttl(key) == -1]
         assert len(left) == again.shards + 1
-        number += 1
+        # To fill a filter that grows takes many requests that are all alike.
+        number += 5 if "on_full" in shape else 1
     assert states >= {b"ready", b"closed"}
-
-
-def test_parameters_of_a_filter_that_grows(r):
-    made = filled(r, **GROWN, up_to=5_000)
-    for wrong in (0, "9", 1.5, True):
-        with pytest.raises(ConfigurationError, match="capacity must be"):
-            made.rebuild(OLD, wrong)
-    for name, value in {"layout": "blocked", "seeds": (1, 2), "num_hashes": 65}.items():
-        with pytest.raises(ConfigurationError, match=f"{name} must be"):
-            made.rebuild(OLD, **{name: value})
-    assert (made.capacity, made.up_to) == (100, 5_000)
-    made.rebuild(OLD, 6_000)
-    assert (made.capacity, made.up_to) == (6_000, 6_000)
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("name", ["window", "slices", "growth", "key", "any"])
-def test_parameters_that_it_does_not_have_are_refused(r, name):
-    made = BloomFilter("x", 1000, client=r)
-    before = made.generation
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
-        made.rebuild(["a"], **{name: 1})
-    assert (made.generation, made.exists("a")) == (before, False)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_filter_that_was_opened_again_is_closed_again(r):
-    made = filled(r)
-    opener, calls = opened(r), []
-
-    def late():
-        calls.append(None)
-        if len(calls) < 3:
-            opener.reattach()  # it waits, and opens it
-            assert opener.add(f"while open {len(calls)}")
-        return [f"while open {one + 1}" for one in range(len(calls))]
-
-    made.rebuild(OLD, 5_000, late=late)
-    assert len(calls) == 3
-    assert made.exists_many(["while open 1", "while open 2"]) == [True, True]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -245,8 +198,6 @@ def test_what_goes_wrong_leaves_the_filter_as_it_was(r):
     for wrong in (0, "9", 1.5, True):
         with pytest.raises(ConfigurationError, match="capacity must be"):
             made.rebuild(OLD, wrong)
-    with pytest.raises(ConfigurationError, match="seeds must be None"):
-        made.rebuild(OLD, layout="blocked", seeds=(1, 2))
     with pytest.raises(TypeError):
         made.rebuild([1])
     assert all(made.exists_many(OLD))
@@ -256,58 +207,12 @@ def test_what_goes_wrong_leaves_the_filter_as_it_was(r):
     assert len([key for key in r.scan_iter() if r.ttl(key) == -1]) == 3
 
 
-def work(url, number, folder, stop, added):
-    made = BloomFilter.open("x", client=url)
-    count = 0
-    with Path(folder, f"journal {number}").open("w", buffering=1) as journal:
-        while not stop.is_set():
-            item = f"{number}:{count}"
-            journal.write(f"{item}\n")
-            made.add(item)
-            count += 1
-            added[number] = count
-            for old in {0, count // 2, count - 1}:
-                assert f"{number}:{old}" in made, f"{number}:{old} was denied"
-
-
-def are_above(added, least, workers):
-    assert all(worker.is_alive() for worker in workers)
-    return min(added) > least
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("shape", [{"capacity": 50_000}, GROWN], ids=str)
-def test_processes_add_while_a_filter_is_made_anew(r, valkey, tmp_path, shape):
-    made = BloomFilter("x", error_rate=1e-9, client=r, shards=2, **shape)
-    added, stop = FORKS.Array("q", 3), FORKS.Event()
-    workers = [
-        FORKS.Process(target=work, args=(valkey, number, str(tmp_path), stop, added))
-        for number in range(3)
-    ]
-    for worker in workers:
-        worker.start()
-
-    def journal():
-        for file in sorted(tmp_path.iterdir()):
-            yield from file.read_text().splitlines()
-
-    try:
-        for turn in range(4):
-            wait_until(partial(are_above, added, 40 * (turn + 1), workers), 300)
-            made.rebuild(journal(), shape["capacity"] + turn, late=journal, shards=1 + turn)
-    finally:
-        stop.set()
-        for worker in workers:
-            worker.join(300)
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
-    for number, count in enumerate(list(added)):
-        assert all(made.exists_many(f"{number}:{one}" for one in range(count)))
-    print(f"{sum(added)} items were added meanwhile")
-
-
 @pytest.mark.parametrize("first", ["add", "add_many", "update", "exists", "exists_many"])
-@pytest.mark.parametrize("old", [{}, {"shards": 4}, {"layout": "blocked"}, GROWN], ids=str)
-@pytest.mark.parametrize("new", [{"error_rate": 0.01}, {"shards": 2}, {"capacity": 9_000}], ids=str)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [({}, {"shards": 2}), ({"shards": 4}, {"error_rate": 0.01}), (GROWN, {"capacity": 9_000})],
+    ids=str,
+)
 def test_the_first_request_after_it_goes_to_other_bits(r, old, new, first):
     """It carries the places of the filter from before; the new one may be smaller."""
     made = filled(r, **old)
@@ -348,15 +253,6 @@ def test_objects_that_missed_several_follow(r, caplog, on_lost):
         assert OLD[0] not in attached
 
 
-def test_what_is_made_anew_too_often_is_lost(r):
-    made = filled(r)
-    attached = opened(r)
-    for _ in range(MOST_FOLLOWED // 2 + 1):
-        made.rebuild(OLD)
-    with pytest.raises(FilterLostError):
-        attached.add("a")
-
-
 def test_a_filter_with_the_same_name_is_no_successor(r):
     made = filled(r)
     attached = opened(r)
@@ -378,38 +274,3 @@ def test_open_claims_are_lost(r):
     assert again
     again.commit()
     assert "a" in made
-
-
-def test_asyncio_objects_follow(r, valkey):
-    made = filled(r)
-
-    async def run():
-        async with await AsyncBloomFilter.open("x", client=valkey) as attached:
-            assert await attached.exists(OLD[0])
-            await asyncio.to_thread(made.rebuild, OLD, 9_000)
-            ten = await asyncio.gather(*(attached.add(f"new {one}") for one in range(10)))
-            return ten, attached.capacity, await attached.exists(OLD[0])
-
-    assert asyncio.run(run()) == ([True] * 10, 9_000, True)
-
-
-def test_threads_of_one_object_follow(r, valkey):
-    made = filled(r)
-    attached = BloomFilter("x", 2_000, 1e-9, client=valkey)
-    ready, told = threading.Barrier(5), []
-
-    def add(number):
-        ready.wait(60)
-        told.extend(attached.add(f"{number}:{one}") for one in range(300))
-
-    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    ready.wait(60)
-    for turn in range(3):
-        made.rebuild(OLD, 3_000 + turn)
-    for thread in threads:
-        thread.join(60)
-    # No source has them, so each is new in every generation.
-    assert told == [True] * 1_200
-    assert attached.exists_many(OLD) == [True] * 300

@@ -1,0 +1,377 @@
+"""Copies of filters, by file and between servers: the same, whole, and of what was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis
+from exports import ABSENT, GONE, IN_MEMORY, ITEMS, KINDS, SECRET, WAYS, filled, key_of, small_parts
+from moved_clock import stopped_server
+from stepped import Stepped
+from window_clocks import LAST, OVER, SLICE, Clocks, notices
+
+from bloomlock import (
+    AsyncBloomFilter,
+    BloomFilter,
+    ConfigurationError,
+    FilterLostError,
+    FilterMismatchError,
+    MemoryBloomFilter,
+    list_filters,
+    verify_file,
+)
+from bloomlock.filters import versions
+from bloomlock.server import PrivateServer
+
+
+@pytest.fixture(scope="module")
+def second():
+    with PrivateServer() as server:
+        yield server.url
+
+
+@pytest.fixture
+def elsewhere(second):
+    with redis.Redis.from_url(second) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "exported"
+
+
+def in_steps(number, act, client, **options):
+    """Return a class that acts before its request of that number, and an object of it."""
+    kind = Stepped.before(-1, act)
+    made = kind.open("x", client=client, **options)
+    kind.done, kind.at = 0, number
+    return kind, made
+
+
+# -- there and back ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_is_the_same_and_goes_on(r, elsewhere, path, monkeypatch, way, kind):
+    small_parts(monkeypatch)
+    target = r if way == "copy" else elsewhere
+    made = filled(r, kind)
+    copied = WAYS[way](made, target, path, **key_of(kind))
+    assert copied.generation != made.generation
+    assert copied.exists_many([*ITEMS, *ABSENT, *GONE]) == [True] * 600 + [False] * 640
+    mine, theirs = made.info(), copied.info()
+    for name in ("capacity", "slices", "num_bits", "num_hashes", "shards", "forgotten", "window"):
+        assert getattr(mine, name, None) == getattr(theirs, name, None), name
+    assert (mine.estimated_count, mine.bits_set) == (theirs.estimated_count, theirs.bits_set)
+    more = [f"more {number}" for number in range(300)]
+    for start in range(0, 300, 50):
+        some = more[start : start + 50]
+        assert copied.add_many(some * 2) == [True] * 50 + [False] * 50
+    assert copied.exists_many([*ITEMS, *more]) == [True] * 900
+    assert not any(made.exists_many(more))
+    assert not [key for client in (r, target) for key in client.scan_iter("*prepared*")]
+    assert all(client.ttl(key) == -1 for client in (r, target) for key in client.scan_iter())
+
+
+def test_progress_is_told_and_the_file_is_whole_or_not_there(r, elsewhere, path, monkeypatch):
+    small_parts(monkeypatch)
+    made = filled(r, "keyed")
+    for act in (
+        lambda told: made.export_file(path, progress=told),
+        lambda told: BloomFilter.import_file("y", path, client=r, key=SECRET, progress=told),
+        lambda told: made.copy_to(elsewhere, progress=told),
+    ):
+        moved: list[tuple[int, int]] = []
+        act(lambda *parts, moved=moved: moved.append(parts))
+        assert moved[-1][0] == moved[-1][1] > 0
+        assert [done for done, _ in moved] == sorted({done for done, _ in moved})
+        assert len(moved) > 3
+    assert [entry.name for entry in path.parent.iterdir()] == ["exported"]
+    assert SECRET not in path.read_bytes()
+    with pytest.raises(FilterMismatchError, match="with another key"):
+        BloomFilter.import_file("z", path, client=r)
+    assert list_filters(client=r) == ["x", "y"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_which_files_can_be_loaded_into_the_process(r, path, kind):
+    made = filled(r, kind)
+    made.export_file(path)
+    verify_file(path, **key_of(kind))
+    if kind in IN_MEMORY:
+        loaded = MemoryBloomFilter.load(path, verify=True, **key_of(kind))
+        assert loaded.exists_many([*ITEMS, *ABSENT]) == [True] * 600 + [False] * 600
+        loaded.add("by the process")
+        made.update(loaded)
+        assert "by the process" in made
+        return
+    for verify in (False, True):
+        with pytest.raises(ConfigurationError, match="which is in a server only; use"):
+            MemoryBloomFilter.load(path, verify=verify)
+
+
+def test_a_file_changed_in_place_is_imported(r, path):
+    filled(r).export_file(path)
+    changed = MemoryBloomFilter.load(path, mode="r+")
+    assert changed.add("in place")
+    changed.flush()
+    assert "in place" in BloomFilter.import_file("y", path, client=r)
+    assert "in place" in MemoryBloomFilter.load(path, verify=True)
+    MemoryBloomFilter.load(path).save(path)
+    assert "in place" in BloomFilter.import_file("z", path, client=r)
+
+
+def test_asyncio_does_the_same(r, valkey, second, elsewhere, path):
+    filled(r, "grown")
+
+    async def run():
+        async with await AsyncBloomFilter.open("x", client=valkey) as made:
+            await made.export_file(path)
+            async with await made.copy("z") as two, await two.copy_to(second, "z") as three:
+                there = await three.exists_many([*ITEMS, *ABSENT])
+        async with await AsyncBloomFilter.import_file("y", path, client=second) as four:
+            return there, await four.exists_many([*ITEMS, *ABSENT])
+
+    assert asyncio.run(run()) == ([True] * 600 + [False] * 600,) * 2
+    assert BloomFilter.open("y", client=elsewhere).exists_many(ITEMS) == [True] * 600
+
+
+def test_native_filters_are_refused(path, all_servers):
+    url = all_servers.url("valkey", bloom=True)
+    MemoryBloomFilter(1000).save(path)
+    with BloomFilter("native", 1000, client=url, strategy="native") as made:
+        for way in (
+            lambda: made.export_file(path),
+            lambda: made.copy_to(url, "other"),
+            lambda: BloomFilter.import_file("other", path, client=url, strategy="native"),
+        ):
+            with pytest.raises(ConfigurationError, match="strategy 'native'"):
+                way()
+        made.delete()
+
+
+def test_a_name_that_is_taken_is_replaced_only_if_asked(r, elsewhere, path):
+    made = filled(r)
+    made.export_file(path)
+    ways = {
+        "import": lambda **options: BloomFilter.import_file("y", path, client=elsewhere, **options),
+        "copy": lambda **options: made.copy_to(elsewhere, "y", **options),
+    }
+    for way in ways.values():
+        elsewhere.flushall()
+        there = filled(elsewhere, "grown", "y", ["there"])
+        with pytest.raises(ConfigurationError, match="'y' is taken by another filter"):
+            way()
+        assert there.exists("there")
+        replaced = way(replace=True)
+        assert replaced.exists_many(["item 1", "there"]) == [True, False]
+        with pytest.raises(FilterLostError):
+            there.exists("there")
+        assert len(elsewhere.keys("*y*")) == 4, "no key of the one that was replaced"
+        assert replaced.delete()
+        assert not elsewhere.keys()
+        for name, kind in (("bits", "rpush"), ("meta", "set")):
+            getattr(elsewhere, kind)(f"bloomlock:{{y}}:{name}", "something else")
+            with pytest.raises(FilterMismatchError, match="no filter"):
+                way(replace=True)
+            elsewhere.delete(f"bloomlock:{{y}}:{name}")
+            assert not elsewhere.keys()
+    with pytest.raises(ConfigurationError, match="itself"):
+        made.copy_to(r, replace=True)
+
+
+def test_bad_arguments_are_named(r, path):
+    made = filled(r)
+    for act, said in (
+        (lambda: BloomFilter.import_file("", path, client=r), "name must be"),
+        (lambda: made.copy_to(5), "client must be"),
+        (lambda: made.copy_to(r, ""), "name must be"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            act()
+    assert list_filters(client=r) == ["x"]
+
+
+def test_what_the_server_has_no_memory_for_is_refused_before_it_begins(path):
+    """What has grown takes all its slices, and not the first alone."""
+    with (
+        PrivateServer(config={"maxmemory-policy": "noeviction"}) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        made = BloomFilter("x", 20_000, 1e-9, client=client, on_full="grow", growth=2)
+        made.update(map(str, range(20_000)))
+        first = made.info().memory_bytes
+        made.update(map(str, range(20_000, 23_000)))
+        assert made.info().memory_bytes > 2.5 * first
+        for way in ("copy", "file", "copy_to"):
+            # The first slice would fit.
+            client.config_set("maxmemory", client.info("memory")["used_memory"] + 2 * first)
+            with pytest.raises(ConfigurationError, match="of memory and its server has"):
+                WAYS[way](made, client, path)
+            client.config_set("maxmemory", 0)
+            assert list_filters(client=client) == ["x"]
+            assert not client.keys("*y*")
+
+
+@pytest.mark.parametrize("kind", ["window", "grown", "discards"])
+def test_where_scripts_may_not_run(r, valkey, kind):
+    filled(r, kind)
+    r.acl_setuser("careful", enabled=True, nopass=True, keys="*", channels="*",
+                  commands=["+@all", "-@scripting"])  # fmt: skip
+    with redis.Redis.from_url(valkey, username="careful", password="any") as careful:  # noqa: S106
+        if kind == "grown":
+            with pytest.raises(ConfigurationError, match="needs a server that runs scripts"):
+                BloomFilter.open("x", client=careful).copy("y")
+            assert list_filters(client=r) == ["x"]
+        else:
+            BloomFilter.open("x", client=careful).copy("y")
+            assert BloomFilter.open("y", client=r).exists_many(ITEMS) == [True] * 600
+    r.acl_deluser("careful")
+
+
+# -- while others are at work --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["clear", "delete", "flush", "evict"])
+def test_a_filter_that_goes_while_it_is_exported_leaves_no_file(r, path, monkeypatch, loss):
+    small_parts(monkeypatch)
+    made = filled(r)
+    path.write_bytes(b"what was there before")
+    ways = {
+        "clear": lambda: BloomFilter.open("x", client=r).clear(),
+        "delete": lambda: BloomFilter.open("x", client=r).delete(),
+        "flush": r.flushall,
+        "evict": lambda: r.delete(max(r.keys("*:bits"))),
+    }
+    calls = []
+
+    def go(*_count):
+        calls.append(1)
+        if len(calls) == 5:
+            ways[loss]()
+
+    with pytest.raises(FilterLostError, match="during the export"):
+        made.export_file(path, progress=go)
+    assert path.read_bytes() == b"what was there before"
+    assert [entry.name for entry in path.parent.iterdir()] == ["exported"]
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [
+        ("copy", "plain"),
+        ("copy", "discards"),
+        ("copy", "window"),
+        ("file", "plain"),
+        ("file", "discards"),
+        ("file", "window, discards"),
+        ("file", "grown, discards"),
+        ("copy_to", "grown"),
+    ],
+)
+def test_what_others_do_at_any_step_of_a_copy(r, elsewhere, path, monkeypatch, way, kind):
+    """What was there all the time is in the copy, and what was discarded before is not.
+
+    The other client adds so much that a shard grows where it can, and discards.
+    """
+    small_parts(monkeypatch, {"grown": 4_001}.get(kind, 20_001))
+    monkeypatch.setattr(versions, "VERSIONS_PER_COMMAND", 20)
+    target = r if way == "copy" else elsewhere
+    # Up to where a few more let it grow.
+    filled(r, kind, items=ITEMS[:230])
+    whole = {key: r.dump(key) for key in r.scan_iter()}
+    again, gone, kept = ITEMS[:20], ITEMS[20:40], ITEMS[40:230]
+    late = [f"late {number}" for number in range(60)]
+    number, is_over, seen = 0, False, set()
+    while not is_over:
+        r.flushall()
+        elsewhere.flushall()
+        for key, value in whole.items():
+            r.restore(key, 0, value)
+        other = BloomFilter.open("x", client=r)
+
+        def act(other=other):
+            other.update(late)
+            assert other.discard_many([*again, *gone]) == [True] * 40
+            assert other.add_many(again) == [True] * 20
+
+        stepped, made = in_steps(number, act, r)
+        copied = WAYS[way](made, target, path)
+        is_over = stepped.done <= number
+        assert copied.exists_many(kept) == [True] * 190, number
+        assert not any(copied.exists_many([*GONE, *ABSENT[:100]])), number
+        there = copied.exists_many(gone)
+        seen.add(sum(there))
+        # It goes on from there, as a filter of its own.
+        assert copied.discard_many(gone) == there
+        copied.update(again)
+        assert copied.exists_many(again) == [True] * 20
+        assert copied.add_many(gone * 2) == [True] * 20 + [False] * 20
+        copied.update(late)
+        assert all(copied.exists_many(late))
+        number += 1
+    assert number > 4
+    assert {0, 20} <= seen, "steps before the reading and after it"
+
+
+# -- windows and time ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    with stopped_server("valkey", tmp_path_factory.mktemp("clock")) as server:
+        yield server
+
+
+@pytest.fixture
+def clocks(stopped):
+    stopped[0].flushall()
+    return Clocks(*stopped)
+
+
+@pytest.mark.parametrize("way", ["copy", "file"])
+@pytest.mark.parametrize("turn_at", [SLICE, 3 * SLICE, 9 * SLICE])
+def test_a_slice_that_begins_in_the_middle_of_a_copy(clocks, path, monkeypatch, way, turn_at):
+    """The copy forgets when its source does."""
+    small_parts(monkeypatch)
+    writer = filled(clocks.client, "window")
+
+    def turn():
+        clocks.set(turn_at)
+        notices(writer).update(f"late {one}" for one in range(600))
+
+    for number in (4, 9):
+        clocks.client.flushall()
+        clocks.set(0)
+        writer = filled(clocks.client, "window")
+        stepped, made = in_steps(number, turn, clocks.client)
+        copied = notices(WAYS[way](notices(made), clocks.client, path))
+        assert stepped.done > number + 2
+        for end in (LAST, OVER - 1, OVER, turn_at + OVER):
+            if end < turn_at:
+                continue
+            clocks.set(end)
+            there = copied.exists_many(ITEMS)
+            assert there == [end < OVER] * 600, end
+            assert not any(copied.exists_many(ABSENT))
+            if end >= turn_at + OVER:
+                assert not any(copied.exists_many(f"late {one}" for one in range(600)))
+            # What a copy turns to is as it is for its source.
+            assert copied.add(f"at {end}") is True
+            assert copied.add(f"at {end}") is False
+        assert copied.add_many(ITEMS) == [True] * 600
+
+
+def test_what_is_imported_late_is_forgotten_by_then(clocks, path):
+    filled(clocks.client, "window").export_file(path)
+    clocks.set(LAST)
+    in_time = BloomFilter.import_file("in time", path, client=clocks.client)
+    assert in_time.exists_many(ITEMS) == [True] * 600
+    clocks.set(OVER)
+    late = BloomFilter.import_file("late", path, client=clocks.client)
+    assert not any(late.exists_many(ITEMS))
+    assert late.add_many(ITEMS) == [True] * 600

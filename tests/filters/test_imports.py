@@ -1,0 +1,325 @@
+"""Imports that are stopped, met by another client or spoilt: the old filter, or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+import redis
+from exports import GONE, ITEMS, WAYS, Pipe, filled, small_parts
+from proxy import HANDSHAKE, Proxy
+from stepped import Crash, Stepped, crash
+
+from bloomlock import (
+    BloomFilter,
+    BloomlockError,
+    ConfigurationError,
+    FilterLostError,
+    FilterMismatchError,
+    FilterNotFoundError,
+    delete_filter,
+)
+from bloomlock.server import PrivateServer
+
+THEIRS = [f"theirs {number}" for number in range(600)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "exported"
+
+
+def state_of(client):
+    """Return what is at the name: "none", "refused" in the middle of an import, "old" or "new"."""
+    try:
+        made = BloomFilter.open("y", client=client)
+    except FilterNotFoundError:
+        return "none"
+    except FilterMismatchError as error:
+        assert "import" in str(error)
+        return "refused"
+    there = made.exists_many([*ITEMS, "old"])
+    if there == [True] * 600 + [False]:
+        return "new"
+    assert there == [False] * 600 + [True], "a part of a filter"
+    return "old"
+
+
+def lasting(client):
+    return [key for key in client.scan_iter() if client.ttl(key) == -1]
+
+
+# -- stopped -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "window", "grown, discards"])
+def test_a_crash_at_any_step_exposes_no_part_and_a_retry_goes_on(r, path, kind, replace):
+    filled(r, kind).export_file(path)
+    number, found = 0, ""
+    while True:
+        r.flushall()
+        if replace:
+            filled(r, "seeds", "y", ["old"])
+        stepped = Stepped.before(number, crash)
+
+        def die(stepped=stepped):
+            # This request fails, and all that follow, as of a process that is gone.
+            stepped.at = stepped.done
+            crash()
+
+        stepped.act = staticmethod(die)
+        try:
+            stepped.import_file("y", path, client=r, replace=replace)
+        except Crash:
+            found = state_of(r)
+        else:
+            break
+        assert found in ({"old", "new"} if replace else {"none", "refused", "new"}), number
+        if found == "refused":
+            # Nobody takes the name meanwhile, but whoever imports again.
+            with pytest.raises(FilterMismatchError, match="import"):
+                BloomFilter("y", 20_000, 1e-9, client=r, on_lost="recreate")
+        if found != "new" or replace:
+            BloomFilter.import_file("y", path, client=r, replace=replace)
+        made = BloomFilter.open("y", client=r)
+        assert made.exists_many([*ITEMS, *GONE, "old"]) == [True] * 600 + [False] * 41
+        left = set(r.scan_iter()) - set(lasting(r))
+        assert all(b":prepared:" in key for key in left), "the rest goes by itself"
+        made.delete()
+        assert lasting(r) == []
+        number += 1
+    assert state_of(r) == "new"
+    assert number > 8
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_an_import_goes_on_after_a_lost_reply(r, valkey, path, replace):
+    filled(r).export_file(path)
+    number, is_cut = 0, True
+    with Proxy(valkey) as proxy:
+        while is_cut:
+            r.flushall()
+            if replace:
+                filled(r, "seeds", "y", ["old"])
+            left, is_cut = [number], False
+
+            def judge(name, _number, left=left):
+                nonlocal is_cut
+                left[0] -= name not in HANDSHAKE
+                if left[0] == -1 and not is_cut:
+                    is_cut = True
+                    return "after"
+                return "pass"
+
+            proxy.judge = judge
+            with proxy.client() as client:
+                BloomFilter.import_file("y", path, client=client, replace=replace)
+            assert state_of(r) == "new"
+            assert not r.keys("*:prepared*")
+            number += 2
+    assert number > 10
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_what_the_server_loses_of_an_import_is_noticed(r, path, monkeypatch, replace, late):
+    small_parts(monkeypatch, 9_001)
+    filled(r).export_file(path)
+    r.flushall()
+    if replace:
+        filled(r, "seeds", "y", ["old"])
+    parts = []
+
+    def lose(done, whole):
+        parts.append(done)
+        if len(parts) == 2 or (late and done == whole):
+            r.delete(min(r.keys("*:prepared:*")))
+
+    with pytest.raises(FilterLostError, match="is gone from the server"):
+        BloomFilter.import_file("y", path, client=r, replace=replace, progress=lose)
+    assert state_of(r) == ("old" if replace else "none")
+    assert not r.keys("*:prepared*")
+
+
+# -- met by another client -----------------------------------------------------------------------
+
+
+def take(client, _path):
+    """The name is deleted, and taken by another client."""
+    delete_filter("y", client=client)
+    filled(client, "seeds", "y", THEIRS)
+
+
+OTHERS = {
+    "import": lambda c, path: BloomFilter.import_file("y", path, client=c),
+    "replace": lambda c, path: BloomFilter.import_file("y", path, client=c, replace=True),
+    "create": lambda c, _: BloomFilter("y", 20_000, 1e-9, client=c, shards=2),
+    "delete": lambda c, _: BloomFilter.open("y", client=c).delete(),
+    "clear": lambda c, _: BloomFilter.open("y", client=c).clear(),
+    "copy": lambda c, _: BloomFilter.open("b", client=c).copy("y"),
+    "look": lambda c, _: BloomFilter.open("y", client=c).count(),
+    "take": take,
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "replace"),
+    [
+        ("import", False), ("create", False), ("copy", False), ("look", False), ("take", False),
+        ("replace", True), ("delete", True), ("clear", True), ("take", True),
+    ],
+)  # fmt: skip
+def test_what_another_client_does_at_any_step_mixes_no_filters(r, path, other, replace):
+    filled(r).export_file(path)
+    filled(r, "seeds", "b", THEIRS).export_file(path.with_name("b"))
+    whole = {key: r.dump(key) for key in r.scan_iter("*{b*")}
+    number, acted = 0, [None]
+    while acted:
+        r.flushall()
+        for key, value in whole.items():
+            r.restore(key, 0, value)
+        if replace:
+            filled(r, "grown", "y", ["old"])
+        acted = []
+
+        def act(acted=acted):
+            acted.append(None)
+            with contextlib.suppress(BloomlockError):
+                OTHERS[other](r, path.with_name("b"))
+
+        failed = None
+        try:
+            Stepped.before(number, act).import_file("y", path, client=r, replace=replace)
+        except BloomlockError as error:
+            failed = error
+        try:
+            made = BloomFilter.open("y", client=r)
+        except FilterNotFoundError:
+            assert failed or (acted and other == "delete")
+        else:
+            there = made.exists_many([*ITEMS, *THEIRS, "old"])
+            contents = [set(there[:600]), set(there[600:-1]), {there[-1]}]
+            # All of one filter, or nothing.
+            assert all(len(answers) == 1 for answers in contents), (number, contents)
+            assert sum(answers == {True} for answers in contents) <= 1, (number, contents)
+            if acted and other == "take":
+                assert made.exists(THEIRS[0]) or failed is None, number
+            if failed is None and other in {"look", "create"}:
+                assert contents[0] == {True}
+            assert made.add("goes on")
+        assert not [key for key in lasting(r) if b":prepared:" in key]
+        assert acted or failed is None
+        number += 1
+    assert number > 8
+
+
+def test_a_helper_that_sleeps_changes_nothing_of_a_later_generation(r, path):
+    """After a crash in the middle any client finishes; a slow one may wake when all is over."""
+    filled(r, "plain").export_file(path)
+    filled(r, "seeds", "b", THEIRS).export_file(path.with_name("b"))
+    placing = half_placed(r, path)
+    number, acted = 0, [None]
+    while acted:
+        r.flushall()
+        for key, (value, lifetime_ms) in placing.items():
+            r.restore(key, lifetime_ms, value)
+        acted = []
+
+        def act(acted=acted):
+            acted.append(None)
+            OTHERS["replace"](r, path.with_name("b")).add("later")
+
+        with contextlib.suppress(BloomlockError):
+            Stepped.before(number, act).open("y", client=r)
+        made = BloomFilter.open("y", client=r)
+        assert made.exists_many([THEIRS[0], "later", ITEMS[0]]) == [bool(acted)] * 2 + [not acted]
+        number += 1
+    assert number > 4
+
+
+def half_placed(client, path):
+    """Return the keys after a crash in the middle of the switch to the new filter."""
+    for number in range(100):
+        client.flushall()
+        filled(client, "discards", "y", ["old"])
+        stepped = Stepped.before(number, crash)
+
+        def die(stepped=stepped):
+            stepped.at = stepped.done
+            crash()
+
+        stepped.act = staticmethod(die)
+        with contextlib.suppress(Crash):
+            stepped.import_file("y", path, client=client, replace=True)
+        if client.hget("bloomlock:{y}:meta", "state") == b"placing":
+            return {key: (client.dump(key), max(0, client.pttl(key))) for key in client.scan_iter()}
+    raise AssertionError("it is placed at once")
+
+
+# -- spoilt --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "window", "grown", "discards"])
+def test_a_file_that_was_cut_or_changed_anywhere_is_refused(r, path, monkeypatch, kind, seed):
+    small_parts(monkeypatch, 9_001)
+    rng = random.Random(seed)
+    filled(r, kind).export_file(path)
+    whole = path.read_bytes()
+    keep = {key: r.dump(key) for key in r.scan_iter()}
+    places = [0, 20, 200, 4095, 4096, len(whole) - 1, len(whole) - 33]
+    places += [rng.randrange(len(whole)) for _ in range(12)]
+    for place in places:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << rng.randrange(8)
+        for damaged in (whole[:place], bytes(flipped), whole + whole[:1]):
+            path.write_bytes(damaged)
+            for source in (path, Pipe(damaged)):
+                with pytest.raises(ConfigurationError) as caught:
+                    BloomFilter.import_file("y", source, client=r)
+                assert "\n" not in str(caught.value)
+    assert {key: r.dump(key) for key in r.scan_iter()} == keep
+    assert BloomFilter.import_file("y", Pipe(whole), client=r).exists_many(ITEMS) == [True] * 600
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no file of a filter"),
+        (b"PK\x03\x04" + bytes(9000), "no file of a filter"),
+        (b"bloomlock bitmap 9\n{}\n" + bytes(9000), "upgrade bloomlock"),
+        (b"bloomlock bitmap 2\n{}\n" + bytes(9000), "its header has another checksum"),
+    ],
+)
+def test_a_foreign_or_newer_file_is_refused(r, path, data, said):
+    path.write_bytes(data)
+    for source in (path, Pipe(data)):
+        with pytest.raises(ConfigurationError, match=said):
+            BloomFilter.import_file("y", source, client=r)
+    assert not r.keys()
+
+
+def change_a_bit(client):
+    key = min(key for key in client.keys("*:prepared:*") if not key.endswith(b":forgotten"))
+    client.setbit(key, 5_001, 1 - client.getbit(key, 5_001))
+
+
+def change_what_was_discarded(client):
+    table = min(client.keys("*:prepared:*:forgotten"))
+    client.hdel(table, min(field for field in client.hkeys(table) if field != b"count"))
+
+
+@pytest.mark.parametrize("change", [change_a_bit, change_what_was_discarded])
+def test_a_copy_that_is_not_what_was_written_is_refused(r, change):
+    made = filled(r, "discards")
+    with PrivateServer() as server, redis.Redis.from_url(server.url) as other:
+
+        def spoil(done, whole):
+            if 2 * done == whole:
+                change(other)
+
+        with pytest.raises(BloomlockError, match="are not what was written"):
+            made.copy_to(other, progress=spoil)
+        assert not other.keys()
+        assert WAYS["copy_to"](made, other, None).exists_many(ITEMS) == [True] * 600
