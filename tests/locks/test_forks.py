@@ -1,20 +1,22 @@
-"""A child of fork holds nothing, leaves alone what its parent holds, and may lock by itself."""
+"""A child of fork holds nothing; what a process holds at its end is given back."""
 
 from __future__ import annotations
 
-import gc
+import contextlib
 import os
-import threading
-import time
+import signal
+import subprocess
+import sys
 import traceback
 
 import pytest
-import redis
-from lock_tools import LONG, is_free
+from contract.lock_backends import TTL
+from lock_tools import is_free, queue_of
+from people import Person
 from servers import wait_until
 
 from bloomlock import FairLock, Lock, LockNotOwnedError, ReadWriteLock, ReentrantLock
-from bloomlock.locks import lock as lock_module
+from bloomlock.server import PrivateServer
 
 MAKE = {
     "lock": Lock,
@@ -23,16 +25,12 @@ MAKE = {
     "reentrant": ReentrantLock,
     "read": lambda *args, **options: ReadWriteLock(*args, **options).read,
 }
-pytestmark = pytest.mark.usefixtures("often")
-# filelock, which the embedded server uses, refuses a fork while another thread forks.
-_forking = threading.Lock()
 
 
 def in_child(function):
     """Carry out a function in a child; return what it returned, a text."""
     reader, writer = os.pipe()
-    with _forking:
-        child = os.fork()
+    child = os.fork()
     if child == 0:
         answer = "?"
         try:
@@ -49,85 +47,46 @@ def in_child(function):
     return answer
 
 
-def wait_for_renewals(events, count):
-    """Wait for some more renewals of a lock whose observer keeps its events."""
-
-    def renewals():
-        return sum(event.kind == "renewed" for event in list(events))
-
-    enough = renewals() + count
-    wait_until(lambda: renewals() >= enough, LONG)
-
-
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
-def test_a_child_holds_nothing(any_url, make):
-    with redis.Redis.from_url(any_url) as r:
-        events = []
-        lock = make("job", client=r, ttl=LONG, observer=events.append)
-        with lock:
-            lock.extend()
-            token, fence = lock.token, lock.fence
-
-            def look():
-                assert (lock.token, lock.fence, lock.remaining()) == (None, None, 0.0)
-                assert lock.owned() is False
-                assert not lock.lost.is_set()
-                for refused in (lock.release, lock.check, lock.extend):
-                    with pytest.raises(LockNotOwnedError):
-                        refused()
-                other = Lock("job", client=r)
-                assert other.acquire(blocking=False) is False
-                assert other.acquire(timeout=0.05) is False
-                return "fine"
-
-            assert in_child(look) == "fine"
-            assert (lock.token, lock.fence) == (token, fence)
-            wait_for_renewals(events, 3)
-            assert lock.owned()
-        assert is_free(r, lock)
-
-
-def test_a_child_renews_nothing_of_its_parents(r):
-    gc.collect()
-    before = watched()  # what earlier tests have left
-    lock = Lock("one of its parents", client=r, ttl=LONG)
+def test_a_child_holds_nothing(r, make, clock):
+    events = []
+    lock = make("job", client=r, ttl=TTL, observer=events.append)
     with lock:
-        lock.extend()
+        token, fence = lock.token, lock.fence
 
-        def hold_another():
-            events = []
-            with Lock("other", client=r, ttl=LONG, observer=events.append) as other:
-                other.extend()
-                wait_for_renewals(events, 3)
-                seen = watched()
-            names = [thread.name for thread in threading.enumerate()]
-            return f"{seen} {names.count('bloomlock-watchdog')}"
+        def look():
+            assert (lock.token, lock.fence, lock.remaining()) == (None, None, 0.0)
+            assert lock.owned() is False
+            assert not lock.lost.is_set()
+            for refused in (lock.release, lock.check, lock.extend):
+                with pytest.raises(LockNotOwnedError):
+                    refused()
+            assert Lock("job", client=r).acquire(blocking=False) is False
+            # It renews what it holds itself, and nothing of its parent's.
+            mine = []
+            with Lock("other", client=r, ttl=TTL, observer=mine.append):
+                r.pexpire(lock.key, 50_000)
+                clock.advance(0.4 * TTL)
+                wait_until(lambda: len(mine) == 2)
+                assert r.pttl(lock.key) <= 50_000
+            return "fine"
 
-        assert in_child(hold_another) == "['other'] 1"
-        assert [name for name in watched() if name not in before] == [lock.name]
-        lock.check()
+        assert in_child(look) == "fine"
+        assert (lock.token, lock.fence) == (token, fence)
+        clock.advance(0.4 * TTL)
+        wait_until(lambda: any(event.kind == "renewed" for event in events))
+        assert lock.owned()
     assert is_free(r, lock)
 
 
-def watched():
-    """The locks that the watchdog of this process watches, but for such as were dropped."""
-    sessions = [each.session() for each in list(lock_module.WATCHDOG._schedule._watches.values())]
-    return [session.name for session in sessions if session is not None]
-
-
 def test_a_child_locks_by_itself_with_tokens_of_its_own(r):
-    events = []
-    lock = Lock("job", client=r, ttl=LONG, observer=events.append)
+    lock = Lock("job", client=r, ttl=TTL)
     with lock:
         pass
 
     def work():
         with lock:
-            first = lock.token, lock.fence
-            lock.extend()
-            wait_for_renewals(events, 2)
-            lock.check()
-        return f"{first[0]} {first[1]}"
+            return f"{lock.token} {lock.fence}"
 
     answers = [in_child(work).split() for _ in range(3)]
     with lock:
@@ -138,46 +97,166 @@ def test_a_child_locks_by_itself_with_tokens_of_its_own(r):
     assert is_free(r, lock)
 
 
-def test_parent_and_children_exclude_each_other(r):
-    lock = Lock("job", client=r)
-
-    def work():
-        for _ in range(50):
-            with lock:
-                number = int(r.get("number") or 0)
-                time.sleep(0)
-                r.set("number", number + 1)
-        return "fine"
-
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(in_child(work))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    assert work() == "fine"
-    for thread in threads:
-        thread.join(LONG)
-    assert found == ["fine"] * 3
-    assert int(r.get("number")) == 200
-
-
-def test_a_child_of_a_waiting_parent(r):
-    holder, waiter = Lock("job", client=r, thread_local=False), Lock("job", client=r)
+def test_a_child_of_a_waiting_parent_waits_by_itself(r):
+    holder, waiter = Lock("job", r, TTL, thread_local=False), Lock("job", r, TTL)
+    first, second = Person(), Person()
     holder.acquire()
-    thread = threading.Thread(target=lambda: waiter.acquire() and waiter.release())
-    thread.start()
-    wait_until(lambda: r.zcard(f"{waiter.key}:queue") == 1)
+    waiting = first.start(waiter.acquire)
+    wait_until(lambda: queue_of(r, waiter) == 1)
 
     def work():
-        r.set("child", 1)
         with waiter:
             return "fine"
 
-    said = []
-    other = threading.Thread(target=lambda: said.append(in_child(work)))
-    other.start()
-    wait_until(lambda: r.zcard(f"{waiter.key}:queue") == 2)
+    answer = second.start(in_child, work)
+    wait_until(lambda: queue_of(r, waiter) == 2)
     holder.release()
-    other.join(LONG)
-    thread.join(LONG)
-    assert said == ["fine"]
+    assert waiting.result(TTL) is True
+    first(waiter.release)
+    assert answer.result(TTL) == "fine"
     assert is_free(r, waiter)
+    for person in (first, second):
+        person.end()
+
+
+def test_an_observer_that_is_busy_at_a_fork_works_in_the_child(r, clock):
+    busy, seen = Person(), []
+    gate = Lock("gate", r, TTL)
+    gate.acquire()
+
+    def observe(event):
+        seen.append(event.kind)
+        if event.kind == "acquired" and len(seen) == 1:
+            Lock("gate", r, TTL).acquire()
+
+    lock = Lock("job", client=r, ttl=TTL, observer=observe, thread_local=False)
+    holding = busy.start(lock.acquire)
+    wait_until(lambda: queue_of(r, gate) == 1)
+
+    def work():
+        r.delete(lock.key)
+        with lock:
+            return seen[-1]
+
+    assert in_child(work) == "acquired"
+    gate.release()
+    assert holding.result(TTL) is True
+    busy.end()
+
+
+# -- the end of a process ------------------------------------------------------------------------
+
+START = """
+import asyncio, os, signal, sys, threading, time
+import redis, redis.asyncio
+from bloomlock import AsyncLock, AsyncRedlock, Lock, ReadWriteLock, Redlock
+url = sys.argv[1]
+def hold(lock):
+    assert lock.acquire()
+    return lock
+"""
+RELEASED = {
+    "end of the script": "lock = hold(Lock('job', url))",
+    "exception": "lock = hold(Lock('job', url)); raise ValueError",
+    "a lock object that is no more": "hold(Lock('job', url, renew=False))",
+    "readers": "lock = hold(ReadWriteLock('job', url).read)",
+    "a thread that has ended": """
+lock = Lock('job', url)
+thread = threading.Thread(target=lock.acquire)
+thread.start(); thread.join()""",
+    "Redlock": "lock = hold(Redlock('job', [url], longest_ttl=0))",
+    "SIGTERM with a handler": """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+lock = hold(Lock('job', url)); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)""",
+    "asyncio": """
+lock = AsyncLock('job', url)
+asyncio.run(lock.acquire())""",
+    "asyncio: Redlock": """
+lock = AsyncRedlock('job', [url], longest_ttl=0)
+asyncio.run(lock.acquire())""",
+}
+LEFT = {
+    "os._exit": "lock = hold(Lock('job', url)); os._exit(0)",
+    "SIGTERM": """
+lock = hold(Lock('job', url))
+os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)""",
+    "a daemon thread that runs": """
+lock, held = Lock('job', url), threading.Event()
+def work():
+    lock.acquire(); held.set(); time.sleep(60)
+threading.Thread(target=work, daemon=True).start()
+held.wait()""",
+}
+
+
+def run(body, url):
+    command = [sys.executable, "-c", START + body, url]
+    return subprocess.run(command, timeout=600, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("body", RELEASED.values(), ids=RELEASED)
+def test_what_a_process_holds_when_it_exits_is_released(r, valkey, body):
+    done = run(body, valkey)
+    assert is_free(r, Lock("job", r)), done.stderr
+    assert "left to expire" not in done.stderr
+
+
+@pytest.mark.parametrize("body", LEFT.values(), ids=LEFT)
+def test_what_work_may_go_on_under_is_left_to_expire(r, valkey, body):
+    run(body, valkey)
+    assert r.pttl(Lock("job", r).key) > 0
+
+
+def test_the_exit_of_a_child_releases_nothing_of_its_parents(r, valkey):
+    body = """
+lock = hold(Lock('job', url))
+child = os.fork()
+if not child:
+    sys.exit(0)
+os.waitpid(child, 0)
+lock.check()
+assert lock.owned()
+print("held")
+"""
+    assert run(body, valkey).stdout == "held\n"
+    assert is_free(r, Lock("job", r))
+
+
+def test_a_server_that_is_gone_is_reported_once():
+    with PrivateServer() as server:
+        done = run(
+            """
+locks = [hold(Lock(str(number), url)) for number in range(3)]
+redis.Redis.from_url(url).shutdown(nosave=True)""",
+            server.url,
+        )
+    assert done.stderr.count("left to expire") == 1, done.stderr
+    assert "3 locks were not released at the end" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_server_that_is_stopped_does_not_keep_the_process_from_ending(stoppable, kind):
+    body = {
+        "threads": """
+lock = hold(Lock('job', url + '&socket_timeout=3600'))
+print('held', flush=True); sys.stdin.readline()""",
+        "asyncio": """
+async def main():
+    lock = AsyncLock('job', url + '&socket_timeout=3600')
+    await lock.acquire()
+    print('held', flush=True); sys.stdin.readline()
+asyncio.run(main())""",
+    }[kind]
+    pid, pipe = stoppable.pid, subprocess.PIPE
+    command = [sys.executable, "-c", START + body, stoppable.url]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            # The client would wait for an hour.
+            _, errors = process.communicate("end\n", timeout=600)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    assert "is left to expire" in errors
+    assert "destroyed" not in errors

@@ -1,23 +1,31 @@
-"""KeyboardInterrupt in acquire, at every point where Python looks for signals."""
+"""KeyboardInterrupt and cancellation leave nothing behind, at every point where they may come."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import random
 import signal
 import threading
 
 import pytest
 import redis
+import redis.asyncio
+from contract.lock_backends import TTL
 from interrupting import InterruptedAt, was_in_acquire
-from lock_tools import LONG, is_free, queue_of
+from lock_tools import CancelledAt, OvertakingProxy, happened, is_free, other_tasks, queue_of
+from people import Person
 from servers import wait_until
 
-from bloomlock import Lock
+from bloomlock import AsyncLock, AsyncReadWriteLock, Lock
+from bloomlock.runtime.connections import MOST_AT_ONCE
 from bloomlock.runtime.subscriptions import Listener
+from bloomlock.runtime.tasks import tasks_for
 
 MOST = 5000
-SIGNALS = 150
+"""More points than there are."""
+LATE = pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+EVERY = 3
+"""Of the points of a wait every third: those between are of the same calls."""
 
 
 def acquire_interrupted(lock, number):
@@ -31,44 +39,24 @@ def acquire_interrupted(lock, number):
     return point.left < 0
 
 
-def release_if_held(lock):
+def settle(r, lock):
+    """Let go what is held; what the interrupted call left is given back in the background."""
     if lock.token is not None:
         lock.release()
+    wait_until(lambda: is_free(r, lock), TTL / 2)
 
 
-def wait_until_free(r, lock):
-    """What the interrupted call could not give back is given back in the background."""
-    assert lock.ttl == LONG, "the end of the lease is not what is waited for"
-    wait_until(lambda: is_free(r, lock), LONG / 2)
-
-
-def test_of_a_free_lock(any_url):
-    with redis.Redis.from_url(any_url) as r, redis.Redis.from_url(any_url) as client:
-        for number in range(MOST):
-            lock = Lock("job", ttl=LONG, client=client)
-            interrupted = acquire_interrupted(lock, number)
-            release_if_held(lock)
-            wait_until_free(r, lock)
-            assert lock.acquire(blocking=False)
-            lock.release()
-            if not interrupted:
-                assert number > 50
-                return
-    raise AssertionError
-
-
-def test_an_observer_hears_what_comes_after_an_interrupt(r, valkey):
-    """What is reported while the interrupt comes may be left out; nothing that follows is."""
+def test_keyboard_interrupt_of_a_free_lock(r, valkey):
     events = []
     with redis.Redis.from_url(valkey) as client:
-        lock = Lock("job", ttl=LONG, client=client, observer=events.append)
         for number in range(MOST):
+            lock = Lock("job", client, TTL, observer=events.append)
             interrupted = acquire_interrupted(lock, number)
-            release_if_held(lock)
-            wait_until_free(r, lock)
+            settle(r, lock)
             events.clear()
-            assert lock.acquire(blocking=False), number
-            lock.release()
+            with lock:
+                pass
+            # What is reported while the interrupt comes may be left out; nothing that follows is.
             assert [event.kind for event in events[-2:]] == ["acquired", "released"], number
             if not interrupted:
                 assert number > 50
@@ -76,7 +64,43 @@ def test_an_observer_hears_what_comes_after_an_interrupt(r, valkey):
     raise AssertionError
 
 
-def test_of_a_listener_whose_connection_breaks(r, valkey):
+def test_keyboard_interrupt_of_the_first_lock_of_a_client(r, valkey):
+    for number in range(0, MOST, 7):
+        with redis.Redis.from_url(valkey) as client:
+            lock = Lock("job", client, TTL)
+            interrupted = acquire_interrupted(lock, number)
+            settle(r, lock)
+            assert lock.acquire(blocking=False)
+            lock.release()
+        if not interrupted:
+            return
+    raise AssertionError
+
+
+def test_keyboard_interrupt_of_a_lock_that_is_handed_over(r, valkey):
+    with redis.Redis.from_url(valkey) as client:
+        other = Person()
+        for number in range(0, MOST, EVERY):
+            lock, holder, ended = Lock("job", client, TTL), Lock("job", r, TTL), threading.Event()
+            other(holder.acquire)
+
+            def let_go(holder=holder, ended=ended):
+                wait_until(lambda: queue_of(r, holder) or ended.is_set())
+                holder.release()
+
+            letting = other.start(let_go)
+            interrupted = acquire_interrupted(lock, number)
+            ended.set()
+            letting.result(TTL)
+            settle(r, lock)
+            if not interrupted:
+                assert number > 100
+                other.end()
+                return
+    raise AssertionError
+
+
+def test_keyboard_interrupt_of_a_listener_whose_connection_breaks(r, valkey):
     with redis.Redis.from_url(valkey) as client:
         for number in range(MOST):
             listener = Listener(client.connection_pool)
@@ -93,92 +117,194 @@ def test_of_a_listener_whose_connection_breaks(r, valkey):
     raise AssertionError
 
 
-def test_of_the_first_lock_of_a_client(valkey, r, seed):
-    """Connecting has many points; some of them, others at each run."""
-    number, points = 0, random.Random(seed)
-    while number < MOST:
-        with redis.Redis.from_url(valkey) as client:
-            lock = Lock("job", ttl=LONG, client=client)
-            interrupted = acquire_interrupted(lock, number)
-            release_if_held(lock)
-            wait_until_free(r, lock)
-            assert lock.acquire(blocking=False)
-            lock.release()
-        if not interrupted:
-            return
-        number += points.randrange(1, 6)
-    raise AssertionError
-
-
-@pytest.mark.parametrize("any_url", ["valkey"], indirect=True)
-def test_of_a_lock_that_is_handed_over(any_url):
-    with redis.Redis.from_url(any_url) as r, redis.Redis.from_url(any_url) as client:
-        for number in range(MOST):
-            lock, ended = Lock("job", ttl=LONG, client=client), threading.Event()
-            holder = Lock("job", client=any_url, thread_local=False)
-            holder.acquire()
-
-            def let_go(holder=holder, ended=ended):
-                wait_until(lambda: queue_of(r, holder) or ended.is_set())
-                holder.release()
-
-            thread = threading.Thread(target=let_go)
-            thread.start()
-            interrupted = acquire_interrupted(lock, number)
-            ended.set()
-            thread.join()
-            release_if_held(lock)
-            wait_until_free(r, lock)
-            holder.close()
-            if not interrupted:
-                assert number > 100
-                return
-    raise AssertionError
-
-
-def test_by_signals_at_any_time(valkey, r, seed):
-    moments = random.Random(seed)
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    interrupted = 0
-    try:
-        for _ in range(SIGNALS):
-            lock, holder = Lock("job", ttl=LONG, client=valkey), Lock("job", client=r)
-            if moments.random() < 0.5:
-                holder.acquire()
-            try:
-                signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-5, 3e-3))
-                lock.acquire(timeout=0.002)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt as error:
-                interrupted += 1
-                assert (lock.token is None) or not was_in_acquire(error)
-            release_if_held(holder)
-            release_if_held(lock)
-            wait_until_free(r, lock)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert interrupted > 0
-
-
 @pytest.mark.usefixtures("interruptible")
-def test_of_a_waiter_leaves_the_queue(valkey, r):
-    holder = Lock("job", client=r, thread_local=False)
+def test_a_signal_takes_a_waiter_out_of_the_queue(valkey, r):
+    other, main = Person(), threading.get_ident()
+    holder, waiter = Lock("job", r, TTL, thread_local=False), Lock("job", valkey, TTL)
     holder.acquire()
-    waiter = Lock("job", client=valkey)
-    main = threading.get_ident()
 
     def interrupt():
         wait_until(lambda: queue_of(r, holder) == 1)
         signal.pthread_kill(main, signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+    interrupting = other.start(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        waiter.acquire(timeout=LONG)
-    thread.join()
-    # Long before the queue's keys end by themselves.
-    wait_until(lambda: queue_of(r, holder) == 0, LONG / 4)
+        waiter.acquire()
+    interrupting.result(TTL)
+    wait_until(lambda: queue_of(r, holder) == 0)
     holder.release()
     with waiter:
         assert waiter.owned()
+    waiter.close()
+    other.end()
+
+
+# -- asyncio -------------------------------------------------------------------------------------
+
+
+async def cancelled(work, number, *, late):
+    """Await with a cancellation; tell whether it came, and the result (None: cancelled)."""
+    awaited = CancelledAt(work, number, late=late)
+
+    async def wait():
+        return await awaited
+
+    task = asyncio.create_task(wait())
+    await asyncio.wait([task])
+    return awaited.reached, None if task.cancelled() else task.result()
+
+
+async def check_settled(client, r, lock):
+    pool = client.connection_pool
+    # What a slow server has not answered goes on behind.
+    await happened(lambda: not pool._in_use_connections and not other_tasks())
+    assert is_free(r, lock)
+    assert tasks_for(client)._bounds.of(pool)._value == MOST_AT_ONCE
+
+
+def at_every_suspension(one, least):
+    """Cancel at each suspension of a call, until it has no more; `one` tells whether it had."""
+
+    async def main():
+        for number in range(MOST):
+            if not await one(number):
+                assert number >= least
+                return
+        raise AssertionError
+
+    asyncio.run(main())
+
+
+@LATE
+@pytest.mark.parametrize("overtaken", [False, True], ids=["", "overtaken"])
+def test_cancelled_acquire_of_a_free_lock(r, valkey, late, overtaken):
+    """Also in a network where the second message arrives first."""
+
+    async def one(number):
+        with OvertakingProxy(valkey, delays=(0.06, 0.04, 0.02) if overtaken else ()) as proxy:
+            async with redis.asyncio.Redis.from_url(proxy.url) as client:
+                lock = AsyncLock("job", client, TTL)
+                reached, got = await cancelled(lock.acquire(), number, late=late)
+                if got:
+                    await lock.release()
+                await happened(lambda: not proxy.under_way)
+                await check_settled(client, r, lock)
+                assert await lock.acquire(blocking=False)
+                await lock.release()
+        return reached
+
+    at_every_suspension(one, 2)
+
+
+@LATE
+@pytest.mark.parametrize("side", ["write", "read"])
+def test_cancelled_acquire_of_a_lock_that_is_handed_over(r, valkey, side, late):
+    """The holder lets go as soon as the waiter stands in the queue, so it may be granted it."""
+
+    async def one(number):
+        async with (
+            redis.asyncio.Redis.from_url(valkey) as client,
+            redis.asyncio.Redis.from_url(valkey) as other,
+        ):
+            holder = AsyncLock("job", client, TTL)
+            both = AsyncReadWriteLock("job", other, TTL)
+            waiter = getattr(both, side)
+            await holder.acquire()
+            waiting = asyncio.create_task(cancelled(waiter.acquire(), number, late=late))
+            await happened(lambda: waiting.done() or queue_of(r, waiter))
+            await holder.release()
+            reached, got = await waiting
+            if got:
+                await waiter.release()
+            await check_settled(other, r, waiter)
+            await both.close()
+        return reached
+
+    at_every_suspension(one, 4)
+
+
+@LATE
+def test_cancelled_release_gives_the_lock_back_all_the_same(r, valkey, late):
+    async def one(number):
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            lock = AsyncLock("job", client, TTL, thread_local=False)
+            await lock.acquire()
+            reached, _ = await cancelled(lock.release(), number, late=late)
+            assert lock.token is None
+            await check_settled(client, r, lock)
+        return reached
+
+    at_every_suspension(one, 1)
+
+
+def test_a_cancelled_waiter_leaves_the_queue_to_the_next(r, valkey):
+    async def main():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            holder = AsyncLock("job", client, TTL)
+            await holder.acquire()
+            locks = [AsyncLock("job", client, TTL) for _ in range(10)]
+            waiters = [asyncio.create_task(lock.acquire()) for lock in locks]
+            await happened(lambda: queue_of(r, holder) == 10)
+            for waiter in waiters[:-1]:
+                waiter.cancel()
+            await asyncio.wait(waiters[:-1])
+            await happened(lambda: queue_of(r, holder) == 1)
+            await holder.release()
+            assert await waiters[-1]
+            await holder.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancellation_that_was_swallowed_on_the_way_is_one(r, valkey):
+    """As asyncio.wait_for swallows one before Python 3.12, under redis-py's sending."""
+
+    class Swallowing(redis.asyncio.UnixDomainSocketConnection):
+        async def send_packed_command(self, *arguments, **options):
+            await super().send_packed_command(*arguments, **options)
+            if not sent.done():
+                sent.set_result(None)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.get_running_loop().create_future()
+
+    async def main():
+        nonlocal sent
+        sent = asyncio.get_running_loop().create_future()
+        sent.set_result(None)
+        path = redis.asyncio.Redis.from_url(valkey).connection_pool.connection_kwargs["path"]
+        pool = redis.asyncio.ConnectionPool(connection_class=Swallowing, path=path)
+        async with redis.asyncio.Redis(connection_pool=pool) as client:
+            holder, waiter = AsyncLock("job", client), AsyncLock("job", client)
+            await holder.acquire()
+            sent = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(waiter.acquire())
+            await sent
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            await happened(lambda: queue_of(r, holder) == 0)
+            await holder.release()
+            assert is_free(r, holder)
+        await pool.aclose()
+
+    sent: asyncio.Future[None]
+    asyncio.run(main())
+
+
+def test_the_time_limits_of_asyncio(r, valkey):
+    async def main():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            holder, waiter = AsyncLock("job", client, TTL), AsyncLock("job", client, TTL)
+            await holder.acquire()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(waiter.acquire(), 0.05)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05), waiter:
+                    raise AssertionError
+            await happened(lambda: queue_of(r, holder) == 0)
+            await holder.release()
+            assert await asyncio.wait_for(waiter.acquire(), TTL)
+            await waiter.release()
+            assert is_free(r, waiter)
+
+    asyncio.run(main())

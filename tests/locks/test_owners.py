@@ -1,4 +1,4 @@
-"""A hold belongs to a thread or a task; where that has ended the lock is lost, and loudly."""
+"""To which thread or task a hold belongs, and what becomes of it when that has ended."""
 
 from __future__ import annotations
 
@@ -7,25 +7,21 @@ import threading
 
 import pytest
 import redis.asyncio
-from lock_tools import LONG, happened, is_free
+from contract.lock_backends import TTL
+from lock_tools import happened, is_free
+from people import Person
 from servers import wait_until
 
-from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, LockNotOwnedError, ReadWriteLock
-
-pytestmark = pytest.mark.usefixtures("often")
-
-ENDED = "was lost: the thread or task that held it has ended"
-
-
-async def take_and_die(lock):
-    """Hold a lock and end without giving it back."""
-    await lock.acquire()
-    raise ValueError
-
-
-async def end(work):
-    """Let a task of its own come to its end, whatever that is."""
-    await asyncio.wait([asyncio.create_task(work)])
+from bloomlock import (
+    AsyncLock,
+    AsyncReadWriteLock,
+    Lock,
+    LockError,
+    LockLostError,
+    LockNotOwnedError,
+    ReadWriteLock,
+    ReentrantLock,
+)
 
 
 async def refused(release):
@@ -33,56 +29,23 @@ async def refused(release):
         await release()
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_asyncio_a_task_that_died_holding_has_lost_the_lock(r, valkey, number, caplog):
-    async def main():
-        told, kinds = [], []
-        async with redis.asyncio.Redis.from_url(valkey) as client:
-            # Two holds of one object: readers share the lock.
-            lock = AsyncReadWriteLock(
-                "job", client, LONG, on_lost=told.append, observer=lambda e: kinds.append(e.kind)
-            ).read
-            for _ in range(number):
-                await end(take_and_die(lock))
-            await refused(lock.release)
-            await asyncio.create_task(refused(lock.release))
-            await happened(lambda: len(told) == number)
-            assert caplog.text.count(ENDED) == number
-            assert kinds.count("lost") == number
-            assert "released" not in kinds
-            # Left to expire: the work may go on elsewhere.
-            assert r.exists(lock.key)
-            r.delete(lock.key, f"{lock.key}:holders")
-            renewed = kinds.count("renewed")
-            async with lock:
-                await happened(lambda: kinds.count("renewed") >= renewed + 2)
-                assert len(lock._session.holdings.tokens()) == 1
-            assert is_free(r, lock)
-
-    asyncio.run(main())
-
-
 def test_asyncio_a_hold_that_another_task_acquired_belongs_to_who_called(r, valkey):
     async def main():
-        renewed = []
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock = AsyncLock("job", client, LONG, observer=lambda e: renewed.append(e.kind))
+            lock = AsyncLock("job", client, TTL)
             for acquire in (
-                lambda: asyncio.wait_for(lock.acquire(), LONG),
+                lambda: asyncio.wait_for(lock.acquire(), TTL),
                 lambda: asyncio.create_task(lock.acquire()),
                 lambda: asyncio.gather(lock.acquire()),
                 lock.acquire,
             ):
                 await acquire()
-                before = renewed.count("renewed")
-                await happened(lambda before=before: renewed.count("renewed") >= before + 2)
                 await asyncio.create_task(refused(lock.release))
                 lock.check()
-                assert await asyncio.wait_for(lock.owned(), LONG)
-                await asyncio.wait_for(lock.extend(), LONG)
-                await asyncio.wait_for(lock.release(), LONG)
+                assert await asyncio.wait_for(lock.owned(), TTL)
+                await asyncio.wait_for(lock.extend(), TTL)
+                await asyncio.wait_for(lock.release(), TTL)
                 assert is_free(r, lock)
-            assert "lost" not in renewed
 
     asyncio.run(main())
 
@@ -90,8 +53,7 @@ def test_asyncio_a_hold_that_another_task_acquired_belongs_to_who_called(r, valk
 def test_asyncio_each_of_two_callers_gives_back_its_own(r, valkey):
     async def main():
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock = AsyncReadWriteLock("job", client, LONG).read
-            both = asyncio.Barrier(2)
+            lock, both = AsyncReadWriteLock("job", client, TTL).read, asyncio.Barrier(2)
 
             async def work():
                 await asyncio.create_task(lock.acquire())
@@ -101,47 +63,32 @@ def test_asyncio_each_of_two_callers_gives_back_its_own(r, valkey):
                 await lock.release()
                 return token
 
-            async with asyncio.timeout(LONG):
-                tokens = await asyncio.gather(work(), work())
+            tokens = await asyncio.gather(work(), work())
             assert len(set(tokens)) == 2
             assert is_free(r, lock)
 
     asyncio.run(main())
 
 
-def test_asyncio_the_hold_is_lost_when_who_called_has_ended_too(r, valkey, caplog):
+def test_asyncio_the_hold_is_lost_when_who_called_has_ended_too(r, valkey, clock):
     async def main():
+        told = []
         async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock = AsyncLock("job", client, LONG)
+            lock = AsyncLock("job", client, TTL, on_lost=told.append)
 
             async def call():
                 await asyncio.create_task(lock.acquire())
 
-            await end(call())
+            await asyncio.create_task(call())
             await refused(lock.release)
-            await happened(lambda: ENDED in caplog.text)
-
-    asyncio.run(main())
-
-
-def test_asyncio_without_thread_local_the_end_of_a_task_is_no_end_of_the_hold(r, valkey):
-    async def main():
-        kinds = []
-        async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock = AsyncLock(
-                "job", client, LONG, thread_local=False, observer=lambda e: kinds.append(e.kind)
-            )
-            await end(take_and_die(lock))
-            await happened(lambda: kinds.count("renewed") >= 2)
-            await asyncio.create_task(lock.release())
-            assert kinds[-1] == "released"
-        assert is_free(r, lock)
+            clock.advance(0.4 * TTL)
+            await happened(lambda: told == [lock])
 
     asyncio.run(main())
 
 
 def test_asyncio_a_hold_ends_with_its_loop(r, valkey):
-    lock = AsyncLock("job", valkey, LONG)
+    lock = AsyncLock("job", valkey, TTL)
 
     async def take():
         assert await lock.acquire(blocking=False)
@@ -159,21 +106,111 @@ def test_asyncio_a_hold_ends_with_its_loop(r, valkey):
     asyncio.run(take_again())
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_thread_that_died_holding_has_lost_the_lock(r, number, caplog):
-    told = []
-    lock = ReadWriteLock("job", r, LONG, on_lost=told.append).read
-    for _ in range(number):
-        thread = threading.Thread(target=lock.acquire)
+def test_a_hold_is_not_that_of_the_next_thread_with_the_same_number(r):
+    lock, seen = Lock("job", client=r, ttl=TTL), []
+
+    def look():
+        seen.append((threading.get_ident(), lock.token))
+
+    first = Person()
+    first(lock.acquire)
+    number = first(threading.get_ident)
+    first.end()
+    for _ in range(100):
+        thread = threading.Thread(target=look)
         thread.start()
         thread.join()
+        if seen[-1][0] == number:
+            break
+    assert {token for _, token in seen} == {None}
+    assert number in {ident for ident, _ in seen}
+
+
+def test_without_thread_local_the_end_of_its_owner_is_no_end_of_the_hold(world, ann, bob, clock):
+    kinds = []
+    lock = world.lock(thread_local=False, observer=lambda event: kinds.append(event.kind))
+    ann(lock.acquire)
+    ann.end()
+    world._people.remove(ann)
+    for count in (1, 2):
+        clock.advance(0.4 * TTL)
+        wait_until(lambda count=count: kinds.count("renewed") >= count)
+    bob(lock.release)
+    assert kinds[-1] == "released"
+    assert world.is_free(lock)
+
+
+def test_without_thread_local_each_grant_is_a_hold_of_its_own(r):
+    lock, other = ReadWriteLock("job", r, TTL, thread_local=False), Person()
+    lock.read.acquire()
+    assert other(lock.read.acquire) is True
+    assert lock.read.token != other(lambda: lock.read.token)
+    lock.read.release()
+    lock.read.check()
+    assert ReadWriteLock("job", r).write.acquire(blocking=False) is False
+    lock.read.release()
+    assert is_free(r, lock.read)
     with pytest.raises(LockNotOwnedError):
+        lock.read.release()
+    other.end()
+
+
+@pytest.mark.parametrize("renew", [True, False])
+def test_who_takes_a_lock_whose_key_is_gone_ends_the_hold_before(r, renew):
+    told, other = [], Person()
+    lock = Lock("job", r, TTL, renew=renew, thread_local=False, on_lost=told.append)
+    lock.acquire()
+    lost = lock.lost
+    r.delete(lock.key)
+    assert other(lock.acquire, timeout=TTL) is True
+    assert other(lock.lost.is_set) is False
+    assert lost.is_set()
+    wait_until(lambda: told == [lock])
+    with pytest.raises(LockLostError, match="granted anew"):
         lock.release()
-    wait_until(lambda: len(told) == number, LONG)
-    assert caplog.text.count(ENDED) == number
-    assert r.exists(lock.key)
-    wait_until(lambda: not lock._session.holdings.tokens(), LONG)
-    # Neither renewed nor waited for any more than a lease.
-    r.delete(lock.key, f"{lock.key}:holders")
-    with Lock("job", r, LONG) as writer:
-        writer.check()
+    lock.check()
+    lock.release()
+    assert is_free(r, lock)
+    other.end()
+
+
+def test_a_reentrant_lock_without_thread_local_belongs_to_the_object(r):
+    lock, other = ReentrantLock("job", client=r, thread_local=False), Person()
+    lock.acquire()
+    assert other(lock.acquire) is True
+    assert other(lambda: lock.token) == lock.token
+    lock.release()
+    assert not is_free(r, lock)
+    lock.release()
+    assert is_free(r, lock)
+    other.end()
+
+
+def test_a_reentrant_lock_that_was_lost_is_not_acquired_again_before_its_release(r):
+    lock = ReentrantLock("job", client=r, renew=False)
+    lock.acquire()
+    r.delete(lock.key)
+    with pytest.raises(LockLostError):
+        lock.extend()
+    for method in (lock.acquire, lock.release):
+        with pytest.raises(LockLostError):
+            method()
+    with lock:
+        pass
+
+
+def test_two_reentrant_objects_of_one_thread_are_two_holders(r):
+    with ReentrantLock("job", client=r):
+        assert ReentrantLock("job", client=r).acquire(blocking=False) is False
+
+
+def test_who_holds_one_side_and_waits_for_the_other_is_told(r):
+    lock, other = ReadWriteLock("job", client=r), Person()
+    for held, wanted in ((lock.read, lock.write), (lock.write, lock.read)):
+        with held:
+            with pytest.raises(LockError, match="'job' is held .* by this very thread"):
+                wanted.acquire()
+            assert wanted.acquire(blocking=False) is False
+            assert other(wanted.acquire, timeout=0.01) is False
+    assert is_free(r, lock.read)
+    other.end()

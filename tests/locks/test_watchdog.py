@@ -1,282 +1,310 @@
-"""Holds are renewed while they are held, and neither afterwards nor for ever."""
+"""Holds are renewed in few requests, whatever servers and callbacks do."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
-import time
 
 import pytest
 import redis
-import redis.asyncio
-from lock_tools import LONG, happened, is_free, other_tasks
-from proxy import Proxy
+from contract.lock_backends import TTL
+from gate import Hold
 from servers import wait_until
 
-from bloomlock import AsyncLock, Lock, LockLostError
+from bloomlock import Lock, LockLostError
 from bloomlock.locks import lock as lock_module
 from bloomlock.locks import watchdog
 
-TTL = 0.3
-"""A lease that is to end. Holds that are to be kept have a minute, and the fixture `often`."""
 MANY = 50
-QUIET = 0.3
-"""Long enough for several renewals, if there were any."""
-OFTEN = pytest.mark.usefixtures("often")
 
 
-class Seen:
-    """An observer that counts."""
-
-    def __init__(self):
-        self.kinds = []
-
-    def __call__(self, event):
-        self.kinds.append(event.kind)
-
-    def renewals(self):
-        return self.kinds.count("renewed")
+def renewals(events):
+    return sum(event.kind == "renewed" for event in list(events))
 
 
-TOGETHER = 6.0
-"""A lease with which locks that were obtained within half a second are renewed together."""
-FEW = MANY // 2
-"""Requests for many renewals; one for each would be twice as many, one for all is the rule."""
+def is_renewed(events, clock, times=1):
+    """Let the clock go on until a lock was renewed some times more."""
+    for _ in range(times):
+        before = renewals(events)
+        clock.advance(0.4 * TTL)
+        wait_until(lambda before=before: renewals(events) > before)
 
 
-def watchdogs():
-    return [thread for thread in threading.enumerate() if thread.name == "bloomlock-watchdog"]
-
-
-def reads(r):
-    """Return how many times the server read from a connection: pipelined commands are one."""
-    return r.info("stats")["total_reads_processed"]
-
-
-@OFTEN
-def test_a_hold_is_renewed_until_it_is_released(any_url):
-    seen = Seen()
-    with Proxy(any_url) as proxy, redis.Redis.from_url(proxy.url) as r:
-        with Lock("job", client=r, ttl=LONG, observer=seen) as lock:
-            lock.extend()
-            r.pexpire(lock.key, 30_000)
-            wait_until(lambda: seen.renewals() >= 4, LONG)
-            assert r.pttl(lock.key) > 30_000
-            lock.check()
-            assert lock.owned()
-            assert 0 < lock.remaining() < LONG
-        # A renewal that began before the release may be sent behind it.
-        wait_until(
-            lambda: not any(one.name == "bloomlock-renewal" for one in threading.enumerate()), LONG
-        )
-        renewals, before = seen.renewals(), len(proxy.seen)
-        time.sleep(QUIET)
-        assert len(proxy.seen) == before
-        assert seen.renewals() == renewals
-        assert (seen.kinds[0], seen.kinds[-1]) == ("acquired", "released")
-        assert is_free(r, lock)
-
-
-@pytest.mark.parametrize(
-    "options", [{"renew": False}, {"max_hold": 2 * TTL}, {"max_hold": TTL / 2}]
-)
-def test_without_renewal_the_hold_ends_and_says_so(r, options):
-    seen, told = Seen(), []
-    lock = Lock("job", client=r, ttl=TTL, observer=seen, on_lost=told.append, **options)
-    lock.acquire()
-    lost = lock.lost
-    assert lost.wait(60)
-    wait_until(lambda: told == [lock])
-    wait_until(lambda: is_free(r, lock))
-    with pytest.raises(LockLostError, match="its lease ran out"):
-        lock.check()
-    with pytest.raises(LockLostError, match="its lease ran out"):
-        lock.release()
-    wait_until(lambda: seen.kinds.count("lost") == 1)
-    if "renew" in options:
-        assert not seen.renewals()
-
-
-@OFTEN
-def test_a_renewal_never_shortens_the_lease_behind_the_holders_back(r):
-    seen = Seen()
-    with Lock("job", client=r, ttl=LONG, max_hold=4 * LONG, observer=seen) as lock:
-        lock.extend(6 * LONG)
-        before = seen.renewals()
-        wait_until(lambda: seen.renewals() >= before + 3, LONG)
-        left_ms = r.pttl(lock.key)
-        assert 2000 * LONG < 1000 * lock.remaining() <= left_ms
-
-
-@OFTEN
-def test_killed_connections_do_no_harm(r, valkey):
-    seen = Seen()
-    with (
-        redis.Redis.from_url(valkey) as client,
-        Lock("job", client=client, ttl=LONG, observer=seen) as lock,
-    ):
-        for _ in range(3):
-            r.client_kill_filter(_type="normal", skipme=True)
-            lock.extend()
-            before = seen.renewals()
-            wait_until(lambda before=before: seen.renewals() > before, LONG)
-        assert lock.owned()
-    assert "lost" not in seen.kinds
-
-
-def test_many_locks_are_renewed_by_one_thread_in_few_round_trips(r):
-    seen = [Seen() for _ in range(MANY)]
-    locks = [Lock(f"job {n}", client=r, ttl=TOGETHER, observer=see) for n, see in enumerate(seen)]
+def test_many_locks_are_renewed_in_few_requests(world, ann, clock):
+    events = [[] for _ in range(MANY)]
+    locks = [world.lock(name=f"{n}", observer=told.append) for n, told in enumerate(events)]
     for lock in locks:
-        lock.acquire()
-    assert len(watchdogs()) == 1
-    assert threading.active_count() < MANY
-    before = reads(r)
-    wait_until(lambda: all(see.renewals() for see in seen), LONG)
-    assert reads(r) - before < FEW
+        ann(lock.acquire)
+    assert sum(t.name == "bloomlock-watchdog" for t in threading.enumerate()) <= 1
+    [r] = world.servers
+    before = r.info("stats")["total_reads_processed"]
+    clock.advance(0.4 * TTL)
+    wait_until(lambda: all(map(renewals, events)))
+    assert r.info("stats")["total_reads_processed"] - before < MANY / 2
     for lock in locks:
-        lock.release()
+        ann(lock.release)
     assert not r.keys("*:lock")
+
+
+def test_a_renewal_that_fails_is_tried_again_while_the_lease_lasts(world, ann, clock, caplog):
+    [proxy] = world.proxies()
+    events = []
+    lock = world.lock(urls=[proxy.url], observer=events.append)
+    ann(lock.acquire)
+    proxy.judge = lambda _name, _number: "before"
+    clock.advance(0.4 * TTL)
+    wait_until(lambda: "lock 'job' could not be renewed yet" in caplog.text)
+    proxy.judge = lambda _name, _number: "pass"
+    wait_until(lambda: renewals(events), what="a renewal after a pause of a second")
+    ann(lock.check)
+    proxy.judge = lambda _name, _number: "after"
+    clock.advance(0.4 * TTL)
+    wait_until(lambda: proxy.cuts["after"])
+    proxy.judge = lambda _name, _number: "pass"
+    wait_until(lambda: renewals(events) > 1)
+    ann(lock.release)
+    assert "lost" not in caplog.text
+
+
+def test_a_server_that_is_silent_holds_up_no_other_one(world, ann, clock):
+    [proxy] = world.proxies()
+    told, events = [], []
+    silent = world.lock(name="silent", urls=[proxy.url], on_lost=told.append)
+    other = world.lock(name="other", observer=events.append)
+    ann(silent.acquire)
+    ann(other.acquire)
+    holding = proxy.judge = Hold(at=len(proxy.seen))
+    clock.advance(0.4 * TTL)
+    assert holding.reached.wait(TTL)
+    is_renewed(events, clock, times=2)
+    wait_until(lambda: told == [silent])
+    with pytest.raises(LockLostError, match="its lease ran out before it could be renewed"):
+        ann(silent.check)
+    ann(other.check)
+    holding.let_go()
+    ann(other.release)
+
+
+def test_a_renewal_that_is_under_way_changes_nothing_after_the_release(world, ann, bob, clock):
+    [proxy] = world.proxies()
+    events = []
+    lock, rival = world.lock(urls=[proxy.url], observer=events.append), world.rival(ttl=TTL / 2)
+    ann(lock.acquire)
+    holding = proxy.judge = Hold(at=len(proxy.seen))
+    clock.advance(0.4 * TTL)
+    assert holding.reached.wait(TTL)
+    ann(lock.release)
+    bob(rival.acquire)
+    value = world.held(lock)
+    holding.let_go()
+    wait_until(lambda: not proxy.under_way)
+    assert world.held(lock) == value
+    assert world.servers[0].pttl(lock.key) <= 500 * TTL
+    bob(rival.release)
+    assert [event.kind for event in events] == ["acquired", "released"]
+
+
+def test_an_extension_is_not_overtaken_by_a_renewal(world, ann, clock):
+    """The holder would rely on a lease that the server has shortened."""
+    [proxy] = world.proxies()
+    lock = world.lock(urls=[proxy.url])
+    ann(lock.acquire)
+    holding = proxy.judge = Hold(at=len(proxy.seen))
+    clock.advance(0.4 * TTL)
+    assert holding.reached.wait(TTL)
+    extending = ann.start(lock.extend, 5 * TTL)
+    holding.let_go()
+    assert extending.result(TTL) is True
+    wait_until(lambda: not proxy.under_way)
+    assert 4 * TTL < ann(lock.remaining) < world.servers[0].pttl(lock.key) / 1000
+    ann(lock.release)
+
+
+def test_an_extension_whose_answer_does_not_come_counts_as_the_shorter_lease(world, ann):
+    [proxy] = world.proxies()
+    lock = world.lock(urls=[proxy.url])
+    ann(lock.acquire)
+    proxy.judge = lambda _name, _number: "before"
+    with pytest.raises(redis.ConnectionError):
+        ann(lock.extend, TTL / 4)
+    assert ann(lock.remaining) <= TTL / 4
+    proxy.judge = lambda _name, _number: "pass"
+    ann(lock.check)
+    ann(lock.release)
+
+
+def test_a_grant_that_was_waited_for_is_short_until_its_first_renewal(world, ann, bob):
+    events = []
+    holder, lock = world.rival(), world.lock(ttl=10 * TTL, observer=events.append)
+    ann(holder.acquire)
+    future = bob.start(lock.acquire)
+    wait_until(lambda: world.waiting(lock) == 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bloomlock.locks.session.MOMENT", TTL)
+        ann(holder.release)
+        assert future.result(TTL) is True
+    assert bob(lock.remaining) < 6
+    assert world.servers[0].pttl(lock.key) <= 8000
+    wait_until(lambda: renewals(events))
+    assert bob(lock.remaining) > 9 * TTL
+    assert world.servers[0].pttl(lock.key) > 9000 * TTL
+    bob(lock.release)
+
+
+def test_a_lock_that_is_dropped_while_held_is_left_to_expire(world, ann, clock, caplog):
+    lock = world.lock()
+    key = lock.key
+    ann(lock.acquire)
+    world._closed.remove(lock)
+    del lock
+    ann(gc.collect)
+    gc.collect()
+    clock.advance(0.4 * TTL)
+    wait_until(lambda: "a lock was dropped while held" in caplog.text)
+    assert world.servers[0].exists(key)
+
+
+def test_a_full_server_takes_no_lock_from_its_holder(world, ann, bob, clock):
+    events = []
+    lock = world.lock(observer=events.append)
+    [r] = world.servers
+    ann(lock.acquire)
+    r.config_set("maxmemory-policy", "noeviction")
+    r.config_set("maxmemory", "1")
+    try:
+        r.pexpire(lock.key, 10_000)
+        is_renewed(events, clock, times=2)
+        assert r.pttl(lock.key) > 10_000
+        ann(lock.extend, 10 * TTL)
+        with pytest.raises(redis.ResponseError, match="OOM|maxmemory"):
+            bob(world.lock(name="another").acquire)
+        ann(lock.release)
+    finally:
+        r.config_set("maxmemory", "0")
+    assert world.is_free(lock)
 
 
 def test_the_thread_ends_when_it_has_nothing_to_do(r, monkeypatch):
     monkeypatch.setattr(watchdog, "IDLE_SECONDS", 0.01)
     monkeypatch.setattr(watchdog, "LONGEST_SLEEP", 0.01)
-    # One that no other test has left something to do.
     monkeypatch.setattr(lock_module, "WATCHDOG", watchdog.Watchdog())
-    before = set(watchdogs())
-    for _ in range(3):
+
+    def running():
+        return {t for t in threading.enumerate() if t.name == "bloomlock-watchdog"}
+
+    before = running()
+    for _ in range(2):
         with Lock("job", client=r):
-            [thread] = set(watchdogs()) - before
-        thread.join(LONG)
-        assert not thread.is_alive()
+            [thread] = running() - before
+        wait_until(lambda thread=thread: not thread.is_alive())
 
 
-@OFTEN
-def test_a_lock_that_is_dropped_while_held_is_left_to_expire(r, caplog):
-    lock = Lock("job", client=r, ttl=LONG)
+# -- what observers and on_lost do --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["observer", "on_lost"])
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_a_callback_raises_stops_no_renewal(world, ann, clock, caplog, which, error):
+    def fail(what):
+        if getattr(what, "kind", "") not in ("acquired", "released"):
+            raise error
+
+    events = []
+    # Both are asked for in one request.
+    bad = world.lock(name="bad", **{which: fail})
+    good = world.lock(name="good", observer=events.append)
+    ann(good.acquire)
+    ann(bad.acquire)
+    is_renewed(events, clock)
+    world.wipe(bad)
+    is_renewed(events, clock)
+    wait_until(lambda: f"{which} of lock 'bad' raised" in caplog.text)
+    is_renewed(events, clock)
+    ann(good.check)
+    ann(good.release)
+    with pytest.raises(LockLostError):
+        ann(bad.release)
+
+
+@pytest.mark.parametrize("which", ["observer", "on_lost"])
+def test_a_callback_that_blocks_holds_up_no_renewal_and_loses_no_event(r, clock, which):
+    """Of threads: in asyncio a callback must not block the loop."""
+    called, over, told, events = threading.Event(), threading.Event(), [], []
+
+    def block(what):
+        told.append(getattr(what, "kind", "on_lost"))
+        if told[-1] not in ("acquired", "released"):
+            called.set()
+            over.wait(TTL)
+
+    bad = Lock("bad", r, TTL, **{which: block})
+    with Lock("good", r, TTL, observer=events.append) as good:
+        bad.acquire()
+        is_renewed(events, clock)
+        r.delete(bad.key)
+        is_renewed(events, clock)
+        assert called.wait(TTL)
+        is_renewed(events, clock, times=2)
+        good.check()
+        with pytest.raises(LockLostError):
+            bad.release()
+        over.set()
+    last = "lost" if which == "observer" else "on_lost"
+    wait_until(lambda: told[-1] == last)
+    assert set(told[1:-1]) <= {"renewed"}
+
+
+def test_a_callback_is_called_once_there_may_be_a_thread_for_it(r, clock, monkeypatch):
+    told, start = threading.Event(), watchdog.start_thread
+
+    def no_thread(name, *arguments):
+        if name == "bloomlock-callback":
+            raise RuntimeError("can't start new thread")
+        start(name, *arguments)
+
+    lock = Lock("job", client=r, ttl=TTL, on_lost=lambda _: told.set())
     lock.acquire()
-    lock.extend()
-    key = lock.key
-    del lock
-    gc.collect()
-    wait_until(lambda: "a lock was dropped while held" in caplog.text, LONG)
-    r.pexpire(key, int(1000 * QUIET))
-    wait_until(lambda: not r.exists(key), LONG)
+    monkeypatch.setattr(watchdog, "start_thread", no_thread)
+    lost = lock.lost
+    r.delete(lock.key)
+    clock.advance(0.4 * TTL)
+    assert lost.wait(TTL)
+    assert not told.is_set()
+    monkeypatch.setattr(watchdog, "start_thread", start)
+    assert told.wait(TTL)
+    with pytest.raises(LockLostError):
+        lock.release()
 
 
-@OFTEN
-def test_a_hold_whose_thread_has_ended_is_left_to_expire(r, caplog):
-    lost = threading.Event()
-    lock = Lock("job", client=r, ttl=2, on_lost=lambda _: lost.set())
-    thread = threading.Thread(target=lock.acquire)
-    thread.start()
-    thread.join()
-    assert lost.wait(LONG)
-    with lock:
-        assert lock.owned()
-    assert "the thread or task that held it has ended" in caplog.text
+def test_a_callback_of_the_holders_own_thread_may_end_the_program(world, ann):
+    def end(event):
+        if event.kind == "acquired":
+            raise SystemExit
+
+    lock = world.lock(observer=end)
+    if world.loop is None:
+        with pytest.raises(SystemExit):
+            ann(lock.acquire)
+        assert world.is_free(lock)
 
 
-@OFTEN
-def test_without_thread_local_the_end_of_a_thread_is_no_end_of_the_hold(r):
-    seen = Seen()
-    lock = Lock("job", client=r, ttl=LONG, thread_local=False, observer=seen)
-    thread = threading.Thread(target=lambda: lock.acquire() and lock.extend())
-    thread.start()
-    thread.join()
-    wait_until(lambda: seen.renewals() >= 4, LONG)
-    lock.release()
+def test_asyncio_an_on_lost_may_be_a_coroutine_function_and_hang(world, ann, clock):
+    if world.loop is None:
+        return
+    called, events = [], []
 
+    async def hang(lock):
+        called.append(lock)
+        await world.loop.loop.create_future()
 
-@OFTEN
-def test_asyncio_renews_until_the_release(any_url):
-    async def main():
-        seen = Seen()
-        with Proxy(any_url) as proxy:
-            client = redis.asyncio.Redis.from_url(proxy.url)
-            async with AsyncLock("job", client=client, ttl=LONG, observer=seen) as lock:
-                await lock.extend()
-                await happened(lambda: seen.renewals() >= 4)
-                lock.check()
-                assert await lock.owned()
-            # A renewal that began before the release may be sent behind it.
-            await happened(lambda: not any("renewal" in t.get_name() for t in other_tasks()))
-            renewals, before = seen.renewals(), len(proxy.seen)
-            await asyncio.sleep(QUIET)
-            assert len(proxy.seen) == before
-            assert seen.renewals() == renewals
-            assert not await lock.locked()
-            await client.aclose()
-
-    asyncio.run(main())
-
-
-def test_asyncio_renews_many_locks_in_few_round_trips(r, valkey):
-    async def main():
-        seen = [Seen() for _ in range(MANY)]
-        async with redis.asyncio.Redis.from_url(valkey) as client:
-            locks = [
-                AsyncLock(f"job {n}", client, TOGETHER, observer=see) for n, see in enumerate(seen)
-            ]
-            for lock in locks:
-                await lock.acquire()
-            before = reads(r)
-            await happened(lambda: all(see.renewals() for see in seen))
-            assert reads(r) - before < FEW
-            assert threading.active_count() < MANY
-            for lock in locks:
-                await lock.release()
-        assert not r.keys("*:lock")
-
-    asyncio.run(main())
-
-
-@OFTEN
-def test_asyncio_leaves_a_dropped_lock_to_expire(r, valkey, caplog):
-    async def main():
-        async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock = AsyncLock("job", client=client, ttl=LONG)
-            await lock.acquire()
-            await lock.extend()
-            key = lock.key
-            del lock
-            gc.collect()
-            await happened(lambda: "a lock was dropped while held" in caplog.text)
-            r.pexpire(key, int(1000 * QUIET))
-            await happened(lambda: not r.exists(key))
-
-    asyncio.run(main())
-
-
-@OFTEN
-def test_asyncio_the_end_of_a_task_that_only_acquired_is_no_end_of_the_hold(r, valkey):
-    async def main():
-        seen = Seen()
-        async with redis.asyncio.Redis.from_url(valkey) as client:
-            lock = AsyncLock("job", client=client, ttl=LONG, observer=seen)
-            await asyncio.create_task(lock.acquire())
-            await happened(lambda: seen.renewals() >= 4)
-            await lock.release()
-        assert is_free(r, lock)
-
-    asyncio.run(main())
-
-
-@OFTEN
-def test_a_lock_object_in_one_loop_after_the_other(r, valkey):
-    seen = Seen()
-    lock = AsyncLock("job", client=valkey, ttl=LONG, observer=seen)
-
-    async def main():
-        async with lock:
-            await lock.extend()
-            before = seen.renewals()
-            await happened(lambda: seen.renewals() >= before + 2)
-            lock.check()
-        await lock.close()
-
-    for _ in range(3):
-        asyncio.run(main())
-    assert is_free(r, lock)
+    bad, good = (
+        world.lock(name="bad", on_lost=hang),
+        world.lock(name="good", observer=events.append),
+    )
+    ann(good.acquire)
+    ann(bad.acquire)
+    world.wipe(bad)
+    is_renewed(events, clock)
+    wait_until(lambda: called == [bad])
+    is_renewed(events, clock)
+    ann(good.release)

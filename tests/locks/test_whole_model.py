@@ -23,6 +23,7 @@ def run_rounds(url, seed, numbers):
     return done
 
 
+@pytest.mark.free_running
 def test_holds_exclude_each_other_and_no_waiter_is_forgotten(r, valkey, seed):
     done = run_rounds(valkey, seed, range(ROUNDS))
     print(done)

@@ -54,7 +54,7 @@ THREADS, TASKS = 4, 4
 LOSSES = 1 / 40
 INTERRUPTED = 1 / 5
 PATIENCE = 120.0
-LONG, SHORT = 60.0, 0.5
+LONG, SHORT = 60.0, 2.0
 READ, OWNERS = "read", "owners"
 """Groups whose holds share the lock."""
 KINDS = ("lock", "fair", "read", "write", "reentrant", "owner")

@@ -2,7 +2,6 @@
 
 pure      the transitions, on a state in this process
 scripts   the Lua scripts on a server
-watch     the transitions on a server, under WATCH
 native    what the library does by itself: native commands where the server has them
 """
 
@@ -189,7 +188,6 @@ def _tokens(records: list[bytes]) -> tuple[bytes, ...]:
 
 WAYS = {
     "scripts": lambda: {"DELIFEQ", "DELEX"},
-    "watch": lambda: {"DELIFEQ", "DELEX", "scripts"},
     "native": set,
 }
 """What the server is taken to lack in each of the ways."""

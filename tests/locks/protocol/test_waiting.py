@@ -28,13 +28,13 @@ CHANNEL = b"channel"
 class Waiter:
     """Runs an attempt until it wants something that is not a request."""
 
-    def __init__(self, client, missing, *, until=None, channel=CHANNEL):
-        self.way = lock_ways.ServerWay(client, KEYS, missing)
+    def __init__(self, client, *, until=None, channel=CHANNEL):
+        self.way = lock_ways.ServerWay(client, KEYS, set())
         self.now = 1000.0
         self.asks = 0
         self.channel = channel
         asking = AcquireRequest(b"waiter", LEASE_MS)
-        self.attempt = Attempt(LockSteps(KEYS, missing), asking, until, lambda: self.now)
+        self.attempt = Attempt(LockSteps(KEYS, set()), asking, until, lambda: self.now)
         self._core = self.attempt.run()
         self._step = next(self._core)
         self._connection = client.connection_pool.get_connection()
@@ -88,15 +88,10 @@ class Waiter:
         return self.attempt.request
 
 
-@pytest.fixture(params=lock_ways.WAYS)
-def missing(request):
-    return lock_ways.WAYS[request.param]()
-
-
 @pytest.fixture
-def holder(client):
+def holder(r):
     """Somebody who has the lock, and a way to operate it."""
-    way = lock_ways.ServerWay(client, KEYS, lock_ways.WAYS["scripts"]())
+    way = lock_ways.ServerWay(r, KEYS, lock_ways.WAYS["scripts"]())
     way.acquire(AcquireRequest(b"holder", LEASE_MS))
     return way
 
@@ -109,8 +104,8 @@ def announced(grant, token=b"waiter"):
     return Announcement(CHANNEL, token, grant).payload
 
 
-def test_it_waits_a_slice_and_then_asks_again(client, holder, missing):
-    waiter = Waiter(client, missing)
+def test_it_waits_a_slice_and_then_asks_again(r, holder):
+    waiter = Waiter(r)
     for _ in range(3):
         step = waiter.go()
         assert step == NextMessage(b"waiter", SLICE_MS / 1000)
@@ -121,19 +116,19 @@ def test_it_waits_a_slice_and_then_asks_again(client, holder, missing):
     assert holder.picture().value == b"waiter"
 
 
-def test_it_waits_no_longer_than_the_lease_of_the_holder(client, holder, missing):
-    client.pexpire(KEYS.lock, 700)
-    step = Waiter(client, missing).go()
+def test_it_waits_no_longer_than_the_lease_of_the_holder(r, holder):
+    r.pexpire(KEYS.lock, 700)
+    step = Waiter(r).go()
     assert isinstance(step, NextMessage)
     assert 0 < step.seconds < 1
 
 
-def test_an_announcement_is_enough(client, holder, missing):
-    waiter = Waiter(client, missing)
+def test_an_announcement_is_enough(r, holder):
+    waiter = Waiter(r)
     waiter.go()
     asks = waiter.asks
     holder.release(ReleaseRequest(b"holder"))
-    fence = int(client.get(KEYS.fence))
+    fence = int(r.get(KEYS.fence))
     waiter.now += 1
     assert waiter.go(announced(Granted(fence, waiters=False))) is None
     # Where one waited others will.
@@ -142,12 +137,12 @@ def test_an_announcement_is_enough(client, holder, missing):
     assert waiter.asks == asks
 
 
-def test_the_announcement_of_a_grant_that_is_over_is_none(client, holder, missing):
+def test_the_announcement_of_a_grant_that_is_over_is_none(r, holder):
     """It was stopped while it was granted the lock, until that grant had run out."""
-    waiter = Waiter(client, missing)
+    waiter = Waiter(r)
     waiter.go()
     holder.release(ReleaseRequest(b"holder"))
-    old = announced(Granted(int(client.get(KEYS.fence)), waiters=False))
+    old = announced(Granted(int(r.get(KEYS.fence)), waiters=False))
     holder.expire()
     assert isinstance(holder.acquire(AcquireRequest(b"stranger", LEASE_MS)), Granted)
     waiter.now += 3600
@@ -158,30 +153,30 @@ def test_the_announcement_of_a_grant_that_is_over_is_none(client, holder, missin
     assert holder.picture() == lock_ways.Picture(b"stranger", frozenset(), (b"waiter",))
 
 
-def test_the_same_after_all_was_flushed(client, holder, missing):
-    waiter = Waiter(client, missing)
+def test_the_same_after_all_was_flushed(r, holder):
+    waiter = Waiter(r)
     waiter.go()
     holder.release(ReleaseRequest(b"holder"))
-    old = announced(Granted(int(client.get(KEYS.fence)), waiters=False))
-    client.flushall()
+    old = announced(Granted(int(r.get(KEYS.fence)), waiters=False))
+    r.flushall()
     holder.acquire(AcquireRequest(b"stranger", LEASE_MS))
     assert isinstance(waiter.go(), NextMessage)
     assert isinstance(waiter.go(old), NextMessage)
 
 
-def test_a_grant_that_is_heard_of_too_late_is_none(client, holder, missing):
-    waiter = Waiter(client, missing)
+def test_a_grant_that_is_heard_of_too_late_is_none(r, holder):
+    waiter = Waiter(r)
     waiter.go()
     holder.release(ReleaseRequest(b"holder"))
-    fence = int(client.get(KEYS.fence))
+    fence = int(r.get(KEYS.fence))
     holder.expire()
     holder.acquire(AcquireRequest(b"stranger", LEASE_MS))
     waiter.now += (LEASE_MS + SLICE_MS) / 1000
     assert isinstance(waiter.go(announced(Granted(fence, waiters=False))), NextMessage)
 
 
-def test_when_time_is_up_it_leaves_the_queue(client, holder, missing):
-    waiter = Waiter(client, missing, until=1001.5)
+def test_when_time_is_up_it_leaves_the_queue(r, holder):
+    waiter = Waiter(r, until=1001.5)
     assert waiter.go() == NextMessage(b"waiter", 1.5)
     waiter.now += 1.5
     assert waiter.go() is None
@@ -189,8 +184,8 @@ def test_when_time_is_up_it_leaves_the_queue(client, holder, missing):
     assert holder.picture() == lock_ways.Picture(b"holder", frozenset(), ())
 
 
-def test_a_grant_made_while_it_leaves_is_passed_on(client, holder, missing):
-    waiter = Waiter(client, missing)
+def test_a_grant_made_while_it_leaves_is_passed_on(r, holder):
+    waiter = Waiter(r)
     waiter.go()
     holder.acquire(AcquireRequest(b"behind", LEASE_MS, channel=b"other"))
     holder.release(ReleaseRequest(b"holder"))
@@ -201,8 +196,8 @@ def test_a_grant_made_while_it_leaves_is_passed_on(client, holder, missing):
     assert holder.picture() == lock_ways.Picture(b"behind", frozenset(), ())
 
 
-def test_whom_nobody_can_tell_looks_by_itself(client, holder, missing):
-    waiter = Waiter(client, missing, channel=b"")
+def test_whom_nobody_can_tell_looks_by_itself(r, holder):
+    waiter = Waiter(r, channel=b"")
     looks = [waiter.go() for _ in range(6)]
     assert all(isinstance(step, Pause) for step in looks)
     assert [step.seconds for step in looks] == [0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
@@ -212,15 +207,15 @@ def test_whom_nobody_can_tell_looks_by_itself(client, holder, missing):
     assert waiter.result is not None
 
 
-def test_it_never_waits_if_it_is_not_to(client, holder, missing):
-    waiter = Waiter(client, missing, until=1000.0)
+def test_it_never_waits_if_it_is_not_to(r, holder):
+    waiter = Waiter(r, until=1000.0)
     assert waiter.go() is None
     assert waiter.result is None
     assert holder.picture().queue == ()
 
 
-def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(client, holder, missing):
-    waiter = Waiter(client, missing)
+def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(r, holder):
+    waiter = Waiter(r)
     waiter.go()
     began, waiter.is_down = waiter.now, True
     while waiter.now - began < LEASE_MS / 2000:
@@ -233,8 +228,8 @@ def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(client, holde
     assert isinstance(step, NextMessage)
 
 
-def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(client, holder, missing):
-    waiter = Waiter(client, missing)
+def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(r, holder):
+    waiter = Waiter(r)
     waiter.go()
     began, waiter.is_down = waiter.now, True
     with pytest.raises(redis.ConnectionError, match="down"):
@@ -244,8 +239,8 @@ def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(client, holde
     assert waiter.now - began > LEASE_MS / 1000
 
 
-def test_a_server_that_was_never_there_is_given_up_at_once(client, missing):
-    waiter = Waiter(client, missing)
+def test_a_server_that_was_never_there_is_given_up_at_once(r):
+    waiter = Waiter(r)
     waiter.is_down = True
     with pytest.raises(redis.ConnectionError, match="down"):
         while isinstance(waiter.go(), Pause):

@@ -1,14 +1,10 @@
-"""The pure part: votes, majorities, ages; and that two clients never rely on the lock at once."""
+"""The pure part: votes, majorities, ages."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from redlock_world import TTL, TwoHoldersError, World
 
 from bloomlock.locks.protocol.quorum import (
     Ballot,
@@ -97,74 +93,3 @@ def test_the_same_run_of_a_server():
     assert ballot.same_run() is None
     ballot.runs[3] = b"a"
     assert ballot.same_run() == (0, 3)
-
-
-def test_a_restart_makes_two_holders_unless_the_server_abstains():
-    assert not restarted(World(3, longest_ttl=TTL))
-    with pytest.raises(TwoHoldersError):
-        restarted(World(3, longest_ttl=0.0))
-
-
-def restarted(world):
-    world.advance(2 * TTL)
-    assert world.poll(0, [True, True, False])
-    world.restart(1)
-    return world.poll(1, [True, True, True])
-
-
-def test_a_holder_lets_go_before_a_server_whose_clock_is_too_fast():
-    world = World(1, longest_ttl=0.0, rates=[1.009])
-    assert world.poll(0, [True])
-    world.advance(TTL / 1.009)
-    assert world.poll(1, [True])
-
-
-def test_less_than_a_majority_of_the_configured_makes_two_holders(monkeypatch):
-    monkeypatch.setattr("redlock_world.has_majority", lambda votes: Vote.YES in votes)
-    world = World(5, longest_ttl=0.0)
-    assert world.poll(0, [True, False, False, False, False])
-    with pytest.raises(TwoHoldersError):
-        world.poll(1, [False, True, True, True, True])
-
-
-class Clients(RuleBasedStateMachine):
-    """Clients, servers that restart and are not reached, clocks of a percent too fast or slow."""
-
-    @initialize(
-        servers=st.integers(1, 5),
-        rates=st.lists(st.sampled_from([0.991, 1.0, 1.009]), min_size=5, max_size=5),
-    )
-    def begin(self, servers: int, rates: list[float]) -> None:
-        self.world = World(servers, longest_ttl=TTL, rates=rates)
-
-    reached = st.lists(st.booleans() | st.just(True), min_size=5, max_size=5)
-    client = st.integers(0, 2)
-
-    @rule(seconds=st.floats(0, 1.5 * TTL))
-    def advance(self, seconds: float) -> None:
-        self.world.advance(seconds)
-
-    @rule(server=st.integers(0, 4))
-    def restart(self, server: int) -> None:
-        self.world.restart(server % self.world.size)
-
-    @rule(client=client, reached=reached, spent=st.floats(0, TTL / 2))
-    def poll(self, client: int, reached: list[bool], spent: float) -> None:
-        self.world.poll(client, reached, spent)
-
-    @rule(client=client, reached=reached)
-    def renew(self, client: int, reached: list[bool]) -> None:
-        self.world.renew(client, reached)
-
-    @rule(client=client, reached=reached)
-    def release(self, client: int, reached: list[bool]) -> None:
-        self.world.release(client, reached)
-
-    @invariant()
-    def one_holder(self) -> None:
-        if hasattr(self, "world"):
-            self.world.check()
-
-
-TestClients = Clients.TestCase
-TestClients.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

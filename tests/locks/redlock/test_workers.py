@@ -1,21 +1,17 @@
-"""The threads that ask servers: every job is run, in order for each line, and they end."""
+"""The threads that ask servers: every job is run once, in order for each line, and they end."""
 
 from __future__ import annotations
 
 import queue
-import random
 import threading
-import time
 
 import pytest
 from servers import wait_until
-from several import LONG
 
 from bloomlock.runtime import workers as workers_module
 from bloomlock.runtime.workers import Line, Workers
 
-CALLERS = 4
-JOBS = 1500
+JOBS = 300
 
 
 @pytest.fixture
@@ -27,30 +23,15 @@ def workers(monkeypatch):
     return made
 
 
-def from_several_threads(seed, call):
-
-    def run(number):
-        rng = random.Random(seed + number)
-        for job in range(JOBS):
-            call(number, job)
-            if rng.random() < 0.2:
-                time.sleep(rng.uniform(0, 0.001))
-
-    callers = [
-        threading.Thread(target=run, args=(number,), daemon=True) for number in range(CALLERS)
-    ]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(LONG)
-    assert not any(caller.is_alive() for caller in callers)
-
-
-def test_every_job_is_run_once(workers, seed):
-    done = []
-    from_several_threads(seed, lambda *what: workers.start(lambda: done.append(what)))
-    wait_until(lambda: len(done) >= CALLERS * JOBS)
-    assert len(set(done)) == len(done) == CALLERS * JOBS
+def test_every_job_is_run_once_and_a_line_keeps_its_order(workers):
+    lines, done, free = [Line() for _ in range(4)], [[] for _ in range(4)], []
+    for job in range(JOBS):
+        for line, told in zip(lines, done, strict=True):
+            line.append(lambda job=job, told=told: told.append(job))
+        workers.start(lambda job=job: free.append(job))
+    wait_until(lambda: len(free) + sum(map(len, done)) >= 5 * JOBS)
+    assert done == [list(range(JOBS))] * 4
+    assert sorted(free) == list(range(JOBS))
 
 
 class LateQueue(queue.SimpleQueue):
@@ -69,17 +50,6 @@ def test_a_job_given_to_a_thread_that_was_about_to_end(workers):
     assert workers._next() is None
 
 
-def test_a_line_keeps_its_order(workers, seed):
-    lines = [Line() for _ in range(CALLERS)]
-    done = [[] for _ in range(CALLERS)]
-    from_several_threads(
-        seed,
-        lambda line, job: lines[line].append(lambda: done[line].append(job)),
-    )
-    wait_until(lambda: sum(map(len, done)) >= CALLERS * JOBS)
-    assert done == [list(range(JOBS))] * CALLERS
-
-
 def test_threads_end(workers):
     before, gate = set(threading.enumerate()), threading.Event()
     for _ in range(10):
@@ -95,8 +65,7 @@ def test_where_no_thread_can_be_started_the_caller_does_it(workers, monkeypatch)
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    done = []
-    line = Line()
+    done, line = [], Line()
     line.append(lambda: done.append(1))
     line.append(lambda: done.append(2))
     assert done == [1, 2]

@@ -1,0 +1,330 @@
+"""A majority of the servers decides: of all that were named, whether they answer or not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+
+import pytest
+import redis
+import redis.asyncio
+from gate import Hold
+from interrupting import InterruptedAt
+from lock_tools import happened, other_tasks
+from proxy import Proxy
+from servers import wait_until
+from several import LONG, QUICK
+
+from bloomlock import AsyncRedlock, Lock, LockLostError, QuorumError, Redlock
+from bloomlock.runtime import workers
+
+OTHERS = "somebody else's"
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Threads that have nothing to do end sooner, so that the test has less to wait for."""
+    monkeypatch.setattr(workers, "IDLE_SECONDS", 0.05)
+
+
+def no_thread_is_left():
+    names = ("bloomlock-worker", "bloomlock-renewal")
+    wait_until(lambda: not any(thread.name in names for thread in threading.enumerate()))
+
+
+def take(several, lock, indexes):
+    """Let somebody else have the lock on some of the servers."""
+    for index in indexes:
+        several.clients[index].set(lock.key, OTHERS, px=600_000)
+
+
+@pytest.mark.parametrize(("dead", "silent"), [([1, 4], []), ([1], [0])])
+def test_a_minority_may_be_dead_or_silent(five, dead, silent):
+    for index in dead:
+        five.servers[index].kill()
+    for index in silent:
+        five.stop(index)
+    first, second = five.lock(), five.lock()
+    with first:
+        assert not second.acquire(blocking=False)
+        assert first.owned()
+        assert second.locked()
+        first.extend()
+    with second:
+        assert second.owned()
+    wait_until(lambda: five.held(first.key) == 0)
+
+
+def test_more_than_a_minority_may_not(five):
+    """Two of five grant it and nobody refuses: that is all who are alive, and not enough."""
+    for index in (0, 1, 2):
+        five.servers[index].kill()
+    lock = five.lock(ttl=5)
+    with pytest.raises(QuorumError, match=r"2 of 5 servers answered .* 3 are needed; .*clients\[2"):
+        lock.acquire(blocking=False)
+    for refused in (lambda: lock.acquire(timeout=0.05), lock.locked):
+        with pytest.raises(QuorumError):
+            refused()
+    wait_until(lambda: five.held(lock.key) == 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_a_lock_that_others_have_on_half_of_the_servers_is_not_obtained(five, count):
+    lock = Redlock("job", five.urls[:count], 5 * LONG, longest_ttl=0, server_timeout=LONG)
+    taken = range((count + 1) // 2)
+    take(five, lock, taken)
+    assert not lock.acquire(blocking=False)
+    # A server whose vote was not waited for is told when that is there.
+    wait_until(lambda: five.held(lock.key) == len(taken))
+    five.clients[0].delete(lock.key)
+    if count % 2:
+        assert lock.acquire(blocking=False)
+        lock.release()
+
+
+def test_each_server_has_the_lock_of_that_name(three):
+    plain, lock = Lock("job", client=three.urls[0]), three.lock()
+    with plain:
+        assert lock.acquire(blocking=False)
+        wait_until(lambda: three.held(lock.key) == 3)
+        assert not Lock("job", client=three.clients[1]).acquire(blocking=False)
+        assert three.tokens(lock.key) == [plain.token, lock.token, lock.token]
+        lock.release()
+        wait_until(lambda: three.tokens(lock.key) == [plain.token, None, None])
+
+
+def test_each_try_has_a_token_of_its_own(three):
+    """A release that comes late, of a try that failed, must not take away what a later one got."""
+    lock, found = three.lock(pauses=(0.001, 0.002)), []
+    take(three, lock, (0, 1))
+
+    def judge(_name, _number):
+        if token := three.clients[2].get(lock.key):
+            found.append(token)
+        return "pass"
+
+    with Proxy(three.urls[2], judge) as proxy:
+        urls = [*three.urls[:2], proxy.url]
+        tried = Redlock("job", urls, LONG, longest_ttl=0, pauses=(0.001, 0.002))
+        for _ in range(3):
+            assert not tried.acquire(blocking=False)
+            wait_until(lambda: not proxy.under_way)
+        tried.close()
+    assert len(set(found)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("gone", "is_lost"), [((0, 1), True), ((2,), False)], ids=["majority", "minority"]
+)
+def test_what_is_lost_on_a_majority_is_lost_and_nothing_is_won_back(three, clock, gone, is_lost):
+    """A renewal extends what is there; it never takes the lock anew."""
+    events, told = [], []
+    lock = three.lock(observer=events.append, on_lost=told.append)
+    lock.acquire()
+    wait_until(lambda: three.held(lock.key) == 3)
+    for index in gone:
+        three.clients[index].delete(lock.key)
+    clock.advance(0.4 * lock.ttl)
+    wait_until(lambda: len(events) == 2)
+    assert events[-1].kind == ("lost" if is_lost else "renewed")
+    assert three.held(lock.key) <= 3 - len(gone)
+    if is_lost:
+        wait_until(lambda: told == [lock])
+        with pytest.raises(LockLostError):
+            lock.release()
+    else:
+        lock.check()
+        lock.release()
+
+
+def test_a_holder_that_no_majority_answers_loses_it_by_its_own_clock(three, clock):
+    told = []
+    lock = three.lock(server_timeout=QUICK, on_lost=told.append)
+    lock.acquire()
+    for index in (0, 1):
+        three.servers[index].kill()
+    clock.advance(0.5 * lock.ttl)
+    lock.check()
+    with pytest.raises(QuorumError):
+        lock.extend(5)
+    assert 0 < lock.remaining() < 5, "either lease may be in force"
+    clock.advance(lock.ttl)
+    wait_until(lambda: told == [lock])
+    with pytest.raises(LockLostError):
+        lock.release()
+
+
+def test_a_late_vote_is_one_by_the_next_renewal(three):
+    three.stop(2)
+    lock = three.lock()
+    lock.acquire()
+    three.resume()
+    wait_until(lambda: three.held(lock.key) == 3)
+    three.servers[0].kill()
+    lock.extend()
+    assert lock.owned()
+    lock.release()
+    wait_until(lambda: three.held(lock.key) == 0)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("silent", [1, 2])
+def test_a_silent_server_is_told_when_it_answers(three, silent):
+    """It carries out what came late, and at last the release."""
+    for index in range(silent):
+        three.stop(index)
+    lock = three.lock(server_timeout=LONG if silent == 1 else QUICK)
+    if silent == 1:
+        with lock:
+            assert three.tokens(lock.key) == [None, lock.token, lock.token]
+    else:
+        with pytest.raises(QuorumError, match="no answer"):
+            lock.acquire(blocking=False)
+    wait_until(lambda: three.held(lock.key) == 0)
+    three.resume()
+    no_thread_is_left()
+    wait_until(lambda: three.held(lock.key) == 0)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_grant_that_comes_late_is_given_back(three):
+    """The script reaches the servers long after the caller was refused."""
+    holds = [Hold(at=0), Hold(at=0)]
+    with (
+        Proxy(three.urls[0], holds[0], handshake=False) as first,
+        Proxy(three.urls[1], holds[1], handshake=False) as second,
+    ):
+        urls = [first.url, second.url, three.urls[2]]
+        lock = Redlock("late", urls, 5 * LONG, longest_ttl=0, server_timeout=QUICK)
+        with pytest.raises(QuorumError):
+            lock.acquire(blocking=False)
+        wait_until(lambda: three.held(lock.key) == 0)
+        for hold in holds:
+            hold.let_go()
+        no_thread_is_left()
+        wait_until(lambda: three.held(lock.key) == 0)
+
+
+def test_a_lock_that_cannot_be_given_back_says_so(three, caplog):
+    lock = three.lock(server_timeout=QUICK)
+    for leave in ("release", "with", "raising"):
+        lock.acquire()
+        for index in (0, 1):
+            three.servers[index].kill()
+        if leave == "release":
+            with pytest.raises(QuorumError, match="ends by itself"):
+                lock.release()
+        elif leave == "with":
+            lock.__exit__(None, None, None)
+            assert "left to expire" in caplog.text
+        else:
+            error = KeyError()
+            assert not lock.__exit__(KeyError, error, None)
+            assert "ends by itself" in error.__notes__[0]
+        assert lock.token is None
+        for index in (0, 1):
+            three.servers[index].start()
+        three.renew()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_interrupted_at_some_points(three, busy, seed):
+    """What the interrupted call took is given back in the background."""
+    chance, holder, number = random.Random(seed), three.lock(), 0
+    if busy:
+        holder.acquire()
+        wait_until(lambda: three.held(holder.key) == 3)
+    lock = three.lock(pauses=(0.001, 0.002), thread_local=False)
+    while True:
+        try:
+            with InterruptedAt(number) as point:
+                got = lock.acquire(blocking=False)
+        except KeyboardInterrupt:
+            got = lock.token is not None
+        if got and lock.token is not None:
+            lock.release()
+        wait_until(lambda: three.tokens(lock.key) == [holder.token] * 3)
+        if point.left >= 0:
+            break
+        number += chance.randrange(5, 20)
+    assert number > 50
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_asyncio_cancelled_at_each_turn_of_the_loop(three, busy):
+    holder = three.lock()
+    if busy:
+        holder.acquire()
+        wait_until(lambda: three.held(holder.key) == 3)
+
+    async def main():
+        lock = three.async_lock(thread_local=False)
+        for turns in range(30):
+            task = asyncio.create_task(lock.acquire())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            try:
+                assert await task
+                await lock.release()
+            except asyncio.CancelledError:
+                pass
+            assert lock.token is None
+            await happened(lambda: three.tokens(lock.key) == [holder.token] * 3)
+        await lock.close()
+        assert not other_tasks()
+
+    asyncio.run(main())
+
+
+def test_asyncio_closing_ends_what_waits_for_a_silent_server(three):
+    three.stop(2)
+
+    async def main():
+        clients = [redis.asyncio.Redis.from_url(url, socket_timeout=None) for url in three.urls]
+        lock = AsyncRedlock("job", clients, ttl=3600, longest_ttl=0, server_timeout=0.1)
+        async with lock:
+            pass
+        assert other_tasks()
+        await lock.close()
+        assert not other_tasks()
+
+    asyncio.run(main())
+
+
+@pytest.mark.free_running
+def test_each_turn_counts(five):
+    """Threads and tasks write in turn, with two servers dead; the count is of a fixed schedule."""
+    for index in (1, 2):
+        five.servers[index].kill()
+    counted = [0]
+
+    def thread():
+        lock = five.lock(pauses=(0.001, 0.02))
+        for _ in range(5):
+            with lock:
+                seen = counted[0]
+                redis.Redis.from_url(five.urls[0]).ping()
+                counted[0] = seen + 1
+
+    async def tasks():
+        async def turn():
+            lock = five.async_lock(pauses=(0.001, 0.02))
+            for _ in range(5):
+                async with lock:
+                    seen = counted[0]
+                    await asyncio.sleep(0)
+                    counted[0] = seen + 1
+            await lock.close()
+
+        await asyncio.gather(*(turn() for _ in range(3)))
+
+    works = [thread, thread, thread, lambda: asyncio.run(tasks())]
+    threads = [threading.Thread(target=work) for work in works]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert counted == [30]
+    wait_until(lambda: five.held(five.lock().key) == 0)

@@ -1,0 +1,140 @@
+"""Who wrote r.lock(name, timeout=10, blocking_timeout=5) keeps the rest of his program."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import pytest
+import redis
+import redis.asyncio
+from contract.lock_backends import TTL
+from lock_tools import is_free, queue_of
+from people import Person
+from redis.exceptions import LockError as RedisLockError
+from redis.exceptions import LockNotOwnedError as RedisLockNotOwnedError
+from servers import wait_until
+
+from bloomlock import (
+    AsyncLock,
+    FairLock,
+    Lock,
+    LockError,
+    LockLostError,
+    LockNotOwnedError,
+    LockTimeoutError,
+    QuorumError,
+    ReentrantLock,
+)
+from bloomlock.locks.options import LockParameters
+from bloomlock.locks.protocol import waiting
+
+MINE = "mine"
+PAIRS = [(redis.lock.Lock, Lock), (redis.asyncio.lock.Lock, AsyncLock)]
+
+
+def parameters(function):
+    names = set(inspect.signature(function).parameters) - {"self", "redis", "name"}
+    return {{"additional_time": "ttl"}.get(name, name) for name in names}
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=["threads", "asyncio"])
+def test_each_of_its_parameters_is_ours(theirs, ours):
+    for method in ("acquire", "release", "locked", "owned", "extend", "reacquire"):
+        assert parameters(getattr(theirs, method)) <= parameters(getattr(ours, method))
+    assert parameters(theirs.__init__) <= {*LockParameters.__annotations__}
+
+
+@pytest.mark.parametrize("kind", [Lock, FairLock, ReentrantLock])
+def test_as_the_lock_class_of_a_client(r, kind):
+    lock = r.lock("job", timeout=10, blocking_timeout=0.01, lock_class=kind)
+    assert isinstance(lock, kind)
+    assert (lock.name, lock.timeout, lock.ttl, lock.blocking) == ("job", 10.0, 10.0, True)
+    assert (lock.blocking_timeout, lock.thread_local) == (0.01, True)
+    assert lock.raise_on_release_error is True
+    with lock:
+        assert not Lock("job", r).acquire(blocking=False)
+        assert 9_000 < r.pttl(lock.key) <= 10_000
+        assert lock.extend(20) is True
+        assert lock.reacquire() is True
+        assert 15_000 < r.pttl(lock.key) <= 20_000
+    assert is_free(r, lock)
+    assert r.lock("job", lock_class=kind).timeout is None
+
+
+def test_its_timeout_is_a_lease_that_is_not_renewed(r, clock):
+    events = []
+    lock = Lock("job", client=r, timeout=10, sleep=0.1, observer=events.append)
+    lock.acquire(sleep=0.5, token=MINE.encode())
+    assert lock.token == MINE
+    clock.advance(9)
+    lock.check()
+    clock.advance(1)
+    with pytest.raises(LockLostError, match="its lease ran out"):
+        lock.check()
+    assert [event.kind for event in events] == ["acquired", "lost"]
+    with pytest.raises(RedisLockNotOwnedError):
+        lock.release()
+
+
+def test_no_timeout_of_acquire_is_that_of_the_object(r):
+    other = Lock("job", r, blocking_timeout=0.01)
+    with Lock("job", r):
+        assert other.acquire(timeout=None) is False
+        assert other.acquire(True, None) is False
+        assert other.acquire(0) is False
+        assert other.acquire(blocking=False, timeout=None) is False
+        assert other.acquire(timeout=None, blocking_timeout=0.02) is False
+
+
+def test_its_own_lock_and_ours_exclude_each_other(client, monkeypatch):
+    monkeypatch.setattr(waiting, "SLICE_MS", 50)
+    ours, person = Lock("job", client=client), Person()
+    its = client.lock(ours.key, thread_local=False)
+    # Without a lease, and without a word when it ends: a waiter of ours asks again.
+    assert its.acquire(blocking=False)
+    assert ours.locked()
+    assert ours.acquire(blocking=False) is False
+    wait = person.start(ours.acquire)
+    wait_until(lambda: queue_of(client, ours) == 1)
+    its.release()
+    assert wait.result(TTL) is True
+    assert its.locked()
+    assert its.acquire(blocking=False) is False
+    person(ours.release)
+    assert its.acquire(blocking=False)
+    its.release()
+    ours.close()
+    person.end()
+
+
+def test_the_errors_are_also_its_own(r):
+    for error in (LockNotOwnedError, LockLostError, LockTimeoutError, QuorumError):
+        assert issubclass(error, RedisLockError)
+        assert issubclass(error, LockError)
+    assert issubclass(LockLostError, RedisLockNotOwnedError)
+    with pytest.raises(RedisLockNotOwnedError):
+        Lock("job", client=r).release()
+
+
+def test_asyncio(valkey, r):
+    async def main():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            lock = client.lock("job", timeout=10, blocking_timeout=0.05, lock_class=AsyncLock)
+            its = client.lock(lock.key, timeout=30)
+            assert await its.acquire()
+            assert await lock.acquire() is False
+            assert await lock.locked()
+            await its.release()
+            assert await lock.acquire(blocking=True, blocking_timeout=1, token=MINE)
+            assert await client.get(lock.key) == b"mine"
+            assert await its.acquire(blocking=False) is False
+            assert await lock.extend(20) is True
+            assert await lock.extend(20, replace_ttl=False) is True
+            assert 20 < lock.remaining() < 40
+            assert await lock.reacquire() is True
+            await lock.release()
+            with pytest.raises(RedisLockNotOwnedError):
+                await lock.release()
+
+    asyncio.run(main())

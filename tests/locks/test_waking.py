@@ -1,0 +1,174 @@
+"""Waiters are woken one by one, share connections, ride over outages, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+import redis
+import redis.asyncio
+from contract.lock_backends import TTL
+from lock_tools import NAME, commands_so_far, connections, happened, is_free, other_tasks, queue_of
+from people import Person
+from servers import wait_until
+
+from bloomlock import AsyncLock, FairLock, Lock
+from bloomlock.locks.protocol import waiting
+
+CROWD = 20
+
+
+def test_a_release_wakes_one(r, valkey):
+    """Each release is one script. If all who wait asked each time it would be hundreds."""
+    holder, order = FairLock("job", client=r), []
+    holder.acquire()
+
+    def work(number):
+        with redis.Redis.from_url(valkey) as client:
+            lock = FairLock("job", client=client)
+            lock.acquire()
+            order.append(number)
+            lock.release()
+            lock.close()
+
+    threads = []
+    for number in range(CROWD):
+        threads.append(threading.Thread(target=work, args=(number,)))
+        threads[-1].start()
+        wait_until(lambda number=number: queue_of(r, holder) == number + 1)
+    before = commands_so_far(r, "evalsha", "eval")
+    holder.release()
+    for thread in threads:
+        thread.join()
+    # On a slow machine some may ask once more, because two seconds are over.
+    assert commands_so_far(r, "evalsha", "eval") - before <= 3 * CROWD
+    assert order == list(range(CROWD))
+    assert is_free(r, holder)
+
+
+def test_a_waiter_outlasts_the_time_out_of_its_socket(r, valkey, monkeypatch):
+    monkeypatch.setattr(waiting, "SLICE_MS", 600)
+    with redis.Redis.from_url(valkey, socket_timeout=0.2) as client:
+        holder, waiter = Lock("job", client=r, ttl=TTL), Lock("job", client=client)
+        holder.acquire()
+        before = commands_so_far(r, "evalsha", "eval")
+        got = []
+        thread = threading.Thread(target=lambda: got.append(waiter.acquire()) or waiter.release())
+        thread.start()
+        # It has asked again, so it has slept for longer than its socket waits.
+        wait_until(lambda: commands_so_far(r, "evalsha", "eval") >= before + 3)
+        holder.release()
+        thread.join()
+        assert got == [True]
+        waiter.close()
+
+
+def test_waiters_take_no_connection_that_the_holder_needs(valkey, r):
+    pool = redis.BlockingConnectionPool.from_url(valkey, max_connections=2, timeout=TTL)
+    with redis.Redis(connection_pool=pool) as client:
+        lock, done = Lock("job", client=client), []
+
+        def work():
+            with lock:
+                done.append(len(done))
+
+        with lock:
+            threads = [threading.Thread(target=work) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            lock.check()
+            lock.extend()
+        for thread in threads:
+            thread.join()
+        assert done == list(range(6))
+        lock.close()
+    assert is_free(r, lock)
+
+
+def test_a_waiter_rides_over_a_restart_of_the_server(stoppable):
+    with redis.Redis.from_url(stoppable.url) as r:
+        holder, waiter = Lock("job", client=r), Lock("job", client=stoppable.url)
+        holder.acquire()
+        got = []
+        thread = threading.Thread(target=lambda: got.append(waiter.acquire()))
+        thread.start()
+        wait_until(lambda: queue_of(r, holder) == 1)
+    stoppable.kill()
+    stoppable.start()
+    thread.join()
+    assert got == [True]
+    waiter.close()
+
+
+@pytest.mark.parametrize(
+    "pool", [redis.asyncio.ConnectionPool, redis.asyncio.BlockingConnectionPool]
+)
+def test_asyncio_a_hundred_tasks_share_few_connections(r, valkey, pool):
+    async def main():
+        made = pool.from_url(valkey, max_connections=3, client_name=NAME)
+        client = redis.asyncio.Redis(connection_pool=made)
+        lock, done = AsyncLock("job", client, TTL), []
+
+        async def work():
+            async with lock:
+                done.append(len(done))
+
+        async with AsyncLock("job", client, TTL):
+            tasks = [asyncio.create_task(work()) for _ in range(100)]
+            await happened(lambda: queue_of(r, lock) == 100)
+            assert connections(r) < 20
+            await happened(lambda: not made._in_use_connections)
+            assert [t.get_name() for t in other_tasks()].count("bloomlock-hub") == 1
+        await asyncio.gather(*tasks)
+        assert done == list(range(100))
+        await lock.close()
+        await happened(lambda: not other_tasks())
+        await client.aclose()
+        await made.disconnect()
+        await happened(lambda: connections(r) == 0)
+        assert is_free(r, lock)
+
+    asyncio.run(main())
+
+
+def test_asyncio_rides_over_a_killed_connection_for_messages(r, valkey, monkeypatch):
+    monkeypatch.setattr(waiting, "SLICE_MS", 100)
+
+    async def main():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            lock, done = AsyncLock("job", client, TTL), []
+
+            async def work(number):
+                async with lock:
+                    done.append(number)
+
+            holder = AsyncLock("job", client, TTL)
+            await holder.acquire()
+            tasks = [asyncio.create_task(work(number)) for number in range(5)]
+            await happened(lambda: queue_of(r, lock) == 5)
+            r.client_kill_filter(_type="pubsub")
+            await holder.release()
+            await asyncio.gather(*tasks)
+            assert sorted(done) == list(range(5))
+            await lock.close()
+
+    asyncio.run(main())
+
+
+def test_closing_leaves_no_connection(r, valkey):
+    with redis.Redis.from_url(valkey, client_name=NAME) as client:
+        lock, holder = Lock("job", client=client), Lock("job", client=r)
+        holder.acquire()
+        people = [Person() for _ in range(4)]
+        waits = []
+        for person in people:
+            waits.append(person.start(lock.acquire))
+            wait_until(lambda: queue_of(r, lock) == len(waits))
+        holder.release()
+        for person, wait in zip(people, waits, strict=True):
+            assert wait.result(TTL) is True
+            person(lock.release)
+            person.end()
+        lock.close()
+    wait_until(lambda: connections(r) == 0)

@@ -1,1 +1,0 @@
-"""Locks under faults: workers in processes of their own, their history, and its checker."""

@@ -1,0 +1,114 @@
+"""Threads, or tasks of a loop, that do what a test tells them, one thing after the other.
+
+A hold belongs to a thread or a task. A test of several holders gives each a `Person`, and looks
+the same for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import queue
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONG = 60.0
+"""Seconds that something may take before a test gives up; nothing takes a tenth of it."""
+
+
+class Person:
+    """A thread that carries out what it is given."""
+
+    def __init__(self) -> None:
+        self._given: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a function there and return its answer, awaited if need be."""
+        return self.start(function, *args, **options).result(LONG)
+
+    def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
+        """Call a function there and return at once."""
+        future: Future[Any] = Future()
+        self._given.put((lambda: function(*args, **options), future))
+        return future
+
+    def enter(self, lock: Any) -> Any:
+        """Enter a `with`."""
+        return self(lock.__enter__)
+
+    def leave(self, lock: Any, error: BaseException | None = None) -> Any:
+        """Leave it, as its body ended."""
+        return self(lock.__exit__, type(error) if error else None, error, None)
+
+    def end(self) -> None:
+        """Let the thread end."""
+        self._given.put(None)
+        self._thread.join(LONG)
+
+    def _run(self) -> None:
+        while (given := self._given.get()) is not None:
+            function, future = given
+            try:
+                future.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - the test's to judge
+                future.set_exception(error)
+
+
+class AsyncPerson(Person):
+    """The same as a task."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: asyncio.Queue[Any] = asyncio.Queue()
+        self._task = asyncio.run_coroutine_threadsafe(self._live(), loop)
+
+    def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        call = (lambda: function(*args, **options), future)
+        self._loop.call_soon_threadsafe(self._calls.put_nowait, call)
+        return future
+
+    def enter(self, lock: Any) -> Any:
+        return self(lock.__aenter__)
+
+    def leave(self, lock: Any, error: BaseException | None = None) -> Any:
+        return self(lock.__aexit__, type(error) if error else None, error, None)
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._calls.put_nowait, None)
+        self._task.result(LONG)
+
+    async def _live(self) -> None:
+        while (given := await self._calls.get()) is not None:
+            function, future = given
+            try:
+                answer = function()
+                future.set_result(await answer if inspect.isawaitable(answer) else answer)
+            except BaseException as error:  # noqa: BLE001 - the test's to judge
+                future.set_exception(error)
+
+
+class Loop:
+    """An event loop in a thread of its own."""
+
+    def __enter__(self) -> Self:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(LONG)
+        self.loop.close()
+
+    def run(self, work: Any) -> Any:
+        """Carry out a coroutine there."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(LONG)
