@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from contract.lock_backends import TTL
+from people import is_lost
 from proxy import Proxy
 from servers import wait_until
 
@@ -90,7 +91,7 @@ class LockContract:
             with pytest.raises(LockNotOwnedError):
                 bob(method)
         assert bob(lambda: (lock.token, lock.fence, lock.remaining())) == (None, None, 0.0)
-        assert bob(lock.lost.is_set) is False
+        assert bob(is_lost, lock) is False
         assert bob(lock.owned) is False
         assert world.held(lock) == held
         ann(lock.check)
@@ -323,7 +324,7 @@ class LockContract:
         assert "gone" in events[-1].error
         assert events[-1].fence == events[0].fence
         ann(lock.acquire)
-        assert ann(lock.lost.is_set) is False
+        assert ann(is_lost, lock) is False
         ann(lock.release)
 
     @pytest.mark.parametrize("options", [{"renew": False}, {"max_hold": 2 * TTL}])

@@ -20,6 +20,11 @@ LONG = 60.0
 """Seconds that something may take before a test gives up; nothing takes a tenth of it."""
 
 
+def is_lost(lock: Any) -> bool:
+    """Return whether the hold of who calls this is known to be lost."""
+    return bool(lock.lost.is_set())
+
+
 class Person:
     """A thread that carries out what it is given."""
 
