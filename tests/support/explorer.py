@@ -31,6 +31,8 @@ import redis
 from bloomlock import OutcomeUnknownError
 from bloomlock.commands import EXEC, MULTI
 from bloomlock.effects import ConnectionLost, FreeMemory, Parallel, Pause, Pipeline, Request
+from bloomlock.locks.session import TOKENS
+from bloomlock.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -226,10 +228,22 @@ class Operation(NamedTuple):
     core: Generator[Any, Any, Any]
 
 
-def core_of(made: Any, method: str, *args: Any) -> Generator[Any, Any, Any]:
+class _TakenError(Exception):
+    """Carries a core out of the method that would run it."""
+
+
+def core_of(made: Any, method: str, *args: Any, **options: Any) -> Generator[Any, Any, Any]:
     """Return the core that a public method of an object would run."""
-    with mock.patch.object(made, "_run", lambda core: core):
-        return getattr(made, method)(*args)
+
+    def take(core: Any) -> Any:
+        raise _TakenError(core)
+
+    with mock.patch.object(made, "_run", take):
+        try:
+            getattr(made, method)(*args, **options)
+        except _TakenError as taken:
+            return taken.args[0]
+    raise AssertionError(f"{method} asks no server")
 
 
 def calls(made: Any, *some: tuple[str, str, Any]) -> Generator[Operation, Any, None]:
@@ -262,6 +276,9 @@ class _Client:
         self._draws += 1
         return random.Random(f"{self._number} {self._draws}").randrange(below)
 
+    def _new_token(self) -> bytes:
+        return b"%d.%d" % (self._number, self._draw(10**6))
+
     def _next(self, answer: Any, *, is_first: bool = False) -> None:
         try:
             self.operation = next(self._program) if is_first else self._program.send(answer)
@@ -274,12 +291,17 @@ class _Client:
     def _resume(self, how: Callable[[Any], Any], value: Any) -> None:
         """Give the core an answer, and take the commands that it wants carried out next."""
         try:
-            with mock.patch.object(secrets, "randbelow", self._draw):
+            with (
+                mock.patch.object(secrets, "randbelow", self._draw),
+                mock.patch.object(TOKENS, "new", self._new_token),
+                # By the digest a script that the server lacks would take one step more.
+                mock.patch.object(Script, "by_digest", Script.by_source),
+            ):
                 step = how(value)
                 while (answer := self._answer_at_once(step)) is not step:
                     step = self.operation.core.send(answer)
         except StopIteration as stop:
-            self._end(stop.value)
+            self._end("done" if stop.value is None else stop.value)
         except (OutcomeUnknownError, redis.ConnectionError):
             self._end(None)
         except self._world.answers as error:
@@ -350,10 +372,11 @@ class Cores:
         extra: By name how often something else happens at most, and what does it.
         answers: Exceptions that are answers: the history has their names.
         show_answer: Returns of an answer what the history has.
-        blur: Returns of replies what tells them apart, without what only differs by the time.
+        show_contents, blur: Return what tells apart what the server has, and replies, without
+            what only differs by the time.
 
     Attributes:
-        found: What the server has in the state that is checked.
+        found, shown: What the server has in the state that is checked, as it is and as shown.
     """
 
     def __init__(
@@ -365,12 +388,15 @@ class Cores:
         extra: Mapping[str, tuple[int, Callable[[], object]]] | None = None,
         answers: tuple[type[Exception], ...] = (),
         show_answer: Callable[[Any], Any] = lambda answer: answer,
+        show_contents: Callable[[Contents], Hashable] = lambda contents: contents,
         blur: Callable[[str], str] = lambda replies: replies,
     ) -> None:
         self.client, self.pool = client, client.connection_pool
-        self.answers, self.show_answer, self.blur = answers, show_answer, blur
+        self.answers, self.show_answer = answers, show_answer
+        self.show_contents, self.blur = show_contents, blur
         self.history: list[Done] = []
         self.found: Contents = ()
+        self.shown: Hashable = ()
         self._ticks = 0
         self._faults = faults
         self._acts = dict(extra or {})
@@ -404,7 +430,8 @@ class Cores:
         replies = tuple(tuple(one.replies) for one in self._clients)
         left = tuple(self._left.items())
         self.found = contents_of(self.client)
-        return self.found, replies, tuple(self.operations()), left, self._faults
+        self.shown = self.show_contents(self.found)
+        return self.shown, replies, tuple(self.operations()), left, self._faults
 
     def moves(self) -> list[Move]:
         going = [number for number, one in enumerate(self._clients) if one.operation is not None]
