@@ -70,7 +70,6 @@ def counted(result: Result) -> dict[str, Any]:
         pytest.param({**ADDON, **SELECT}, id="select reactor"),
         pytest.param({**ADDON, "BLOOMLOCK_WINDOW": 86_400}, id="window"),
         pytest.param({**ADDON, "BLOOMLOCK_ON_FULL": "grow", "BLOOMLOCK_CAPACITY": 4}, id="growth"),
-        pytest.param({**ADDON, "BLOOMLOCK_KEY": True}, id="key"),
     ],
 )
 def test_the_same_pages_items_and_stats_in_the_same_order(
