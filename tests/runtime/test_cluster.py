@@ -7,7 +7,6 @@ import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 
 import numpy as np
 import pytest
@@ -34,27 +33,13 @@ from bloomlock.effects import Request
 from bloomlock.server import PrivateServer
 
 
-@pytest.fixture(scope="module")
-def nodes():
-    """Three masters that own a third of the slots each."""
-    with servers.cluster(2000, servers.with_bloom()) as clients:
-        yield clients
-
-
-@pytest.fixture
-def cluster(nodes):
-    with servers.emptied(nodes) as made:
-        yield made
-
-
 def routes(strategy):
     return ("items",) if strategy in ("lock", "native") else ("items", "bitmap")
 
 
-@pytest.mark.parametrize("shards", [1, 5])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards, tmp_path):
-    made = BloomFilter("pages", 5000, 1e-9, client=cluster, strategy=strategy, shards=shards)
+def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, tmp_path):
+    made = BloomFilter("pages", 5000, 1e-9, client=cluster, strategy=strategy, shards=5)
     items = [str(number) for number in range(1500)]
     assert made.add_many(items) == [True] * 1500
     assert made.add("0") is False
@@ -68,8 +53,7 @@ def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards, tmp
         made.update(opened.to_memory())
     # The estimate has a standard deviation of 4 items.
     assert opened.count() == pytest.approx(1501 + 500 * len(routes(strategy)), abs=20)
-    if shards > 1:
-        assert sum(bool(node.dbsize()) for node in nodes) > 1
+    assert sum(bool(node.dbsize()) for node in nodes) > 1
     if strategy == "atomic":
         with BloomFilter("other", 5000, 1e-9, client=cluster, shards=4) as other:
             other.export_file(tmp_path / "other")
@@ -93,19 +77,13 @@ def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, shards, tmp
     assert sum(node.dbsize() for node in nodes) == 0
 
 
-def test_two_filters_are_combined_over_slots(cluster):
+def test_a_union_over_slots(cluster):
     a, b = (BloomFilter(name, 5000, 1e-9, client=cluster, shards=4) for name in ("one", "two"))
     a.update(str(number) for number in range(1000))
     b.update(str(number) for number in range(500, 1500))
-    both = [image.tobytes() for image in (a.to_memory() & b.to_memory()).images()]
-    with a.union(b, "either") as either:
-        assert either.exists_many(map(str, range(1500))) == [True] * 1500
-    with a.copy("copied") as copied:
-        copied.intersection_update(b)
-        assert [image.tobytes() for image in copied.to_memory().images()] == both
-        copied.update(a)
-        assert copied.exists_many(map(str, range(1000))) == [True] * 1000
-    assert a.jaccard(b) == a.to_memory().jaccard(b.to_memory())
+    a |= b
+    assert a.exists_many(map(str, range(1500))) == [True] * 1500
+    assert not b.exists("0")
 
 
 def test_the_url_of_any_server_of_a_cluster_is_enough(cluster, nodes):
@@ -216,7 +194,7 @@ def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, node
     assert made.add("after") is True
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["atomic", "lock"])
 def test_asyncio_over_the_cluster(cluster, nodes, strategy):
     async def run():
         port = nodes[1].connection_pool.connection_kwargs["port"]
@@ -224,74 +202,12 @@ def test_asyncio_over_the_cluster(cluster, nodes, strategy):
         made = await AsyncBloomFilter("a", 5000, 1e-9, client=client, strategy=strategy, shards=4)
         items = [str(number) for number in range(200)]
         answers = await asyncio.gather(*(made.add(item) for item in items + items))
-        if strategy != "pipeline":
-            assert sum(answers) == 200
+        assert sum(answers) == 200
         assert all(await made.exists_many(items))
         await client.aclose()
 
     asyncio.run(run())
     assert BloomFilter.open("a", client=cluster, strategy=maker_of(strategy)).exists("7")
-
-
-def _is_lost(made):
-    """Ask for a kept item; True once the end of its filter is known."""
-    try:
-        assert made.exists("a")
-    except FilterLostError:
-        return True
-    return False
-
-
-def test_a_near_cache_notices_a_clear(cluster, nodes):
-    for name in ("one", "two", "three", "four"):
-        made = BloomFilter(name, 1000, client=cluster, shards=3, near_cache=9, max_staleness=0.1)
-        assert made.add("a")
-        assert made.exists("a")
-        BloomFilter.open(name, client=cluster).clear()
-        servers.wait_until(lambda made=made: _is_lost(made))
-        made.close()
-
-    async def run():
-        port = nodes[1].connection_pool.connection_kwargs["port"]
-        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
-        made = await AsyncBloomFilter.open("two", client=client, near_cache=9, max_staleness=0.1)
-        assert await made.add("a")
-        assert await made.exists("a")
-        BloomFilter.open("two", client=cluster).clear()
-        with pytest.raises(FilterLostError):
-            async with asyncio.timeout(15):
-                while await made.exists("a"):  # noqa: ASYNC110 - a server is waited for
-                    await asyncio.sleep(0.001)
-        await made.close()
-        await client.aclose()
-
-    asyncio.run(run())
-
-
-def test_what_a_replica_found_in_a_window_is_not_kept(cluster):
-    """It has a clock of its own."""
-    options = {"client": cluster, "window": 3600, "near_cache": 9, "max_staleness": 600}
-    made = BloomFilter("w", 1000, **options)
-    made.update(["a", "b"])
-    reader = BloomFilter("w", 1000, read_from_replicas=True, **options)
-    for one, are_kept in ((reader, [False, False]), (made, [True, True])):
-        servers.wait_until(lambda one=one: one.exists("a") and all(one.exists_many(["a", "b"])))
-        assert one.kept_many(["a", "b"]) == are_kept
-    assert reader.add("a") is False
-    assert reader.is_kept("a")
-
-
-def test_a_near_cache_forgets_what_a_window_does(cluster):
-    """Each shard has the clock of its server."""
-    made = BloomFilter(
-        "w", 1000, client=cluster, shards=3, window=1.8, slices=6, near_cache=99, max_staleness=600
-    )
-    items = [str(number) for number in range(30)]
-    assert made.add_many(items) == [True] * 30
-    servers.wait_until(lambda: not any(made.exists_many(items)))
-    assert made.add("0")
-    servers.wait_until(lambda: not made.exists("0"))
-    made.close()
 
 
 @pytest.fixture
@@ -309,11 +225,7 @@ def sentinel():
 def test_a_failover_by_sentinel(sentinel):
     master, replica, watching = sentinel
     made = BloomFilter("s", 2000, client=watching.master_for("mymaster"), on_unknown="new")
-    client = watching.master_for("mymaster")
-    near = BloomFilter.open("s", client=client, near_cache=9, max_staleness=0.1)
     assert made.add("before")
-    assert near.add("a")
-    assert near.exists("a")
     with redis.Redis(port=replica.port) as second:
         servers.wait_until(lambda: second.keys("*:bits") != [])
         with redis.Redis(port=master.port) as first:
@@ -324,9 +236,6 @@ def test_a_failover_by_sentinel(sentinel):
     assert made.exists("before")
     assert made.add("after")
     assert made.add("after") is False
-    servers.wait_until(lambda: _answers(near))
-    made.clear()
-    servers.wait_until(lambda: _is_lost(near))
 
 
 def _answers(made):
@@ -423,8 +332,8 @@ def test_shards_load_the_masters_evenly(cluster, nodes, shards):
     assert sum(node.dbsize() for node in nodes) == 0
 
 
-@pytest.mark.parametrize("shards", [6, 64])
-def test_a_batch_over_all_nodes_costs_one_round_trip(nodes, shards):
+@pytest.mark.usefixtures("cluster")
+def test_a_batch_over_all_nodes_costs_one_round_trip(nodes):
     turns = Turns()
     port = nodes[0].connection_pool.connection_kwargs["port"]
     counted = counting(turns, redis.Connection)
@@ -433,10 +342,10 @@ def test_a_batch_over_all_nodes_costs_one_round_trip(nodes, shards):
             pool = client.get_redis_connection(node).connection_pool
             pool.disconnect()
             pool.connection_class = counted
-        made = BloomFilter("counted", 5000, 1e-9, client=client, shards=shards)
+        made = BloomFilter("counted", 5000, 1e-9, client=client, shards=64)
         made.update(map(str, range(100)))
         made.delete()
-        made = BloomFilter("counted", 5000, 1e-9, client=client, shards=shards)
+        made = BloomFilter("counted", 5000, 1e-9, client=client, shards=64)
         made.add_many([f"warm {number}" for number in range(100)], route="items")
         batch = [str(number) for number in range(100)]
         assert turns.of(lambda: made.add_many(batch, route="items")) == 1
@@ -473,28 +382,6 @@ def test_a_server_that_stands_still_holds_up_no_other(cluster, nodes):
                 servers.wait_until(lambda others=others: all(map(updated, others)))
                 assert not updated(node)
             assert answers.result() == [True] * 300
-
-
-def test_the_same_with_asyncio(nodes):
-    async def run():
-        port = nodes[0].connection_pool.connection_kwargs["port"]
-        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
-        made = await AsyncBloomFilter("tasks", 5000, 1e-9, client=client, shards=6)
-        for turn, node in enumerate(nodes):
-            items = [f"{turn} {number}" for number in range(300)]
-            others = [other for other in nodes if other is not node]
-            with paused(node, nodes):
-                adding = asyncio.create_task(made.add_many(items, route="items"))
-                waiting = partial(
-                    servers.wait_until, lambda others=others: all(map(updated, others))
-                )
-                await asyncio.to_thread(waiting)
-                assert not updated(node)
-            assert await adding == [True] * 300
-        await made.delete()
-        await client.aclose()
-
-    asyncio.run(run())
 
 
 def test_a_node_that_is_gone_leaves_the_answers_of_the_others(cluster, nodes):
