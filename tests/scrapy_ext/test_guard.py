@@ -19,7 +19,7 @@ from proxy import Proxy, deliver
 from scrapy.utils.request import fingerprint
 from servers import wait_until
 
-from bloomlock import BloomFilter, BloomlockError, FilterMismatchError
+from bloomlock import BloomFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,27 +205,6 @@ def test_another_type_under_the_key_and_a_full_filter_are_left_to_the_policy(
     assert full.ask("new", "1", "new", "2") == f"{first}sss"
     assert full.stat("full") > 0
     assert full.stat("errors") == full.stat("outages") == 0
-
-
-def test_what_is_not_recorded_is_looked_for(make: Any, proxy: Proxy, r: redis.Redis) -> None:
-    asked = make()
-    assert asked.ask("a", "a", bloomlock_record=False) == "nn"
-    assert asked.ask("a", "b") == "nn"
-    assert asked.ask("a", "c", bloomlock_record=False) == "sn"
-    assert recorded(r, "a", "b", "c") == "ssn"
-    away(proxy, asked)
-    assert asked.ask("a", "d", "d", bloomlock_record=False) == "snn"
-    assert asked.ask("d", "d") == "ns"
-
-
-def test_another_filter_under_the_name_ends_the_crawl(make: Any, r: redis.Redis) -> None:
-    BloomFilter(NAME, 5, client=r).close()
-    with pytest.raises(FilterMismatchError):
-        make()
-    r.flushall()
-    r.lpush(f"bloomlock:{{{NAME}}}:bits", "something else")
-    with pytest.raises(BloomlockError):
-        make()
 
 
 # Several pages whose round trips are under way at once.
