@@ -277,6 +277,24 @@ class Round:
         self.worlds = _different(after for world in before for after in outcomes(deepcopy(world)))
         assert self.worlds, f"not by the rules: {said}; before: {before}"
 
+    def settle(
+        self,
+        reply: Reply,
+        things: list[Any],
+        apply: Callable[[World, Any], Any],
+        answers: list[Any] | None = None,
+    ) -> None:
+        """Judge a call that did something to each thing, or, without an answer, to some."""
+
+        def outcomes(world: World) -> Iterator[World]:
+            for some in [things] if reply.how == OK else _subsets(things):
+                after = deepcopy(world)
+                found = [apply(after, one) for one in some]
+                if reply.how == ERROR or answers in (None, found):
+                    yield after
+
+        self.judge(outcomes, things, reply)
+
     def look(self) -> None:
         """Compare what the filter holds with the worlds."""
         seen = self.wait(self.seen)
@@ -336,6 +354,10 @@ class Round:
     @property
     def now_ms(self) -> int:
         return self.clock.now * 1000
+
+    @property
+    def now_us(self) -> int:
+        return self.clock.now * 10**6
 
     def _claim(self, worker: Worker) -> None:
         over = sorted(map(ITEMS.index, map(_item, self.over(self.worlds[0]))))
@@ -428,7 +450,7 @@ class Round:
         request = ClaimRequest(
             _key(item), token, _place(item), int(LEASE * 1000), limit or 0, payload, b"", **more
         )
-        answer = rules.claim(world.shard, self.clock.now * 10**6, self.generation, request, _nobody)
+        answer = rules.claim(world.shard, self.now_us, self.generation, request, _nobody)
         assert answer is not None
         return answer
 
@@ -502,21 +524,14 @@ class Round:
         reply = self.end(worker, some, self.random.choice(calls))
         kept = reply.value if isinstance(reply.value, list) else [reply.value]
 
-        def outcomes(world: World) -> Iterator[World]:
-            for ended in [some] if reply.how == OK else _subsets(some):
-                after = deepcopy(world)
-                answers = [self.settle(after, one) for one in ended]
-                if reply.how == ERROR or list(map(bool, answers)) == kept:
-                    yield after
+        def commit(world: World, one: Handle) -> bool:
+            held = Held(_key(one.item), world.tokens[one.number], _place(one.item))
+            is_kept = rules.commit(world.shard, one.generation, held, _nobody)
+            if is_kept:
+                world.since[_place(one.item)] = self.clock.now
+            return bool(is_kept)
 
-        self.judge(outcomes, reply)
-
-    def settle(self, world: World, one: Handle) -> bool | None:
-        held = Held(_key(one.item), world.tokens[one.number], _place(one.item))
-        answer = rules.commit(world.shard, one.generation, held, _nobody)
-        if answer:
-            world.since[_place(one.item)] = self.clock.now
-        return answer
+        self.settle(reply, some, commit, kept)
 
     def _give_back(self, worker: Worker) -> None:
         some = self.some_held(worker)
@@ -530,29 +545,17 @@ class Round:
             calls.append(lambda: claims[0].abandon(error, offer=offer))
         reply = self.end(worker, some, self.random.choice(calls))
         self.note(error, offer)
+        text = None if error is None else error.encode()
 
-        def outcomes(world: World) -> Iterator[World]:
-            for ended in [some] if reply.how == OK else _subsets(some):
-                after = deepcopy(world)
-                for one in ended:
-                    held = Held(_key(one.item), after.tokens[one.number], b"")
-                    offered = Offered.AFTER_LEASE if one.from_expired else Offered.NEVER
-                    if offer is not None:
-                        offered = Offered.AT_ONCE if offer else Offered.NEVER
-                    text = None if error is None else error.encode()
-                    now_us = self.clock.now * 10**6
-                    rules.abandon(
-                        after.shard,
-                        now_us,
-                        one.generation,
-                        held,
-                        _nobody,
-                        error=text,
-                        offered=offered,
-                    )
-                yield after
+        def abandon(world: World, one: Handle) -> None:
+            held = Held(_key(one.item), world.tokens[one.number], b"")
+            offered = Offered.AFTER_LEASE if one.from_expired else Offered.NEVER
+            if offer is not None:
+                offered = Offered.AT_ONCE if offer else Offered.NEVER
+            how: dict[str, Any] = {"error": text, "offered": offered}
+            rules.abandon(world.shard, self.now_us, one.generation, held, _nobody, **how)
 
-        self.judge(outcomes, reply)
+        self.settle(reply, some, abandon)
         # The clock of the server moves by microseconds, and is set back again.
         self.pass_time(1)
 
@@ -580,17 +583,12 @@ class Round:
         lease = given or one.lease
         reply = self.end(worker, [one], lambda: _whether_kept(lambda: one.claim.extend(given)))
 
-        def outcomes(world: World) -> Iterator[World]:
+        def renew(world: World, one: Handle) -> bool:
             held = Held(_key(one.item), world.tokens[one.number], b"")
-            after = deepcopy(world)
-            now_us = self.clock.now * 10**6
-            kept = rules.renew(after.shard, now_us, one.generation, held, int(lease * 1000))
-            if reply.how == ERROR or bool(kept) == reply.value:
-                yield after
-            if reply.how == ERROR:
-                yield world
+            lease_ms = int(lease * 1000)
+            return bool(rules.renew(world.shard, self.now_us, one.generation, held, lease_ms))
 
-        self.judge(outcomes, reply)
+        self.settle(reply, [one], renew, [reply.value])
         if reply.how == OK:
             worker.held.append(one)
             one.refused = not reply.value
@@ -598,38 +596,26 @@ class Round:
                 one.lease, one.until = lease, max(one.until, self.clock.now + lease)
 
     def _retry(self, worker: Worker) -> None:
-        def settle(world: World, key: bytes) -> bool | None:
-            return rules.retry(world.shard, self.clock.now * 10**6, self.generation, key)
+        def retry(world: World, item: Any) -> bool | None:
+            return rules.retry(world.shard, self.now_us, self.generation, _key(item))
 
-        self.administer(worker, worker.filter.retry_failed, settle)
+        self.administer(worker, worker.filter.retry_failed, retry)
         self.pass_time(1)
 
     def _drop(self, worker: Worker) -> None:
-        def settle(world: World, key: bytes) -> bool | None:
-            return rules.drop(world.shard, self.clock.now * 10**6, self.generation, key, _nobody)
+        def drop(world: World, item: Any) -> bool | None:
+            return rules.drop(world.shard, self.now_us, self.generation, _key(item), _nobody)
 
-        self.administer(worker, worker.filter.drop_failed, settle)
+        self.administer(worker, worker.filter.drop_failed, drop)
 
     def administer(
-        self,
-        worker: Worker,
-        call: Callable[[Any], Any],
-        settle: Callable[[World, bytes], bool | None],
+        self, worker: Worker, call: Callable[[Any], Any], apply: Callable[[World, Any], Any]
     ) -> None:
         items = self.random.sample(ITEMS, self.random.choice((1, 2, 4)))
         reply = self.ask(worker, lambda: call(items))
-        if reply is None:
-            return
-        self.note(items, reply.value)
-
-        def outcomes(world: World) -> Iterator[World]:
-            for some in [items] if reply.how == OK else _subsets(items):
-                after = deepcopy(world)
-                answers = [settle(after, _key(item)) for item in some]
-                if reply.is_repeated or answers == reply.value:
-                    yield after
-
-        self.judge(outcomes, items, reply)
+        if reply is not None:
+            self.note(items, reply.value)
+            self.settle(reply, items, apply, None if reply.is_repeated else reply.value)
 
     def _let_time_pass(self, _worker: Worker) -> None:
         self.pass_time(self.random.choice((1, 60, 60, 91, HOUR)))
@@ -652,30 +638,28 @@ class Round:
         is_new = self.in_peace(worker, lambda: worker.filter.add(item))
         self.note(item, is_new)
 
-        def outcomes(world: World) -> Iterator[World]:
-            # An add that finds out that the filter was cleared may mark the item in the new one.
-            if is_new is None:
-                yield deepcopy(world)
-            if is_new in (None, _place(item) not in world.shard.bits):
+        def add(world: World, item: Any) -> bool:
+            was_there = _place(item) in world.shard.bits
+            if not was_there:
                 world.shard.bits.add(_place(item))
-                if is_new is not False:
-                    world.since[_place(item)] = self.clock.now
-                yield world
+                world.since[_place(item)] = self.clock.now
+            return not was_there
 
-        self.judge(outcomes, item, is_new)
+        # An add that finds out that the filter was cleared may mark the item in the new one.
+        self.settle(Reply(ERROR if is_new is None else OK), [item], add, [is_new])
 
     def _discard(self, worker: Worker) -> None:
         item = self.random.choice(ITEMS)
         was_there = self.in_peace(worker, lambda: worker.filter.discard(item))
         self.note(item, was_there)
 
-        def outcomes(world: World) -> Iterator[World]:
-            if was_there == (_place(item) in world.shard.bits):
-                world.shard.bits.discard(_place(item))
-                yield world
+        def discard(world: World, item: Any) -> bool:
+            was_there = _place(item) in world.shard.bits
+            world.shard.bits.discard(_place(item))
+            return was_there
 
         if was_there is not None:
-            self.judge(outcomes, item, was_there)
+            self.settle(Reply(OK), [item], discard, [was_there])
 
     def _fill(self, worker: Worker) -> None:
         """Add items that nobody claims, so that the filter grows."""
