@@ -38,24 +38,26 @@ def site(folder):
 
 
 def test_run_and_report(tmp_path, benchmarks, url):
-    names = ("atomic", "sadd", "bf", "async-atomic", "memory")
+    names = ("atomic", "sadd", "async-atomic")
     chosen = [word for name in names for word in ("--contender", name)]
     counts = ("--processes", "1", "--processes", "2", "--site", str(site(tmp_path / "a site")))
     where = ("--results", str(tmp_path / "results"))
-    suites = ("single", "clients", "tasks", "replay", "local", "memory")
+    suites = ("single", "clients", "tasks", "replay", "memory")
     benchmarks("run", *suites, *TINY, *chosen, *counts, *where, *url)
-    rows = {}
+    rows, sites = {}, set()
     for suite in suites[:-1]:
         found = json.loads((tmp_path / "results" / f"{suite}.json").read_text())["rows"]
         for row in found:
             assert len(row["rates"]) == len(row["server"]) == len(row["p99"]) == 2
             assert min(row["rates"]) > 0
             assert row["wrong"] == 0, row
-            rows[suite, row["contender"], row["processes"]] = row
+            sites.add(row.get("site"))
+            if row["workload"] == "new":
+                rows[suite, row["contender"], row["operation"], row["processes"]] = row
     # 15 bytes of command, the item's 40, and the key's: more than an item, less than five.
-    assert all(50 < sent < 200 for sent in rows["single", "sadd", 1]["to_server"])
-    assert rows["clients", "atomic", 2]["items"] == 40
-    assert rows["replay", "atomic", 1]["site"] == "a site (4 links, 50.0% repeats)"
+    assert all(50 < sent < 200 for sent in rows["single", "sadd", "add", 1]["to_server"])
+    assert rows["clients", "atomic", "add", 2]["items"] == 40
+    assert "a site (4 links, 50.0% repeats)" in sites
     docs = tmp_path / "docs"
     benchmarks("report", *where, "--docs", str(docs))
     page = (docs / "benchmarks.md").read_text()
@@ -111,17 +113,17 @@ def test_losses(benchmark, url):
 
 
 def test_scale(benchmark):
-    parts = ("stream", "masters", "moving")
+    parts = ("stream", "moving")
     _, result = benchmark("scale", parts, "--items", "2000", "--repetitions", "1")
-    assert [len(result[part]) for part in parts] == [4, 6, 1]
-    assert all(row["wrong"] == 0 for part in parts[:2] for row in result[part])
+    assert [len(result[part]) for part in parts] == [4, 1]
+    assert all(row["wrong"] == 0 for row in result["stream"])
     (moving,) = result["moving"]
     assert moving["one_winner"] == moving["items"] == 2000
     assert moving["denied"] == 0
 
 
 def test_claims(benchmark, url):
-    names = ("claims", "claims-asyncio", "idemkit", "lock-sadd", "ping-bytes")
+    names = ("claims", "lock-sadd", "ping-bytes")
     small = ("--repetitions", "1", "--items", "20", "--processes", "2")
     _, result = benchmark("claims", names, *small, *url)
     assert {row["wrong"] for row in result["rows"]} == {0}
@@ -131,12 +133,12 @@ def test_claims(benchmark, url):
         if not row["round_trip_ms"]
     }
     # Round trips of: claim and commit, claim a seen one.
-    expected = {"claims": (2, 1), "claims-asyncio": (2, 1), "idemkit": (2, 1), "lock-sadd": (5, 1)}
-    for name, (new, seen) in expected.items():
+    for name, (new, seen) in {"claims": (2, 1), "lock-sadd": (5, 1)}.items():
         assert (rows[name, "add"], rows[name, "exists"]) == ([new], [seen]), name
     ours, *others = result["rig"]
     assert (ours["done"], ours["open"], ours["finished_twice"]) == (20, 0, 0)
-    assert [row["done"] for row in others] == [20, 20]
+    assert others
+    assert all(row["done"] == 20 for row in others)
 
 
 def test_locks(benchmark, url):
