@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import redis
-    from crawling import Forks, Result
+    from crawling import Forks, Process, Result
 
 ROWS = [("add-on", "none"), ("scheduler", "none"), ("scheduler", "kill"), ("scheduler", "stop")]
 LONG_ROWS = [*ROWS, ("filter", "none"), ("scrapy-redis", "none")]
@@ -75,14 +75,27 @@ def draw(set_up: str, trouble: str, seed: int) -> Case:
     if set_up == "scheduler":
         queue = chance.choice(["PriorityQueue", "FifoQueue", "LifoQueue"])
         settings["SCHEDULER_QUEUE_CLASS"] = f"scrapy_redis.queue.{queue}"
-    moments = sorted(chance.sample(range(1, len(site.pages) // 3 + 2), 2))
+    reached = len(expected(site.pages, starts=1, records_start=True).asked)
+    moments = sorted(chance.choices(range(1, reached // 2 + 1), k=2))
     return Case(set_up, trouble, seed, site, moments, settings)
+
+
+class Blow:
+    """Sends a signal to a process once, at a request to the site or soon after it."""
+
+    def __init__(self, process: Process, number: signal.Signals, at: int) -> None:
+        self.process, self.number, self.at = process, number, at
+
+    def __call__(self, count: int) -> None:
+        if count >= self.at:
+            self.at = 1 << 30
+            self.process.send(self.number)
 
 
 def run(case: Case, crawls: Runner, r: redis.Redis) -> list[Result]:
     """Run the crawl, and run it again until all is done."""
-    sent = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}.get(case.trouble)
-    moments = [*case.moments] if sent else []
+    sent = signal.SIGKILL if case.trouble == "kill" else signal.SIGTERM
+    moments = [] if case.trouble == "none" else [*case.moments]
     done: list[Result] = []
     while not done or not done[-1].stats or done[-1].reason != "finished":
         assert len(done) < MOST_RUNS, "it comes to no end"
@@ -95,12 +108,8 @@ def run(case: Case, crawls: Runner, r: redis.Redis) -> list[Result]:
             **case.settings,
         )
 
-        def befall(count: int, process: Any = process) -> None:
-            if sent and moments and count >= moments[0]:
-                moments.pop(0)
-                process.send(sent)
-
-        case.site.on_request = befall
+        # Each process once: after a second signal Scrapy does not stop in order.
+        case.site.on_request = Blow(process, sent, moments.pop(0)) if moments else None
         done.append(process.finish())
         assert done[-1].code in ({0, -signal.SIGKILL} if case.trouble == "kill" else {0})
     return done
