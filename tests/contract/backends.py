@@ -37,11 +37,13 @@ class Backend:
         options: Of the class.
         server: A kind of support/servers.py, "bloom" for one with BF.*, "cluster" or "memory".
         is_async: Whether its objects are of asyncio.
+        discards: Whether an item is discarded of each filter before a test has it.
     """
 
     options: dict[str, Any]
     server: str = "valkey"
     is_async: bool = False
+    discards: bool = False
 
     @property
     def strategy(self) -> str:
@@ -63,6 +65,7 @@ FILTERS = {
     "window": Backend(WINDOW),
     "growth": Backend(GROWTH),
     "shards": Backend({"shards": 3}),
+    "discards": Backend({"shards": 3}, discards=True),
     "memory": Backend({}, server="memory"),
     "asyncio": Backend({}, is_async=True),
     "asyncio window": Backend(WINDOW, is_async=True),
@@ -153,8 +156,12 @@ REFUSES: dict[str, dict[str, str | None]] = {
         "growth": "on_full must be 'warn' or 'raise'",
     },
     "asyncio": _SAME_CHANGES,
-    "oldest": _SAME_CHANGES,
-    "newest": _SAME_CHANGES,
+    "discards": _SAME_CHANGES
+    | {"to_memory": "of which items were forgotten", "three tries": NOT_TESTED},
+    # What is lost between client and server does not depend on the version of the server.
+    "oldest": {"proxy": NOT_TESTED},
+    "newest": {"proxy": NOT_TESTED},
+    "shards": _SAME_CHANGES,
     # A script of items in several slots is no script.
     "cluster": {**_NO_PROXY, "run_script": NOT_TESTED, "rename": NOT_TESTED},
 }  # fmt: skip
@@ -207,7 +214,12 @@ class Place:
         if self.backend.server == "memory":
             return MemoryBloomFilter(**options)
         kind = AsyncBloomFilter if self._runner else BloomFilter
-        return self._begin(kind, name, at, options)
+        discards = self.backend.discards and not self.r.exists(f"bloomlock:{{{name}}}:meta")
+        made = self._begin(kind, name, at, options)
+        if discards:
+            made.add("discarded at first")
+            made.discard("discarded at first")
+        return made
 
     def open(self, name: str = "x", *, at: Any = None, **options: Any) -> Any:
         """Attach to a filter that is there, by an object of the backend."""

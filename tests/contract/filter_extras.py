@@ -32,6 +32,11 @@ return new
 """
 
 
+def keys_of(place):
+    """The keys of filter x, without the fence of its locks, which goes by itself."""
+    return [key for key in place.r.scan_iter("*{x*") if not key.endswith(b":fence")]
+
+
 class ExtrasContract:
     """Features that a backend may lack."""
 
@@ -281,7 +286,7 @@ class ExtrasContract:
         for old in (made, other):
             with pytest.raises(FilterLostError):
                 old.exists("item 1")
-        assert not place.r.keys("*{x*")
+        assert not keys_of(place)
 
     @needs("expire")
     def test_a_filter_that_expires_goes_whole(self, place):
@@ -290,10 +295,10 @@ class ExtrasContract:
         assert made.ttl() is None
         made.expire(1000)
         assert 900 < made.ttl() <= 1000
-        assert all(900 < place.r.ttl(key) <= 1020 for key in place.r.scan_iter("*{x*"))
+        assert all(900 < place.r.ttl(key) <= 1020 for key in keys_of(place))
         made.persist()
         assert made.ttl() is None
-        assert {place.r.ttl(key) for key in place.r.scan_iter("*{x*")} == {-1}
+        assert {place.r.ttl(key) for key in keys_of(place)} == {-1}
         made.expire_at(time.time() + 5000)
         assert 4000 < made.ttl() <= 5000
         made.clear()
@@ -317,7 +322,7 @@ class ExtrasContract:
 
     @needs("rebuild")
     def test_a_rebuilt_filter_has_other_parameters_and_all_items(self, place):
-        made, other = place.make(), place.make()
+        made, other = place.make(), place.other()
         made.update(ITEMS)
 
         def journal():

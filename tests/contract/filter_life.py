@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
+from contract.backends import FILTERS
+from contract.filter_items import collect
 from contract.needs import needs
 
 from bloomlock import (
@@ -87,6 +89,16 @@ BAD = [
 class LifeContract:
     """The life of a filter."""
 
+    def some(self, loss):
+        """The operations that are tried with a loss: all, or in turn a third of them.
+
+        Each loss meets each operation on several backends all the same.
+        """
+        if self.backend in ("atomic", "native", "window"):
+            return OPERATIONS
+        turn = [*LOSSES].index(loss) + [*FILTERS].index(self.backend)
+        return dict([*OPERATIONS.items()][turn % 3 :: 3])
+
     @needs("server")
     def test_objects_of_one_name_are_one_filter(self, place):
         made = place.make()
@@ -153,10 +165,10 @@ class LifeContract:
     @needs("server")
     @pytest.mark.parametrize("loss", LOSSES)
     def test_a_loss_is_told_by_every_operation_until_reattach(self, place, loss):
-        for operate in OPERATIONS.values():
+        for operate in self.some(loss).values():
             place.r.flushall()
             made = place.make()
-            made.add("a")
+            made.add_many(["a", "before"])
             LOSSES[loss](place)
             for _ in range(2):
                 with pytest.raises(FilterLostError, match=r"reattach\(\)"):
@@ -169,14 +181,14 @@ class LifeContract:
                 made.reattach()
             place.make(on_lost="recreate")
         made.reattach()
-        assert made.exists("a") is False
+        assert made.exists("before") is False
         assert made.add("another") is True
         assert made.add("another") is False
 
     @needs("server")
     @pytest.mark.parametrize("loss", LOSSES)
     def test_with_recreate_an_object_goes_on_with_an_empty_filter(self, place, loss, caplog):
-        for name, operate in OPERATIONS.items():
+        for name, operate in self.some(loss).items():
             place.r.flushall()
             caplog.clear()
             made = place.make(on_lost="recreate")
@@ -278,8 +290,10 @@ class LifeContract:
         with pytest.raises(CapacityError) as caught:
             made.add_many([*items[:5], "new", items[6]])
         assert caught.value.results == [False] * 5
-        with pytest.raises(CapacityError) as caught:
-            list(made.add_each([*items[:5], "new"]))
+        pairs = []
+        with pytest.raises(CapacityError):
+            collect(made.add_each([*items[:5], "new"]), pairs)
+        assert pairs == [(item, False) for item in items[:5]]
         assert not made.exists("new")
         if place.r is not None:
             with pytest.raises(CapacityError):

@@ -75,6 +75,10 @@ class TestShards(FilterContract):
     backend = "shards"
 
 
+class TestDiscards(FilterContract):
+    backend = "discards"
+
+
 class TestMemory(FilterContract):
     backend = "memory"
 
