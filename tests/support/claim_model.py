@@ -14,22 +14,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-import random
-from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import claim_rules as rules
 import redis
 import redis.asyncio
-from claim_rules import ShardClaims
-from claim_tools import settled
-from proxy import Proxy, Verdict, deliver
-from servers import wait_until
+from claim_calls import ERROR, LEASE, OK, Calls, Handle, Reply, Worker
+from claim_rules import AFTER_LEASE, AT_ONCE, NEVER, NEW, Answer, Rules
+from proxy import Proxy
 
-from bloomlock import AsyncBloomFilter, BloomFilter, ClaimLostError, ClaimState, FilterLostError
-from bloomlock.claims import ClaimRequest, Held, Offered, Outcome
+from bloomlock import AsyncBloomFilter, BloomFilter, ClaimLostError, ClaimState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,8 +42,6 @@ KINDS: dict[str, dict[str, Any]] = {
 ITEMS = ["item 0", "item 1", b"bytes \xff", "item 3", "failing 0", "failing 1"]
 MAX_ATTEMPTS = 2
 """Of the failing ones."""
-LEASE = 90.5
-"""No lease ends when the clock stands: it goes by whole seconds."""
 STEPS = {
     "claim": 8,
     "claim_some": 4,
@@ -65,71 +58,23 @@ STEPS = {
     "clear": 0.5,
     "crash": 1,
 }
-FAULTS = {"none": 12, "a reply is lost": 4, "all are lost": 3, "cancelled": 2, "between": 4}
-INSERTED = ("claim", "claim", "commit", "extend", "add")
-"""What another worker may do in the middle of a call."""
-OK, ERROR = "ok", "error"
-ENDS = (redis.ConnectionError, asyncio.CancelledError)
+COUNTS = ("claimed", "committed", "abandoned", "failed", "expired")
 
 
 @dataclass
-class World:
+class World(Rules):
     """What may be true of the filter.
 
     Attributes:
-        shard: The rules' state; all shards are one.
-        unanswered: By object and item: the tokens of claims that it had no answer to.
+        unanswered: By object and item: the token of a claim that it had no answer to.
         tokens: By the number of a handle.
-        since: By item: when it was committed or added last.
     """
 
-    shard: ShardClaims
-    unanswered: dict[tuple[int, Any], list[bytes]] = field(default_factory=dict)
-    tokens: dict[int, bytes] = field(default_factory=dict)
-    since: dict[bytes, int] = field(default_factory=dict)
+    unanswered: dict[tuple[int, Any], int] = field(default_factory=dict)
+    tokens: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(eq=False)
-class Handle:
-    """A NEW claim as its worker has it."""
-
-    number: int
-    claim: Any
-    item: Any
-    generation: bytes
-    until: float
-    from_expired: bool
-    refused: bool = False
-    lease: float = LEASE
-
-
-@dataclass(eq=False)
-class Worker:
-    """An object and the claims that were made by it."""
-
-    number: int
-    filter: Any
-    generation: bytes
-    direct: bool = False
-    held: list[Handle] = field(default_factory=list)
-
-    @property
-    def is_asyncio(self) -> bool:
-        return isinstance(self.filter, AsyncBloomFilter)
-
-
-class Reply(NamedTuple):
-    """What a call came to: OK with a value, or ERROR: its effect is unknown.
-
-    `is_repeated`: a part of it may have been carried out twice.
-    """
-
-    how: str
-    value: Any = None
-    is_repeated: bool = False
-
-
-class Round:
+class Round(Calls):
     """One filter from its beginning to the end.
 
     Args:
@@ -139,15 +84,10 @@ class Round:
     """
 
     def __init__(self, kind: str, seed: str, clock: Clock) -> None:
-        self.kind, self.seed, self.clock = kind, seed, clock
-        self.random = random.Random(seed)
-        self.numbers = itertools.count()
-        self.log: deque[str] = deque(maxlen=25)
-        self.done: dict[str, int] = {}
+        super().__init__(seed, clock)
+        self.kind = kind
         self.fences: dict[Any, int] = {}
-        self.generation = b"0"
-        self.worlds = [World(ShardClaims(b"0"))]
-        self.inserted: BaseException | None = None
+        self.worlds = [World()]
 
     def __str__(self) -> str:
         return f"{self.kind}, seed {self.seed}, the last calls:\n  " + "\n  ".join(self.log)
@@ -168,7 +108,7 @@ class Round:
                 lambda: self.make(BloomFilter, self.clock.url),
             ]
             self.observer = self.make(BloomFilter, self.clock.url)
-            self.workers = [Worker(next(self.numbers), make(), b"0") for make in self.makers]
+            self.workers = [Worker(next(self.numbers), make(), 0) for make in self.makers]
             self.workers[-1].direct = True
             for _ in range(steps):
                 (step,) = self.random.choices(list(STEPS), STEPS.values())
@@ -179,97 +119,6 @@ class Round:
     def make(self, kind: Any, client: Any) -> Any:
         options = {"capacity": 5000, "error_rate": 1e-9, "client": client} | KINDS[self.kind]
         return self.wait(lambda: kind("model", **options))
-
-    def wait(self, call: Callable[[], Any]) -> Any:
-        """Make a call of an object for threads or for asyncio."""
-        answer = call()
-        return self.runner.run(_awaited(answer)) if inspect.isawaitable(answer) else answer
-
-    def step(self, name: str, worker: Worker) -> None:
-        """Let a worker do something, and look what the filter holds after it."""
-        self.done[name] = self.done.get(name, 0) + 1
-        self.log.append(f"{name} by {worker.number}{' (asyncio)' * worker.is_asyncio}")
-        getattr(self, f"_{name}")(worker)
-        self.look()
-
-    def note(self, *more: Any) -> None:
-        self.log[-1] += " " + " ".join(map(str, more))
-
-    # -- calls and what becomes of them ----------------------------------------------------------
-
-    def ask(self, worker: Worker, call: Callable[[], Any], *, between: int = 0) -> Reply | None:
-        """Make a call with a fault; None: the filter was cleared, and nothing happened."""
-        if worker.generation != self.generation:
-            self.note("of a filter that was cleared")
-            try:
-                self.wait(call)
-            except FilterLostError:
-                self.wait(worker.filter.reattach)
-                worker.generation = self.generation
-                return None
-            raise AssertionError("a filter that was cleared answers")
-        if worker.direct:
-            return Reply(OK, self.wait(call))
-        weights = FAULTS | {"between": 12} if between else FAULTS
-        (fault,) = self.random.choices(list(weights), weights.values())
-        if fault == "cancelled" and not worker.is_asyncio:
-            fault = "all are lost"
-        cuts = self.proxy.lost
-        try:
-            value = self._with_fault(fault, call, between)
-        except ENDS as error:
-            assert fault in {"all are lost", "cancelled"}, (fault, error)
-            self.note(f"[{type(error).__name__}]")
-            return Reply(ERROR, is_repeated=True)
-        finally:
-            self.proxy.judge = deliver
-            wait_until(lambda: not self.proxy.under_way)
-            if self.inserted is not None:
-                raise self.inserted
-        return Reply(OK, value, is_repeated=self.proxy.lost > cuts)
-
-    def _with_fault(self, fault: str, call: Callable[[], Any], between: int) -> Any:
-        first = len(self.proxy.seen) + self.random.randrange(between + 1)
-        verdict: Verdict = self.random.choice(("before", "after"))
-        if fault == "a reply is lost":
-            self.proxy.judge = lambda _, number: verdict if number == first else "pass"
-        elif fault == "all are lost":
-            self.proxy.judge = lambda _, number: verdict if number >= first else "pass"
-        elif fault == "between":
-            other, step = self.workers[-1], self.random.choice(INSERTED)
-            first = len(self.proxy.seen) + between
-
-            def insert(_name: str, number: int) -> Verdict:
-                if number == first:
-                    try:
-                        self.step(step, other)
-                        self.log.append("  that was in the middle of the call before;")
-                    except BaseException as error:  # noqa: BLE001 - raised by the round itself
-                        self.inserted = error
-                return "pass"
-
-            if other.generation == self.generation:
-                self.proxy.judge = insert
-        elif fault == "cancelled":
-            return self.runner.run(self._cancelled(call, first))
-        return self.wait(call)
-
-    async def _cancelled(self, call: Callable[[], Any], first: int) -> Any:
-        """Cancel a call while the server has a command of it, or before it gets it."""
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_awaited(call()))
-        verdict: Verdict = self.random.choice(("before", "pass"))
-
-        async def cancel_soon() -> None:
-            await settled()
-            task.cancel()
-
-        def cancel(_name: str, number: int) -> Verdict:
-            if number == first:
-                asyncio.run_coroutine_threadsafe(cancel_soon(), loop).result()
-            return verdict if number >= first else "pass"
-
-        self.proxy.judge = cancel
-        return await task
 
     def judge(self, outcomes: Callable[[World], Iterator[World]], *said: Any) -> None:
         """Keep the worlds in which the call may have had its answer, as it left them."""
@@ -303,7 +152,7 @@ class Round:
         assert self.worlds, f"seen: {seen}; expected: {[self.expected(one) for one in before]}"
         for worker in self.workers:
             for one in worker.held:
-                assert one.claim.lost == (one.refused or self.clock.now > one.until), one
+                assert one.claim.lost == (one.refused or self.now > one.until), one
 
     def seen(self) -> Any:
         found = self.observer
@@ -318,51 +167,32 @@ class Round:
             "done": [
                 i for i, is_done in zip(ITEMS, found.exists_many(ITEMS), strict=True) if is_done
             ],
-            "counts": {
-                name: getattr(counts, name)
-                for name in ("claimed", "committed", "abandoned", "failed", "expired", "open")
-            },
+            "counts": {name: getattr(counts, name) for name in (*COUNTS, "open")},
         }
 
     def expected(self, world: World) -> Any:
-        shard = world.shard
-        if shard.of_header != shard.header:
-            shard = ShardClaims(shard.header, shard.bits)
         return {
             "open": {
-                _item(key): (
-                    record.carried,
-                    record.attempts,
-                    max(0, shard.leases[key] - self.now_ms) // 1000,
-                )
-                for key, record in shard.open.items()
+                item: (one.payload, one.attempts, int(max(0, world.ends[item] - self.now)))
+                for item, one in world.open.items()
             },
             "failed": {
-                _item(key): (f.carried, f.attempts, f.error.decode(), f.is_final)
-                for key, f in shard.failed.items()
+                item: (one.payload, one.attempts, one.error, one.is_final)
+                for item, one in world.failed.items()
             },
-            "done": [item for item in ITEMS if _place(item) in shard.bits],
-            "counts": {"open": len(shard.open)}
-            | {
-                name: shard.counts.get(name, 0)
-                for name in ("claimed", "committed", "abandoned", "failed", "expired")
-            },
+            "done": [item for item in ITEMS if item in world.done],
+            "counts": {name: world.counts[name] for name in COUNTS} | {"open": len(world.open)},
         }
 
     # -- what workers do -------------------------------------------------------------------------
 
     @property
-    def now_ms(self) -> int:
-        return self.clock.now * 1000
-
-    @property
-    def now_us(self) -> int:
-        return self.clock.now * 10**6
+    def now(self) -> int:
+        return self.clock.now
 
     def _claim(self, worker: Worker) -> None:
-        over = sorted(map(ITEMS.index, map(_item, self.over(self.worlds[0]))))
-        wanted = self.random.choice(over) if over and self.random.random() < 0.7 else None
-        item = self.random.choice(ITEMS) if wanted is None else ITEMS[wanted]
+        over = sorted(self.worlds[0].over(self.now), key=ITEMS.index)
+        item = self.random.choice(over if over and self.random.random() < 0.7 else ITEMS)
         payload = self.payload()
         limit = _limit(item)
         call = lambda: worker.filter.claim(  # noqa: E731
@@ -391,28 +221,19 @@ class Round:
         handles = self.hold(worker, reply.value or (), from_expired=False)
         self.note([item for item, _ in wanted], [one.state.value for one in reply.value or ()])
 
-        def outcomes(world: World) -> Iterator[World]:
+        def grant(world: World, one: Any) -> Any:
+            (item, given), made = one
+            token = self.token(world, worker, item)
+            answer = world.claim(self.now, item, token, LEASE, given, limit)
             if reply.how == ERROR:
-                for some in _subsets(wanted):
-                    after = deepcopy(world)
-                    for item, payload in some:
-                        token = self.token(after, worker, item)
-                        self.grant(after, item, token, payload, limit)
-                        after.unanswered.setdefault((worker.number, item), []).append(token)
-                    yield after
-                return
-            asked = [(item, self.token(world, worker, item), given) for item, given in wanted]
-            answers = [self.grant(world, *one, limit) for one in asked]
-            for (_, token, given), made, answer in zip(asked, reply.value, answers, strict=True):
-                if made in handles:
-                    world.tokens[handles[made].number] = token
-                payload = answer.carried if answer.outcome is Outcome.BUSY else given
-                expected = (answer.outcome.name, answer.attempts, payload)
-                if expected != (made.state.name, made.attempts, made.payload):
-                    return
-            yield world
+                world.unanswered[worker.number, item] = token
+            elif made in handles:
+                world.tokens[handles[made].number] = token
+            return answer if answer.state in {"new", "busy"} else answer._replace(payload=given)
 
-        self.judge(outcomes, wanted, reply)
+        made = reply.value or [None] * len(wanted)
+        answers = [Answer(one.state.value, one.attempts, one.payload) for one in reply.value or ()]
+        self.settle(reply, list(zip(wanted, made, strict=True)), grant, answers)
 
     def hold(self, worker: Worker, made: Iterable[Any], *, from_expired: bool) -> dict[Any, Handle]:
         """Take the handles of NEW claims; fences rise with each claim of an item."""
@@ -426,33 +247,15 @@ class Round:
                     claim,
                     claim.item,
                     self.generation,
-                    self.clock.now + LEASE,
+                    self.now + LEASE,
                     from_expired,
                 )
         worker.held += handles.values()
         return handles
 
-    def over(self, world: World) -> list[bytes]:
-        """Return the items whose claims are over, or that are offered."""
-        shard = world.shard
-        if shard.of_header != shard.header:
-            return []
-        return [key for key, until_ms in shard.leases.items() if until_ms <= self.now_ms]
-
-    def token(self, world: World, worker: Worker, item: Any) -> bytes:
-        """Return the oldest token of the object that was not answered, or a new one."""
-        left = world.unanswered.get((worker.number, item))
-        return left.pop(0) if left else b"%d" % next(self.numbers)
-
-    def grant(
-        self, world: World, item: Any, token: bytes, payload: Any, limit: int | None, **more: bool
-    ) -> rules.Answer:
-        request = ClaimRequest(
-            _key(item), token, _place(item), int(LEASE * 1000), limit or 0, payload, b"", **more
-        )
-        answer = rules.claim(world.shard, self.now_us, self.generation, request, _nobody)
-        assert answer is not None
-        return answer
+    def token(self, world: World, worker: Worker, item: Any) -> int:
+        """Return the token of the object that was not answered, or a new one."""
+        return world.unanswered.pop((worker.number, item), None) or next(self.numbers)
 
     def _search(self, worker: Worker) -> None:
         """Claim what is over: some at once, or all until there is no more."""
@@ -469,13 +272,13 @@ class Round:
         if reply is None:
             return
         handles = self.hold(worker, reply.value or (), from_expired=True)
-        found = {_key(one.item): one for one in reply.value or ()}
+        found = {one.item: one for one in reply.value or ()}
         assert len(found) == len(reply.value or ()), "an item is offered twice"
         is_disturbed = len(self.log) > at
         self.log.append(f"  search ended: {[one.item for one in reply.value or ()]}")
 
         def outcomes(world: World) -> Iterator[World]:
-            over = self.over(world)
+            over = world.over(self.now)
             if not set(found) <= set(over):
                 return
             must_visit_all = reply.how == OK and (drains or not found) and not is_disturbed
@@ -483,7 +286,7 @@ class Round:
                 if not set(found) <= set(visited):
                     continue
                 after = deepcopy(world)
-                if all(self.visit(after, worker, key, found, handles, reply) for key in visited):
+                if all(self.visit(after, worker, item, found, handles, reply) for item in visited):
                     yield after
 
         self.judge(outcomes, reply, found)
@@ -492,27 +295,21 @@ class Round:
         self,
         world: World,
         worker: Worker,
-        key: bytes,
-        found: dict[bytes, Any],
+        item: Any,
+        found: dict[Any, Any],
         handles: dict[Any, Handle],
         reply: Reply,
     ) -> bool:
         """Claim an item that is over; return whether the answer may have been the one there was."""
-        item, claim = _item(key), found.get(key)
-        token = self.token(world, worker, item)
-        payload = world.shard.open[key].carried
-        answer = self.grant(world, item, token, b"", None, only_expired=True)
+        claim, token = found.get(item), self.token(world, worker, item)
+        answer = world.claim(self.now, item, token, LEASE, only_expired=True)
         if reply.how == ERROR:
-            world.unanswered.setdefault((worker.number, item), []).append(token)
+            world.unanswered[worker.number, item] = token
             return True
         if claim is None:
-            return answer.outcome is not Outcome.NEW
+            return answer.state != NEW
         world.tokens[handles[claim].number] = token
-        return (answer.outcome, answer.attempts, payload) == (
-            Outcome.NEW,
-            claim.attempts,
-            claim.payload,
-        )
+        return answer == (NEW, claim.attempts, claim.payload)
 
     def _commit(self, worker: Worker) -> None:
         some = self.some_held(worker)
@@ -525,11 +322,7 @@ class Round:
         kept = reply.value if isinstance(reply.value, list) else [reply.value]
 
         def commit(world: World, one: Handle) -> bool:
-            held = Held(_key(one.item), world.tokens[one.number], _place(one.item))
-            is_kept = rules.commit(world.shard, one.generation, held, _nobody)
-            if is_kept:
-                world.since[_place(one.item)] = self.clock.now
-            return bool(is_kept)
+            return world.commit(self.now, one.generation, one.item, world.tokens[one.number])
 
         self.settle(reply, some, commit, kept)
 
@@ -545,15 +338,13 @@ class Round:
             calls.append(lambda: claims[0].abandon(error, offer=offer))
         reply = self.end(worker, some, self.random.choice(calls))
         self.note(error, offer)
-        text = None if error is None else error.encode()
 
         def abandon(world: World, one: Handle) -> None:
-            held = Held(_key(one.item), world.tokens[one.number], b"")
-            offered = Offered.AFTER_LEASE if one.from_expired else Offered.NEVER
+            offered = AFTER_LEASE if one.from_expired else NEVER
             if offer is not None:
-                offered = Offered.AT_ONCE if offer else Offered.NEVER
-            how: dict[str, Any] = {"error": text, "offered": offered}
-            rules.abandon(world.shard, self.now_us, one.generation, held, _nobody, **how)
+                offered = AT_ONCE if offer else NEVER
+            token = world.tokens[one.number]
+            world.abandon(self.now, one.generation, one.item, token, error, offered)
 
         self.settle(reply, some, abandon)
         # The clock of the server moves by microseconds, and is set back again.
@@ -584,28 +375,23 @@ class Round:
         reply = self.end(worker, [one], lambda: _whether_kept(lambda: one.claim.extend(given)))
 
         def renew(world: World, one: Handle) -> bool:
-            held = Held(_key(one.item), world.tokens[one.number], b"")
-            lease_ms = int(lease * 1000)
-            return bool(rules.renew(world.shard, self.now_us, one.generation, held, lease_ms))
+            token = world.tokens[one.number]
+            return world.extend(self.now, one.generation, one.item, token, lease)
 
         self.settle(reply, [one], renew, [reply.value])
         if reply.how == OK:
             worker.held.append(one)
             one.refused = not reply.value
             if reply.value:
-                one.lease, one.until = lease, max(one.until, self.clock.now + lease)
+                one.lease, one.until = lease, max(one.until, self.now + lease)
 
     def _retry(self, worker: Worker) -> None:
-        def retry(world: World, item: Any) -> bool | None:
-            return rules.retry(world.shard, self.now_us, self.generation, _key(item))
-
+        retry = lambda world, item: world.retry(self.now, item)  # noqa: E731
         self.administer(worker, worker.filter.retry_failed, retry)
         self.pass_time(1)
 
     def _drop(self, worker: Worker) -> None:
-        def drop(world: World, item: Any) -> bool | None:
-            return rules.drop(world.shard, self.now_us, self.generation, _key(item), _nobody)
-
+        drop = lambda world, item: world.drop(self.now, item)  # noqa: E731
         self.administer(worker, worker.filter.drop_failed, drop)
 
     def administer(
@@ -628,10 +414,10 @@ class Round:
             return
         there = dict(zip(ITEMS, self.observer.exists_many(ITEMS), strict=True))
         for world in self.worlds:
-            for item in ITEMS:
-                age = self.clock.now - world.since.get(_place(item), 0)
+            for item, since in list(world.done.items()):
+                age = self.now - since
                 if age > WINDOW and (age >= WINDOW + SLICE or not there[item]):
-                    world.shard.bits.discard(_place(item))
+                    del world.done[item]
 
     def _add(self, worker: Worker) -> None:
         item = self.random.choice(ITEMS)
@@ -639,10 +425,8 @@ class Round:
         self.note(item, is_new)
 
         def add(world: World, item: Any) -> bool:
-            was_there = _place(item) in world.shard.bits
-            if not was_there:
-                world.shard.bits.add(_place(item))
-                world.since[_place(item)] = self.clock.now
+            was_there = item in world.done
+            world.done.setdefault(item, self.now)
             return not was_there
 
         # An add that finds out that the filter was cleared may mark the item in the new one.
@@ -654,9 +438,7 @@ class Round:
         self.note(item, was_there)
 
         def discard(world: World, item: Any) -> bool:
-            was_there = _place(item) in world.shard.bits
-            world.shard.bits.discard(_place(item))
-            return was_there
+            return world.done.pop(item, None) is not None
 
         if was_there is not None:
             self.settle(Reply(OK), [item], discard, [was_there])
@@ -680,9 +462,9 @@ class Round:
             return
         self.wait(worker.filter.clear)
         self.observer.reattach()
-        self.generation = worker.generation = b"%d" % next(self.numbers)
+        self.generation = worker.generation = next(self.numbers)
         for world in self.worlds:
-            world.shard.header, world.shard.bits = self.generation, set()
+            world.clear(self.generation)
 
     def _crash(self, worker: Worker) -> None:
         """Let a process end with all that it has, in order or not; another takes its place."""
@@ -699,16 +481,14 @@ class Round:
         last = self.make(BloomFilter, self.clock.url)
         wanted = {
             frozenset(
-                _item(key)
-                for key, record in world.shard.open.items()
-                if _place(_item(key)) not in world.shard.bits
-                and not 0 < record.max_attempts <= record.attempts
+                item
+                for item, one in world.open.items()
+                if item not in world.done and not 0 < one.limit <= one.attempts
             )
             for world in self.worlds
-            if world.shard.of_header == world.shard.header
         }
         claims = list(last.expired(LEASE, renew=False))
-        assert {one.item for one in claims} in (wanted or {frozenset()})
+        assert {one.item for one in claims} in wanted
         assert all(last.commit_many(claims))
         counts = last.count_claims()
         ended = counts.committed + counts.abandoned + counts.failed + counts.expired
@@ -717,10 +497,6 @@ class Round:
     def payload(self) -> str | bytes | None:
         payload = f"payload {next(self.numbers)} \r\n\0 é"
         return self.random.choice((payload, payload.encode(), None, "", b""))
-
-
-async def _awaited(answer: Any) -> Any:
-    return await answer
 
 
 async def _listed_later(found: Any) -> list[Any]:
@@ -759,22 +535,6 @@ def _different(worlds: Iterable[World]) -> list[World]:
         if world not in found:
             found.append(world)
     return found
-
-
-def _nobody(_channel: bytes, _token: bytes) -> None:
-    """Nobody waits."""
-
-
-def _key(item: Any) -> bytes:
-    return item.encode() if isinstance(item, str) else item
-
-
-def _item(key: bytes) -> Any:
-    return key if key in ITEMS else key.decode()
-
-
-def _place(item: Any) -> bytes:
-    return ITEMS.index(item).to_bytes(4, "big")
 
 
 def _limit(item: Any) -> int | None:
