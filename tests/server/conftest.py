@@ -88,7 +88,7 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
             [sys.executable, "-c", code, *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 

@@ -29,7 +29,7 @@ def in_small_file_system(directory: Path, options: str, code: str) -> str:
         [unshare, *flags, "sh", "-c", script, "sh", str(directory), sys.executable, code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
