@@ -91,7 +91,7 @@ _WINDOW = _NO_BITS | _ITEMS_ONLY | {
     # Before the bits it asks for the time.
     "three tries": NOT_TESTED,
 }  # fmt: skip
-_NO_PROXY = {"proxy": NOT_TESTED, "clock": NOT_TESTED}
+_NO_PROXY = dict.fromkeys(("proxy", "clock", "read-only"), NOT_TESTED)
 
 REFUSES: dict[str, dict[str, str | None]] = {
     "lua": {**_SAME_CHANGES, "window": "strategy must be 'atomic'.*not 'lua'"},
@@ -113,6 +113,8 @@ REFUSES: dict[str, dict[str, str | None]] = {
     },
     "lock": {
         **_SAME_CHANGES,
+        # A lock is waited for until the server has its data, or another one is the master.
+        **dict.fromkeys(("loading", "read-only"), NOT_TESTED),
         **_EXTRAS,
         **_NO_SCRIPT,
         **_ITEMS_ONLY,
@@ -257,6 +259,12 @@ class Place:
         made = Awaited(runner, runner.run(begin()))
         self._stack.callback(made.close)
         return made
+
+    def configure(self, name: str, value: object) -> None:
+        """Set a parameter of the server, or of all masters of a cluster."""
+        cluster = self.backend.server == "cluster"
+        more = {"target_nodes": self.r.get_primaries()} if cluster else {}
+        self.r.config_set(name, value, **more)
 
     def drop_locks(self) -> None:
         """End the locks of a strategy whose client was cut off, in place of their lease."""

@@ -22,6 +22,24 @@ def passing(_name, _number):
     return "pass"
 
 
+def refuses_adds(made, says):
+    """See that adds raise what the server says, in redis-py's own words."""
+    for call in (
+        lambda: made.add("a"),
+        lambda: made.add_many(["a", "b"]),
+        lambda: made.update(["a", "c"]),
+    ):
+        with pytest.raises(redis.RedisError, match=says) as caught:
+            call()
+        assert not isinstance(caught.value, BloomlockError)
+        assert not hasattr(caught.value, "results")
+
+
+def has_added_nothing(made):
+    assert made.exists_many(["warm", "a", "b", "c"]) == [True, False, False, False]
+    assert made.add_many(["a", "b", "c"]) == [True] * 3
+
+
 class FaultsContract:
     """Single faults at every command."""
 
@@ -161,8 +179,6 @@ class FaultsContract:
         self, place, proxy, action, verdict
     ):
         """It succeeds, or it raises and can be repeated."""
-        if action == "copy" and self.backend not in ("atomic", "native"):
-            return
         for gap in gaps(proxy):
             place.r.flushall()
             made = place.make("x" if action == "create" else "y")
@@ -199,52 +215,47 @@ class FaultsContract:
 
     @needs("server")
     @pytest.mark.parametrize("on_unknown", ["raise", "new"])
-    @pytest.mark.parametrize("why", ["full", "read-only", "loading"])
-    def test_an_error_of_the_server_means_not_done(self, place, request, why, on_unknown):
-        cluster, lock = place.backend.server == "cluster", place.backend.strategy == "lock"
-        if (cluster and why != "full") or (lock and why == "loading"):
-            # Of a cluster one server says so and redis-py asks the others; a lock is waited for.
-            return
-        proxy = None if cluster else request.getfixturevalue("proxy")
-        made = place.make(at=proxy and proxy.url, on_unknown=on_unknown)
+    def test_what_a_server_without_memory_refuses_is_not_done(self, place, on_unknown):
+        made = place.make(on_unknown=on_unknown)
         made.add("warm")
-        nodes = place.r.get_primaries() if cluster else []
-        if why == "full":
-            place.r.config_set("maxmemory", 1, **({"target_nodes": nodes} if cluster else {}))
-        elif why == "read-only":
-            place.r.replicaof("127.0.0.1", 1)
-        else:
-            proxy.judge = lambda _name, _number: b"-LOADING Redis is loading the dataset\r\n"
-        says = {"full": "OOM|memory", "read-only": "READONLY|replica|read only"}.get(why, "oading")
+        place.configure("maxmemory", 1)
         try:
-            for call in (
-                lambda: made.add("a"),
-                lambda: made.add_many(["a", "b"]),
-                lambda: made.update(["a", "c"]),
-            ):
-                with pytest.raises(redis.RedisError, match=says) as caught:
-                    call()
-                assert not isinstance(caught.value, BloomlockError)
-                assert not hasattr(caught.value, "results")
+            refuses_adds(made, "OOM|memory")
         finally:
-            if proxy is not None:
-                proxy.judge = passing
-            place.r.config_set("maxmemory", 0, **({"target_nodes": nodes} if cluster else {}))
-            if why == "read-only":
-                place.r.replicaof("NO", "ONE")
-        assert made.exists_many(["warm", "a", "b", "c"]) == [True, False, False, False]
-        assert made.add_many(["a", "b", "c"]) == [True] * 3
+            place.configure("maxmemory", 0)
+        has_added_nothing(made)
+
+    @needs("server", "read-only")
+    @pytest.mark.parametrize("on_unknown", ["raise", "new"])
+    def test_what_a_replica_refuses_is_not_done(self, place, on_unknown):
+        made = place.make(on_unknown=on_unknown)
+        made.add("warm")
+        place.r.replicaof("127.0.0.1", 1)
+        try:
+            refuses_adds(made, "(?i)read.?only|replica")
+        finally:
+            place.r.replicaof("NO", "ONE")
+        has_added_nothing(made)
+
+    @needs("proxy", "loading")
+    @pytest.mark.parametrize("on_unknown", ["raise", "new"])
+    @pytest.mark.parametrize(
+        "answer",
+        ["LOADING Redis is loading the dataset in memory", "NOAUTH Authentication required."],
+    )
+    def test_what_is_answered_with_an_error_is_not_done(self, place, proxy, answer, on_unknown):
+        made = place.make(at=proxy.url, on_unknown=on_unknown)
+        made.add("warm")
+        proxy.judge = lambda _name, _number: f"-{answer}\r\n".encode()
+        refuses_adds(made, "oading|uthenticat")
+        proxy.judge = passing
+        has_added_nothing(made)
 
     @needs("proxy")
     def test_of_a_batch_that_is_refused_half_way_the_answers_are_told(self, place, proxy):
-        many = place.backend.strategy in ("pipeline", "transaction", "lock")
-        # The chunks of these have fewer items, as an item is several commands.
-        items = [
-            str(number)
-            for number in range(
-                200 if many else 1500 if place.backend.strategy != "native" else 4500
-            )
-        ]
+        # The chunks of some have fewer items, as an item is several commands.
+        sizes = {"pipeline": 100, "transaction": 100, "lock": 100, "native": 4500}
+        items = [str(number) for number in range(sizes.get(place.backend.strategy, 1500))]
         options = {} if place.backend.strategy == "native" else {"num_hashes": 16}
         made = place.make(at=proxy.url, **({"capacity": 20_000} | place.backend.options | options))
         made.add_many(["warm", "up"], route="items")
@@ -257,7 +268,7 @@ class FaultsContract:
         def judge(name, _number):
             seen.append(name)
             if len(seen) == half + 1:
-                place.r.config_set("maxmemory", 1)
+                place.configure("maxmemory", 1)
             return "pass"
 
         proxy.judge = judge
@@ -266,7 +277,7 @@ class FaultsContract:
                 made.add_many(items, route="items")
         finally:
             proxy.judge = passing
-            place.r.config_set("maxmemory", 0)
+            place.configure("maxmemory", 0)
         results = getattr(caught.value, "results", [])
         # Where all of it is one request that was refused, there is nothing to tell.
         assert isinstance(caught.value, BatchError) or not results

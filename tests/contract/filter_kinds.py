@@ -93,6 +93,17 @@ class WindowContract:
             assert timed.open(name).add("old") is True
 
 
+class AsyncContract:
+    """Calls of one object at once."""
+
+    def test_calls_of_one_object_at_once_have_one_winner(self, place):
+        made = place.make()
+        asked = [*ITEMS, *ITEMS, "a", "a"]
+        told = made.together("add", asked)
+        assert [item for item, new in zip(asked, told, strict=True) if new] == [*ITEMS, "a"]
+        assert made.together("exists", [*ITEMS, "no"]) == [True] * 40 + [False]
+
+
 class GrowthContract:
     """A filter for 20 items at first."""
 

@@ -180,17 +180,6 @@ class RacesContract:
                 assert made.add(item) is (theirs == [True])
                 assert made.exists_many(["gone", "kept"]) == [False, known]
 
-    @needs("server")
-    def test_calls_of_one_asyncio_object_at_once_have_one_winner(self, place):
-        if not place.backend.is_async:
-            # Threads of one object: tests/filters/test_one_winner.py.
-            return
-        made = place.make()
-        asked = [*ITEMS, *ITEMS, "a", "a"]
-        told = made.together("add", asked)
-        assert [item for item, new in zip(asked, told, strict=True) if new] == [*ITEMS, "a"]
-        assert made.together("exists", [*ITEMS, "no"]) == [True] * 50 + [False]
-
 
 def act_on(place, does):
     other = place.other(on_lost="recreate")

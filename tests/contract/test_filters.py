@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 import servers
 from contract.filter_contract import FilterContract
-from contract.filter_kinds import GrowthContract, WindowContract
+from contract.filter_kinds import AsyncContract, GrowthContract, WindowContract
 from moved_clock import stopped_server
 
 
@@ -83,11 +83,11 @@ class TestMemory(FilterContract):
     backend = "memory"
 
 
-class TestAsyncio(FilterContract):
+class TestAsyncio(AsyncContract, FilterContract):
     backend = "asyncio"
 
 
-class TestAsyncioWindow(WindowContract, FilterContract):
+class TestAsyncioWindow(AsyncContract, WindowContract, FilterContract):
     backend = "asyncio window"
 
 
