@@ -344,6 +344,16 @@ class LockContract:
         with pytest.raises(LockLostError, match="its lease ran out"):
             ann(lock.release)
 
+    def test_it_promises_less_than_the_server_keeps(self, world, ann):
+        lock = world.lock(renew=False)
+        ann(lock.acquire)
+        for step in (lambda: None, lambda: ann(lock.extend)):
+            step()
+            kept = min(server.pttl(lock.key) for server in world.servers if server.get(lock.key))
+            # A clock may be 1 % too fast or slow.
+            assert 0 < ann(lock.remaining) < kept / 1000 - 0.009 * TTL
+        ann(lock.release)
+
     def test_a_release_that_is_late_takes_nothing_from_the_next_holder(self, world, ann, bob):
         lock, rival = world.lock(renew=False), world.rival(renew=False)
         ann(lock.acquire)
