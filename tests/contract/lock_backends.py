@@ -135,6 +135,12 @@ class World:
         """Return what each server has at the lock's key."""
         return [server.get(lock.key) for server in self.servers]
 
+    def holders(self, lock: Any) -> set[str]:
+        """Return the tokens that hold the lock on the first server."""
+        value = self.servers[0].get(lock.key) or b"="
+        found = self.servers[0].zrange(f"{lock.key}:holders", 0, -1)
+        return {token.decode() for token in (found if value.startswith(b"=") else [value])}
+
     def waiting(self, lock: Any) -> int:
         """Return how many stand in the queue."""
         return int(self.servers[0].zcard(f"{lock.key}:queue"))

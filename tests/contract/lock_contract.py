@@ -202,9 +202,12 @@ class LockContract:
         waiting = self.wait_in_queue(world, bob, lock)
         sent = [server.info("stats")["total_commands_processed"] for server in world.servers]
         ann(rival.release)
+        granted = world.holders(lock)
         assert waiting.result(TTL) is True
         bob(lock.check)
         if world.backend.refuses("queue") is None:
+            # The release has granted it.
+            assert granted == {bob(lambda: lock.token)}
             assert world.waiting(lock) == 0
             # The grant is pushed: a poller asks again and again, and a newcomer may be first.
             now = world.servers[0].info("stats")["total_commands_processed"]
@@ -295,7 +298,9 @@ class LockContract:
         # The network is gone with the proxy, and the server has noticed.
         wait_until(lambda: not server.pubsub_numsub(channel)[0][1])
         ann(holder.release)
+        granted = world.holders(second)
         assert future.result(TTL) is True
+        assert granted == {bob(lambda: second.token)}
         bob(second.release)
         # Who is cut off gives up when the server was away for longer than the lease.
         clock.advance(2 * TTL)

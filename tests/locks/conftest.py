@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 import servers
 from contract.lock_backends import Backend, World
 from hand_clock import HandClock
@@ -15,9 +16,11 @@ from lock_tools import WATCH_USER
 from bloomlock.server import PrivateServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from people import Person
+
+PASSWORD = "of a server that lives as long as the test"  # noqa: S105 - see there
 
 
 @pytest.fixture
@@ -66,3 +69,23 @@ def ann(world: World) -> Person:
 def bob(world: World) -> Person:
     """Another one."""
     return world.person()
+
+
+@pytest.fixture
+def as_user(r: redis.Redis, valkey: str) -> Iterator[Callable[..., redis.Redis]]:
+    """Make a client of a user who may do everything but what is named."""
+    opened: list[tuple[str, redis.Redis]] = []
+
+    def make(*rules: str) -> redis.Redis:
+        name = f"user{len(opened)}"
+        r.execute_command(
+            "ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", "~*", "&*", "+@all", *rules
+        )
+        made = redis.Redis.from_url(valkey, username=name, password=PASSWORD)
+        opened.append((name, made))
+        return made
+
+    yield make
+    for name, made in opened:
+        made.close()
+        r.acl_deluser(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import redis
 from contract.lock_backends import TTL
 from lock_tools import is_free, queue_of
 from people import Person
@@ -11,28 +10,6 @@ from servers import wait_until
 
 from bloomlock import Lock, ReadWriteLock
 from bloomlock.locks.protocol import waiting
-
-PASSWORD = "of a server that lives as long as the test"  # noqa: S105 - see there
-
-
-@pytest.fixture
-def as_user(r, valkey):
-    """Make a client of a user who may do everything but what is named."""
-    opened = []
-
-    def make(*rules):
-        name = f"user{len(opened)}"
-        r.execute_command(
-            "ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", "~*", "&*", "+@all", *rules
-        )
-        made = redis.Redis.from_url(valkey, username=name, password=PASSWORD)
-        opened.append((name, made))
-        return made
-
-    yield make
-    for name, made in opened:
-        made.close()
-        r.acl_deluser(name)
 
 
 def test_without_scripts_a_waiter_is_handed_the_lock_by_one_with_scripts(r, as_user):

@@ -149,7 +149,7 @@ def test_an_observer_that_is_busy_at_a_fork_works_in_the_child(r, clock):
 START = """
 import asyncio, os, signal, sys, threading, time
 import redis, redis.asyncio
-from bloomlock import AsyncLock, AsyncRedlock, Lock, ReadWriteLock, Redlock
+from bloomlock import AsyncLock, Lock, ReadWriteLock, Redlock
 url = sys.argv[1]
 def hold(lock):
     assert lock.acquire()
@@ -170,9 +170,6 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 lock = hold(Lock('job', url)); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)""",
     "asyncio": """
 lock = AsyncLock('job', url)
-asyncio.run(lock.acquire())""",
-    "asyncio: Redlock": """
-lock = AsyncRedlock('job', [url], longest_ttl=0)
 asyncio.run(lock.acquire())""",
 }
 LEFT = {

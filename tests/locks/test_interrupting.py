@@ -18,7 +18,6 @@ from servers import wait_until
 
 from bloomlock import AsyncLock, AsyncReadWriteLock, Lock
 from bloomlock.runtime.connections import MOST_AT_ONCE
-from bloomlock.runtime.subscriptions import Listener
 from bloomlock.runtime.tasks import tasks_for
 
 MOST = 5000
@@ -64,19 +63,6 @@ def test_keyboard_interrupt_of_a_free_lock(r, valkey):
     raise AssertionError
 
 
-def test_keyboard_interrupt_of_the_first_lock_of_a_client(r, valkey):
-    for number in range(0, MOST, 7):
-        with redis.Redis.from_url(valkey) as client:
-            lock = Lock("job", client, TTL)
-            interrupted = acquire_interrupted(lock, number)
-            settle(r, lock)
-            assert lock.acquire(blocking=False)
-            lock.release()
-        if not interrupted:
-            return
-    raise AssertionError
-
-
 def test_keyboard_interrupt_of_a_lock_that_is_handed_over(r, valkey):
     with redis.Redis.from_url(valkey) as client:
         other = Person()
@@ -96,23 +82,6 @@ def test_keyboard_interrupt_of_a_lock_that_is_handed_over(r, valkey):
             if not interrupted:
                 assert number > 100
                 other.end()
-                return
-    raise AssertionError
-
-
-def test_keyboard_interrupt_of_a_listener_whose_connection_breaks(r, valkey):
-    with redis.Redis.from_url(valkey) as client:
-        for number in range(MOST):
-            listener = Listener(client.connection_pool)
-            listener.connect()
-            r.client_kill_filter(_type="pubsub")
-            with contextlib.suppress(KeyboardInterrupt), InterruptedAt(number) as point:
-                listener.wait(b"token", 0.01)
-            # It connects again, or has a connection that works.
-            assert listener.wait(b"token", 0.02) is None, number
-            listener.close()
-            if point.left >= 0:
-                assert number > 10
                 return
     raise AssertionError
 

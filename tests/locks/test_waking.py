@@ -13,7 +13,7 @@ from lock_tools import NAME, commands_so_far, connections, happened, is_free, ot
 from people import Person
 from servers import wait_until
 
-from bloomlock import AsyncLock, FairLock, Lock
+from bloomlock import AsyncLock, FairLock, Lock, LockLostError, ReadWriteLock
 from bloomlock.locks.protocol import waiting
 
 CROWD = 20
@@ -45,6 +45,29 @@ def test_a_release_wakes_one(r, valkey):
     assert commands_so_far(r, "evalsha", "eval") - before <= 3 * CROWD
     assert order == list(range(CROWD))
     assert is_free(r, holder)
+
+
+def test_a_reader_whose_lease_is_over_holds_up_no_writer(r):
+    """The others keep the lock longer than it lives; the last of them hands it on."""
+    ended, last, writer = (ReadWriteLock("job", r, TTL) for _ in range(3))
+    people = [Person() for _ in range(3)]
+    people[0](ended.read.acquire)
+    people[1](last.read.acquire)
+    token = people[0](lambda: ended.read.token)
+    waiting = people[2].start(writer.write.acquire)
+    wait_until(lambda: queue_of(r, writer.write) == 1)
+    r.zadd(f"{writer.write.key}:holders", {token: 1})
+    assert people[0](ended.read.owned) is False
+    assert people[1](last.read.owned) is True
+    people[1](last.read.release)
+    value = r.get(writer.write.key)
+    assert waiting.result(TTL) is True
+    assert value == people[2](lambda: writer.write.token).encode(), "the release has granted it"
+    people[2](writer.write.release)
+    with pytest.raises(LockLostError):
+        people[0](ended.read.release)
+    for person in people:
+        person.end()
 
 
 def test_a_waiter_outlasts_the_time_out_of_its_socket(r, valkey, monkeypatch):

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
-from concurrent.futures import TimeoutError as Late
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import redis
 from proxy import Proxy, deliver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from proxy import Verdict
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 LONG = 60.0
 """Bound against hanging, in seconds; nothing here takes a hundredth of it."""
@@ -47,66 +40,3 @@ class Hold:
 
     def let_go(self) -> None:
         self._gone_on.set()
-
-
-def every_preemption(
-    url: str, first: Callable[[redis.Redis], Callable[[], T]], second: Callable[[], U]
-) -> Iterator[tuple[T, U]]:
-    """Let `second` run whole before each command of `first`, one place after the other.
-
-    `first` gets a client and gives what is to be run with it; what it sends before that is not
-    stopped. Yields both results for each place, while the server still is as they left it.
-    """
-    at = 0
-    while True:
-        hold = Hold()
-        with Gate(url, hold) as gate, gate.client() as client, ThreadPoolExecutor(1) as pool:
-            run = first(client)
-            hold.at = len(gate.seen) + at
-            running = pool.submit(run)
-            try:
-                while not hold.reached.wait(0.005) and not running.done():
-                    pass
-                if not hold.reached.is_set():
-                    running.result()
-                    return
-                came_between = second()
-            finally:
-                hold.let_go()
-            yield running.result(LONG), came_between
-        at += 1
-
-
-def every_crash(
-    url: str, run: Callable[[redis.Redis], object], *, verdict: Verdict
-) -> Iterator[int]:
-    """Let a client die at each of its commands, before or after the server carried it out.
-
-    Yields the number of the command, while the server still is as the client left it.
-    """
-    at = 0
-    while True:
-        dead = threading.Event()
-
-        def judge(_name: str, number: int, at: int = at, dead: threading.Event = dead) -> Verdict:
-            if number == at:
-                dead.set()
-                return verdict
-            return "before" if dead.is_set() else "pass"
-
-        with Gate(url, judge) as gate, gate.client() as client:
-            with contextlib.suppress(redis.RedisError):
-                run(client)
-            if not dead.is_set():
-                return
-            yield at
-        at += 1
-
-
-def together(*works: Callable[[], T]) -> list[T]:
-    """Run functions at once, each in its own thread, and return their results."""
-    with ThreadPoolExecutor(len(works)) as pool:
-        running = [pool.submit(work) for work in works]
-        if wait(running, LONG).not_done:
-            raise Late
-        return [one.result() for one in running]

@@ -89,12 +89,20 @@ class AsyncPerson(Person):
         self._loop.call_soon_threadsafe(self._calls.put_nowait, None)
         self._task.result(LONG)
 
+    def cancel(self) -> None:
+        """Cancel what the task does now; the task lives on."""
+        self._loop.call_soon_threadsafe(self._alive.cancel)
+
     async def _live(self) -> None:
+        self._alive: Any = asyncio.current_task()
         while (given := await self._calls.get()) is not None:
             function, future = given
             try:
                 answer = function()
                 future.set_result(await answer if inspect.isawaitable(answer) else answer)
+            except asyncio.CancelledError as error:
+                self._alive.uncancel()
+                future.set_exception(error)
             except BaseException as error:  # noqa: BLE001 - the test's to judge
                 future.set_exception(error)
 

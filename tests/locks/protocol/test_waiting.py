@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-import lock_ways
 import pytest
 import redis
 
@@ -16,9 +15,11 @@ from bloomlock.locks.protocol.model import (
     Announcement,
     Granted,
     ReleaseRequest,
+    read_record,
 )
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.waiting import NO_CHANNEL, Attempt, deadline_of
+from bloomlock.runtime.threads import threads_for
 
 LEASE_MS = 600_000
 KEYS = LockKeys.of("waited for")
@@ -29,7 +30,6 @@ class Waiter:
     """Runs an attempt until it wants something that is not a request."""
 
     def __init__(self, client, *, until=None, channel=CHANNEL):
-        self.way = lock_ways.ServerWay(client, KEYS, set())
         self.now = 1000.0
         self.asks = 0
         self.channel = channel
@@ -88,12 +88,33 @@ class Waiter:
         return self.attempt.request
 
 
+class Others:
+    """Everybody else who uses the lock."""
+
+    def __init__(self, r):
+        self._r, self._run, self._steps = r, threads_for(r).run, LockSteps(KEYS, set())
+
+    def acquire(self, token, channel=b""):
+        return self._run(self._steps.acquire(AcquireRequest(token, LEASE_MS, channel=channel)))
+
+    def release(self, token=b"holder"):
+        return self._run(self._steps.release(ReleaseRequest(token), waiters=True))
+
+    def expire(self):
+        self._r.delete(KEYS.lock)
+
+    def picture(self):
+        """Who has the lock, and who waits."""
+        queue = self._r.zrange(KEYS.queue, 0, -1)
+        return self._r.get(KEYS.lock), [read_record(record).token for record in queue]
+
+
 @pytest.fixture
-def holder(r):
-    """Somebody who has the lock, and a way to operate it."""
-    way = lock_ways.ServerWay(r, KEYS, lock_ways.WAYS["scripts"]())
-    way.acquire(AcquireRequest(b"holder", LEASE_MS))
-    return way
+def others(r):
+    """Others, one of whom has the lock."""
+    made = Others(r)
+    made.acquire(b"holder")
+    return made
 
 
 def lost():
@@ -104,30 +125,30 @@ def announced(grant, token=b"waiter"):
     return Announcement(CHANNEL, token, grant).payload
 
 
-def test_it_waits_a_slice_and_then_asks_again(r, holder):
+def test_it_waits_a_slice_and_then_asks_again(r, others):
     waiter = Waiter(r)
     for _ in range(3):
         step = waiter.go()
         assert step == NextMessage(b"waiter", SLICE_MS / 1000)
-    assert holder.picture().queue == (b"waiter",)
-    holder.release(ReleaseRequest(b"holder"))
+    assert others.picture()[1] == [b"waiter"]
+    others.release()
     assert waiter.go() is None
     assert waiter.result.deadline == deadline_of(waiter.now, LEASE_MS)
-    assert holder.picture().value == b"waiter"
+    assert others.picture()[0] == b"waiter"
 
 
-def test_it_waits_no_longer_than_the_lease_of_the_holder(r, holder):
+def test_it_waits_no_longer_than_the_lease_of_the_holder(r, others):
     r.pexpire(KEYS.lock, 700)
     step = Waiter(r).go()
     assert isinstance(step, NextMessage)
     assert 0 < step.seconds < 1
 
 
-def test_an_announcement_is_enough(r, holder):
+def test_an_announcement_is_enough(r, others):
     waiter = Waiter(r)
     waiter.go()
     asks = waiter.asks
-    holder.release(ReleaseRequest(b"holder"))
+    others.release()
     fence = int(r.get(KEYS.fence))
     waiter.now += 1
     assert waiter.go(announced(Granted(fence, waiters=False))) is None
@@ -137,84 +158,84 @@ def test_an_announcement_is_enough(r, holder):
     assert waiter.asks == asks
 
 
-def test_the_announcement_of_a_grant_that_is_over_is_none(r, holder):
+def test_the_announcement_of_a_grant_that_is_over_is_none(r, others):
     """It was stopped while it was granted the lock, until that grant had run out."""
     waiter = Waiter(r)
     waiter.go()
-    holder.release(ReleaseRequest(b"holder"))
+    others.release()
     old = announced(Granted(int(r.get(KEYS.fence)), waiters=False))
-    holder.expire()
-    assert isinstance(holder.acquire(AcquireRequest(b"stranger", LEASE_MS)), Granted)
+    others.expire()
+    assert isinstance(others.acquire(b"stranger"), Granted)
     waiter.now += 3600
     assert isinstance(waiter.go(), NextMessage)
     # The message was there all the time, and is read only now.
     assert isinstance(waiter.go(old), NextMessage)
     assert waiter.result is None
-    assert holder.picture() == lock_ways.Picture(b"stranger", frozenset(), (b"waiter",))
+    assert others.picture() == (b"stranger", [b"waiter"])
 
 
-def test_the_same_after_all_was_flushed(r, holder):
+def test_the_same_after_all_was_flushed(r, others):
     waiter = Waiter(r)
     waiter.go()
-    holder.release(ReleaseRequest(b"holder"))
+    others.release()
     old = announced(Granted(int(r.get(KEYS.fence)), waiters=False))
     r.flushall()
-    holder.acquire(AcquireRequest(b"stranger", LEASE_MS))
+    others.acquire(b"stranger")
     assert isinstance(waiter.go(), NextMessage)
     assert isinstance(waiter.go(old), NextMessage)
 
 
-def test_a_grant_that_is_heard_of_too_late_is_none(r, holder):
+def test_a_grant_that_is_heard_of_too_late_is_none(r, others):
     waiter = Waiter(r)
     waiter.go()
-    holder.release(ReleaseRequest(b"holder"))
+    others.release()
     fence = int(r.get(KEYS.fence))
-    holder.expire()
-    holder.acquire(AcquireRequest(b"stranger", LEASE_MS))
+    others.expire()
+    others.acquire(b"stranger")
     waiter.now += (LEASE_MS + SLICE_MS) / 1000
     assert isinstance(waiter.go(announced(Granted(fence, waiters=False))), NextMessage)
 
 
-def test_when_time_is_up_it_leaves_the_queue(r, holder):
+def test_when_time_is_up_it_leaves_the_queue(r, others):
     waiter = Waiter(r, until=1001.5)
     assert waiter.go() == NextMessage(b"waiter", 1.5)
     waiter.now += 1.5
     assert waiter.go() is None
     assert waiter.result is None
-    assert holder.picture() == lock_ways.Picture(b"holder", frozenset(), ())
+    assert others.picture() == (b"holder", [])
 
 
-def test_a_grant_made_while_it_leaves_is_passed_on(r, holder):
+def test_a_grant_made_while_it_leaves_is_passed_on(r, others):
     waiter = Waiter(r)
     waiter.go()
-    holder.acquire(AcquireRequest(b"behind", LEASE_MS, channel=b"other"))
-    holder.release(ReleaseRequest(b"holder"))
+    others.acquire(b"behind", b"other")
+    others.release()
     core, waiter._core = waiter._core, waiter.attempt.leave()
     core.close()
     waiter._step = next(waiter._core)
     assert waiter.go() is None
-    assert holder.picture() == lock_ways.Picture(b"behind", frozenset(), ())
+    assert others.picture() == (b"behind", [])
 
 
-def test_whom_nobody_can_tell_looks_by_itself(r, holder):
+def test_whom_nobody_can_tell_looks_by_itself(r, others):
     waiter = Waiter(r, channel=b"")
     looks = [waiter.go() for _ in range(6)]
     assert all(isinstance(step, Pause) for step in looks)
     assert [step.seconds for step in looks] == [0.05, 0.1, 0.2, 0.25, 0.25, 0.25]
     assert waiter.asking.channel == NO_CHANNEL
-    holder.release(ReleaseRequest(b"holder"))
+    others.release()
     assert waiter.go() is None
     assert waiter.result is not None
 
 
-def test_it_never_waits_if_it_is_not_to(r, holder):
+def test_it_never_waits_if_it_is_not_to(r, others):
     waiter = Waiter(r, until=1000.0)
     assert waiter.go() is None
     assert waiter.result is None
-    assert holder.picture().queue == ()
+    assert others.picture()[1] == []
 
 
-def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(r, holder):
+def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(r, others):
     waiter = Waiter(r)
     waiter.go()
     began, waiter.is_down = waiter.now, True
@@ -228,7 +249,7 @@ def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(r, holder):
     assert isinstance(step, NextMessage)
 
 
-def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(r, holder):
+def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(r, others):
     waiter = Waiter(r)
     waiter.go()
     began, waiter.is_down = waiter.now, True
