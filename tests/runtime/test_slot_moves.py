@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import time
 from functools import partial
 
 import pytest
@@ -27,7 +26,7 @@ CAPACITY, RATE, SHARDS = 5000, 1e-9, 3
 SHORT = 0.4
 """Seconds after which a slot that does not end its move is given up."""
 MOVES = 10
-"""Moves of a test; each takes a tenth of a second."""
+"""Moves of a test."""
 ITEMS = [f"item {number}" for number in range(200)]
 
 
@@ -44,12 +43,21 @@ def slots_of(*names):
     return [slot_of(key.partition("{")[2].partition("}")[0]) for key in found]
 
 
+def _view(node):
+    """Return what a server believes: who has which slots, and since which epoch."""
+    return frozenset(
+        (each["node_id"], each["epoch"], tuple(map(tuple, each["slots"])))
+        for each in node.cluster("nodes").values()
+    )
+
+
 class Moves:
     """Moves slots of some names, one at a time; a move ends with the next request at the latest."""
 
     def __init__(self, nodes, names, chance, *, half):
         slots = {*map(slot_of, names), *slots_of(*names)}
         self.mover = mover_of(nodes, sorted(slots), chance.randrange(2**32))
+        self._nodes = nodes
         self._out = []
         self._half = half
 
@@ -68,8 +76,8 @@ class Moves:
             while self.mover.move_keys(slot, new):
                 pass
             self.mover.finish(slot, new)
-            # Moves that follow faster leave servers that disagree about the owner for good.
-            time.sleep(0.06)
+            # A move that follows before all have heard leaves servers that disagree for good.
+            servers.wait_until(lambda: len(set(map(_view, self._nodes))) == 1, 300)
 
 
 def make(client, **options):
