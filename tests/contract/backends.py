@@ -64,7 +64,6 @@ FILTERS = {
     "native": Backend({"strategy": "native"}, server="bloom"),
     "window": Backend(WINDOW),
     "growth": Backend(GROWTH),
-    "shards": Backend({"shards": 3}),
     "discards": Backend({"shards": 3}, discards=True),
     "memory": Backend({}, server="memory"),
     "asyncio": Backend({}, is_async=True),
@@ -135,8 +134,10 @@ REFUSES: dict[str, dict[str, str | None]] = {
         "num_hashes": "num_hashes must be None.*strategy='native'",
     },
     "window": _WINDOW,
-    "asyncio window": _WINDOW,
+    # (What goes wrong on the way is the same without a window.)
+    "asyncio window": {**_WINDOW, "proxy": NOT_TESTED},
     "growth": {
+        **_SAME_CHANGES,
         # It may look at its fill first.
         "three tries": NOT_TESTED,
         "to_memory": "not possible with a filter that grows",
@@ -158,12 +159,15 @@ REFUSES: dict[str, dict[str, str | None]] = {
         "growth": "on_full must be 'warn' or 'raise'",
     },
     "asyncio": _SAME_CHANGES,
-    "discards": _SAME_CHANGES
-    | {"to_memory": "of which items were forgotten", "three tries": NOT_TESTED},
+    "discards": {
+        "to_memory": "of which items were forgotten",
+        # Each shard is another command of the same steps.
+        "lost changes": NOT_TESTED,
+        "three tries": NOT_TESTED,
+    },
     # What is lost between client and server does not depend on the version of the server.
     "oldest": {"proxy": NOT_TESTED},
     "newest": {"proxy": NOT_TESTED},
-    "shards": _SAME_CHANGES,
     # A script of items in several slots is no script.
     "cluster": {**_NO_PROXY, "run_script": NOT_TESTED, "rename": NOT_TESTED},
 }  # fmt: skip

@@ -172,7 +172,7 @@ class FaultsContract:
         proxy.judge = passing
         assert made.discard("other") is (verdict == "before")
 
-    @needs("proxy", "changes")
+    @needs("proxy", "changes", "lost changes")
     @pytest.mark.parametrize("verdict", LATE)
     @pytest.mark.parametrize("action", ["create", "clear", "delete", "copy", "recreate"])
     def test_a_change_of_the_whole_filter_survives_a_lost_reply(
@@ -254,8 +254,8 @@ class FaultsContract:
     @needs("proxy")
     def test_of_a_batch_that_is_refused_half_way_the_answers_are_told(self, place, proxy):
         # The chunks of some have fewer items, as an item is several commands.
-        sizes = {"pipeline": 100, "transaction": 100, "lock": 100, "native": 4500}
-        items = [str(number) for number in range(sizes.get(place.backend.strategy, 1500))]
+        sizes = {"pipeline": 100, "transaction": 100, "lock": 100, "native": 4500, "growth": 1500}
+        items = [str(number) for number in range(sizes.get(self.backend, 700))]
         options = {} if place.backend.strategy == "native" else {"num_hashes": 16}
         made = place.make(at=proxy.url, **({"capacity": 20_000} | place.backend.options | options))
         made.add_many(["warm", "up"], route="items")

@@ -217,6 +217,7 @@ class ItemsContract:
         false = sum(made.exists_many(f"out {number}" for number in range(5000)))
         # 50 are expected at the rate asked for, with a deviation of 7.
         assert false < 50 + 5 * 7
+        assert sum(made.exists(f"single {number}") for number in range(100)) < 1 + 5 * 1
         assert made.info().current_error_rate < 0.0125
         assert made.count() == pytest.approx(2000, rel=0.05)
 

@@ -71,10 +71,6 @@ class TestGrowth(GrowthContract, FilterContract):
     backend = "growth"
 
 
-class TestShards(FilterContract):
-    backend = "shards"
-
-
 class TestDiscards(FilterContract):
     backend = "discards"
 
