@@ -11,7 +11,6 @@ import redis
 import servers
 from contract.lock_backends import Backend, World
 from hand_clock import HandClock
-from lock_tools import WATCH_USER
 
 from bloomlock.server import PrivateServer
 
@@ -35,14 +34,6 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture(scope="session")
-def watch_url() -> Iterator[str]:
-    """URL of a server that forbids EVAL."""
-    binary = servers.require_server("valkey")
-    with PrivateServer(binary=binary, config={"user": list(WATCH_USER)}) as server:
-        yield server.url
 
 
 @pytest.fixture

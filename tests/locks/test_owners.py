@@ -199,11 +199,6 @@ def test_a_reentrant_lock_that_was_lost_is_not_acquired_again_before_its_release
         pass
 
 
-def test_two_reentrant_objects_of_one_thread_are_two_holders(r):
-    with ReentrantLock("job", client=r):
-        assert ReentrantLock("job", client=r).acquire(blocking=False) is False
-
-
 def test_who_holds_one_side_and_waits_for_the_other_is_told(r):
     lock, other = ReadWriteLock("job", client=r), Person()
     for held, wanted in ((lock.read, lock.write), (lock.write, lock.read)):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import threading
 
 import pytest
@@ -137,21 +135,6 @@ def test_a_server_that_falls_silent_under_a_waiter(r, proxy, far):
         proxy.speaks.set()
         wait_until(lambda: not queue_of(r, waiter))
     wait_until(lambda: is_free(r, waiter))
-
-
-def test_a_server_that_is_stopped(stoppable):
-    """Here with the whole second of grace."""
-    with redis.Redis.from_url(stoppable.url, socket_timeout=HOUR) as client:
-        lock = Lock("job", client, LEASE)
-        with lock:
-            pass
-        os.kill(stoppable.pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(RedisTimeoutError):
-                lock.acquire(timeout=0.05)
-        finally:
-            os.kill(stoppable.pid, signal.SIGCONT)
-        wait_until(lambda: is_free(client, lock))
 
 
 @pytest.mark.usefixtures("curt")

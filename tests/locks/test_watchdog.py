@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 
 import pytest
 import redis
+import redis.asyncio
 from contract.lock_backends import TTL
 from gate import Hold
+from lock_tools import happened, is_free, other_tasks
 from servers import wait_until
 
-from bloomlock import Lock, LockLostError
+from bloomlock import AsyncLock, Lock, LockLostError
 from bloomlock.locks import lock as lock_module
 from bloomlock.locks import watchdog
 
@@ -276,35 +279,55 @@ def test_a_callback_is_called_once_there_may_be_a_thread_for_it(r, clock, monkey
         lock.release()
 
 
-def test_a_callback_of_the_holders_own_thread_may_end_the_program(world, ann):
+def test_a_callback_of_the_holders_own_thread_may_end_the_program(r):
     def end(event):
         if event.kind == "acquired":
             raise SystemExit
 
-    lock = world.lock(observer=end)
-    if world.loop is None:
-        with pytest.raises(SystemExit):
-            ann(lock.acquire)
-        assert world.is_free(lock)
+    lock = Lock("job", client=r, observer=end)
+    with pytest.raises(SystemExit):
+        lock.acquire()
+    assert is_free(r, lock)
 
 
-def test_asyncio_an_on_lost_may_be_a_coroutine_function_and_hang(world, ann, clock):
-    if world.loop is None:
-        return
-    called, events = [], []
+def test_asyncio_an_on_lost_may_be_a_coroutine_function_and_hang(r, valkey, clock):
+    async def main():
+        called, events = [], []
 
-    async def hang(lock):
-        called.append(lock)
-        await world.loop.loop.create_future()
+        async def hang(lock):
+            called.append(lock)
+            await asyncio.get_running_loop().create_future()
 
-    bad, good = (
-        world.lock(name="bad", on_lost=hang),
-        world.lock(name="good", observer=events.append),
-    )
-    ann(good.acquire)
-    ann(bad.acquire)
-    world.wipe(bad)
-    is_renewed(events, clock)
-    wait_until(lambda: called == [bad])
-    is_renewed(events, clock)
-    ann(good.release)
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            bad = AsyncLock("bad", client, TTL, on_lost=hang)
+            async with AsyncLock("good", client, TTL, observer=events.append) as good:
+                await bad.acquire()
+                r.delete(bad.key)
+                for count in (1, 2):
+                    clock.advance(0.4 * TTL)
+                    await happened(lambda count=count: renewals(events) >= count)
+                assert called == [bad]
+                good.check()
+            for task in other_tasks():
+                task.cancel()
+
+    asyncio.run(main())
+
+
+def test_asyncio_a_renewal_that_is_cancelled_is_tried_again(r, valkey, clock):
+    async def main():
+        events, cancelled = [], False
+        async with (
+            redis.asyncio.Redis.from_url(valkey) as client,
+            AsyncLock("job", client, TTL, observer=events.append) as lock,
+        ):
+            clock.advance(0.4 * TTL)
+            while not cancelled:
+                for task in other_tasks():
+                    if task.get_name() == "bloomlock-renewal":
+                        cancelled = task.cancel()
+                await asyncio.sleep(0)
+            await happened(lambda: renewals(events))
+            lock.check()
+
+    asyncio.run(main())

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import redis
     from proxy import Verdict
 
-WATCH_USER = ("default", "on", "nopass", "~*", "&*", "+@all", "-@scripting")
-"""Directive `user` of a server that forbids EVAL, so that WATCH has to do."""
 NAME = "tested"
 LONG = 60.0
 """Seconds that something may take before a test gives up; nothing takes that long."""

@@ -196,15 +196,6 @@ def test_a_grant_that_is_heard_of_too_late_is_none(r, others):
     assert isinstance(waiter.go(announced(Granted(fence, waiters=False))), NextMessage)
 
 
-def test_when_time_is_up_it_leaves_the_queue(r, others):
-    waiter = Waiter(r, until=1001.5)
-    assert waiter.go() == NextMessage(b"waiter", 1.5)
-    waiter.now += 1.5
-    assert waiter.go() is None
-    assert waiter.result is None
-    assert others.picture() == (b"holder", [])
-
-
 def test_a_grant_made_while_it_leaves_is_passed_on(r, others):
     waiter = Waiter(r)
     waiter.go()
@@ -226,13 +217,6 @@ def test_whom_nobody_can_tell_looks_by_itself(r, others):
     others.release()
     assert waiter.go() is None
     assert waiter.result is not None
-
-
-def test_it_never_waits_if_it_is_not_to(r, others):
-    waiter = Waiter(r, until=1000.0)
-    assert waiter.go() is None
-    assert waiter.result is None
-    assert others.picture()[1] == []
 
 
 def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(r, others):
@@ -258,11 +242,3 @@ def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(r, others):
             waiter.go()
             waiter.now += 60
     assert waiter.now - began > LEASE_MS / 1000
-
-
-def test_a_server_that_was_never_there_is_given_up_at_once(r):
-    waiter = Waiter(r)
-    waiter.is_down = True
-    with pytest.raises(redis.ConnectionError, match="down"):
-        while isinstance(waiter.go(), Pause):
-            pass

@@ -63,13 +63,6 @@ def test_renewal(steps, votes, held):
         assert answer is held
 
 
-def test_what_is_not_held_is_not_renewed(steps):
-    core = steps.renew(Renewal(KEYS, b"other", b"", 5000))
-    with pytest.raises(StopIteration) as stop:
-        next(core)
-    assert stop.value.value is False
-
-
 @pytest.mark.parametrize(
     ("votes", "held"),
     [
@@ -91,20 +84,6 @@ def test_release(steps, votes, held):
             core.send(votes)
         assert isinstance(lost.value.cause, QuorumError)
     assert not steps.ballots
-
-
-@pytest.mark.parametrize(
-    ("votes", "held"),
-    [([YES, YES, None], True), ([YES, NO, NO], False), ([YES, None, NO], None)],
-)
-def test_whether_it_is_held(steps, votes, held):
-    core = steps.is_held(b"t", b"")
-    if held is not None:
-        assert result(core, votes) is held
-    else:
-        next(core)
-        with pytest.raises(QuorumError, match="not known"):
-            core.send(votes)
 
 
 @pytest.mark.parametrize(("closed", "until"), [(True, 200.0), (False, 100.0)])
