@@ -360,16 +360,21 @@ class LockContract:
         ann(lock.release)
 
     def test_a_release_that_is_late_takes_nothing_from_the_next_holder(self, world, ann, bob):
-        lock, rival = world.lock(renew=False), world.rival(renew=False)
+        lock, rival, third = world.lock(renew=False), world.rival(renew=False), world.person()
         ann(lock.acquire)
         world.wipe(lock)
         bob(rival.acquire)
-        held = [value for value in world.held(lock) if value]
+        wait_until(lambda: all(world.held(lock)))
+        held = world.held(lock)
+        # Also where somebody waits, to whom a release would hand it on.
+        waiting = self.wait_in_queue(world, third, world.lock())
         with pytest.raises(LockLostError):
             ann(lock.release)
+        assert world.held(lock) == held
         bob(rival.extend)
-        assert [value for value in world.held(lock) if value][: len(held)] == held
+        assert not waiting.done()
         bob(rival.release)
+        assert waiting.result(TTL) is True
 
     def test_it_is_renewed_until_it_is_released(self, world, ann, clock):
         events = []

@@ -284,6 +284,8 @@ class Walk:
 
     def leave_lost(self) -> None:
         hold = self.lost.pop()
+        # Over a connection that was killed it would not be known whether a first try gave it back.
+        hold.person(hold.shared.lock.locked)
         while hold.count:
             hold.count -= 1
             try:
