@@ -16,7 +16,6 @@ from people import Person
 from servers import wait_until
 
 from bloomlock import FairLock, Lock, LockNotOwnedError, ReadWriteLock, ReentrantLock
-from bloomlock.server import PrivateServer
 
 MAKE = {
     "lock": Lock,
@@ -119,31 +118,6 @@ def test_a_child_of_a_waiting_parent_waits_by_itself(r):
         person.end()
 
 
-def test_an_observer_that_is_busy_at_a_fork_works_in_the_child(r, clock):
-    busy, seen = Person(), []
-    gate = Lock("gate", r, TTL)
-    gate.acquire()
-
-    def observe(event):
-        seen.append(event.kind)
-        if event.kind == "acquired" and len(seen) == 1:
-            Lock("gate", r, TTL).acquire()
-
-    lock = Lock("job", client=r, ttl=TTL, observer=observe, thread_local=False)
-    holding = busy.start(lock.acquire)
-    wait_until(lambda: queue_of(r, gate) == 1)
-
-    def work():
-        r.delete(lock.key)
-        with lock:
-            return seen[-1]
-
-    assert in_child(work) == "acquired"
-    gate.release()
-    assert holding.result(TTL) is True
-    busy.end()
-
-
 # -- the end of a process ------------------------------------------------------------------------
 
 START = """
@@ -217,18 +191,6 @@ print("held")
 """
     assert run(body, valkey).stdout == "held\n"
     assert is_free(r, Lock("job", r))
-
-
-def test_a_server_that_is_gone_is_reported_once():
-    with PrivateServer() as server:
-        done = run(
-            """
-locks = [hold(Lock(str(number), url)) for number in range(3)]
-redis.Redis.from_url(url).shutdown(nosave=True)""",
-            server.url,
-        )
-    assert done.stderr.count("left to expire") == 1, done.stderr
-    assert "3 locks were not released at the end" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])

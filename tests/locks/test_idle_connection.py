@@ -53,16 +53,6 @@ def test_one_that_the_server_closed_is_not_used(monkeypatch):
         assert items.add("two")
 
 
-def test_one_that_is_marked_for_a_reconnect_is_connected_anew(r, lock):
-    connection = idle(r)
-    before = connection._sock
-    connection.mark_for_reconnect()
-    use(lock)
-    assert idle(r) is connection
-    assert not connection.should_reconnect()
-    assert connection._sock is not before
-
-
 def test_a_credential_that_was_rotated_takes_effect(r, lock):
     r.execute_command("ACL", "SETUSER", "rotated", "on", ">second", "~*", "&*", "+@all")
     try:

@@ -206,25 +206,6 @@ def test_cancelled_release_gives_the_lock_back_all_the_same(r, valkey, late):
     at_every_suspension(one, 1)
 
 
-def test_a_cancelled_waiter_leaves_the_queue_to_the_next(r, valkey):
-    async def main():
-        async with redis.asyncio.Redis.from_url(valkey) as client:
-            holder = AsyncLock("job", client, TTL)
-            await holder.acquire()
-            locks = [AsyncLock("job", client, TTL) for _ in range(10)]
-            waiters = [asyncio.create_task(lock.acquire()) for lock in locks]
-            await happened(lambda: queue_of(r, holder) == 10)
-            for waiter in waiters[:-1]:
-                waiter.cancel()
-            await asyncio.wait(waiters[:-1])
-            await happened(lambda: queue_of(r, holder) == 1)
-            await holder.release()
-            assert await waiters[-1]
-            await holder.close()
-
-    asyncio.run(main())
-
-
 def test_a_cancellation_that_was_swallowed_on_the_way_is_one(r, valkey):
     """As asyncio.wait_for swallows one before Python 3.12, under redis-py's sending."""
 

@@ -60,18 +60,3 @@ def test_what_was_handed_over_is_confirmed_as_well(world, ann, bob):
     assert cid(one.owned) is True
     cid(one.release)
     assert world.is_free(holder)
-
-
-def test_a_replica_that_is_dead(world, ann, bob, pair):
-    lock = world.lock(replicas=1)
-    pair[1].kill()
-    try:
-        with pytest.raises(QuorumError, match="by 0 of 1 replicas within 1 s and given back"):
-            ann(lock.acquire)
-        assert ann(lambda: lock.token) is None
-        assert world.is_free(lock)
-        content = world.lock()
-        bob(content.acquire)
-        bob(content.release)
-    finally:
-        pair[1].start()

@@ -20,9 +20,8 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from servers import wait_until
 
-from bloomlock import AsyncBloomFilter, AsyncLock, AsyncRedlock, BloomFilter, Lock, Redlock
+from bloomlock import AsyncLock, AsyncRedlock, Lock, Redlock
 from bloomlock.locks.protocol import waiting
-from bloomlock.strategies.lock import LockStrategy
 
 HOUR = 3600.0
 LEASE = 10 * TTL
@@ -165,35 +164,3 @@ def test_asyncio_a_cancellation(r, proxy, step):
             await happened(lambda: is_free(r, lock))
 
     asyncio.run(main())
-
-
-@pytest.mark.usefixtures("curt")
-@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
-def test_the_lock_strategy_of_filters(r, proxy, is_async):
-    strategy = LockStrategy(timeout=0.05)
-
-    def sync():
-        with redis.Redis.from_url(proxy.url, socket_timeout=HOUR) as client:
-            items = BloomFilter("items", 1000, client=client, strategy=strategy)
-            assert items.add("one")
-            proxy.speaks.clear()
-            with pytest.raises(RedisTimeoutError):
-                items.add("two")
-            proxy.speaks.set()
-            wait_until(lambda: not r.keys("*:lock:*[0-9]"))
-            assert items.add("two")
-            assert not items.add("one")
-
-    async def main():
-        async with redis.asyncio.Redis.from_url(proxy.url, socket_timeout=HOUR) as client:
-            items = AsyncBloomFilter("items", 1000, client=client, strategy=strategy)
-            assert await items.add("one")
-            proxy.speaks.clear()
-            with pytest.raises(RedisTimeoutError):
-                await items.add("two")
-            proxy.speaks.set()
-            await happened(lambda: not r.keys("*:lock:*[0-9]"))
-            assert await items.add("two")
-            assert not await items.add("one")
-
-    asyncio.run(main()) if is_async else sync()

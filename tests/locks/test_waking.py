@@ -1,4 +1,4 @@
-"""Waiters are woken one by one, share connections, ride over outages, leave nothing behind."""
+"""Waiters share connections, ride over outages and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -13,38 +13,8 @@ from lock_tools import NAME, commands_so_far, connections, happened, is_free, ot
 from people import Person
 from servers import wait_until
 
-from bloomlock import AsyncLock, FairLock, Lock, LockLostError, ReadWriteLock
+from bloomlock import AsyncLock, Lock, LockLostError, ReadWriteLock
 from bloomlock.locks.protocol import waiting
-
-CROWD = 20
-
-
-def test_a_release_wakes_one(r, valkey):
-    """Each release is one script. If all who wait asked each time it would be hundreds."""
-    holder, order = FairLock("job", client=r), []
-    holder.acquire()
-
-    def work(number):
-        with redis.Redis.from_url(valkey) as client:
-            lock = FairLock("job", client=client)
-            lock.acquire()
-            order.append(number)
-            lock.release()
-            lock.close()
-
-    threads = []
-    for number in range(CROWD):
-        threads.append(threading.Thread(target=work, args=(number,)))
-        threads[-1].start()
-        wait_until(lambda number=number: queue_of(r, holder) == number + 1)
-    before = commands_so_far(r, "evalsha", "eval")
-    holder.release()
-    for thread in threads:
-        thread.join()
-    # On a slow machine some may ask once more, because two seconds are over.
-    assert commands_so_far(r, "evalsha", "eval") - before <= 3 * CROWD
-    assert order == list(range(CROWD))
-    assert is_free(r, holder)
 
 
 def test_a_reader_whose_lease_is_over_holds_up_no_writer(r):

@@ -257,28 +257,6 @@ def test_a_callback_that_blocks_holds_up_no_renewal_and_loses_no_event(r, clock,
     assert set(told[1:-1]) <= {"renewed"}
 
 
-def test_a_callback_is_called_once_there_may_be_a_thread_for_it(r, clock, monkeypatch):
-    told, start = threading.Event(), watchdog.start_thread
-
-    def no_thread(name, *arguments):
-        if name == "bloomlock-callback":
-            raise RuntimeError("can't start new thread")
-        start(name, *arguments)
-
-    lock = Lock("job", client=r, ttl=TTL, on_lost=lambda _: told.set())
-    lock.acquire()
-    monkeypatch.setattr(watchdog, "start_thread", no_thread)
-    lost = lock.lost
-    r.delete(lock.key)
-    clock.advance(0.4 * TTL)
-    assert lost.wait(TTL)
-    assert not told.is_set()
-    monkeypatch.setattr(watchdog, "start_thread", start)
-    assert told.wait(TTL)
-    with pytest.raises(LockLostError):
-        lock.release()
-
-
 def test_a_callback_of_the_holders_own_thread_may_end_the_program(r):
     def end(event):
         if event.kind == "acquired":

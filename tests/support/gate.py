@@ -1,26 +1,15 @@
-"""A proxy that stops, cuts or deafens a client at a chosen command: no race needs luck."""
+"""A judge of a proxy that stops a client at a chosen command: no race needs luck."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
 
-from proxy import Proxy, deliver
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from proxy import Verdict
 
 LONG = 60.0
 """Bound against hanging, in seconds; nothing here takes a hundredth of it."""
-
-
-class Gate(Proxy):
-    """A proxy that neither judges nor counts the commands of the handshake."""
-
-    def __init__(self, url: str, judge: Callable[[str, int], Verdict] = deliver) -> None:
-        super().__init__(url, judge, handshake=False)
 
 
 class Hold:

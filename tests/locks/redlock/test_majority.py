@@ -94,26 +94,6 @@ def test_each_server_has_the_lock_of_that_name(three):
         wait_until(lambda: three.tokens(lock.key) == [plain.token, None, None])
 
 
-def test_each_try_has_a_token_of_its_own(three):
-    """A release that comes late, of a try that failed, must not take away what a later one got."""
-    lock, found = three.lock(pauses=(0.001, 0.002)), []
-    take(three, lock, (0, 1))
-
-    def judge(_name, _number):
-        if token := three.clients[2].get(lock.key):
-            found.append(token)
-        return "pass"
-
-    with Proxy(three.urls[2], judge) as proxy:
-        urls = [*three.urls[:2], proxy.url]
-        tried = Redlock("job", urls, LONG, longest_ttl=0, pauses=(0.001, 0.002))
-        for _ in range(3):
-            assert not tried.acquire(blocking=False)
-            wait_until(lambda: not proxy.under_way)
-        tried.close()
-    assert len(set(found)) >= 3
-
-
 @pytest.mark.parametrize(
     ("gone", "is_lost"), [((0, 1), True), ((2,), False)], ids=["majority", "minority"]
 )
