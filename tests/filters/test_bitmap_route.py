@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 import redis
 from proxy import Proxy
 
 from bloomlock import (
-    AsyncBloomFilter,
     BloomFilter,
     ConfigurationError,
     FilterLostError,
@@ -130,26 +127,6 @@ def test_a_filter_of_the_process_is_merged_and_fetched(r):
             move()
         made.reattach()
         BloomFilter("x", 5000, client=r, shards=2).clear()
-
-
-async def by_asyncio(url):
-    async with AsyncBloomFilter("x", 5000, client=url) as made:
-        assert await made.add_many(words(0, 1000), route="bitmap") == [True] * 1000
-        assert await made.add_many(words(500, 1500), route="items") == [False] * 500 + [True] * 500
-        memory = await made.to_memory()
-        assert memory.exists_many(words(0, 1501)) == [True] * 1500 + [False]
-        memory.add("more")
-        await made.update(memory)
-        await made.update(words(2000, 2500), route="bitmap")
-        assert await made.exists_many(["more", "not", *words(2000, 2500)], route="bitmap") == [
-            True,
-            False,
-            *[True] * 500,
-        ]
-
-
-def test_the_same_by_asyncio(r, valkey):
-    asyncio.run(by_asyncio(valkey))
 
 
 @pytest.mark.parametrize("at", range(7))

@@ -125,18 +125,3 @@ def test_first_uses_at_the_same_time_connect_once(r, valkey):
         await made.close()
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize("strategy", ["atomic", "lock"])
-def test_order_holds_from_one_batch_to_the_next(r, valkey, strategy):
-    async def run():
-        async with AsyncBloomFilter("order", 5000, client=valkey, strategy=strategy) as made:
-            items = [str(number) for number in range(700)]
-            before = asyncio.gather(*map(made.exists, items))
-            adds = asyncio.gather(*map(made.add, items), *map(made.add, items))
-            after = asyncio.gather(*map(made.exists, items))
-            assert await before == [False] * 700
-            assert await adds == [True] * 700 + [False] * 700
-            assert await after == [True] * 700
-
-    asyncio.run(run())

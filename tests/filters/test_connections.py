@@ -88,9 +88,6 @@ def test_a_pool_of_one_connection_is_enough(valkey, kind):
         made.clear()
 
 
-META = "bloomlock:{x}:meta"
-
-
 def pending(admin):
     """Connections on which WATCH or MULTI is pending."""
     return [c for c in admin.client_list() if int(c["watch"]) or "x" in c["flags"]]
@@ -181,17 +178,6 @@ def test_a_cancelled_task_leaves_no_watch_behind(pooled, valkey):
             assert in_use(client) == 0
 
     asyncio.run(run())
-
-
-def test_a_watch_that_others_left_is_an_error_of_the_server(valkey, pooled):
-    with redis.Redis.from_url(valkey, max_connections=1) as client:
-        made = BloomFilter("x", 1000, client=client, strategy="transaction")
-        made.close()
-        client.execute_command("WATCH", META)
-        pooled.hset(META, "unknown", "field")
-        with pytest.raises(redis.WatchError, match="nothing was done"):
-            made.add_many(["a", "b"])
-        assert made.add_many(["a", "b"]) == [True, True]
 
 
 def test_a_connection_that_does_not_end_in_time_fails_no_close(r, valkey, monkeypatch):

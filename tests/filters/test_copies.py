@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import redis
 from exports import ABSENT, GONE, IN_MEMORY, ITEMS, KINDS, SECRET, WAYS, filled, key_of, small_parts
@@ -12,7 +10,6 @@ from stepped import Stepped
 from window_clocks import LAST, OVER, SLICE, Clocks, notices
 
 from bloomlock import (
-    AsyncBloomFilter,
     BloomFilter,
     ConfigurationError,
     FilterLostError,
@@ -125,35 +122,6 @@ def test_a_file_changed_in_place_is_imported(r, path):
     assert "in place" in BloomFilter.import_file("z", path, client=r)
 
 
-def test_asyncio_does_the_same(r, valkey, second, elsewhere, path):
-    filled(r, "grown")
-
-    async def run():
-        async with await AsyncBloomFilter.open("x", client=valkey) as made:
-            await made.export_file(path)
-            async with await made.copy("z") as two, await two.copy_to(second, "z") as three:
-                there = await three.exists_many([*ITEMS, *ABSENT])
-        async with await AsyncBloomFilter.import_file("y", path, client=second) as four:
-            return there, await four.exists_many([*ITEMS, *ABSENT])
-
-    assert asyncio.run(run()) == ([True] * 600 + [False] * 600,) * 2
-    assert BloomFilter.open("y", client=elsewhere).exists_many(ITEMS) == [True] * 600
-
-
-def test_native_filters_are_refused(path, all_servers):
-    url = all_servers.url("valkey", bloom=True)
-    MemoryBloomFilter(1000).save(path)
-    with BloomFilter("native", 1000, client=url, strategy="native") as made:
-        for way in (
-            lambda: made.export_file(path),
-            lambda: made.copy_to(url, "other"),
-            lambda: BloomFilter.import_file("other", path, client=url, strategy="native"),
-        ):
-            with pytest.raises(ConfigurationError, match="strategy 'native'"):
-                way()
-        made.delete()
-
-
 def test_a_name_that_is_taken_is_replaced_only_if_asked(r, elsewhere, path):
     made = filled(r)
     made.export_file(path)
@@ -182,18 +150,6 @@ def test_a_name_that_is_taken_is_replaced_only_if_asked(r, elsewhere, path):
             assert not elsewhere.keys()
     with pytest.raises(ConfigurationError, match="itself"):
         made.copy_to(r, replace=True)
-
-
-def test_bad_arguments_are_named(r, path):
-    made = filled(r)
-    for act, said in (
-        (lambda: BloomFilter.import_file("", path, client=r), "name must be"),
-        (lambda: made.copy_to(5), "client must be"),
-        (lambda: made.copy_to(r, ""), "name must be"),
-    ):
-        with pytest.raises(ConfigurationError, match=said):
-            act()
-    assert list_filters(client=r) == ["x"]
 
 
 def test_what_the_server_has_no_memory_for_is_refused_before_it_begins(path):
@@ -364,14 +320,3 @@ def test_a_slice_that_begins_in_the_middle_of_a_copy(clocks, path, monkeypatch, 
             assert copied.add(f"at {end}") is True
             assert copied.add(f"at {end}") is False
         assert copied.add_many(ITEMS) == [True] * 600
-
-
-def test_what_is_imported_late_is_forgotten_by_then(clocks, path):
-    filled(clocks.client, "window").export_file(path)
-    clocks.set(LAST)
-    in_time = BloomFilter.import_file("in time", path, client=clocks.client)
-    assert in_time.exists_many(ITEMS) == [True] * 600
-    clocks.set(OVER)
-    late = BloomFilter.import_file("late", path, client=clocks.client)
-    assert not any(late.exists_many(ITEMS))
-    assert late.add_many(ITEMS) == [True] * 600

@@ -6,7 +6,6 @@ it is waited for until they are.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +16,6 @@ from stepped import Crash, Stepped, crash
 from strategies import STRATEGIES
 
 from bloomlock import (
-    AsyncBloomFilter,
     BloomFilter,
     ConfigurationError,
     FilterLostError,
@@ -152,21 +150,6 @@ def test_a_filter_that_expired_is_noticed_and_leaves_nothing(r, kind):
     assert len(keys_of(r)) == 1 + follows.shards
 
 
-@pytest.mark.parametrize("gone", range(3))
-def test_one_shard_that_goes_first_is_no_silent_no(r, gone):
-    """A server's clock may be wrong by more than is allowed for."""
-    made = filled(r)
-    made.expire(HOUR)
-    shards = [key for key in keys_of(r) if key.endswith(b":bits")]
-    r.delete(shards[gone])
-    with pytest.raises(FilterLostError):
-        made.exists_many(ITEMS)
-    with pytest.raises(FilterLostError, match="has lost"):
-        BloomFilter("x", 3000, client=r, shards=3)
-    anew = BloomFilter("x", 3000, client=r, shards=3, on_lost="recreate")
-    assert anew.add_many(ITEMS) == [True] * 300
-
-
 @pytest.mark.parametrize("before", [HOUR, 3 * HOUR])
 def test_a_call_that_stops_at_any_step_leaves_no_part_that_outlives_the_descriptor_alone(r, before):
     """The descriptor goes first, so nothing can be taken for a whole that is none."""
@@ -211,16 +194,3 @@ def test_bad_times_are_refused(r, ttl):
     with pytest.raises(ConfigurationError, match="to come"):
         made.expire_at(time.time() - 1000)
     assert made.ttl() is None
-
-
-@pytest.mark.usefixtures("r")
-def test_asyncio(valkey):
-    async def main():
-        async with AsyncBloomFilter("x", 3000, client=valkey, shards=2) as made:
-            await made.expire(HOUR)
-            assert HOUR - 600 < await made.ttl() <= HOUR
-            await made.expire_at(time.time() + 2 * HOUR)
-            await made.persist()
-            assert await made.ttl() is None
-
-    asyncio.run(main())

@@ -16,7 +16,6 @@ from bloomlock import (
 )
 from bloomlock.descriptor import slices_of
 from bloomlock.filters import answers
-from bloomlock.keys import FilterKeys
 
 META, BITS = "bloomlock:{x}:meta", "bloomlock:{x}:bits"
 
@@ -65,16 +64,6 @@ def test_a_capacity_that_was_guessed_right_needs_no_second_slice(r):
         assert made.info().slices == 1
 
 
-def test_beyond_up_to_it_refuses_new_items_and_knows_old_ones(r):
-    made, items = grown(r, times=5)
-    made.update(items)
-    with pytest.raises(CapacityError, match="it has all its slices and holds 5000 items") as error:
-        made.add_many([*items[:10], *(f"more {number}" for number in range(3000))])
-    assert error.value.results[:10] == [False] * 10
-    assert made.add("item 7") is False
-    assert made.info().current_error_rate <= 1e-3
-
-
 def test_an_object_that_has_not_heard_asks_once_more_and_then_no_more(r, valkey):
     made, items = grown(r, times=21)
     made.add("first")
@@ -112,21 +101,6 @@ def test_a_clear_goes_back_to_the_first_slice(r):
         stale.add("a")
 
 
-def test_a_shard_that_is_lost_is_noticed_and_made_anew(r):
-    made, items = grown(r, times=5, shards=3)
-    made.update(items)
-    key = FilterKeys("x").spread(3).bits(2)
-    assert slices(r, key) == 2
-    r.delete(key)
-    with pytest.raises(FilterLostError):
-        made.exists_many(items[:100])
-    with pytest.raises(FilterLostError, match="one of its shards"):
-        BloomFilter.open("x", client=r)
-    again = BloomFilter.open("x", client=r, on_lost="recreate")
-    assert again.info().slices == 1
-    assert not any(again.exists_many(items))
-
-
 @pytest.mark.parametrize("change", ["slices", "growth", "up_to", "short", "header"])
 def test_a_damaged_filter_is_refused(r, change):
     made, items = grown(r, times=5)
@@ -147,24 +121,6 @@ def test_a_damaged_filter_is_refused(r, change):
     assert r.dump(BITS) == before
     assert delete_filter("x", client=r)
     assert r.keys() == []
-
-
-def test_other_parameters_are_refused(r):
-    BloomFilter("x", 1000, client=r, on_full="grow", up_to=50_000)
-    with pytest.raises(FilterMismatchError, match="growth: stored 4, asked None"):
-        BloomFilter("x", 1000, client=r)
-    with pytest.raises(FilterMismatchError, match="growth: stored 4, asked 2"):
-        BloomFilter("x", 1000, client=r, on_full="grow", up_to=50_000, growth=2)
-    with pytest.raises(FilterMismatchError, match="up_to: stored 50000, asked None"):
-        BloomFilter("x", 1000, client=r, on_full="grow")
-    BloomFilter("y", 1000, client=r)
-    with pytest.raises(FilterMismatchError, match="growth: stored None, asked 4"):
-        BloomFilter("y", 1000, client=r, on_full="grow")
-    with pytest.raises(FilterMismatchError, match="does not grow"):
-        BloomFilter.open("y", client=r, on_full="grow")
-    found = BloomFilter.open("x", client=r)
-    assert (found.growth, found.up_to) == (4, 50_000)
-    assert "grows to 50000 items" in repr(found)
 
 
 def test_a_server_without_scripts_is_refused_before_anything_is_written(r, valkey):
@@ -202,13 +158,6 @@ def test_the_near_cache_keeps_its_answers_across_a_growth(r):
     made.add_many(items[:3000])
     assert slices(r) == 2
     assert all(map(made.is_kept, items[:3000]))
-
-
-@pytest.mark.parametrize("route", ["auto", "items"])
-def test_every_route_is_the_same(r, route):
-    made, items = grown(r, times=21, capacity=300)
-    assert sum(made.add_many(items, route=route)) > 0.999 * len(items)
-    assert all(made.exists_many(items, route=route))
 
 
 def test_clients_that_have_not_heard_of_a_clear_do_not_overfill_the_first_slice(r):

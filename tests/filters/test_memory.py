@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bloomlock import (
@@ -16,7 +15,6 @@ from bloomlock import (
     ConfigurationError,
     MemoryBloomFilter,
 )
-from bloomlock.filters import memory_state
 from bloomlock.filters.memory_state import ITEMS_PER_CHUNK
 
 SHAPES = [
@@ -50,40 +48,6 @@ def test_bits_and_answers_are_those_of_the_filter_in_redis(r, shape):
     assert len(like) == 0
     like.update([*items, *more])
     assert all(map(np.array_equal, like.images(), local.images()))
-
-
-words = st.lists(st.one_of(st.text(max_size=3), st.binary(max_size=3)), max_size=40)
-shapes = st.sampled_from(SHAPES)
-
-
-@settings(max_examples=60, deadline=None)
-@given(shapes, st.lists(words, max_size=4), words)
-def test_what_was_added_is_there_and_batches_answer_as_a_set_does(shape, batches, singles):
-    made, seen = MemoryBloomFilter(**{**shape, "error_rate": 1e-9}), set()
-    encoded = [[w.encode() if isinstance(w, str) else w for w in batch] for batch in batches]
-    for batch, plain in zip(batches, encoded, strict=True):
-        expected = []
-        for word in plain:
-            expected.append(word not in seen)
-            seen.add(word)
-        if made.seeds is None:
-            assert made.add_many(iter(batch)) == expected
-        else:
-            made.update(iter(batch))
-    for word in singles:
-        made.add(word)
-        assert word in made
-    assert all(made.exists_many(seen))
-
-
-def test_the_rate_at_capacity_is_the_one_asked_for():
-    made = MemoryBloomFilter(50_000, 0.01)
-    made.update(f"in {number}" for number in range(50_000))
-    probes, rate = 200_000, made.current_error_rate
-    assert 0.0095 < rate < 0.0105
-    false = sum(made.exists_many(f"out {number}" for number in range(probes)))
-    assert abs(false - probes * rate) < 4.5 * math.sqrt(probes * rate * (1 - rate))
-    assert abs(len(made) - 50_000) < 500
 
 
 @pytest.mark.parametrize("shards", [1, 4])
@@ -173,35 +137,3 @@ def test_memory_does_not_grow_with_the_stream():
         tracemalloc.stop()
     # Ten chunks as a list of bytes alone would be 8 MB more.
     assert peak < 12_000_000
-
-
-@pytest.mark.parametrize("how", ["add", "add_many", "update"])
-def test_a_full_filter_refuses_new_items(how):
-    made = MemoryBloomFilter(1_000, on_full="raise")
-    items = [str(number) for number in range(5_000)]
-    with pytest.raises(CapacityError, match="full"):
-        for item in items:
-            made.add(item) if how == "add" else getattr(made, how)(iter(items))
-    added = made.exists_many(items).index(False)
-    assert 1_000 <= added < 1_400
-    assert made.add(items[0]) is False
-    with pytest.raises(CapacityError) as caught:
-        made.add_many([*items[:3], "new"])
-    assert caught.value.results == [False] * 3
-    with pytest.raises(CapacityError):
-        made.update(MemoryBloomFilter(1_000))
-    assert "new" not in made.copy()
-    made.clear()
-    assert made.add("new")
-
-
-def test_a_bad_item_is_named_and_what_was_added_before_is_told(monkeypatch):
-    monkeypatch.setattr(memory_state, "ITEMS_PER_CHUNK", 4)
-    made = MemoryBloomFilter(1_000)
-    with pytest.raises(TypeError, match=r"items\[5\]: item must be str") as caught:
-        made.add_many(["a", "b", "a", "c", "d", 5])
-    assert caught.value.results == [True, True, False, True]
-    assert made.exists_many(list("abcd")) == [True, True, True, False]
-    with pytest.raises(TypeError, match=r"items\[4\]") as caught:
-        made.update([*"wxyz", None])
-    assert caught.value.added == 4

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from stepped import Crash, Stepped, crash
 
 from bloomlock import (
-    AsyncBloomFilter,
     BloomFilter,
     BloomlockError,
     ClaimLostError,
@@ -77,17 +74,6 @@ def test_a_filter_gets_other_parameters_and_keeps_its_items(r, old, new):
     assert len(r.keys()) == made.shards + 1
     lasting = [key for key in r.scan_iter() if r.ttl(key) == -1]
     assert len(lasting) == made.shards + 1
-
-
-def test_asyncio_does_the_same(r, valkey):
-    filled(r)
-
-    async def run():
-        async with await AsyncBloomFilter.open("x", client=valkey) as made:
-            await made.rebuild(OLD, 9_000, late=lambda: ["late"])
-            return made.capacity, await made.exists_many([*OLD, "late", "never"])
-
-    assert asyncio.run(run()) == (9_000, [True] * 301 + [False])
 
 
 @pytest.mark.parametrize("shape", [{"shards": 3}, GROWN | {"shards": 3}], ids=str)
@@ -162,16 +148,6 @@ def test_a_crash_at_any_moment_loses_nothing(r, shape):
         # To fill a filter that grows takes many requests that are all alike.
         number += 5 if "on_full" in shape else 1
     assert states >= {b"ready", b"closed"}
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_filter_of_which_items_were_forgotten_is_made_anew(r):
-    made = filled(r, shards=2)
-    assert made.discard(OLD[0])
-    made.rebuild(OLD[1:], 5_000, late=list)
-    there = opened(r).exists_many(OLD)
-    assert there == [False] + [True] * 299
-    assert len(r.keys()) == made.shards + 1
 
 
 @pytest.mark.usefixtures("impatient")

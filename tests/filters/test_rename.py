@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import redis
 from stepped import Crash, Stepped, crash
 
 from bloomlock import (
-    AsyncBloomFilter,
     BloomFilter,
     BloomlockError,
     ClaimLostError,
@@ -18,7 +15,6 @@ from bloomlock import (
     FilterLostError,
     FilterMismatchError,
     FilterNotFoundError,
-    async_rename_filter,
     delete_filter,
     list_filters,
     rename_filter,
@@ -184,15 +180,3 @@ def test_scripts_may_be_forbidden(r, valkey):
         assert made.exists_many(ITEMS) == [True] * 300
         assert list_filters(client=plain) == ["x"]
     r.acl_deluser("plain")
-
-
-def test_asyncio(r, valkey):
-    async def main():
-        async with AsyncBloomFilter("x", 3000, client=valkey, shards=2) as made:
-            await made.update(ITEMS)
-            async with await made.rename("y") as renamed:
-                assert await renamed.exists_many(ITEMS) == [True] * 300
-            await async_rename_filter("y", "z", client=valkey)
-
-    asyncio.run(main())
-    assert list_filters(client=r) == ["z"]

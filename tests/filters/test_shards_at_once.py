@@ -5,7 +5,6 @@ Round trips are counted, not timed.
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -16,7 +15,6 @@ from strategies import STRATEGIES, maker_of
 from turns import Turns
 
 from bloomlock import (
-    AsyncBloomFilter,
     BatchError,
     BloomFilter,
     FilterLostError,
@@ -72,23 +70,6 @@ def test_a_batch_costs_the_round_trips_of_one_shard(
         assert turns.of(lambda: made.update(ITEMS, route=route)) == adding
         assert turns.of(lambda: made.exists_many(ITEMS, route=route)) == testing
         assert made.add_many(ITEMS, route=route) == [False] * 100
-
-
-@pytest.mark.parametrize("shards", [1, 64])
-def test_the_same_with_asyncio(r, valkey, turns, shards):
-    async def run():
-        client = turns.async_client(valkey)
-        made = await AsyncBloomFilter("f", 5000, 1e-9, client=client, shards=shards)
-        await made.add_many(WARM, route="items")
-        before = turns.count
-        assert all(await made.add_many(ITEMS, route="items"))
-        assert turns.count - before == 1
-        assert all(await made.exists_many(ITEMS, route="items"))
-        assert turns.count - before == 2
-        await made.delete()
-        await client.aclose()
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("shards", [2, 64])
@@ -194,22 +175,6 @@ def test_what_is_known_after_a_loss_is_true_and_what_is_unknown_is_reported(
         # No false negative, whatever was lost; read by another object.
         assert BloomFilter.open("f", **maker).exists_many(there) == [True] * len(there)
         whole.delete()
-
-
-@pytest.mark.parametrize("verdict", ["before", "after"])
-def test_an_update_sends_again_only_what_is_unknown(r, proxy, through, verdict):
-    BloomFilter("f", 5000, 1e-9, client=r, shards=16)
-    made = BloomFilter.open("f", client=through)
-    made.update(WARM)
-    for at in (0, 7, 15):
-        items = [f"{at} {item}" for item in ITEMS]
-        seen = len(proxy.seen)
-        proxy.judge = lambda _name, n, cut=seen + at: verdict if n == cut else "pass"
-        r.config_resetstat()
-        made.update(items, route="items")
-        calls = r.info("commandstats")["cmdstat_bitfield"]["calls"]
-        assert calls == (16 if verdict == "before" else 17)
-        assert all(made.exists_many(items))
 
 
 @pytest.mark.parametrize("count", [5, 100])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 from stepped import Crash, Stepped, crash
 
 from bloomlock import (
-    AsyncBloomFilter,
     BloomFilter,
     ConfigurationError,
     FilterLostError,
@@ -62,19 +59,6 @@ def test_bits_are_those_of_both(valkey, second, monkeypatch, way, shape):
     a |= b
     assert bits(a) == either
     b.delete()
-
-
-def test_asyncio_does_the_same(r, valkey):
-    filled("b", r, 1500, 3000)
-
-    async def run():
-        async with AsyncBloomFilter("a", 3000, 1e-6, client=valkey) as a:
-            await a.add("mine")
-            async with await AsyncBloomFilter.open("b", client=valkey) as b:
-                await a.union_update(b)
-            return await a.exists_many(["mine", "1500", "2999", "0"])
-
-    assert asyncio.run(run()) == [True, True, True, False]
 
 
 @pytest.mark.parametrize(

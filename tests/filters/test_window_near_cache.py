@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-import redis
-import redis.asyncio
 from moved_clock import stopped_server
 from near_cache_tools import hold, trips
 from window_clocks import LAST, OVER, SLICE, Clock, Clocks
 
 from bloomlock import (
-    AsyncBloomFilter,
     ClaimState,
 )
 from bloomlock.filters import answers
@@ -89,30 +84,6 @@ def test_what_is_kept_is_forgotten_when_its_epoch_ends(clocks, clock, call):
     clocks.set(OVER)
     assert not made.exists("a")
     assert not is_seen(made, "a")
-
-
-def test_within_an_epoch_it_is_asked_once(clocks, clock):
-    made = clocks.make(clock=clock, shards=3)
-    items = [str(number) for number in range(200)]
-    assert made.add_many([*items, *items]) == [True] * 200 + [False] * 200
-    assert made.add("new") is True
-    for begin in (SLICE, 2 * SLICE, LAST):
-        clocks.go_on(begin, clock)
-        # Once again in each epoch.
-        before = trips(clocks.client)
-        assert not any(made.kept_many([*items, "new"]))
-        assert made.exists_many(items) == [True] * 200
-        assert made.exists("new")
-        assert trips(clocks.client) > before
-        before = trips(clocks.client)
-        for seconds in (300, 600, 990):
-            clocks.go_on(begin + seconds, clock)
-            assert made.add_many([*items, "new", *items]) == [False] * 401
-            assert made.exists_many(items) == [True] * 200
-            assert made.add("new") is False
-            assert made.claim("new").state is ClaimState.SEEN
-            assert all(made.kept_many(items))
-        assert trips(clocks.client) == before
 
 
 @pytest.mark.parametrize("asks", HELD)
@@ -199,19 +170,6 @@ def test_it_is_noticed_within_max_staleness_without_one(clocks, clock):
     assert not made.exists("a")
 
 
-def test_a_clock_that_is_set_back_forgets_nothing(clocks, clock):
-    made = clocks.make(clock=clock)
-    clocks.go_on(3 * SLICE, clock)
-    assert made.add("a")
-    clocks.set(10)
-    clock.now += 1
-    assert made.add("b")
-    for _ in range(3):
-        assert made.exists_many(["a", "b"]) == [True, True]
-        assert made.add("a") is False
-        clock.now += 1
-
-
 # -- renewals ------------------------------------------------------------------------------------
 
 
@@ -284,42 +242,6 @@ def test_what_is_committed_is_kept_in_its_epoch(clocks, clock):
     clocks.go_on(OVER, clock)
     assert made.exists_many(["a", "b", "c", "seen"]) == [False] * 4
     assert made.claim("a").state is ClaimState.NEW
-
-
-# -- asyncio -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("refresh", [False, True])
-def test_asyncio(clocks, clock, refresh):
-    async def main():
-        shared = redis.asyncio.Redis.from_url(clocks.url)
-        made = clock.of(
-            await clocks.make(AsyncBloomFilter, client=shared, clock=clock, refresh=refresh)
-        )
-        items = [str(number) for number in range(50)]
-        found = await asyncio.gather(*(made.add(item) for item in items * 2))
-        assert sum(found) == 50
-        for seconds in (500, SLICE, SLICE + 990, LAST, LAST + 990):
-            clocks.go_on(seconds, clock)
-            is_first = not seconds % SLICE
-            before = trips(clocks.client)
-            if not refresh:
-                assert all(await asyncio.gather(*map(made.exists, items)))
-                assert not any(await asyncio.gather(*map(made.add, items)))
-            assert not any(await made.add_many(items[:30])) or (refresh and seconds == 0)
-            assert all(await made.exists_many(items[:30]))
-            assert await made.exists(items[0])
-            assert made.is_kept(items[0])
-            assert all(made.kept_many(items[:30]))
-            assert (trips(clocks.client) > before) is is_first
-        clocks.go_on(OVER, clock)
-        assert not any(made.kept_many(items))
-        assert await made.exists_many(items) == [refresh] * 30 + [False] * 20
-        assert await made.add(items[40]) is True
-        await made.close()
-        await shared.aclose()
-
-    asyncio.run(main())
 
 
 def test_what_others_forget_is_known_after_max_staleness_within_an_epoch_and_beyond(clocks):

@@ -11,7 +11,7 @@ from moved_clock import stopped_server
 from proxy import HANDSHAKE, Proxy
 from window_clocks import LAST, OVER, SLICE, SLICES, WINDOW, Clocks, notices
 
-from bloomlock import BloomFilter, ConfigurationError, FilterMismatchError, OutcomeUnknownError
+from bloomlock import BloomFilter, ConfigurationError, OutcomeUnknownError
 
 WEEK = timedelta(days=7)
 
@@ -121,30 +121,6 @@ def test_a_shard_that_was_idle_is_turned_by_one_client_while_another_goes_by_it(
     assert [renews.add(item) for item in items] == [False] * 20
 
 
-@pytest.mark.parametrize("refresh", [False, True])
-def test_what_was_discarded_and_added_again_is_remembered_for_a_window_from_then_on(
-    clocks, refresh
-):
-    made, other = clocks.make(shards=3, refresh=refresh), clocks.make(shards=3)
-    items = [str(number) for number in range(60)]
-    assert all(made.add_many(items))
-    clocks.set(3 * SLICE)
-    assert other.discard_many(items[:40]) == [True] * 40
-    assert made.add_many(items[:20]) == [True] * 20
-    assert made.exists_many(items) == [True] * 20 + [False] * 20 + [True] * 20
-    clocks.set(OVER)
-    for one in (made, other):
-        assert one.exists_many(items) == [True] * 20 + [False] * 40
-    assert other.discard_many(items) == [True] * 20 + [False] * 40
-    assert made.add_many(items[10:50]) == [True] * 40
-    assert other.discard_many(items[45:]) == [True] * 5 + [False] * 10
-    clocks.set(2 * OVER + SLICE)
-    assert made.exists_many(items) == [False] * 60
-    assert other.discard_many(items) == [False] * 60
-    assert other.add_many(items + items) == [True] * 60 + [False] * 60
-    assert made.discard_many(items) == [True] * 60
-
-
 # -- faults and refusals -------------------------------------------------------------------------
 
 
@@ -173,27 +149,6 @@ def test_a_reply_that_is_lost_in_the_first_add_of_a_slice(clocks):
             seen = other.add("a")
             assert answer is None or answer is not seen
             assert other.exists_many(["a", "old"]) == [True, False]
-
-
-def test_all_clients_of_a_filter_have_one_window(r):
-    BloomFilter("x", 1000, client=r, window=WEEK)
-    for options, found in (
-        ({}, "window: stored 7 days, 0:00:00 in 14 slices, asked None"),
-        ({"window": WEEK, "slices": 6}, "asked 7 days, 0:00:00 in 6 slices"),
-        ({"window": 60}, "asked 0:01:00 in 14 slices"),
-    ):
-        with pytest.raises(FilterMismatchError, match=found):
-            BloomFilter("x", 1000, client=r, **options)
-    BloomFilter("plain", 1000, client=r)
-    with pytest.raises(FilterMismatchError, match="window: stored None"):
-        BloomFilter("plain", 1000, client=r, window=WEEK)
-    for options in ({"on_full": "raise"}, {"strategy": "lua"}):
-        with pytest.raises(ConfigurationError, match="window"):
-            BloomFilter.open("x", client=r, **options)
-    with pytest.raises(ConfigurationError, match="window"):
-        BloomFilter.open("plain", client=r, refresh=True)
-    opened = BloomFilter.open("x", client=r)
-    assert (opened.window, opened.slices, opened.info().window) == (WEEK, 14, WEEK)
 
 
 def test_a_slice_that_is_too_full_is_warned_of(r, caplog):
