@@ -33,19 +33,25 @@ _HOME = pytest.StashKey[str]()
 QUICK = (
     "bloomlock",
     "tests/unit",
-    "tests/cli/test_items.py",
-    "tests/cli/test_lines.py",
-    "tests/filters/test_crossing.py",
-    "tests/filters/test_repeats.py",
-    "tests/locks/test_redis_py_habits.py",
-    "tests/locks/test_threading_habits.py",
-    "tests/locks/redlock/test_attempt.py",
-    "tests/locks/redlock/test_steps.py",
+    "tests/contract",
+    "tests/cli/test_streams.py",
     "tests/scrapy_ext/test_crawl_parts.py",
     "tests/server/test_command.py",
     "tests/server/test_places.py",
 )
 """What `-m quick` runs: the pure parts, and something of each area on a real server."""
+QUICK_CONTRACTS = (
+    "an_item_is_new_once_and_then_seen",
+    "batches_answer_in_order_and_update_answers_nothing",
+    "of_an_item_that_a_batch_repeats_the_first_is_new",
+    "an_item_is_remembered_for_the_window_and_a_slice_more_at_most",
+    "it_takes_more_items_than_its_capacity_at_its_error_rate",
+    "one_holder_at_a_time",
+    "a_release_hands_it_to_the_next_waiter",
+    "a_loss_is_reported",
+)
+"""Of tests/contract these tests, on each backend but for those that start servers of their own."""
+QUICK_BACKENDS_NOT = ("TestCluster", "TestOldest", "TestNewest", "TestOtherServers")
 LONGEST: tuple[str, ...] = ()
 """The files that take longest. They start first, else all would wait for the last of them."""
 SLOW = ("long", "measures", "thorough")
@@ -117,8 +123,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: places.get(item.path, len(longest)))
     files = {item.path for item in items}
     quick_files = {file for file in files if any(map(file.is_relative_to, quick))}
+    contracts = config.rootpath / "tests/contract"
     for item in items:
-        if item.path in quick_files and not any(map(item.get_closest_marker, SLOW)):
+        is_quick = item.path in quick_files and not any(map(item.get_closest_marker, SLOW))
+        if is_quick and item.path.is_relative_to(contracts):
+            name = item.nodeid.partition("::test_")[2].partition("[")[0]
+            elsewhere = any(f"::{backend}::" in item.nodeid for backend in QUICK_BACKENDS_NOT)
+            is_quick = name in QUICK_CONTRACTS and not elsewhere
+        if is_quick:
             item.add_marker("quick")
     free = {
         item.nodeid.partition("[")[0]
