@@ -124,6 +124,7 @@ REFUSES: dict[str, dict[str, str | None]] = {
         **_NO_SCRIPT,
         **_NO_BITS,
         **_ITEMS_ONLY,
+        "lost changes": NOT_TESTED,
         "discard": "strategy must not be 'native'",
         "export": "not possible with strategy 'native'",
         "copy_to": "not possible with strategy 'native'",
