@@ -23,14 +23,17 @@ OTHERS = "somebody else's"
 
 
 @pytest.fixture
-def hasty(monkeypatch):
-    """Threads that have nothing to do end sooner, so that the test has less to wait for."""
+def all_done(monkeypatch):
+    """Wait until the threads that ask servers for this test have nothing to do, and end."""
     monkeypatch.setattr(workers, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(workers, "WORKERS", workers.Workers())
+    before = set(threading.enumerate())
 
+    def wait():
+        names = ("bloomlock-worker", "bloomlock-renewal")
+        wait_until(lambda: not any(t.name in names for t in set(threading.enumerate()) - before))
 
-def no_thread_is_left():
-    names = ("bloomlock-worker", "bloomlock-renewal")
-    wait_until(lambda: not any(thread.name in names for thread in threading.enumerate()))
+    return wait
 
 
 def take(several, lock, indexes):
@@ -148,9 +151,8 @@ def test_a_late_vote_is_one_by_the_next_renewal(three):
     wait_until(lambda: three.held(lock.key) == 0)
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("silent", [1, 2])
-def test_a_silent_server_is_told_when_it_answers(three, silent):
+def test_a_silent_server_is_told_when_it_answers(three, silent, all_done):
     """It carries out what came late, and at last the release."""
     for index in range(silent):
         three.stop(index)
@@ -163,12 +165,11 @@ def test_a_silent_server_is_told_when_it_answers(three, silent):
             lock.acquire(blocking=False)
     wait_until(lambda: three.held(lock.key) == 0)
     three.resume()
-    no_thread_is_left()
+    all_done()
     wait_until(lambda: three.held(lock.key) == 0)
 
 
-@pytest.mark.usefixtures("hasty")
-def test_a_grant_that_comes_late_is_given_back(three):
+def test_a_grant_that_comes_late_is_given_back(three, all_done):
     """The script reaches the servers long after the caller was refused."""
     holds = [Hold(at=0), Hold(at=0)]
     with (
@@ -182,7 +183,7 @@ def test_a_grant_that_comes_late_is_given_back(three):
         wait_until(lambda: three.held(lock.key) == 0)
         for hold in holds:
             hold.let_go()
-        no_thread_is_left()
+        all_done()
         wait_until(lambda: three.held(lock.key) == 0)
 
 
