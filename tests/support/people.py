@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LONG = 60.0
+LONG = 300.0
 """Seconds that something may take before a test gives up; nothing takes a tenth of it."""
 
 
