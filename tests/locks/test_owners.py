@@ -204,7 +204,7 @@ def test_who_holds_one_side_and_waits_for_the_other_is_told(r):
     for held, wanted in ((lock.read, lock.write), (lock.write, lock.read)):
         with held:
             with pytest.raises(LockError, match="'job' is held .* by this very thread"):
-                wanted.acquire()
+                wanted.acquire(timeout=1)
             assert wanted.acquire(blocking=False) is False
             assert other(wanted.acquire, timeout=0.01) is False
     assert is_free(r, lock.read)
