@@ -1,8 +1,9 @@
-"""Random walks over all features of filters at once, each answer held against a plain model.
+"""The random model of filters: walks over all features, each answer held against plain sets.
 
 One step comes after the other, and the clocks of the server and of the clients stand still between
 them, so what is expected is exact: items and their epochs, claims and their leases, expiry, names,
-copies and files. Objects of different kinds share each filter.
+copies and files, refused writes, and the loss of all keys. Objects of different kinds share each
+filter. What a lost reply leaves unknown a fresh object is asked for at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 import redis.asyncio
-from window_clocks import BEGIN, SLICE, SLICES, WINDOW, Clock
+from proxy import Proxy, deliver
 
 from bloomlock import (
     AsyncBloomFilter,
@@ -26,7 +27,7 @@ from bloomlock import (
     ClaimState,
     FilterLostError,
     FilterNotFoundError,
-    FingerprintMismatchError,
+    OutcomeUnknownError,
     once,
 )
 
@@ -36,11 +37,14 @@ if TYPE_CHECKING:
 
 NAMES = ("alpha", "beta", "gamma")
 ITEMS = [f"item {number}" for number in range(24)]
-KEYS, PRINTS = range(4), range(2)
+KEYS = range(4)
+SLICES, SLICE = 6, 1000
+WINDOW = SLICES * SLICE
+BEGIN = 2_000_000_000
+"""The first moment of an epoch of the server's clock."""
 OBJECTS = 3
 """Of each filter at most."""
 STALENESS = 30.0
-IDLE = 5000
 LATER = 10
 """Seconds after which further shards expire."""
 LEASES = (500.5, 20_000.5)
@@ -49,15 +53,20 @@ REMEMBERED = 50_000
 
 KINDS: dict[str, dict[str, Any]] = {
     "bitmap": {"capacity": 2000},
+    "plain": {"capacity": 2000},
     "growing": {"capacity": 20, "growth": 2, "on_full": "grow"},
     "window": {"capacity": 6000, "window": WINDOW, "slices": SLICES},
 }
 STRATEGIES = {
-    "bitmap": ("atomic", "lua", "transaction"),
+    "bitmap": ("atomic", "lua"),
+    "plain": ("atomic", "lua", "transaction", "lock", "pipeline"),
     "growing": ("atomic", "lua"),
     "window": ("atomic",),
 }
+MANY = ("add_many", "update", "exists_many")
+CALLS = ("add", *MANY, "discard")
 SCRIPT = "local new = {} for i = 1, #ARGV do new[i] = add(i) and 1 or 0 end return new"
+"""By kind; all but these two only where no item is discarded or claimed."""
 LOST = (FilterLostError, FilterNotFoundError)
 
 
@@ -100,21 +109,17 @@ class Model:
     Attributes:
         epochs: By item the epoch in which its bits were set last.
         records: By item its claim.
-        marks: By key and fingerprint the epoch in which they were done.
         expires: When it goes; None: not by `expire`.
-        used: With an idle time, when it was used for certain, and when it was at the latest.
         before: The generations whose objects follow to this one.
     """
 
     epochs: dict[str, int] = field(default_factory=dict)
     records: dict[str, Record] = field(default_factory=dict)
-    marks: dict[tuple[int, int], int] = field(default_factory=dict)
     expires: float | None = None
-    used: tuple[float, float] = (0, 0)
     before: tuple[Model, ...] = ()
 
     def copied(self) -> Model:
-        return Model(dict(self.epochs), marks=dict(self.marks))
+        return Model(dict(self.epochs))
 
 
 @dataclass(eq=False)
@@ -126,6 +131,7 @@ class Handle:
         model: Of the generation it is attached to.
         options: How it was made.
         is_async: Whether it is one of asyncio.
+        owed: Items that it may have added without an answer, and may report as new yet.
     """
 
     made: Any
@@ -134,6 +140,7 @@ class Handle:
     clock: Clock
     options: dict[str, Any]
     is_async: bool
+    owed: set[str] = field(default_factory=set)
 
     @property
     def follows(self) -> bool:
@@ -142,6 +149,15 @@ class Handle:
     @property
     def refresh(self) -> bool:
         return self.options.get("refresh", False)
+
+
+class Clock:
+    """The clock of an object."""
+
+    now = 5000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Awaited:
@@ -184,12 +200,7 @@ class Walk:
         self.kind, self.seed, self.folder = kind, seed, folder
         self.chance = random.Random(seed)
         self.now = 0
-        self.idle = self.chance.random() < 0.3
         self.shape = {"error_rate": 1e-9, "shards": self.chance.choice((1, 3))} | KINDS[kind]
-        if self.idle:
-            self.shape["idle_ttl"] = IDLE
-        if kind == "bitmap":
-            self.shape["layout"] = self.chance.choice(("classic", "blocked"))
         self.models: dict[str, Model] = {}
         self.handles: list[Handle] = []
         self.held: list[Held] = []
@@ -241,7 +252,7 @@ class Walk:
         end = (self.now // SLICE + 1) * SLICE
         steps = (1, 200, 600, end - 1 - self.now, end - self.now, end - self.now)
         some = [end + SLICE - self.now, 12]
-        some += [IDLE * 2] * self.idle + [(SLICES + 1) * SLICE] * (self.chance.random() < 0.1)
+        some += [(SLICES + 1) * SLICE] * (self.chance.random() < 0.1)
         self.set_clock(self.now + self.chance.choice([*steps, *some]))
 
     def set_clock(self, seconds: int) -> None:
@@ -273,19 +284,10 @@ class Walk:
                     assert answer is self.is_there(model, item), item
 
     def is_over(self, name: str, model: Model) -> bool:
-        if model.expires is not None:
-            self.left_until[name] = model.expires + LATER
-            return self.now > model.expires
-        if not self.idle:
+        if model.expires is None:
             return False
-        certain, latest = model.used
-        is_gone = self.client.exists(f"bloomlock:{{{name}}}:meta") == 0
-        if self.now < certain + IDLE:
-            assert not is_gone, f"{name} went too early"
-        if self.now > latest + 1.1 * IDLE + 1:
-            assert is_gone, f"{name} did not go"
-        self.left_until[name] = self.now + LATER
-        return is_gone
+        self.left_until[name] = model.expires + LATER
+        return self.now > model.expires
 
     # -- objects ---------------------------------------------------------------------------------
 
@@ -295,6 +297,7 @@ class Walk:
         options: dict[str, Any] = {
             "strategy": self.chance.choice(STRATEGIES[self.kind]),
             "on_lost": self.chance.choice(("raise", "recreate")),
+            "on_unknown": self.chance.choice(("raise", "new")),
             "near_cache": self.chance.choice((0, 100)),
             "max_staleness": STALENESS,
         }
@@ -321,8 +324,8 @@ class Walk:
 
             return Awaited(self.runner, self.runner.run(attach()))
         if creates:
-            return BloomFilter(name, client=self.url, **options)
-        return BloomFilter.open(name, client=self.url, **options)
+            return BloomFilter(name, client=self.proxied, **options)
+        return BloomFilter.open(name, client=self.proxied, **options)
 
     def wind(self, handle: Handle) -> None:
         """Let an object go by its clock of the walk."""
@@ -330,8 +333,6 @@ class Walk:
         state.clock = clock
         if state.caching is not None:
             state.caching.clock = clock
-        if state.idle is not None:
-            state.idle._clock = clock
         if state.strategy.is_sliced:
             state.strategy._clock = clock
             state.strategy._now.clear()
@@ -341,7 +342,7 @@ class Walk:
             state.near = None
 
     def created(self, name: str) -> Model:
-        self.models[name] = model = Model(used=(self.now, self.now))
+        self.models[name] = model = Model()
         return model
 
     def is_lost(self, handle: Handle) -> bool:
@@ -366,12 +367,15 @@ class Walk:
         notice = [
             lambda: made.exists(item),
             lambda: made.exists_many([item]),
-            lambda: made.discard(item),
             made.count,
             made.info,
-            lambda: made.claim(item, renew=False),
-            lambda: made.run_script("return 1", [item], (), ()),
         ]
+        if self.kind != "plain":
+            notice += [
+                lambda: made.discard(item),
+                lambda: made.claim(item, renew=False),
+                lambda: made.run_script("return 1", [item], (), ()),
+            ]
         if handle.name not in self.models:
             notice += [lambda: made.add(item), lambda: made.update([item])]
         for act in self.chance.sample(notice, 2):
@@ -381,6 +385,7 @@ class Walk:
         if handle.name in self.models:
             made.reattach()
             handle.model = self.models[handle.name]
+            handle.owed = set()
             self.wind(handle)
             self.handles.append(handle)
             return True
@@ -390,13 +395,20 @@ class Walk:
 
     def add(self, handle: Handle) -> None:
         for item in self.some(3):
-            assert [handle.made.add(item)] == self.added(handle, [item])
+            self.compare(handle, [item], [handle.made.add(item)])
 
     def add_many(self, handle: Handle) -> None:
         items = self.some()
         routes = ("auto", "items", "script", "bitmap") if self.kind == "bitmap" else ("auto",)
         answers = handle.made.add_many(items, route=self.chance.choice(routes))
-        assert answers == self.added(handle, items)
+        self.compare(handle, items, answers)
+
+    def compare(self, handle: Handle, items: list[str], answers: list[bool]) -> None:
+        """Hold the answers to adds against the model; what is owed may be new."""
+        expected = self.added(handle, items)
+        for item, answer, is_new in zip(items, answers, expected, strict=True):
+            assert answer is is_new or (answer and item in handle.owed), item
+            handle.owed.discard(item)
 
     def update(self, handle: Handle) -> None:
         items = self.some()
@@ -406,7 +418,7 @@ class Walk:
     def script(self, handle: Handle) -> None:
         items = list(dict.fromkeys(self.some()))
         answers = handle.made.run_script(SCRIPT, items, (), [""] * len(items))
-        assert [answer == 1 for answer in answers] == self.added(handle, items)
+        self.compare(handle, items, [answer == 1 for answer in answers])
 
     def exists(self, handle: Handle) -> None:
         for item in self.some(4):
@@ -422,6 +434,7 @@ class Walk:
         for item in items:
             expected.append(self.is_there(handle.model, item))
             handle.model.epochs.pop(item, None)
+            handle.owed.discard(item)
         if len(items) == 1:
             assert [handle.made.discard(items[0])] == expected
         else:
@@ -430,6 +443,93 @@ class Walk:
         # By this object it is known at once.
         assert handle.made.exists_many(items) == [False] * len(items)
         self.pass_staleness()
+
+    # -- what goes wrong -------------------------------------------------------------------------
+
+    def lose_reply(self, handle: Handle) -> None:
+        """Lose a command of a call, or its reply; then see what is there, and go on from it."""
+        name = self.chance.choice(CALLS[: 5 if self.kind != "plain" else 4])
+        items = list(dict.fromkeys(self.some() if name in MANY else self.some()[:1]))
+        before = self.there(handle.model, items)
+        verdict = self.chance.choice(("before", "after"))
+        lost = len(self.proxy.seen) + self.chance.choice((0, 0, 1, 2))
+        self.proxy.judge = lambda _name, number: verdict if number == lost else "pass"
+        answers: Any = None
+        try:
+            answers = getattr(handle.made, name)(items if name in MANY else items[0])
+        except OutcomeUnknownError:
+            assert handle.options["on_unknown"] == "raise"
+            assert not name.startswith("exists"), "a read is repeated"
+            self.what["unknown"] += 1
+        except redis.ConnectionError:
+            self.what["not done"] += 1
+        finally:
+            self.proxy.judge = deliver
+        is_lost = len(self.proxy.seen) > lost
+        self.what[f"{verdict} {name}"] += is_lost
+        with BloomFilter.open(handle.name, client=self.url) as fresh:
+            there = fresh.exists_many(items)
+        adds = name in ("add", "add_many", "update")
+        asked = list(zip(items, before, there, strict=True))
+        for item, was, now in asked:
+            assert now is was or (now if adds else name == "discard"), item
+        if answers is not None:
+            answered = answers if isinstance(answers, list) else [answers]
+            self.judge_answers(handle, name, asked, answered)
+        for item, _, now in asked:
+            self.take_found(handle, item, now, adds)
+        self.pass_staleness()
+
+    def judge_answers(
+        self, handle: Handle, name: str, asked: Sequence[tuple[str, bool, bool]], answers: Any
+    ) -> None:
+        """Hold the answers to a call that lost a reply against what was there, and is.
+
+        With on_unknown="new" an item of which that is not known counts as new.
+        """
+        is_new = handle.options["on_unknown"] == "new"
+        for (item, was, now), answer in zip(asked, answers, strict=True):
+            if name.startswith("exists"):
+                assert answer is now, item
+            elif name.startswith("add"):
+                assert now or (answer and is_new), f"{item} was answered and is not there"
+                assert answer is not was or (answer and (is_new or item in handle.owed)), item
+            elif name == "discard":
+                assert answer is was, item
+                assert not now, item
+
+    def take_found(self, handle: Handle, item: str, now: bool, adds: bool) -> None:
+        """Let the model go on from what was found after a lost reply."""
+        if not now:
+            handle.model.epochs.pop(item, None)
+        elif adds:
+            if not self.is_there(handle.model, item) or handle.refresh:
+                handle.model.epochs[item] = self.epoch
+            handle.owed.add(item)
+
+    def refuse(self, handle: Handle) -> None:
+        """Let the server refuse writes: then nothing was done, and what is there is found."""
+        items = self.some()
+        before = self.there(handle.model, items)
+        self.client.config_set("maxmemory", 1)
+        try:
+            answers = handle.made.add_many(items)
+        except redis.RedisError:
+            self.what["refused"] += 1
+        else:
+            assert answers == [False] * len(items), "an add was answered and refused"
+            assert all(before)
+        finally:
+            self.client.config_set("maxmemory", 0)
+        with BloomFilter.open(handle.name, client=self.url) as fresh:
+            assert fresh.exists_many(items) == before
+
+    def flush(self, _handle: Handle) -> None:
+        """Lose all that the server has."""
+        self.client.flushall()
+        for name in list(self.models):
+            self.replace(name, None)
+        self.what["flushed"] += 1
 
     # -- claims ----------------------------------------------------------------------------------
 
@@ -519,14 +619,14 @@ class Walk:
     def work_once(self, handle: Handle) -> None:
         """Call a function that runs once for each key; a slice may begin while it runs."""
         model = handle.model
-        key, given = self.chance.choice(KEYS), self.chance.choice(PRINTS)
+        key = self.chance.choice(KEYS)
         item = f"4:once,1:{key},"
         turns, fails = self.chance.random() < 0.4, self.chance.random() < 0.2
-        turns &= not self.idle and model.expires is None
+        turns &= model.expires is None
         ran = []
 
-        @once(lambda: handle.made, key="key", fingerprint="given", scope="once", renew=False)
-        def work(key: int, given: int) -> str:
+        @once(lambda: handle.made, key="key", scope="once", renew=False)
+        def work(key: int) -> str:
             ran.append(key)
             if turns:
                 self.set_clock((self.now // SLICE + 1) * SLICE)
@@ -534,22 +634,16 @@ class Walk:
                 raise ValueError("no")
             return "done"
 
-        is_done = self.is_there(model, item)
-        if is_done:
-            if self.is_live(model.marks.get((key, given))):
-                assert work(key, given) is None
-            else:
-                with pytest.raises(FingerprintMismatchError):
-                    work(key, given)
+        if self.is_there(model, item):
+            assert work(key) is None
             assert not ran
-            return
-        if fails:
+        elif fails:
             with pytest.raises(ValueError, match="no"):
-                work(key, given)
-            return
-        assert work(key, given) == "done"
-        model.epochs[item] = model.marks[key, given] = self.epoch
-        self.what["once"] += 1
+                work(key)
+        else:
+            assert work(key) == "done"
+            model.epochs[item] = self.epoch
+            self.what["once"] += 1
 
     def forget_once(self, handle: Handle) -> None:
         item = f"4:once,1:{self.chance.choice(KEYS)},"
@@ -563,7 +657,6 @@ class Walk:
         """Let a name have another filter, or none."""
         self.models.pop(name, None)
         if model is not None:
-            model.used = (self.now, self.now)
             self.models[name] = model
         self.pass_staleness()
 
@@ -604,6 +697,16 @@ class Walk:
         else:
             self.through_file(handle, name)
         self.replace(name, handle.model.copied())
+
+    def unite(self, handle: Handle) -> None:
+        """Take another filter's items into one."""
+        others = [one for one in self.handles if one.name != handle.name and not one.is_async
+                  and self.models.get(one.name) is one.model]  # fmt: skip
+        if others:
+            other = self.chance.choice(others)
+            handle.made.update(other.made)
+            handle.model.epochs |= other.model.epochs
+            self.what["united"] += 1
 
     def through_file(self, handle: Handle, name: str, **options: bool) -> None:
         path = self.folder / "exported"
@@ -655,14 +758,13 @@ class Walk:
                 opened = {claim.item for claim in made.open_claims()}
                 records = {i for i in model.records if not self.is_there(model, i)}
                 assert {i for i in opened if not self.is_there(model, i)} == records, name
-            model.used = (self.now, self.now)
 
     def look_at_keys(self) -> None:
         """Compare the time-outs of all keys with that of their filter."""
         for key in self.client.scan_iter("bloomlock:*"):
             name = next(name for name in NAMES if name in key.decode())
             left_ms, model = self.client.pttl(key), self.models.get(name)
-            if b":wipe" in key or b":mask" in key or left_ms == -2:
+            if any(part in key for part in (b":wipe", b":mask", b":fence")) or left_ms == -2:
                 continue
             if model is None:
                 until = self.left_until.get(name, -math.inf)
@@ -671,11 +773,12 @@ class Walk:
                 left = model.expires - self.now
                 assert -500 < left_ms - 1000 * left <= 1000 * LATER, f"{key}: {left_ms}, {left}"
             else:
-                assert (left_ms > 0) is self.idle, f"{key}: {left_ms}"
+                assert left_ms < 0, f"{key}: {left_ms}"
 
     def run(self, steps: int) -> None:
         """Walk."""
-        with asyncio.Runner() as self.runner:
+        with asyncio.Runner() as self.runner, Proxy(self.url, handshake=False) as self.proxy:
+            self.proxied = self.proxy.client()
             self.async_client = redis.asyncio.Redis.from_url(self.url)
             try:
                 self._walk(steps)
@@ -683,42 +786,56 @@ class Walk:
                 self.runner.run(self.async_client.aclose())
                 for handle in self.handles:
                     handle.made.close()
+                self.proxied.close()
 
     def _walk(self, steps: int) -> None:
-        often: Sequence[Callable[[Handle], None]] = (
-            self.add, self.add_many, self.update, self.script, self.exists, self.exists_many,
-            self.discard, self.discard, self.claim, self.end, self.expired, self.work_once,
-            self.later,
-        )  # fmt: skip
-        seldom = (
-            self.clear, self.delete, self.expire, self.expire, self.persist, self.copy,
-            self.put_in_place, self.rename, self.rebuild, self.forget_once,
-        )  # fmt: skip
+        often, seldom = self.steps()
+        makes_nothing = {
+            self.clear, self.delete, self.rename, self.copy, self.put_in_place, self.unite,
+            self.lose_reply, self.refuse,
+        }  # fmt: skip
         self.set_clock(0)
         for number in range(steps):
             handle = self.pick()
             act = self.chance.choice(seldom if self.chance.random() < 0.15 else often)
             self.done.append(f"{act.__name__} {handle.name} {handle.options}")
-            if act in (self.later, self.end) or (self.may(act, handle) and self.use(handle)):
-                if act in (self.clear, self.delete, self.rename, self.copy, self.put_in_place):
-                    # They make nothing anew.
+            if act in (self.later, self.end, self.flush) or (
+                self.may(act, handle) and self.use(handle)
+            ):
+                if act in makes_nothing:
                     handle.made.exists("never")
                 act(handle)
                 self.what[act.__name__] += 1
-                model = self.models.get(handle.name)
-                if model is not None:
-                    model.used = (model.used[0], self.now)
             if number % 4 == 3:
                 self.look()
 
+    def steps(self) -> tuple[Sequence[Callable[[Handle], None]], ...]:
+        """Return what is done often, and what seldom."""
+        often = [self.add, self.add_many, self.update, self.exists, self.exists_many, self.later]
+        seldom = [
+            self.clear, self.delete, self.expire, self.expire, self.persist, self.copy, self.copy,
+            self.put_in_place, self.rename, self.flush, self.refuse,
+        ]  # fmt: skip
+        often += [self.lose_reply]
+        if self.kind == "plain":
+            return often, [*seldom, self.unite, self.unite]
+        often += [
+            self.script, self.discard, self.discard, self.claim, self.end, self.expired,
+            self.work_once,
+        ]  # fmt: skip
+        return often, [*seldom, self.rebuild, self.forget_once]
+
     def may(self, act: Callable[[Handle], None], handle: Handle) -> bool:
         """Return whether an object can do a step in which it is used."""
-        if act in (self.claim, self.expired, self.work_once):
+        if act in (self.claim, self.expired, self.work_once, self.lose_reply):
             return not handle.is_async
-        if act in (self.expire, self.persist):
-            return not self.idle
+        if act == self.lose_reply and handle.options["strategy"] == "lock":
+            # A lock whose holder was cut off is in the way for the rest of its lease.
+            return False
+        if act == self.unite:
+            return not handle.is_async and handle.options["strategy"] in STRATEGIES["bitmap"]
         if act in (self.copy, self.rename):
-            return len(self.models) < len(NAMES) - 1
+            return len(self.models) < len(NAMES)
         return act != self.rebuild or self.kind != "window"
 
     def pick(self) -> Handle:
