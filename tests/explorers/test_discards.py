@@ -24,7 +24,7 @@ KINDS = ("add", "add both", "exists", "discard", "discard")
 GROWS = {"capacity": 1, "on_full": "grow", "up_to": 85}
 FILL = ["a", "b", "c"]
 """Of the five items of which the first slice is full."""
-WALKS, MANY = 40, 1000
+WALKS, MANY = 100, 1000
 
 
 def test_the_judge_knows_a_set_from_what_is_none():
@@ -59,12 +59,35 @@ def test_a_loss_at_every_step(make_world, stage, programs):
     assert explore_living(world.start(way, faults=1), world.check(way)).states > 10
 
 
+TWO_WINNERS = pytest.mark.xfail(
+    strict=True, reason="a clear between the table of versions and the bits lets two adds win"
+)
+
+
+@pytest.mark.parametrize(
+    ("stage", "programs"),
+    [
+        ("there", (["add"], ["add"])),
+        ("there", (["add both"], ["discard"])),
+        pytest.param("again", (["add"], ["add"]), marks=TWO_WINNERS),
+    ],
+    ids=str,
+)
+def test_a_clear_at_every_step(make_world, stage, programs, is_long):
+    """Another object clears the filter, and the two go on with what is there then."""
+    world = make_world({}, on_lost="recreate")
+    way = Way(stage, ("absent", stage), programs)
+    start = world.start(way, faults=int(is_long), clears=1)
+    assert explore_living(start, world.check(way)).states > 10
+
+
 @pytest.mark.parametrize(
     ("stage", "programs", "faults"),
     [
         ("absent", (["add"], ["grow"]), 0),
         ("there", (["discard"], ["grow"]), 1),
         ("again", (["add"], ["grow"]), 0),
+        ("absent", (["grow"], ["grow twice"]), 0),
     ],
     ids=str,
 )
@@ -79,7 +102,8 @@ def test_clients_of_a_filter_that_grows(make_world, stage, programs, faults, is_
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("grows", [False, True])
 def test_two_and_three_clients_in_orders_by_chance(make_world, shards, grows, seed, is_long):
-    world = make_world({"shards": shards, **(GROWS if grows else {})}, fill=FILL * grows)
+    shape = {"shards": shards, **(GROWS if grows else {})}
+    world = make_world(shape, fill=FILL * grows, on_lost="recreate")
     kinds = (*KINDS, "grow") if grows else KINDS
     for number in range(MANY if is_long else WALKS):
         chance = random.Random(f"{seed} {number}")
@@ -89,5 +113,6 @@ def test_two_and_three_clients_in_orders_by_chance(make_world, shards, grows, se
         place = chance.randrange(len(STAGES))
         since = chance.choices(STAGES[: place + 1], k=len(programs))
         way = Way(STAGES[place], since, programs)
-        start = world.start(way, chance.choice([0, 1, 2]))
+        discards = place > 1 or any("discard" in one for one in programs)
+        start = world.start(way, chance.choice([0, 1, 2]), clears=int(not discards))
         wander(start, world.check(way), f"{seed} {number}")

@@ -20,7 +20,7 @@ PAIRS = [
 ]
 KINDS = ("add", "add", "add both", "exists", "discard", "discard")
 EITHER = (False, True)
-WALKS, MANY = 40, 1000
+WALKS, MANY = 100, 1000
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ def make_world(stopped):
     client.flushall()
     made = []
 
-    def make(*, is_old, refresh, shards=1, fill=()):
-        world = SetWorld(client, {**WINDOW, "shards": shards}, fill=fill, clocks=clocks,
-                         is_old=is_old, refresh=refresh)  # fmt: skip
-        made.append(world)
-        return world
+    def make(*, is_old, refresh, shards=1, **options):
+        shape = {**WINDOW, "shards": shards}
+        options |= {"clocks": clocks, "is_old": is_old, "refresh": refresh}
+        made.append(SetWorld(client, shape, **options))
+        return made[-1]
 
     yield make
     for world in made:
@@ -65,9 +65,10 @@ def test_the_judge_knows_what_a_window_forgets(make_world):
 @pytest.mark.parametrize(
     ("stage", "is_old", "programs"),
     [
-        ("absent", False, PAIRS[0]),
         *(("there", True, pair) for pair in PAIRS),
         ("again", True, PAIRS[2]),
+        ("there", True, (["add", "add"], ["exists"])),
+        pytest.param("absent", False, PAIRS[0], marks=pytest.mark.long),
     ],
     ids=str,
 )
@@ -80,10 +81,25 @@ def test_two_clients_and_a_turn_in_every_order(
 
 
 @pytest.mark.parametrize("refresh", EITHER)
+def test_a_clear_at_every_step(make_world, refresh, is_long):
+    """Another object clears the filter, and the two go on with what is there then."""
+    world = make_world(is_old=False, refresh=refresh, on_lost="recreate")
+    way = Way("there", ("absent", "there"), (["add both"], ["discard"]))
+    start = world.start(way, faults=int(is_long), clears=1)
+    print(explore_living(start, world.check(way)))
+
+
+@pytest.mark.parametrize("refresh", EITHER)
 @pytest.mark.parametrize("shards", [1, 3])
 def test_two_and_three_clients_in_orders_by_chance(make_world, shards, refresh, seed, is_long):
     worlds = [
-        make_world(is_old=is_old, refresh=refresh, shards=shards, fill=[str(n) for n in range(20)])
+        make_world(
+            is_old=is_old,
+            refresh=refresh,
+            shards=shards,
+            fill=[str(n) for n in range(20)],
+            on_lost="recreate",
+        )
         for is_old in EITHER
     ]
     for number in range(MANY if is_long else WALKS):
@@ -94,5 +110,10 @@ def test_two_and_three_clients_in_orders_by_chance(make_world, shards, refresh, 
         place, world = chance.randrange(len(STAGES)), chance.choice(worlds)
         since = chance.choices(STAGES[: place + 1], k=len(programs))
         way = Way(STAGES[place], since, programs)
-        start = world.start(way, chance.choice([0, 0, 1, 2]), turns=chance.choice([0, 1, 1, 2]))
+        start = world.start(
+            way,
+            faults=chance.choice([0, 0, 1, 2]),
+            turns=chance.choice([0, 1, 1, 2]),
+            clears=int(place < 2 and not any("discard" in one for one in programs)),
+        )
         wander(start, world.check(way), f"{seed} {number}")

@@ -171,6 +171,7 @@ class Done(NamedTuple):
         kind: What it is.
         answer: What it answered; None: not known.
         client: Whose it is.
+        extras: How many extra moves there were before its first command.
     """
 
     start: float
@@ -178,6 +179,7 @@ class Done(NamedTuple):
     kind: str
     answer: Any
     client: int = EXTRA
+    extras: int = 0
 
 
 def is_linearizable(
@@ -262,6 +264,7 @@ class _Client:
         self._draws = 0
         self.operation: Operation | None = None
         self.start = 0
+        self.extras: int | None = None
         self._next(None, is_first=True)
 
     def close(self) -> None:
@@ -285,7 +288,7 @@ class _Client:
         except StopIteration:
             self.operation = None
             return
-        self.start = self._world.tick()
+        self.start, self.extras = self._world.tick(), None
         self._resume(self.operation.core.send, None)
 
     def _resume(self, how: Callable[[Any], Any], value: Any) -> None:
@@ -328,11 +331,13 @@ class _Client:
             (value,) = value
         end = math.inf if value is None else self._world.tick()
         shown = self._world.show_answer(value)
-        done = Done(self.start, end, self.operation.kind, shown, self._number)
+        done = Done(self.start, end, self.operation.kind, shown, self._number, self.extras or 0)
         self._world.history.append(done)
         self._next(value)
 
     def go_on(self, fate: str) -> None:
+        if self.extras is None:
+            self.extras = self._world.extras
         number, unit = self._left.pop(0)
         replies = self._execute(unit) if fate != BEFORE else []
         self.replies.append(self._world.blur(repr(replies)) if fate == DONE else fate)
@@ -397,7 +402,7 @@ class Cores:
         self.history: list[Done] = []
         self.found: Contents = ()
         self.shown: Hashable = ()
-        self._ticks = 0
+        self._ticks = self.extras = 0
         self._faults = faults
         self._acts = dict(extra or {})
         self._left = {name: count for name, (count, _) in self._acts.items()}
@@ -415,12 +420,12 @@ class Cores:
     def untick(self) -> None:
         """Forget the moments of the check, so that a state is known again."""
         ends = [one.end for one in self.history if one.end < math.inf]
-        self._ticks = max(map(int, [0, *ends, *(one.start for one in self._clients)]))
+        self._ticks = int(max([0, *ends, *(one.start for one in self._clients)]))
 
     def operations(self) -> list[Done]:
         """Return the history, with what is under way."""
         going = [
-            Done(one.start, math.inf, one.operation.kind, None, number)
+            Done(one.start, math.inf, one.operation.kind, None, number, one.extras or 0)
             for number, one in enumerate(self._clients)
             if one.operation is not None
         ]
@@ -444,6 +449,7 @@ class Cores:
     def take(self, move: Move) -> None:
         if move.client == EXTRA:
             self._left[move.what] -= 1
+            self.extras += 1
             begun = self.tick()
             self._acts[move.what][1]()
             self.history.append(Done(begun, self.tick(), move.what, None))

@@ -688,6 +688,9 @@ class Walk:
         handle.model.expires = None
 
     def copy(self, handle: Handle) -> None:
+        if len(self.models) == len(NAMES):
+            # The object that is used has made another filter anew.
+            return
         name = self.free()
         way = self.chance.choice(("copy", "copy_to", "file"))
         if way == "copy":
@@ -721,6 +724,8 @@ class Walk:
         self.replace(name, handle.model.copied())
 
     def rename(self, handle: Handle) -> None:
+        if len(self.models) == len(NAMES):
+            return
         name = self.free()
         model = handle.model
         handle.made.rename(name)

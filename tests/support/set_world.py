@@ -7,7 +7,9 @@ client may have been opened at an earlier stage, and not have heard of what came
 from __future__ import annotations
 
 import re
+import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
 from explorer import Cores, Done, calls, contents_of, is_linearizable, put_back
 
@@ -28,7 +30,8 @@ START = 2_000_000_000 + SLICES * SLICE
 ABSENT, OLD, LASTING = "absent", "old", "lasting"
 CALLS: dict[str, tuple[str, Any]] = {
     "add both": ("add_many", [ITEM, OTHER]),
-    "grow": ("add", "more"),
+    "grow": ("add_many", ["more"]),
+    "grow twice": ("add_many", [f"more {number}" for number in range(14)]),
 }
 """What operations call that are not named as a method."""
 _TIME = re.compile(r"\[b'20000\d{5}', b'\d+'\]")
@@ -55,17 +58,22 @@ class HandClocks:
         stop_at: Sets the server's; without it there is no window.
     """
 
-    def __init__(self, stop_at: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, stop_at: Callable[[int], None] | None = None) -> None:
         self._stop_at = stop_at
         self._now = 0
 
-    def __call__(self) -> float:
-        return float(self._now)
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop_at is not None
+
+    def __call__(self) -> int:
+        return self._now
 
     def set(self, seconds: int) -> None:
         if seconds != self._now:
             self._now = seconds
-            self._stop_at(seconds)
+            if self._stop_at is not None:
+                self._stop_at(seconds)
 
     def turn(self) -> None:
         """Let the next slice of a window begin."""
@@ -133,7 +141,14 @@ class SetWorld:
         """Return an object that has heard of nothing."""
         return self._clocks.of(BloomFilter.open("x", client=self.client, **self._options))
 
-    def start(self, way: Way, faults: int = 0, turns: int = 0) -> Callable[[], Cores]:
+    def _clear(self) -> None:
+        """Let another object clear the filter, with the same new generation each time."""
+        with mock.patch.object(secrets, "randbelow", lambda below: 7**9 % below):
+            self.open().clear()
+
+    def start(
+        self, way: Way, faults: int = 0, turns: int = 0, clears: int = 0
+    ) -> Callable[[], Cores]:
         """Return what brings all to the start of a way."""
 
         def start() -> Cores:
@@ -152,7 +167,7 @@ class SetWorld:
                 self.client,
                 programs,
                 faults=faults,
-                extra={"turn": (turns, self._clocks.turn)},
+                extra={"turn": (turns, self._clocks.turn), "clear": (clears, self._clear)},
                 show_answer=lambda answer: answer[0] if isinstance(answer, list) else answer,
                 blur=lambda replies: _TIME.sub("TIME", replies),
             )
@@ -176,6 +191,8 @@ class SetWorld:
                 return
             judged.add(case)
             self.sizes.add(sum(len(value) for _, value in kept))
+            if self._clocks.is_stopped:
+                self._check_time(history)
             fresh = self.open()
             for kind in ("exists", "add", "add", "exists"):
                 begun = world.tick()
@@ -183,10 +200,31 @@ class SetWorld:
                 history.append(Done(begun, world.tick(), kind, answer))
             world.untick()
             assert self.is_right(history, is_there=is_there), f"no set: {history}"
-            assert fresh.exists_many([*self._others, NEVER]) == [True] * len(self._others) + [False]
+            grown = {one.kind for one in history if one.kind.startswith("grow") and one.answer}
+            added = [item for kind in grown for item in CALLS[kind][1]]
+            others = fresh.exists_many([*self._others, *added])
+            assert all(others) or "clear" in [one.kind for one in history], "another is lost"
+            assert not fresh.exists(NEVER)
             put_back(self.client, kept)
 
         return check
+
+    def _check_time(self, history: Sequence[Done]) -> None:
+        """What was added in this slice is there in the last one of its window, and not after."""
+        now, turns = self._clocks(), sum(one.kind == "turn" for one in history)
+        added = any(
+            one.kind.startswith("add")
+            and one.extras == turns
+            and (one.answer or (self._refresh and one.answer is False))
+            for one in history
+        )
+        self._clocks.set(now + SLICES * SLICE)
+        is_there = self.open().exists(ITEM)
+        if added and not {"discard", "clear"} & {one.kind for one in history}:
+            assert is_there, f"forgotten too early: {history}"
+        self._clocks.set(now + (SLICES + 1) * SLICE)
+        assert not self.open().exists(ITEM), f"remembered too long: {history}"
+        self._clocks.set(now)
 
     def is_right(self, history: Sequence[Done], *, is_there: bool) -> bool:
         """Return whether a set may have given the answers, of which an old item goes at a turn."""
@@ -210,7 +248,9 @@ def after_in_a_set(one: Done, now: str, *, refresh: bool = False) -> list[str]:
     is_there = now != ABSENT
     if one.kind == "turn":
         return [ABSENT if now == OLD else now]
-    if one.kind == "grow":
+    if one.kind == "clear":
+        return [ABSENT]
+    if one.kind.startswith("grow"):
         return [now]
     if one.kind == "exists":
         return [now] if one.answer in (None, is_there) else []
