@@ -77,7 +77,7 @@ def test_two_clients_and_a_turn_in_every_order(
 ):
     world = make_world(is_old=is_old, refresh=refresh)
     way = Way(stage, ("absent", stage), programs)
-    print(explore_living(world.start(way, faults=int(is_long), turns=1), world.check(way)))
+    print(explore_living(world.start(way, faults=int(is_long), turn=1), world.check(way)))
 
 
 @pytest.mark.parametrize("refresh", EITHER)
@@ -85,7 +85,7 @@ def test_a_clear_at_every_step(make_world, refresh, is_long):
     """Another object clears the filter, and the two go on with what is there then."""
     world = make_world(is_old=False, refresh=refresh, on_lost="recreate")
     way = Way("there", ("absent", "there"), (["add both"], ["discard"]))
-    start = world.start(way, faults=int(is_long), clears=1)
+    start = world.start(way, faults=int(is_long), clear=1)
     print(explore_living(start, world.check(way)))
 
 
@@ -113,7 +113,7 @@ def test_two_and_three_clients_in_orders_by_chance(make_world, shards, refresh, 
         start = world.start(
             way,
             faults=chance.choice([0, 0, 1, 2]),
-            turns=chance.choice([0, 1, 1, 2]),
-            clears=int(place < 2 and not any("discard" in one for one in programs)),
+            turn=chance.choice([0, 1, 1, 2]),
+            clear=int(place < 2 and not any("discard" in one for one in programs)),
         )
         wander(start, world.check(way), f"{seed} {number}")

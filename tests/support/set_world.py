@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ITEM, OTHER, NEVER = "item", "other", "never"
 STAGES = ("absent", "there", "forgotten", "again")
 STEPS = ("", "add", "discard", "add")
+MANY = [f"one of many {number}" for number in range(14)]
 SLICES, SLICE = 6, 1000
 WINDOW = {"capacity": 300, "window": SLICES * SLICE, "slices": SLICES}
 START = 2_000_000_000 + SLICES * SLICE
@@ -31,7 +32,6 @@ ABSENT, OLD, LASTING = "absent", "old", "lasting"
 CALLS: dict[str, tuple[str, Any]] = {
     "add both": ("add_many", [ITEM, OTHER]),
     "grow": ("add_many", ["more"]),
-    "grow twice": ("add_many", [f"more {number}" for number in range(14)]),
 }
 """What operations call that are not named as a method."""
 _TIME = re.compile(r"\[b'20000\d{5}', b'\d+'\]")
@@ -146,10 +146,20 @@ class SetWorld:
         with mock.patch.object(secrets, "randbelow", lambda below: 7**9 % below):
             self.open().clear()
 
-    def start(
-        self, way: Way, faults: int = 0, turns: int = 0, clears: int = 0
-    ) -> Callable[[], Cores]:
-        """Return what brings all to the start of a way."""
+    def _add_many(self) -> None:
+        """Let another object fill two slices of a filter that grows."""
+        self.open().update(MANY)
+
+    def start(self, way: Way, faults: int = 0, **extra: int) -> Callable[[], Cores]:
+        """Return what brings all to the start of a way.
+
+        Args:
+            way: What is done.
+            faults: As of Cores.
+            extra: How often a slice turns, and others clear the filter or fill two slices, at most:
+                turn, clear, fill.
+        """
+        acts = {"turn": self._clocks.turn, "clear": self._clear, "fill": self._add_many}
 
         def start() -> Cores:
             self.close()
@@ -167,7 +177,7 @@ class SetWorld:
                 self.client,
                 programs,
                 faults=faults,
-                extra={"turn": (turns, self._clocks.turn), "clear": (clears, self._clear)},
+                extra={name: (count, acts[name]) for name, count in extra.items()},
                 show_answer=lambda answer: answer[0] if isinstance(answer, list) else answer,
                 blur=lambda replies: _TIME.sub("TIME", replies),
             )
@@ -200,8 +210,9 @@ class SetWorld:
                 history.append(Done(begun, world.tick(), kind, answer))
             world.untick()
             assert self.is_right(history, is_there=is_there), f"no set: {history}"
-            grown = {one.kind for one in history if one.kind.startswith("grow") and one.answer}
+            grown = {one.kind for one in history if one.kind == "grow" and one.answer}
             added = [item for kind in grown for item in CALLS[kind][1]]
+            added += MANY * ("fill" in [one.kind for one in history])
             others = fresh.exists_many([*self._others, *added])
             assert all(others) or "clear" in [one.kind for one in history], "another is lost"
             assert not fresh.exists(NEVER)
@@ -250,7 +261,7 @@ def after_in_a_set(one: Done, now: str, *, refresh: bool = False) -> list[str]:
         return [ABSENT if now == OLD else now]
     if one.kind == "clear":
         return [ABSENT]
-    if one.kind.startswith("grow"):
+    if one.kind in ("grow", "fill"):
         return [now]
     if one.kind == "exists":
         return [now] if one.answer in (None, is_there) else []
