@@ -822,6 +822,8 @@ class Walk:
             self.put_in_place, self.rename, self.flush, self.refuse,
         ]  # fmt: skip
         often += [self.lose_reply]
+        # So often that slices are used again in a round.
+        often += [self.later] * 8 * (self.kind == "window")
         if self.kind == "plain":
             return often, [*seldom, self.unite, self.unite]
         often += [
