@@ -1,5 +1,5 @@
 -- Bring a shard with a time window one step nearer to the epoch of the server's clock, or wipe a
--- part of the slice that comes next. The same rules stand in tests/support/window_turns.py.
+-- part of the slice that comes next.
 -- Safe to repeat.
 -- KEYS      1 the shard, 2 a part of it while it is wiped, 3 the mask of what stays
 -- ARGV[1]   the header the caller expects, 8 bytes, without what says that items were forgotten

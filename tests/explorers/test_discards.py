@@ -24,7 +24,7 @@ KINDS = ("add", "add both", "exists", "discard", "discard")
 GROWS = {"capacity": 1, "on_full": "grow", "up_to": 85}
 FILL = ["a", "b", "c"]
 """Of the five items of which the first slice is full."""
-WALKS, MANY = 100, 1000
+WALKS, MANY = 50, 1000
 
 
 def test_the_judge_knows_a_set_from_what_is_none():
@@ -46,7 +46,8 @@ def test_the_judge_knows_a_set_from_what_is_none():
 def test_two_clients_in_every_order(make_world, stage, programs, is_long):
     """Each may have been opened before anything was done with the item."""
     world = make_world({})
-    for since in itertools.product({"absent", stage}, repeat=2):
+    both = list(itertools.product(dict.fromkeys(["absent", stage]), repeat=2))
+    for since in both if is_long else both[len(both) // 4 :][:2]:
         way = Way(stage, since, programs)
         assert explore_living(world.start(way, int(is_long)), world.check(way)).states > 2
 
@@ -67,7 +68,7 @@ TWO_WINNERS = pytest.mark.xfail(
 @pytest.mark.parametrize(
     ("stage", "programs"),
     [
-        ("there", (["add"], ["add"])),
+        pytest.param("there", (["add"], ["add"]), marks=pytest.mark.long),
         ("there", (["add both"], ["discard"])),
         pytest.param("again", (["add"], ["add"]), marks=TWO_WINNERS),
     ],

@@ -20,7 +20,7 @@ PAIRS = [
 ]
 KINDS = ("add", "add", "add both", "exists", "discard", "discard")
 EITHER = (False, True)
-WALKS, MANY = 100, 1000
+WALKS, MANY = 50, 1000
 
 
 @pytest.fixture
@@ -61,14 +61,20 @@ def test_the_judge_knows_what_a_window_forgets(make_world):
     assert not judge(True, turn, (4, 5, "discard", True))
 
 
-@pytest.mark.parametrize("refresh", EITHER)
+STARTS = [
+    *(("there", True, pair) for pair in PAIRS[1:]),
+    ("again", True, PAIRS[2]),
+    ("there", True, (["add", "add"], ["exists"])),
+]
+LARGE = [("there", True, PAIRS[0], False), *(("absent", False, PAIRS[0], one) for one in EITHER)]
+
+
 @pytest.mark.parametrize(
-    ("stage", "is_old", "programs"),
+    ("stage", "is_old", "programs", "refresh"),
     [
-        *(("there", True, pair) for pair in PAIRS),
-        ("again", True, PAIRS[2]),
-        ("there", True, (["add", "add"], ["exists"])),
-        pytest.param("absent", False, PAIRS[0], marks=pytest.mark.long),
+        *((*start, refresh) for start in STARTS for refresh in EITHER),
+        ("there", True, PAIRS[0], True),
+        *(pytest.param(*one, marks=pytest.mark.long) for one in LARGE),
     ],
     ids=str,
 )
@@ -80,7 +86,7 @@ def test_two_clients_and_a_turn_in_every_order(
     print(explore_living(world.start(way, faults=int(is_long), turn=1), world.check(way)))
 
 
-@pytest.mark.parametrize("refresh", EITHER)
+@pytest.mark.parametrize("refresh", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_clear_at_every_step(make_world, refresh, is_long):
     """Another object clears the filter, and the two go on with what is there then."""
     world = make_world(is_old=False, refresh=refresh, on_lost="recreate")

@@ -263,6 +263,7 @@ class _Client:
         self.replies: list[str] = []
         self._draws = 0
         self.operation: Operation | None = None
+        self._watches = False
         self.start = 0
         self.extras: int | None = None
         self._next(None, is_first=True)
@@ -270,8 +271,9 @@ class _Client:
     def close(self) -> None:
         if self.operation is not None:
             self.operation.core.close()
-        # A transaction of a client that is gone must not go on.
-        self._connection.disconnect()
+        if self._watches:
+            # A transaction of a client that is gone must not go on.
+            self._connection.disconnect()
         self._world.pool.release(self._connection)
 
     def _draw(self, below: int) -> int:
@@ -357,6 +359,7 @@ class _Client:
         self._resume(self.operation.core.send, [*self._got[:number], lost, *rest])
 
     def _execute(self, commands: Sequence[bytes]) -> list[Any]:
+        self._watches = self._watches or b"\r\nWATCH\r\n" in commands[0][:20]
         self._connection.send_packed_command(list(commands))
         replies = []
         for _ in commands:
