@@ -10,6 +10,7 @@ and tests/runtime/test_redispy.py holds each to what a real server does with it.
 from __future__ import annotations
 
 import os
+import select
 import threading
 from functools import partial
 from operator import methodcaller
@@ -488,16 +489,33 @@ async def async_open_connection(source: Source) -> Connection:
 
 async def async_get_connection(source: Source) -> Connection:
     """Return an open connection of a pool or of a node."""
-    if not hasattr(source, "acquire_connection"):
-        return await source.get_connection()
-    connection = source.acquire_connection()
+    if hasattr(source, "acquire_connection"):
+        connection = source.acquire_connection()
+    else:
+        connection = await source.get_connection()
     try:
+        if _has_input(connection):
+            # While the loop was held up, the server closed an idle connection: the loop has not
+            # read the end of it yet. What is written to it now would be of unknown outcome.
+            await async_close_quietly(connection)
         await connection.connect()
     except BaseException:
         await async_close_quietly(connection)
-        source.release(connection)
+        if (released := source.release(connection)) is not None:
+            await released
         raise
     return connection
+
+
+def _has_input(connection: Connection) -> bool:
+    """Return whether bytes, or the end of the stream, wait at the socket of a connection."""
+    writer = connection._writer  # noqa: SLF001 - redis-py has no other way to the socket
+    sock = None if writer is None else writer.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def async_release(source: Source, connection: Connection) -> None:
