@@ -52,7 +52,18 @@ QUICK_CONTRACTS = (
 )
 """Of tests/contract these tests, on each backend but for those that start servers of their own."""
 QUICK_BACKENDS_NOT = ("TestCluster", "TestOldest", "TestNewest", "TestOtherServers")
-LONGEST: tuple[str, ...] = ()
+LONGEST = (
+    "tests/contract/test_filters.py",
+    "tests/benchmarks/test_suites.py",
+    "tests/filters/test_copies.py",
+    "tests/explorers/test_windows.py",
+    "tests/contract/test_locks.py",
+    "tests/filters/test_imports.py",
+    "tests/scrapy_ext/test_crawl_command.py",
+    "tests/claims/test_model.py",
+    "tests/filters/test_feature_walks.py",
+    "tests/scrapy_ext/test_crawls.py",
+)
 """The files that take longest. They start first, else all would wait for the last of them."""
 SLOW = ("long", "measures", "thorough")
 """Markers of tests in these files that it leaves out."""

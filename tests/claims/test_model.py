@@ -6,7 +6,7 @@ import pytest
 from claim_model import KINDS, STEPS, Round
 from randomized import naming
 
-ROUNDS, CALLS = 6, 100
+ROUNDS, CALLS = 3, 100
 
 
 def run_rounds(kind, seed, clock, number):

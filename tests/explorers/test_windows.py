@@ -66,14 +66,16 @@ STARTS = [
     ("again", True, PAIRS[2]),
     ("there", True, (["add", "add"], ["exists"])),
 ]
-LARGE = [("there", True, PAIRS[0], False), *(("absent", False, PAIRS[0], one) for one in EITHER)]
+LARGE = [
+    *(("there", True, PAIRS[0], one) for one in EITHER),
+    *(("absent", False, PAIRS[0], one) for one in EITHER),
+]
 
 
 @pytest.mark.parametrize(
     ("stage", "is_old", "programs", "refresh"),
     [
         *((*start, refresh) for start in STARTS for refresh in EITHER),
-        ("there", True, PAIRS[0], True),
         *(pytest.param(*one, marks=pytest.mark.long) for one in LARGE),
     ],
     ids=str,

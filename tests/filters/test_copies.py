@@ -219,11 +219,9 @@ def test_a_filter_that_goes_while_it_is_exported_leaves_no_file(r, path, monkeyp
 @pytest.mark.parametrize(
     ("way", "kind"),
     [
-        ("copy", "plain"),
         ("copy", "discards"),
         ("copy", "window"),
         ("file", "plain"),
-        ("file", "discards"),
         ("file", "window, discards"),
         ("file", "grown, discards"),
         ("copy_to", "grown"),

@@ -106,7 +106,7 @@ def test_tampering_is_refused_and_can_be_deleted(r, tampered):
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=40,
+    max_examples=20,
 )
 @given(
     st.dictionaries(

@@ -9,7 +9,7 @@ from feature_walk import KINDS, Walk
 from moved_clock import stopped_server
 from randomized import naming
 
-ROUNDS, STEPS = 6, 100
+ROUNDS, STEPS = 4, 100
 MANY = 400
 
 
