@@ -36,8 +36,6 @@ QUICK = (
     "tests/contract",
     "tests/cli/test_streams.py",
     "tests/scrapy_ext/test_crawl_parts.py",
-    "tests/server/test_command.py",
-    "tests/server/test_places.py",
 )
 """What `-m quick` runs: the pure parts, and something of each area on a real server."""
 QUICK_CONTRACTS = (
@@ -164,6 +162,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if (given := config.getoption("--seed")) not in (None, "random") and not given.isdecimal():
         raise pytest.UsageError(f"--seed must be a number or `random`, not {given!r}")
     hypothesis.settings.load_profile("random" if is_random(config) else "fixed")
+    if config.option.markexpr == "quick":
+        # All in the time that somebody waits for; the whole run draws five times as many.
+        examples = hypothesis.settings(hypothesis.settings(), max_examples=20)
+        hypothesis.settings.register_profile("few", examples)
+        hypothesis.settings.load_profile("few")
     # Earlier than any fixture, so that it also holds for what modules do when they are imported
     # and for the examples in docstrings.
     home = tempfile.mkdtemp(prefix="bloomlock-tests-")

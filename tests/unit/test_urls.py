@@ -38,6 +38,7 @@ def is_clean(text: str) -> bool:
     return set(text).isdisjoint(LETTERS) and "%CE" not in text
 
 
+@pytest.mark.thorough
 @settings(max_examples=300)
 @given(urls())
 def test_nothing_of_it_is_left(url):
@@ -47,6 +48,7 @@ def test_nothing_of_it_is_left(url):
     assert is_clean(shown([url, {"url": url}, url.encode()]))
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(urls())
 def test_no_error_shows_it(url):
