@@ -78,7 +78,7 @@ class RequestControls:
 def in_progress(crawler: Crawler) -> Collection[Request]:
     """Return the requests that the engine has: until callback or errback and all items are done.
 
-    It has no public name for it (tests/scrapy_ext/test_scheduler.py).
+    It has no public name for it (tests/scrapy_ext/test_kills.py).
     """
     slot = getattr(crawler.engine, "_slot", None)
     return slot.inprogress if slot else ()

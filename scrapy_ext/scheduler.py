@@ -220,7 +220,7 @@ class Scheduler(BaseScheduler):
         """Return how many requests wait, as far as is known; sends nothing."""
         return self._num_waiting + len(self._waiting) + len(self._ready) + len(self._local)
 
-    # What the engine is asked. It has no public names for it (tests/scrapy_ext/test_scheduler.py).
+    # What the engine is asked. It has no public names for it (tests/scrapy_ext/test_kills.py).
 
     def _collect_done(self) -> None:
         """Find the requests that the engine is done with: callback, items and all."""

@@ -48,6 +48,9 @@ def crawler_of(**settings: Any) -> IdleCrawler:
     crawler.set_engine()
     crawler.spider = Spider("spider")
     crawler.spider.crawler = crawler
+    for middleware in crawler.engine.downloader.middleware.middlewares:
+        # Scrapy 2.14 reads the allowed domains here; later versions do it at the first request.
+        middleware.spider_opened(crawler.spider)
     fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
     crawler.request_fingerprinter = build_from_crawler(fingerprinter, crawler)
     return crawler
