@@ -1,6 +1,6 @@
 /* bloomlock._speed: the inner loops of bloomlock in C, bit for bit what the Python code does.
 
-   Places hashes items to bit offsets (hashing.py, blocked.py), Bits tests and sets them in memory
+   Places hashes items to bit offsets (hashing.py), Bits tests and sets them in memory
    (bitmaps.py, filters/memory_bits.py), Places.operations and encode_bitfield write them as
    commands and read_bits reads the replies (strategies/atomic.py); encode_cells is for cells of
    slices (strategies/cells.py).
@@ -35,8 +35,6 @@
 #define MAX_BITS (((uint64_t)1 << 32) - HEADER_BITS)
 #define HEADER_BITS 64
 #define HEADER_BYTES 8
-#define BLOCK_BITS 512
-#define POSITION_SHIFT 55
 #define BITS_PER_SLICE 65536
 #define ROWS_AHEAD 16
 #define MERGE_BYTES ((Py_ssize_t)1 << 20)
@@ -111,13 +109,11 @@ static void murmur(const char *text, Py_ssize_t size, uint32_t seed, uint64_t ou
 
 typedef struct {
     uint64_t bits;    /* of one shard, m */
-    uint64_t blocks;  /* of the blocked layout; 0: classic */
     uint32_t hashes;  /* k */
     uint32_t shards;  /* S */
     uint32_t seeded;  /* number of seeds: k, or 0 for default hashing */
     uint32_t words;   /* of a digest: two, or with seeds k */
     uint32_t seeds[MAX_HASHES];
-    uint64_t salts[MAX_HASHES][2];
 } Shape;
 
 typedef struct {
@@ -160,13 +156,6 @@ static inline void place(const Shape *shape, const uint64_t *words, uint32_t *ou
     if (shape->seeded) {
         for (uint32_t i = 0; i < k; i++)
             out[i] = (uint32_t)((words[i] % m + i) % m);
-        return;
-    }
-    if (shape->blocks) {
-        uint64_t start = words[0] % shape->blocks * BLOCK_BITS, h2 = words[1];
-        for (uint32_t i = 0; i < k; i++)
-            out[i] = (uint32_t)(start +
-                                ((h2 * shape->salts[i][0] + shape->salts[i][1]) >> POSITION_SHIFT));
         return;
     }
     uint64_t x = words[0] % m, y = words[1] % m, z = words[1] / m % m;
@@ -237,25 +226,23 @@ static void *allocate(Py_ssize_t count, size_t size)
     return made;
 }
 
-/* Places(shard_bits, num_hashes, shards, seeds or None, blocked) */
+/* Places(shard_bits, num_hashes, shards, seeds or None) */
 static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     unsigned long long bits;
     Py_ssize_t hashes, shards;
     PyObject *size, *seeds;
-    int blocked;
     if (kwargs != NULL && PyDict_Size(kwargs)) {
         PyErr_SetString(PyExc_TypeError, "Places takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O!nnOp:Places", &PyLong_Type, &size, &hashes, &shards, &seeds,
-                          &blocked))
+    if (!PyArg_ParseTuple(args, "O!nnO:Places", &PyLong_Type, &size, &hashes, &shards, &seeds))
         return NULL;
     bits = PyLong_AsUnsignedLongLong(size);
     if (bits == (unsigned long long)-1 && PyErr_Occurred())
         return NULL;
     if (bits < 1 || bits > MAX_BITS || hashes < 1 || hashes > MAX_HASHES || shards < 1 ||
-        shards > MAX_SHARDS || (blocked && (bits % BLOCK_BITS || seeds != Py_None))) {
+        shards > MAX_SHARDS) {
         PyErr_SetString(PyExc_ValueError, "no shape of a filter");
         return NULL;
     }
@@ -267,7 +254,6 @@ static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     shape->bits = bits;
     shape->hashes = (uint32_t)hashes;
     shape->shards = (uint32_t)shards;
-    shape->blocks = blocked ? bits / BLOCK_BITS : 0;
     shape->words = 2;
     if (seeds != Py_None) {
         if (!PyTuple_Check(seeds) || PyTuple_Size(seeds) != hashes) {
@@ -285,11 +271,6 @@ static PyObject *places_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
             shape->seeds[i] = (uint32_t)seed;
         }
         shape->seeded = shape->words = shape->hashes;
-    }
-    for (int i = 0; i < MAX_HASHES; i++) {
-        char decimal[2] = {(char)('0' + i / 10), (char)('0' + i % 10)};
-        murmur(decimal + (i < 10), i < 10 ? 1 : 2, 0, shape->salts[i]);
-        shape->salts[i][0] |= 1;
     }
     return (PyObject *)self;
 fail:

@@ -16,7 +16,6 @@ class Places:
         num_hashes: int,
         shards: int,
         seeds: tuple[int, ...] | None,
-        blocked: bool,
         /,
     ) -> Self: ...
     def locate(self, item: str | bytes, /) -> tuple[int, list[int]]: ...

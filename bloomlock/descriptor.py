@@ -11,19 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from . import blocked, native, sizing
+from . import native, sizing
 from .errors import ConfigurationError
 from .hashing import Hasher
 from .shard_hashing import Chained, Unplaced
-from .sizing import BLOCKED, CLASSIC, NATIVE, Optimize, Size
 from .windows import STATE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from .growth import Growth, Slice
     from .hash_keys import HashKey
     from .keys import FilterKeys
+    from .sizing import Optimize, Size
     from .windows import Window
 
 FORMAT = 3
@@ -168,8 +166,7 @@ class Descriptor:
         error_rate: False-positive rate at that fill, p.
         size: Bits, hash functions and shards.
         seeds: One Murmur3 seed for each hash function; None: default hashing.
-        layout: Where the bits of an item may lie: "classic", anywhere in its shard, "blocked", in
-            one block of 64 bytes, or "native", where the server puts them (BF.*).
+        is_native: Whether the server has the filter itself (BF.*), and places the items.
         generation: Changes whenever the filter is cleared or replaced; never 0.
         state: "ready"; "creating" while shards are initialised; "copying" while a copy fills;
             "replacing" while prepared shards take the places of those of the last generation;
@@ -195,7 +192,7 @@ class Descriptor:
     error_rate: float
     size: Size
     seeds: tuple[int, ...] | None = None
-    layout: str = CLASSIC
+    is_native: bool = False
     generation: int = 0
     state: str = READY
     cleared: bool = False
@@ -230,11 +227,6 @@ class Descriptor:
         return keys.spread(self.size.shards if self.format >= SPREAD_FORMAT else None)
 
     @property
-    def is_native(self) -> bool:
-        """Whether the server has the filter itself (BF.*), and places the items."""
-        return self.layout == NATIVE
-
-    @property
     def cell_bits(self) -> int:
         """Bits of each place that an item has: one, or with a window one for each slice."""
         return self.window.cell_bits if self.window is not None else 1
@@ -256,8 +248,8 @@ class Descriptor:
 
     @property
     def formulas(self) -> Formulas:
-        """Rates and estimates as they hold for its layout."""
-        return LAYOUTS[self.layout]
+        """Rates and estimates as they hold for this kind of filter."""
+        return formulas_for(is_native=self.is_native)
 
     def error_rate_at_fill(self, fill_ratio: float) -> float:
         """Return the chance that an item never added finds all its bits set."""
@@ -266,7 +258,7 @@ class Descriptor:
         if self.is_native:
             # Instead of filling up it grows.
             return min(rate, self.error_rate)
-        if self.layout != CLASSIC or self.seeds:
+        if self.seeds:
             return rate
         whole = sizing.whole_collisions(fill_ratio, size.shard_bits, size.num_hashes)
         return min(1.0, rate + whole)
@@ -286,7 +278,6 @@ class Descriptor:
             size.num_hashes,
             size.shards,
             self.seeds,
-            self.layout,
             key=key.secret if key is not None else None,
         )
 
@@ -319,13 +310,13 @@ class Descriptor:
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""
-        mine = (self.size, self.seeds, self.layout, self.key, self.window, self.slices)
-        theirs = (other.size, other.seeds, other.layout, other.key, other.window, other.slices)
+        mine = (self.size, self.seeds, self.is_native, self.key, self.window, self.slices)
+        theirs = (other.size, other.seeds, other.is_native, other.key, other.window, other.slices)
         return mine == theirs
 
 
 class Formulas(Protocol):
-    """What a layout says about sizes and rates; `sizing` and `blocked` document the functions."""
+    """What is computed of sizes and rates; `sizing` documents the functions."""
 
     def best_num_hashes(self, error_rate: float, optimize: Optimize) -> int:
         """Return the fewest hash functions that are good enough."""
@@ -356,22 +347,6 @@ class Formulas(Protocol):
         """Return the standard deviation of `estimate_count` at capacity."""
 
 
-LAYOUTS: Mapping[str, Formulas] = {CLASSIC: sizing, BLOCKED: blocked, NATIVE: native}
-
-
-def check_layout(layout: object, seeds: object = None) -> str:
-    """Return `layout`, or raise ConfigurationError.
-
-    >>> check_layout("blocked")
-    'blocked'
-    """
-    choices = [name for name in LAYOUTS if name != NATIVE]
-    if not isinstance(layout, str) or layout not in choices:
-        known = " or ".join(map(repr, choices))
-        raise ConfigurationError(f"layout must be {known}, not {layout!r:.80}")
-    if layout == BLOCKED and seeds is not None:
-        raise ConfigurationError(
-            "seeds must be None with layout='blocked', which takes all bits of an item from one "
-            f"digest, not {seeds!r:.80}"
-        )
-    return layout
+def formulas_for(*, is_native: bool) -> Formulas:
+    """Return the formulas for bitmaps, or for filters that the server has itself."""
+    return native if is_native else sizing

@@ -21,11 +21,9 @@ The i is there because Murmur3 lets a short item that ends in a zero byte and th
 it exchange the digests of two neighbouring seeds: without it both would have the same bits.
 
 With a key. The digest is not Murmur3's but the 16 bytes of BLAKE2b (RFC 7693) with that key and
-that digest size, h1 and h2 its halves, little-endian; the rest is default hashing, in any layout.
+that digest size, h1 and h2 its halves, little-endian; the rest is default hashing.
 Murmur3 with a known seed can be inverted, so a stranger can make an item with the bits of another
 one, but not without the key.
-
-The blocked layout has its own places (blocked.py), from the same digest and in the same shard.
 
 m is at most 2^32 and the halves have 64 bits, so the bias of a modulo is below 2^-32.
 """
@@ -41,11 +39,10 @@ from typing import TYPE_CHECKING, cast, overload
 from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
 
 from .arrays import np
-from .blocked import BLOCK_BITS, POSITION_SHIFT, SALTS, places_in_blocks
 from .compiled import core
 from .errors import ConfigurationError
 from .hash_keys import DIGEST_BYTES, keyed_digest
-from .sizing import BLOCKED, CLASSIC, HEADER_BITS
+from .sizing import HEADER_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,7 +53,6 @@ if TYPE_CHECKING:
     Located = Mapping[int, tuple[Sequence[int], Sequence[Sequence[int]]]]
 
 DEFAULT_SEED = 0
-LAST_IN_BLOCK = BLOCK_BITS - 1
 
 ITEMS_PER_SLICE = 2**12
 OFFSETS_PER_SLICE = 2**16
@@ -178,7 +174,6 @@ class Hasher:
         num_hashes: Offsets for each item, k.
         shards: Number of shards, S.
         seeds: One Murmur3 seed for each hash function, or None for default hashing.
-        layout: "classic", or "blocked" (then m is a multiple of 512, and there are no seeds).
         key: Key of the digests (then there are no seeds); None: Murmur3.
 
     Attributes:
@@ -193,7 +188,6 @@ class Hasher:
         num_hashes: int,
         shards: int = 1,
         seeds: tuple[int, ...] | None = None,
-        layout: str = CLASSIC,
         *,
         key: bytes | None = None,
     ) -> None:
@@ -203,12 +197,8 @@ class Hasher:
         self.num_hashes = num_hashes
         self.shards = shards
         self.seeds = seeds
-        self._blocks = shard_bits // BLOCK_BITS if layout == BLOCKED else 0
-        self.places = (
-            core.places(shard_bits, num_hashes, shards, seeds, self._blocks > 0) if core else None
-        )
+        self.places = core.places(shard_bits, num_hashes, shards, seeds) if core else None
         self.compiled = None if self._keyed else self.places
-        self._salts = SALTS[:num_hashes]
         self._steps = tuple(range(1, num_hashes + 1))
 
     def locate(self, data: bytes) -> tuple[int, list[int]]:
@@ -230,12 +220,6 @@ class Hasher:
             h1, h2 = _HALVES.unpack(self._digest(data))
         else:
             h1, h2 = mmh3_x64_128_utupledigest(data, DEFAULT_SEED)
-        if self._blocks:
-            start = h1 % self._blocks * BLOCK_BITS + HEADER_BITS
-            places = [
-                start + (h2 * a + b >> POSITION_SHIFT & LAST_IN_BLOCK) for a, b in self._salts
-            ]
-            return (h1 * self.shards) >> 64, places
         x = h1 % bits
         z, y = divmod(h2, bits)
         z %= bits
@@ -325,10 +309,7 @@ class Hasher:
             columns = np.empty((self.num_hashes, count), np.uint64)
             self.places.place(count, np.ascontiguousarray(digests), shards, columns)
             return shards, columns.T
-        if self._blocks:
-            offsets = places_in_blocks(digests, self._blocks, self.num_hashes)
-        else:
-            offsets = self._seeded(digests) if self.seeds else self._enhanced(digests)
+        offsets = self._seeded(digests) if self.seeds else self._enhanced(digests)
         offsets += np.uint64(HEADER_BITS)
         return self._shards_of(digests[:, 0]), offsets
 

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from . import growth, sizing
-from .descriptor import FORMAT, GROWING_FORMAT, LAYOUTS, WINDOW_FORMAT, Descriptor, check_layout
+from .descriptor import FORMAT, GROWING_FORMAT, WINDOW_FORMAT, Descriptor, formulas_for
 from .errors import ConfigurationError
 from .growth import Growth, check_growth, slice_error_rate
 from .hash_keys import HashKey, check_key, check_seeds, key_difference
 from .sizing import (
     BALANCED,
-    CLASSIC,
     MEMORY,
-    NATIVE,
     Optimize,
     Size,
     check_capacity,
@@ -35,7 +33,7 @@ class Wanted:
     error_rate: float
     seeds: tuple[int, ...] | None
     shards: int | None
-    layout: str = CLASSIC
+    is_native: bool = False
     key: HashKey | None = None
     num_hashes: int | None = None
     optimize: Optimize | None = None
@@ -50,7 +48,6 @@ class Wanted:
         error_rate: object,
         seeds: object = None,
         shards: object = None,
-        layout: object = CLASSIC,
         *,
         key: object = None,
         num_hashes: object = None,
@@ -67,24 +64,19 @@ class Wanted:
         A `native` filter is one that the server has itself.
         """
         refused = {"seeds": seeds, "window": window, "slices": slices}
-        _check_grows(grows, {"growth": growth, "up_to": up_to}, refused, layout, native)
+        _check_grows(grows, {"growth": growth, "up_to": up_to}, refused, native)
         if native:
-            check_layout(layout)
             given = {"seeds": seeds, "num_hashes": num_hashes, "optimize": optimize}
-            defaults = {"layout": CLASSIC}
-            for name, value in {"layout": layout, **given}.items():
-                default = defaults.get(name)
-                if value != default:
+            for name, value in given.items():
+                if value is not None:
                     raise ConfigurationError(
-                        f"{name} must be {default!r}, the default, with strategy='native', where "
-                        f"the server hashes the items and places their bits, not {value!r:.80}"
+                        f"{name} must be None with strategy='native', where the server hashes the "
+                        f"items and places their bits, not {value!r:.80}"
                     )
             refuse_key(key)
         checked_window = check_window(window, slices)
-        if checked_window is not None and (native or layout != CLASSIC):
-            what = f"layout must be {CLASSIC!r}" if not native else "strategy must be 'atomic'"
-            given_as = "'native'" if native else f"{layout!r:.80}"
-            raise ConfigurationError(f"{what} with window=, not {given_as}")
+        if checked_window is not None and native:
+            raise ConfigurationError("strategy must be 'atomic' with window=, not 'native'")
         if key is not None and seeds is not None:
             raise ConfigurationError(
                 "seeds must be None with a key, which all offsets of an item come from, "
@@ -105,7 +97,7 @@ class Wanted:
             check_error_rate(error_rate),
             check_seeds(seeds),
             check_shards(shards),
-            NATIVE if native else check_layout(layout, seeds),
+            native,
             check_key(key),
             check_num_hashes(num_hashes, float(error_rate)),  # type: ignore[arg-type]  # checked above
             check_optimize(optimize),
@@ -123,7 +115,7 @@ class Wanted:
             descriptor.error_rate,
             descriptor.seeds,
             descriptor.size.shards,
-            descriptor.layout,
+            descriptor.is_native,
             descriptor.key,
             None if descriptor.seeds else descriptor.size.num_hashes,
             idle_ms=descriptor.idle_ms,
@@ -147,7 +139,7 @@ class Wanted:
             self.error_rate,
             size,
             self.seeds,
-            self.layout,
+            self.is_native,
             key=self.key,
             idle_ms=self.idle_ms,
             format=FORMAT if self.window is None else WINDOW_FORMAT,
@@ -183,7 +175,7 @@ class Wanted:
                 seeded=self.seeds is not None,
             )
         size_for = partial(
-            LAYOUTS[self.layout].size_for,
+            formulas_for(is_native=self.is_native).size_for,
             self.capacity,
             self.error_rate,
             num_hashes=self._hashes(optimize),
@@ -191,7 +183,7 @@ class Wanted:
         )
         size = size_for(shards=self.shards)
         # What the server has itself is no string that bitmaps are merged into.
-        is_split = self.shards is None and self.layout != NATIVE
+        is_split = self.shards is None and not self.is_native
         if is_split and (shards := usual_shards(size)) > size.shards:
             size = size_for(shards=shards)
         return size
@@ -202,7 +194,9 @@ class Wanted:
         if self.window is not None and not self.num_hashes:
             return self.window.num_hashes(self.error_rate, optimize)
         rate = self.error_rate if self.growth is None else slice_error_rate(self.error_rate, 0)
-        return self.num_hashes or LAYOUTS[self.layout].best_num_hashes(rate, optimize)
+        if self.num_hashes:
+            return self.num_hashes
+        return formulas_for(is_native=self.is_native).best_num_hashes(rate, optimize)
 
     def differences(self, stored: Descriptor) -> list[str]:
         """Return "parameter: stored X, asked Y" for each parameter that differs.
@@ -212,7 +206,6 @@ class Wanted:
         pairs = [
             ("capacity", stored.capacity, self.capacity),
             ("error_rate", stored.error_rate, self.error_rate),
-            ("layout", stored.layout, self.layout),
             ("seeds", stored.seeds, self.seeds),
             ("shards", stored.size.shards, self.shards or stored.size.shards),
             ("window", stored.window, self.window),
@@ -241,7 +234,7 @@ class Wanted:
 
 
 def _check_grows(
-    grows: bool, given: dict[str, object], refused: dict[str, object], layout: object, native: bool
+    grows: bool, given: dict[str, object], refused: dict[str, object], native: bool
 ) -> None:
     """Raise ConfigurationError for what does not go with growth, or makes no sense without it."""
     if not grows:
@@ -262,10 +255,6 @@ def _check_grows(
                 f"{name} must be None with on_full='grow', where slices differ in size and number "
                 f"of hash functions, not {value!r:.80}"
             )
-    if check_layout(layout) != CLASSIC:
-        raise ConfigurationError(
-            f"layout must be {CLASSIC!r} with on_full='grow', not {layout!r:.80}"
-        )
 
 
 def refuse_key(key: object) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from .errors import ConfigurationError
 from .parameters import Wanted
-from .sizing import BLOCKED, CLASSIC
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 CALL_S = 6.5e-6
 """Of the server for one command, whatever it does: as much as for PING."""
 
-BIT_S = {CLASSIC: 0.33e-6, BLOCKED: 0.27e-6}
+BIT_S = 0.33e-6
 """Of the server for one bit of an item that comes alone."""
 
-BATCH_BIT_S = {CLASSIC: 0.32e-6, BLOCKED: 0.19e-6}
+BATCH_BIT_S = 0.32e-6
 """Of the server for one bit of an item in a batch."""
 
 COMMAND_S = 2.1e-6
@@ -58,7 +57,6 @@ class Plan:
         error_rate: False-positive rate when it is full.
         window_s: Seconds for which an item is remembered at least; None: for ever.
         slices: In how many slices these are divided; None without a window.
-        layout: "classic" or "blocked".
         num_hashes: Bits of an item, k.
         num_bits: Bits of all shards; with a window those of all slices.
         bits_per_item: Bits of memory for each item of the capacity.
@@ -75,7 +73,6 @@ class Plan:
     error_rate: float
     window_s: float | None
     slices: int | None
-    layout: str
     num_hashes: int
     num_bits: int
     bits_per_item: float
@@ -99,7 +96,6 @@ def plan(
     *,
     window: timedelta | float | None = None,
     slices: int | None = None,
-    layout: Literal["classic", "blocked"] = "classic",
     optimize: Optimize | None = None,
     num_hashes: int | None = None,
     shards: int | None = None,
@@ -114,7 +110,6 @@ def plan(
         error_rate: False-positive rate when it is full, p.
         window: As of BloomFilter; `capacity` is that of one window.
         slices: As of BloomFilter.
-        layout: As of BloomFilter.
         optimize: As of BloomFilter.
         num_hashes: As of BloomFilter.
         shards: As of BloomFilter.
@@ -148,7 +143,6 @@ def plan(
         error_rate,
         None,
         shards,
-        layout,
         num_hashes=num_hashes,
         optimize=optimize,
         window=window,
@@ -160,7 +154,7 @@ def plan(
     if wanted.window is not None:
         weighed *= WINDOW
     commands = _expected_shards(size.shards, batch_size)
-    batch_server_s = weighed * BATCH_BIT_S[layout] + commands / batch_size * COMMAND_S
+    batch_server_s = weighed * BATCH_BIT_S + commands / batch_size * COMMAND_S
     for_memory = for_rate = None
     if server_bytes is not None:
         on_one = int(server_bytes // shard_bytes)
@@ -182,14 +176,13 @@ def plan(
         error_rate=wanted.error_rate,
         window_s=wanted.window.length_us / 10**6 if wanted.window is not None else None,
         slices=wanted.window.slices if wanted.window is not None else None,
-        layout=layout,
         num_hashes=size.num_hashes,
         num_bits=num_bits,
         bits_per_item=num_bits / wanted.capacity,
         memory_bytes=shard_bytes * size.shards,
         shards=size.shards,
         shard_bytes=shard_bytes,
-        single_server_s=CALL_S + weighed * BIT_S[layout],
+        single_server_s=CALL_S + weighed * BIT_S,
         batch_server_s=batch_server_s,
         servers_for_memory=for_memory,
         servers_for_rate=for_rate,

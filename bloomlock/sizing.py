@@ -18,12 +18,6 @@ from typing import Literal, get_args
 
 from .errors import ConfigurationError
 
-Layout = Literal["classic", "blocked"]
-CLASSIC: Layout = "classic"
-BLOCKED: Layout = "blocked"
-NATIVE = "native"
-"""Layout of a filter that the server has itself: no client knows where its bits are."""
-
 Optimize = Literal["memory", "balanced", "speed"]
 MEMORY: Optimize = "memory"
 BALANCED: Optimize = "balanced"

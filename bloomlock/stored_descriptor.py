@@ -15,7 +15,6 @@ from .descriptor import (
     STATES,
     Descriptor,
     Replaced,
-    check_layout,
     has_unknown_flags,
     is_header,
 )
@@ -24,13 +23,11 @@ from .growth import Growth, check_growth
 from .hash_keys import DIGEST_BYTES, MAX_KEY_BYTES, MIN_KEY_BYTES, HashKey, check_seeds
 from .parameters import Wanted
 from .sizing import (
-    CLASSIC,
     MAX_CAPACITY,
     MAX_HASHES,
     MAX_SHARD_BITS,
     MAX_SHARDS,
     MEMORY,
-    NATIVE,
     Size,
     check_error_rate,
 )
@@ -43,6 +40,9 @@ KEYED_FORMAT = 2
 """Of a filter with a key, and format 1 of one without: k follows from capacity and error rate."""
 
 LATEST_FORMAT = 4
+
+NATIVE = "native"
+LAYOUTS = ("classic", NATIVE)
 
 MAX_NATIVE_BITS = 2**37
 """More than 2^30 items take at any rate."""
@@ -104,7 +104,7 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         descriptor.size.num_hashes,
         descriptor.size.shards,
         ",".join(map(str, descriptor.seeds or ())),
-        descriptor.layout,
+        NATIVE if descriptor.is_native else "classic",
         descriptor.generation,
         descriptor.state,
     ]
@@ -144,7 +144,7 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
     Raises:
         FilterMismatchError: If it is of a newer format, cannot be read, or contradicts itself.
 
-    Cost: that of computing the size; in the blocked layout up to 0.1 s, once for each rate.
+    Cost: that of computing the size.
     """
     if all(value is None for value in values):
         return None
@@ -206,7 +206,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     _check_latest(fields, written_as)
     if written_as < FORMAT and (written_as == KEYED_FORMAT) != (KEY in fields):
         raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT}, and none to format 1")
-    is_native = fields["layout"] == NATIVE
+    is_native = _is_native(fields["layout"])
     if is_native and (written_as < FORMAT or KEY in fields or fields["seeds"]):
         raise ConfigurationError(
             f"layout {NATIVE!r} has format {FORMAT}, and neither key nor seeds"
@@ -230,7 +230,7 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         check_error_rate(float(fields["error_rate"])),
         size,
         seeds,
-        NATIVE if is_native else check_layout(fields["layout"], seeds),
+        is_native,
         _whole(fields, "generation", 2**GENERATION_BITS - 1),
         fields["state"],
         fields.get(CLEARED) == "1",
@@ -242,8 +242,8 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         _growth(fields),
         follows=_followed(fields[FOLLOWS]) if FOLLOWS in fields else (),
     )
-    if descriptor.window is not None and descriptor.layout != CLASSIC:
-        raise ConfigurationError(f"a window belongs to layout {CLASSIC!r}")
+    if descriptor.window is not None and is_native:
+        raise ConfigurationError("a native filter has no window")
     if descriptor.key is not None and seeds:
         raise ConfigurationError("a filter has seeds or a key, not both")
     if descriptor.growth is not None:
@@ -261,11 +261,19 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     return descriptor
 
 
+def _is_native(layout: str) -> bool:
+    if layout not in LAYOUTS:
+        raise ConfigurationError(
+            f"layout must be {' or '.join(map(repr, LAYOUTS))}, not {layout!r:.80}"
+        )
+    return layout == NATIVE
+
+
 def _growth(fields: Mapping[str, str]) -> Growth | None:
     if GROWTH not in fields:
         return None
-    if fields["layout"] != CLASSIC or fields["seeds"]:
-        raise ConfigurationError(f"a filter that grows has layout {CLASSIC!r} and no seeds")
+    if fields["layout"] == NATIVE or fields["seeds"]:
+        raise ConfigurationError("a filter that grows is not native and has no seeds")
     up_to = _whole(fields, UP_TO, MAX_CAPACITY) if UP_TO in fields else None
     capacity = _whole(fields, "capacity", MAX_CAPACITY)
     return check_growth(_whole(fields, GROWTH, growth.MAX_GROWTH), up_to, capacity)
@@ -314,7 +322,7 @@ def _followed(text: str) -> tuple[int, ...]:
 
 def _size_by_formula(descriptor: Descriptor) -> Size | None:
     """Return the size that the first formats had for these parameters, if it may be another."""
-    if descriptor.layout != CLASSIC or descriptor.format >= FORMAT:
+    if descriptor.is_native or descriptor.format >= FORMAT:
         return None
     return sizing.size_for(
         descriptor.capacity,

@@ -29,7 +29,6 @@ _NAMES = (
     "CAPACITY",
     "ERROR_RATE",
     "STRATEGY",
-    "LAYOUT",
     "OPTIMIZE",
     "NUM_HASHES",
     "WINDOW",
@@ -82,7 +81,6 @@ class FilterSettings:
     max_staleness: float
     mirror_bytes: int
     strategy: str
-    layout: Literal["classic", "blocked"]
     optimize: Literal["memory", "balanced", "speed"] | None
     num_hashes: int | None
     window: float | None
@@ -108,7 +106,6 @@ class FilterSettings:
             strategy=self.strategy,
             near_cache=near_cache,
             max_staleness=self.max_staleness,
-            layout=self.layout,
             optimize=self.optimize,
             num_hashes=self.num_hashes,
             window=self.window,
@@ -138,7 +135,6 @@ class FilterSettings:
             ),
             strategy=str(settings.get("BLOOMLOCK_STRATEGY", "atomic")),
             # The library checks these, and knows best what is allowed.
-            layout=cast("Any", settings.get("BLOOMLOCK_LAYOUT", "classic")),
             optimize=cast("Any", settings.get("BLOOMLOCK_OPTIMIZE")),
             num_hashes=None
             if settings.get("BLOOMLOCK_NUM_HASHES") is None

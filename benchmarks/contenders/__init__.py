@@ -73,18 +73,10 @@ def ours(
 NATIVE = replace(ours("native", "native", strategy="native"), needs="command:BF.INSERT")
 OURS = (*(ours(name, name, strategy=name) for name in STRATEGIES), NATIVE)
 ATOMIC, LUA = OURS[:2]
-BLOCKED = (
-    ours("atomic-blocked", "atomic, blocked", layout="blocked"),
-    ours("lua-blocked", "lua, blocked", strategy="lua", layout="blocked"),
-)
 ROUTES = (
     # Their `update` is their `add_many`.
     ours("items", "atomic, items", route="items", operations=WITH_ANSWERS),
-    ours(
-        "items-blocked", "blocked, items", layout="blocked", route="items", operations=WITH_ANSWERS
-    ),
     ours("bitmap", "atomic, bitmap", route="bitmap", slow=20),
-    ours("bitmap-blocked", "blocked, bitmap", layout="blocked", route="bitmap", slow=20),
 )
 NEAR = ours("near-cache", "atomic, near-cache", near_cache=100_000)
 SHARDED = tuple(ours(f"shards-{n}", f"atomic, {n} shards", shards=n) for n in (1, 16, 64))
@@ -98,15 +90,7 @@ ASYNC = tuple(
     )
     for name in STRATEGIES[:2]
 )
-MEMORY = (
-    Entry("memory", "bloomlock MemoryBloomFilter", "ours.Memory"),
-    Entry(
-        "memory-blocked",
-        "bloomlock MemoryBloomFilter, blocked",
-        "ours.Memory",
-        {"layout": "blocked"},
-    ),
-)
+MEMORY = Entry("memory", "bloomlock MemoryBloomFilter", "ours.Memory")
 
 SADD = Entry("sadd", "SADD / SISMEMBER", "sets.Pipelined")
 SADD_COUNT = Entry("sadd-count", "SADD, only a count", "sets.Counted", {}, ("add_many",))

@@ -25,19 +25,17 @@ ABOUT = "from 1 to 2,000,000 items in a call"
 MIDDLE = (
     c.ATOMIC,
     c.LUA,
-    *c.BLOCKED,
     c.ROUTES[0],
-    c.ROUTES[2],
+    c.ROUTES[1],
     c.SADD,
     c.SADD_COUNT,
     c.EXACT,
     c.REDIS_BLOOM,
 )
 SMALL = (*MIDDLE, *c.OURS[2:], c.SETBIT, c.POTTERY)
-RATED = (c.ATOMIC, c.LUA, *c.BLOCKED, c.SADD, c.EXACT, c.REDIS_BLOOM, c.SETBIT)
+RATED = (c.ATOMIC, c.LUA, c.SADD, c.EXACT, c.REDIS_BLOOM, c.SETBIT)
 LARGE = (
     c.ATOMIC,
-    c.BLOCKED[0],
     *c.ROUTES,
     c.SADD,
     c.SADD_COUNT,
@@ -48,8 +46,7 @@ LARGE = (
 )
 HUGE = (
     c.ATOMIC,
-    c.BLOCKED[0],
-    c.ROUTES[2],
+    c.ROUTES[1],
     c.NATIVE,
     c.SADD_COUNT,
     c.REDIS_BLOOM,

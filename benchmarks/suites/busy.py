@@ -39,7 +39,6 @@ ENTRIES = (
     c.ATOMIC,
     c.ours("atomic-speed", "atomic, optimize speed", optimize="speed"),
     c.LUA,
-    *c.BLOCKED,
     c.NATIVE,
     c.SADD,
     c.REDIS_BLOOM,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.options import Options
 
 ABOUT = "from 1 to 8 client processes"
-ENTRIES = (*c.OURS, c.BLOCKED[0], c.SADD, c.EXACT, c.REDIS_BLOOM, c.PING)
+ENTRIES = (*c.OURS, c.SADD, c.EXACT, c.REDIS_BLOOM, c.PING)
 PROCESSES = (1, 2, 4, 8)
 BATCH = 1000
 

@@ -35,7 +35,6 @@ CAPACITY = 1_000_000
 CONNECTIONS = 50
 ROUNDS = 100
 HEADER_BITS = 64
-BLOCK_BITS = 512
 HASHES = {
     1e-3: (2, 3, 4, 5, 6, 8),
     1e-6: (4, 5, 6, 7, 8, 9, 10, 12, 16),
@@ -51,7 +50,6 @@ class Row:
     Attributes:
         title: What it is.
         error_rate: Its rate; None for the set.
-        layout: Its layout.
         num_hashes: k.
         bits: Bits an item.
         micros: Server time of an add in microseconds, one for each repetition.
@@ -59,7 +57,6 @@ class Row:
 
     title: str
     error_rate: float | None = None
-    layout: str = ""
     num_hashes: int = 0
     bits: float = 0.0
     micros: list[float] = field(default_factory=list)
@@ -71,11 +68,10 @@ def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
     items = [item.encode() for item in fingerprints("hashes", rounds * CONNECTIONS)]
     cases = [Row(SADD)]
     for rate, numbers in HASHES.items():
-        for layout in ("classic", "blocked"):
-            cases += [
-                Row(f"{layout}, {rate:g}, k = {k}", rate, layout, k)
-                for k in (numbers[1::3] if options.quick else numbers)
-            ]
+        cases += [
+            Row(f"{rate:g}, k = {k}", rate, k)
+            for k in (numbers[1::3] if options.quick else numbers)
+        ]
     slices = options.slices(7, 3)
     with (
         connect(url) as client,
@@ -100,13 +96,7 @@ def _prepare(client: Any, key: str, row: Row, items: Sequence[bytes]) -> list[by
     """Make the key, at its whole size; return the command of each item."""
     if row.error_rate is None:
         return [_command(b"SADD", key.encode(), item) for item in items]
-    shape = MemoryBloomFilter(
-        CAPACITY,
-        row.error_rate,
-        layout="blocked" if row.layout == "blocked" else "classic",
-        num_hashes=row.num_hashes,
-        shards=1,
-    )
+    shape = MemoryBloomFilter(CAPACITY, row.error_rate, num_hashes=row.num_hashes, shards=1)
     row.bits = round(shape.num_bits / CAPACITY, 2)
     client.set(key, os.urandom(HEADER_BITS // 8 + shape.num_bits // 8 + 1))
     chance = random.Random(key)
@@ -115,9 +105,7 @@ def _prepare(client: Any, key: str, row: Row, items: Sequence[bytes]) -> list[by
 
 def _offsets(chance: random.Random, shape: MemoryBloomFilter, row: Row) -> list[int]:
     """Return the bits of an item that is as good as any."""
-    length = BLOCK_BITS if row.layout == "blocked" else shape.num_bits
-    start = HEADER_BITS + chance.randrange(shape.num_bits // length) * length
-    return [start + chance.randrange(length) for _ in range(row.num_hashes)]
+    return [HEADER_BITS + chance.randrange(shape.num_bits) for _ in range(row.num_hashes)]
 
 
 def _bitfield(key: str, offsets: Sequence[int]) -> bytes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.options import Options
 
 ABOUT = "in the process, without a server"
-ENTRIES = (*c.MEMORY, *c.IN_PROCESS)
+ENTRIES = (c.MEMORY, *c.IN_PROCESS)
 BULK = 200_000
 BATCH = 1000
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.options import Options
 
 ABOUT = "bytes that an item adds to the append-only file"
-ENTRIES = (c.ATOMIC, c.LUA, *c.BLOCKED, c.SADD, c.EXACT, c.REDIS_BLOOM)
+ENTRIES = (c.ATOMIC, c.LUA, c.SADD, c.EXACT, c.REDIS_BLOOM)
 SIZES = {"add": 1, "add_many": 1000}
 SECONDS = 60.0
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 ABOUT = "bits for each item"
 ENTRIES = (
     contenders.ATOMIC,
-    contenders.BLOCKED[0],
     contenders.REDIS_BLOOM,
     contenders.SETBIT,
     contenders.SCRAPY_BLOOM,

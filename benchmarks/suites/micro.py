@@ -43,7 +43,6 @@ memory = MemoryBloomFilter(1_000_000)
 memory.update(items)
 item = items[0]
 """
-_BLOCKED = _MEMORY.replace("1_000_000", "1_000_000, layout='blocked'")
 _RBLOOM = f"""{_ITEMS}
 from rbloom import Bloom
 bloom = Bloom(1_000_000, 1e-6)
@@ -125,20 +124,12 @@ ENTRIES = (
     Part("memory-add", "MemoryBloomFilter.add, seen", "memory.add(item)", _MEMORY),
     Part("memory-in", "in MemoryBloomFilter, seen", "item in memory", _MEMORY),
     Part("memory-in-new", "in MemoryBloomFilter, new", "'new' in memory", _MEMORY),
-    Part("memory-in-blocked", "in MemoryBloomFilter, blocked, seen", "item in memory", _BLOCKED),
     Part("memory-update", "MemoryBloomFilter.update, 1,000", "memory.update(items)", _MEMORY, MANY),
     Part(
         "memory-exists",
         "MemoryBloomFilter.exists_many, 1,000",
         "memory.exists_many(items)",
         _MEMORY,
-        MANY,
-    ),
-    Part(
-        "memory-exists-blocked",
-        "MemoryBloomFilter.exists_many, 1,000, blocked",
-        "memory.exists_many(items)",
-        _BLOCKED,
         MANY,
     ),
     Part(

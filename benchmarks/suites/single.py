@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 ABOUT = "one item in a call"
 ENTRIES = (
     *c.OURS,
-    *c.BLOCKED,
     c.NEAR,
     c.SADD,
     c.BARE,

@@ -2,12 +2,10 @@
 
 Every filter holds a quarter of its capacity before, at most half a million items: so nearly all its
 memory has been touched and no slice pays for fresh pages. What grows with size then is the way to
-memory: an item of a classic filter has k bits anywhere. In a filter of 5.8 MB (10^6 items) they
-come from the processor's caches, in one of 590 MB (10^8) each is a miss of cache and TLB; and
-offsets have more digits to be sent and read. In the blocked layout all k bits lie in one cache
-line: one miss for an item at any size. For a server without a module the commands themselves cost
-most. `items` sends the bits of each item at any size; `bloomlock atomic` takes the route that its
-rule chooses.
+memory: an item has k bits anywhere. In a filter of 5.8 MB (10^6 items) they come from the
+processor's caches, in one of 590 MB (10^8) each is a miss of cache and TLB; and offsets have more
+digits to be sent and read. For a server without a module the commands themselves cost most. `items`
+sends the bits of each item at any size; `bloomlock atomic` takes the route that its rule chooses.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ if TYPE_CHECKING:
 ABOUT = "filters for 10^5 to 10^8 items"
 ENTRIES = (
     c.ATOMIC,
-    *c.ROUTES[:2],
+    c.ROUTES[0],
     c.LUA,
-    c.BLOCKED[1],
     c.SADD_COUNT,
     c.REDIS_BLOOM,
     c.PING.only(*c.SINGLE),
@@ -53,5 +50,5 @@ def stages(options: Options) -> Iterator[Stage]:
         fill = min(capacity // 4, most_fill)
         yield Stage(ENTRIES, cases, options.slices(9, 3), capacity, rate, fill=fill)
         if capacity > LARGE_BATCH and not options.items:
-            entries = (c.ATOMIC, c.BLOCKED[0], c.REDIS_BLOOM)
+            entries = (c.ATOMIC, c.REDIS_BLOOM)
             yield Stage(entries, large, options.slices(5, 2), capacity, rate)

@@ -200,14 +200,14 @@ def rebuild_command(
 
     FILEs are where its items are kept, and may grow meanwhile. NAME is in use while they are read.
     Then it takes no items until the lines that came since are added too. What was acknowledged is
-    never absent, if it is written to a FILE before it is added. The key and the layout stay.
+    never absent, if it is written to a FILE before it is added. The key stays.
     """
     total = check_files(files)
     with open_as_it_is(name, url, key) as bloom:
         capacity = bloom.capacity if capacity is None else capacity
         error_rate = bloom.error_rate if error_rate is None else error_rate
         if dry_run:
-            size = size_text(bytes_for(capacity, error_rate, layout=bloom.layout))
+            size = size_text(bytes_for(capacity, error_rate))
             warn(f"would rebuild {name}: {capacity} items at {error_rate:g}, about {size}")
             return
         with ExitStack() as stack, _moving(total) as moved:

@@ -171,7 +171,6 @@ def _describe(info: FilterInfo) -> list[tuple[str, str]]:
         ("hash functions", f"{info.num_hashes}"),
         ("seeds", seeds),
         ("key", _KEYS[info.key_kind]),
-        ("layout", info.layout),
         ("shards", f"{info.shards}"),
         ("generation", f"{info.generation}"),
         ("memory", size_text(info.memory_bytes)),

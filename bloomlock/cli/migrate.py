@@ -10,7 +10,7 @@ import click
 
 from .errors import NO, Failure, advise, warn
 from .fingerprints import RedisSet, open_source
-from .options import DEFAULT_LAYOUT, FilterOptions, examples, filter_options, on_full_option
+from .options import FilterOptions, examples, filter_options, on_full_option
 from .pipeline import sizer_of_load
 from .progress import show_progress
 from .streams import SignalGuard, batches
@@ -181,8 +181,6 @@ def _settings(
         "BLOOMLOCK_CAPACITY": bloom.capacity,
         "BLOOMLOCK_ERROR_RATE": bloom.error_rate,
     }
-    if bloom.layout != DEFAULT_LAYOUT:
-        values["BLOOMLOCK_LAYOUT"] = bloom.layout
     if fingerprinter not in {None, _SCRAPY}:
         values["REQUEST_FINGERPRINTER_CLASS"] = fingerprinter
     lines = [f"{name} = {value!r}".replace("'", '"') for name, value in values.items()]

@@ -6,7 +6,7 @@ import contextlib
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CAPACITY = 1_000_000
 DEFAULT_ERROR_RATE = 1e-6
-DEFAULT_LAYOUT: Final = "classic"
 
 
 _MANY = 1_000_000
@@ -131,12 +130,6 @@ _FILTER_OPTIONS = (
     ),
     url_option,
     click.option(
-        "--layout",
-        metavar="[classic|blocked]",
-        help="Where the bits of an item lie: anywhere, or in one block of 64 bytes.  "
-        f"[default: that of the existing one, or {DEFAULT_LAYOUT}]",
-    ),
-    click.option(
         "--optimize",
         metavar="[memory|balanced|speed]",
         help="Fewer hash functions take less time and more memory.  "
@@ -227,7 +220,6 @@ class FilterOptions:
     capacity: Any = None
     error_rate: Any = None
     url: str | None = field(default=None, repr=False)  # it may hold a password
-    layout: Any = None
     optimize: Any = None
     num_hashes: Any = None
     strategy: Any = "atomic"
@@ -258,9 +250,8 @@ class FilterOptions:
         return DEFAULT_ERROR_RATE if self.error_rate is None else self.error_rate
 
     def new_shape(self) -> dict[str, Any]:
-        """Return layout and number of hash functions of a filter that is created, as arguments."""
+        """Return what decides on the hash functions of a filter that is created, as arguments."""
         return {
-            "layout": DEFAULT_LAYOUT if self.layout is None else self.layout,
             "optimize": self.optimize,
             "num_hashes": self.num_hashes,
         }
@@ -303,7 +294,6 @@ class FilterOptions:
         pairs = (
             ("capacity", found.capacity, self.capacity),
             ("error_rate", found.error_rate, self.error_rate),
-            ("layout", found.layout, self.layout),
             ("num_hashes", found.num_hashes, self.num_hashes),
             ("window", _seconds(found.window), self.window),
             ("slices", found.slices, self.slices),
@@ -324,7 +314,6 @@ class FilterOptions:
                     self,
                     capacity=found.capacity,
                     error_rate=found.error_rate,
-                    layout=found.layout,
                     window=_seconds(found.window),
                     slices=found.slices,
                 )

@@ -79,7 +79,6 @@ def _positive(name: str, value: Any) -> float | None:
     "or w.",
 )
 @click.option("--slices", type=number(int), metavar="[6|14|30]", help="As of a new filter.")
-@click.option("--layout", default="classic", show_default=True, metavar="[classic|blocked]")
 @click.option("--optimize", metavar="[memory|balanced|speed]", help="As of a new filter.")
 @click.option("--num-hashes", type=number(int), metavar="K", help="Hash functions of an item.")
 @click.option("--shards", type=number(int), metavar="N", help="Redis strings to spread over.")

@@ -101,7 +101,6 @@ def differences(mine: Descriptor, theirs: Descriptor) -> list[str]:
         ("num_bits", mine.size.num_bits, theirs.size.num_bits),
         ("num_hashes", mine.size.num_hashes, theirs.size.num_hashes),
         ("shards", mine.size.shards, theirs.size.shards),
-        ("layout", mine.layout, theirs.layout),
         ("seeds", mine.seeds, theirs.seeds),
     ]
     found = [f"{what}: {one} here, {two} there" for what, one, two in pairs if one != two]

@@ -47,14 +47,6 @@ class Parameters:
         return self._descriptor.seeds
 
     @property
-    def layout(self) -> str:
-        """Where the bits of an item lie: "classic", anywhere in its shard; "blocked", together.
-
-        "native", where the server puts them, with the strategy of that name.
-        """
-        return self._descriptor.layout
-
-    @property
     def growth(self) -> int | None:
         """By which factor a slice is for more items than the one before; None: it does not grow.
 
@@ -88,14 +80,13 @@ class Parameters:
         return self._descriptor.size.shards
 
     def _shape(self) -> str:
-        layout = f", {self.layout}" if self.layout == "blocked" else ""
         windowed = "" if self._descriptor.window is None else f", {self._descriptor.window}"
         keyed = "" if self.key_kind is None else f", {self.key_kind} key"
         grows = "" if self.growth is None else f", grows to {self.up_to} items"
         shards = "1 shard" if self.shards == 1 else f"{self.shards} shards"
         return (
             f"{self.capacity} items at {self.error_rate:g}, {self.num_bits} bits, "
-            f"{self.num_hashes} hashes{layout}{keyed}{windowed}, {shards}{grows}"
+            f"{self.num_hashes} hashes{keyed}{windowed}, {shards}{grows}"
         )
 
 

@@ -7,8 +7,7 @@
     bitmap  the bits of all items as one bitmap (strategies/bitmap.py)
 
 "auto" is the bitmap where that is expected to take less time (see routes.py) and the server is
-done with each command in about 10 ms. Else, in the blocked layout, the script, which has one block
-to read and write for an item where BITFIELD has each bit. Else items.
+done with each command in about 10 ms. Else items.
 
 What a batch was answered is kept in the near-cache only if the object's view is the same before and
 after it: then every answer came with the header of that view, except adds whose reply was lost and
@@ -25,7 +24,6 @@ from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
 from bloomlock.hashing import EncodedTexts, encode_item, encode_items, pick
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
-from bloomlock.strategies.lua import LuaStrategy
 
 from .near_cache import flags_of, keys_of
 from .routes import Batch
@@ -108,8 +106,8 @@ def choose(
     alone = own.is_exclusive or own.is_native or own.is_sliced or own.is_growing
     if route == "items" or alone:
         return Chosen(own)
-    # Where bits lie anywhere another route begins far beyond what goes without arrays.
-    few = count * view.descriptor.size.num_hashes <= own.few_bits and not view.shards[0].block_bits
+    # Another route begins far beyond what goes without arrays.
+    few = count * view.descriptor.size.num_hashes <= own.few_bits
     if route == "auto" and (count == 1 or few or not own.is_atomic):
         return Chosen(own)
     by_bitmap = others.bitmap if answers or not write else others.merge
@@ -130,26 +128,23 @@ def _batch(state: FilterState, view: View, count: int, *, write: bool, answers: 
     shard, own = view.shards[0], state.strategy
     # Of n items in S shards some shards have none.
     part = min(1.0, count / len(view.shards))
-    by_script = shard.block_bits > 0 and not state.for_batches.script.is_forbidden
     return Batch(
         bits=count * view.descriptor.size.num_hashes,
         image_bytes=view.image_bytes * (write + answers) * part,
         shards=len(view.shards) * part,
-        way="script" if by_script else "items",
-        bit_s=LuaStrategy.seconds_per_block_bit if by_script else own.seconds_per_bit,
-        bit_bytes=LuaStrategy.bytes_per_bit if by_script else own.bytes_per_bit,
+        bit_s=own.seconds_per_bit,
+        bit_bytes=own.bytes_per_bit,
         may_merge=is_quick(shard, exact=answers),
     )
 
 
 def _report(state: FilterState, count: int, way: Way, batch: Batch) -> None:
     logger.debug(
-        "filter %r: %d items go by %s; expected %.2f ms by %s, %.2f ms by bitmap%s",
+        "filter %r: %d items go by %s; expected %.2f ms by items, %.2f ms by bitmap%s",
         state.keys.name,
         count,
         way,
-        1000 * state.routes.expected_s(batch.way, batch),
-        batch.way,
+        1000 * state.routes.expected_s("items", batch),
         1000 * state.routes.expected_s("bitmap", batch),
         "" if batch.may_merge else ", which the server is not done with in 10 ms",
     )

@@ -52,9 +52,6 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
         strategy: How an update reaches Redis: "atomic" (the default), "lua", "transaction",
             "pipeline", "lock", or "native" for a filter that the server has itself (BF.*).
-        layout: Where the bits of an item lie: "classic" (the default), anywhere; "blocked", in one
-            block of 64 bytes, which scripts and processors reach at once, for more memory (2 % at a
-            rate of 1e-2, 27 % at 1e-6) and for rates from 1e-9 on; it takes no seeds.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
         num_hashes: Hash functions, 1 <= k <= 64, that a new filter gets and an existing one must
             have; fewer take less time and more memory. None: by `optimize`.
@@ -76,7 +73,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             by a tenth at most: each looks again when it has added a 64th of what was free, or
             after a second. Of many more clients each may add a 64th of the capacity beyond it.
             "grow" adds slices and keeps the error rate, up to `up_to` items; it needs strategy
-            "atomic" or "lua", and takes no seeds, no window and no layout "blocked".
+            "atomic" or "lua", and takes no seeds and no window.
         growth: By which factor a slice of a filter that grows is for more items than the one
             before, 2 to 64; None: 4.
         up_to: The most items that a filter that grows must be able to hold; None: as many as fit in
@@ -92,7 +89,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
         window: A timedelta, or seconds, for which an item is remembered at least, by the server's
             clock; capacity is then the items of a window, spread evenly. None: for ever. It needs
-            strategy "atomic" and on_full "warn", and takes no near_cache and no layout "blocked".
+            strategy "atomic" and on_full "warn", and takes no near_cache.
         slices: 6, 14 (the default) or 30: an item is forgotten window/slices later at most.
         refresh: Whether an `add` of an item that is there renews it, in a filter with a window.
         idle_ttl: Seconds, or a timedelta, after which the filter is forgotten if no client used it;
@@ -143,8 +140,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
     def open(cls, name: str, *, client: Client = None, **options: Unpack[OpenParameters]) -> Self:
         """Attach to a filter that exists, reading every parameter from the server.
 
-        Arguments are those of the class that are not stored: all but capacity, error_rate, layout,
-        seeds, num_hashes, optimize, shards, window, slices, growth, up_to and idle_ttl.
+        Arguments are those of the class that are not stored: all but capacity, error_rate, seeds,
+        num_hashes, optimize, shards, window, slices, growth, up_to and idle_ttl.
 
         Raises:
             FilterNotFoundError: If there is no filter of that name.
@@ -248,8 +245,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
                 strategy. "script": the places of all items as one argument of a script. "bitmap":
                 the bits of all, built here and merged there. "auto": the bitmap where it is
                 expected to take less time, by the round trips and batches of this object so far,
-                and the server is done with it in about 10 ms (shards up to 8 MiB; any size with
-                layout="blocked"), else "script" with layout="blocked", else "items".
+                and the server is done with it in about 10 ms (shards up to 8 MiB), else "items".
                 Where scripts are forbidden it is always "items". Strategies "lock" and "native",
                 and a filter with a window, take no other than "auto" and "items".
 

@@ -252,7 +252,7 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         if descriptor is None:
             raise ConfigurationError("it has no parameters")
         if descriptor.is_native:
-            raise ConfigurationError("layout 'native' has no bits to be kept in a file")
+            raise ConfigurationError("a native filter has no bits to be kept in a file")
         images = Images.of(descriptor)
         if descriptor.slices:
             images = images._replace(shards=_read_counts(descriptor, fields[_SHARDS_BY_SLICES]))

@@ -287,7 +287,6 @@ class FileInfo:
     Attributes:
         capacity: Items that the filter is for.
         error_rate: Its rate of false positives at that fill.
-        layout: As for BloomFilter.
         shards: How many.
         window: How long it remembers items; None: for ever.
         grows: Whether it grows.
@@ -297,7 +296,6 @@ class FileInfo:
 
     capacity: int
     error_rate: float
-    layout: str
     shards: int
     window: timedelta | None
     grows: bool
@@ -336,7 +334,6 @@ def verify_file(path: FilePath, *, key: str | bytes | Literal[True] | None = Non
         return FileInfo(
             capacity=descriptor.capacity,
             error_rate=descriptor.error_rate,
-            layout=descriptor.layout,
             shards=descriptor.size.shards,
             window=None if descriptor.window is None else descriptor.window.length,
             grows=bool(descriptor.slices),

@@ -10,10 +10,9 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bloomlock.blocked import BLOCK_BITS
 from bloomlock.descriptor import FORGETTING, GENERATION_BITS, SLICE_BITS
 from bloomlock.shard_hashing import Chained
-from bloomlock.sizing import BLOCKED, HEADER_BITS
+from bloomlock.sizing import HEADER_BITS
 from bloomlock.strategies import Chain, Shard
 from bloomlock.strategies.bitmap import image_bytes
 
@@ -63,10 +62,7 @@ class View:
         bits = size.shard_bits
         if descriptor.window is not None:
             bits = 8 * descriptor.string_bytes - HEADER_BITS
-        block_bits = BLOCK_BITS if descriptor.layout == BLOCKED else 0
-        shards = tuple(
-            Shard(keys.bits(n), header, digits, bits, block_bits) for n in range(size.shards)
-        )
+        shards = tuple(Shard(keys.bits(n), header, digits, bits) for n in range(size.shards))
         whole = sum(map(image_bytes, shards))
         contents = contents_of(descriptor)
         hasher = descriptor.hasher()

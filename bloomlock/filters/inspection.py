@@ -37,15 +37,13 @@ class FilterInfo:
         num_bits: Bits of all shards, m.
         num_hashes: Bits of one item, k.
         seeds: One Murmur3 seed for each hash function; None: default hashing.
-        layout: Where the bits of an item lie: "classic", anywhere in its shard; "blocked", in one
-            block of 64 bytes; "native", where the server puts them.
         key_kind: "secret" if users bring the key, "random" if it is stored; None: there is none.
         shards: Redis strings the bits are spread over.
         generation: Changes whenever the filter is cleared or replaced.
         strategy: How this object's updates reach Redis.
         bits_set: Bits that are 1; with strategy "native" computed from the number of items.
         fill_ratio: bits_set / num_bits; at capacity error_rate to the power of 1 / num_hashes (0.14
-            by default at 1e-6), less in the blocked layout.
+            by default at 1e-6).
         estimated_count: Distinct items added, estimated from the set bits; with strategy "native"
             those that were answered as new, which the server counts.
         current_error_rate: Chance that an item never added is taken for a seen one, now.
@@ -68,7 +66,6 @@ class FilterInfo:
     num_bits: int
     num_hashes: int
     seeds: tuple[int, ...] | None
-    layout: str
     key_kind: str | None
     shards: int
     generation: int
@@ -107,7 +104,6 @@ class FilterInfo:
             num_bits=num_bits,
             num_hashes=size.num_hashes,
             seeds=descriptor.seeds,
-            layout=descriptor.layout,
             key_kind=None if descriptor.key is None else descriptor.key.kind,
             shards=size.shards,
             generation=descriptor.generation,

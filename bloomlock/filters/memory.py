@@ -48,7 +48,6 @@ class MemoryBloomFilter(Parameters):
     Args:
         capacity: Distinct items it is sized for, n >= 1.
         error_rate: False-positive rate at that fill, 0 < p < 1.
-        layout: "classic", or "blocked": all bits of an item in one line of the processor's cache.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
         num_hashes, optimize: As for BloomFilter. To merge it into a filter that exists, make it by
             `like`, which has the same number.

@@ -214,8 +214,8 @@ class MemoryState:
         mine = self.descriptor
         if not mine.same_bits(other):
             raise ConfigurationError(
-                "filters can be merged only if num_bits, num_hashes, shards, seeds, layout and "
-                f"key are the same: this one has {_shape(mine)}, the other {_shape(other)}"
+                "filters can be merged only if num_bits, num_hashes, shards, seeds and key "
+                f"are the same: this one has {_shape(mine)}, the other {_shape(other)}"
             )
 
     def _refusing(self) -> bool:
@@ -285,8 +285,8 @@ class MemoryState:
 def _shape(descriptor: Descriptor) -> str:
     size = descriptor.size
     return (
-        f"{size.num_bits}, {size.num_hashes}, {size.shards}, {descriptor.seeds}, "
-        f"{descriptor.layout!r} and {_key_name(descriptor)}"
+        f"{size.num_bits}, {size.num_hashes}, {size.shards}, {descriptor.seeds} "
+        f"and {_key_name(descriptor)}"
     )
 
 

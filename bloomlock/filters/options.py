@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from bloomlock.hash_keys import HashKey
-    from bloomlock.sizing import Layout, Optimize
+    from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
     from bloomlock.windows import Window
 
@@ -34,7 +34,6 @@ OnUnknown = Literal["raise", "new"]
 class BitsParameters(TypedDict, total=False):
     """What decides, beside capacity, error rate and key, where the bits of an item lie."""
 
-    layout: Layout
     seeds: Iterable[int] | None
     num_hashes: int | None
     optimize: Optimize | None
@@ -169,7 +168,6 @@ class FilterOptions(OpenOptions):
 
     capacity: int
     error_rate: float
-    layout: Layout = "classic"
     seeds: Iterable[int] | None = None
     num_hashes: int | None = None
     optimize: Optimize | None = None
@@ -189,7 +187,6 @@ class FilterOptions(OpenOptions):
         wanted = Wanted.check(
             self.capacity,
             self.error_rate,
-            layout=self.layout,
             seeds=self.seeds,
             key=self.key,
             num_hashes=self.num_hashes,

@@ -124,7 +124,6 @@ class Rebuild:
             old.error_rate if error_rate is None else error_rate,
             bits.get("seeds"),
             bits.get("shards"),
-            bits.get("layout", old.layout),
             num_hashes=bits.get("num_hashes"),
             optimize=bits.get("optimize"),
             grows=old.growth is not None,
@@ -225,7 +224,7 @@ class RebuildableFilter(FilterBase):
             capacity: Of the new filter; None: as it is.
             error_rate: Of the new filter; None: as it is.
             late: Returns the items that came meanwhile; None: there are none.
-            **bits: `layout` (not given: as it is), `seeds`, `num_hashes`, `optimize`, `shards`
+            **bits: `seeds`, `num_hashes`, `optimize`, `shards`
                 (not given: as of a new filter). The key and the idle time stay. A filter that
                 grows begins anew with one slice.
 

@@ -38,16 +38,14 @@ class Batch(NamedTuple):
         bits: Bits of all its items, n k.
         image_bytes: Bytes of bitmap that would travel, both directions together.
         shards: Shards that have any of its items.
-        way: What it takes if not the bitmap.
-        bit_s: Seconds of that way for a bit, without a link.
-        bit_bytes: Bytes of that way for a bit.
+        bit_s: Seconds of the items for a bit, without a link.
+        bit_bytes: Bytes of the items for a bit.
         may_merge: Whether the server is quickly done with each command of the bitmap.
     """
 
     bits: int
     image_bytes: float
     shards: float
-    way: Way
     bit_s: float
     bit_bytes: int
     may_merge: bool
@@ -84,7 +82,7 @@ class RouteTimes:
 
     def note_batch(self, way: Way, batch: Batch, seconds: float) -> None:
         """Note how long a batch took that was answered in full."""
-        if batch.bits < FEWEST_BITS or way not in (batch.way, "bitmap"):
+        if batch.bits < FEWEST_BITS or way == "script":
             return
         if self._byte_s is None:
             # What is measured is relative to this from now on.
@@ -109,8 +107,9 @@ class RouteTimes:
 
     def choose(self, batch: Batch) -> Way:
         """Return the route that is expected to take less time."""
-        quicker = self.expected_s("bitmap", batch) < self.expected_s(batch.way, batch)
-        self.chosen = way = "bitmap" if batch.may_merge and quicker else batch.way
+        quicker = self.expected_s("bitmap", batch) < self.expected_s("items", batch)
+        way: Way = "bitmap" if batch.may_merge and quicker else "items"
+        self.chosen = way
         return way
 
     def _cost(self, way: Way, batch: Batch) -> tuple[float, float]:

@@ -57,7 +57,6 @@ class Shard(NamedTuple):
         header: The header it should have.
         digits: Decimal digits of its last offset.
         bits: Bits of its bitmap, header not counted.
-        block_bits: Length of the block that holds all bits of an item; 0: they lie anywhere.
         also: Another header that it may have: the same with the flag that items were forgotten. 0:
             the caller does not go by what was forgotten.
         chain: What is known of its slices; None: the filter does not grow.
@@ -69,7 +68,6 @@ class Shard(NamedTuple):
     header: int
     digits: int
     bits: int = 0
-    block_bits: int = 0
     also: int = 0
     chain: Chain | None = None
     held: Held | None = None

@@ -5,9 +5,8 @@ microsecond on the server. One transaction reads the bits that were there and me
 if the header is right, so the answers are exact: an item is new if one of its bits was 0 before,
 and no earlier item of the batch has the same bits.
 
-All bits of an item have to be merged at one instant, or two workers might get the answer "new".
-Where they may lie anywhere in the shard, that is the whole shard; where they lie in one block, or
-no answers are wanted, the shard is merged in parts.
+All bits of an item have to be merged at one instant, or two workers might get the answer "new", so
+the shard is merged as a whole; where no answers are wanted, in parts.
 
 https://redis.io/docs/latest/commands/bitop/
 """
@@ -26,7 +25,6 @@ from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
-from bloomlock.sizing import HEADER_BITS
 
 from .base import Segment, Strategy, header_command, header_from_bytes
 from .setbit import why_aborted
@@ -69,25 +67,7 @@ class BitmapStrategy(Strategy):
 
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.many."""
-        size = image_bytes(shard)
-        # In a block an item has all its bits in one part.
-        if size <= WHOLE_BYTES or not shard.block_bits:
-            return [(yield from _exchange_part(shard, rows, range(size), write))]
-        numbers = (rows[:, 0].astype(np.intp) - HEADER_BITS) // (8 * PART_BYTES)
-        parts = _parts(size)
-        missing = np.zeros(len(rows), np.bool_)
-        others: dict[int, Segment] = {}
-        for number in np.unique(numbers).tolist():
-            indices = np.flatnonzero(numbers == number)
-            segment = yield from _exchange_part(shard, rows[indices], parts[number], write)
-            if shard.has(segment.header) and segment.missing is not None:
-                missing[indices] = segment.missing
-            else:
-                others.update(dict.fromkeys(indices.tolist(), segment._replace(rows=1)))
-        if not others:
-            return [Segment(len(rows), shard.header, missing)]
-        known = enumerate(missing.tolist())
-        return [others.get(i) or Segment(1, shard.header, [flag]) for i, flag in known]
+        return [(yield from _exchange(shard, rows, write))]
 
     def shards_at_once(self, shard: Shard, *, write: bool) -> int:  # noqa: ARG002 - images are large
         """See Strategy.shards_at_once."""
@@ -133,26 +113,26 @@ def merge_image(shard: Shard, image: Bytes, *, waits: bool = False) -> Core[Segm
 
 
 def _parts(size: int) -> list[range]:
-    """Return the bytes of a shard of `size` bytes, header excluded, in parts of whole blocks."""
+    """Return the bytes of a shard of `size` bytes, header excluded, in parts."""
     starts = range(HEADER_BYTES, size, PART_BYTES)
     return [range(start, min(start + PART_BYTES, size)) for start in starts]
 
 
-def _exchange_part(shard: Shard, rows: Rows, part: range, write: bool) -> Core[Segment]:
-    local = rows - np.uint64(8 * part.start) if part.start else rows
+def _exchange(shard: Shard, rows: Rows, write: bool) -> Core[Segment]:
+    size = image_bytes(shard)
     if write:
-        image = np.zeros(len(part), np.uint8)
-        set_rows(image, local)
-        reply = yield from merge_part(shard, part.start, image, answers=True)
+        image = np.zeros(size, np.uint8)
+        set_rows(image, rows)
+        reply = yield from merge_part(shard, 0, image, answers=True)
     else:
-        reply = yield from _read(shard, part)
+        reply = yield from _read(shard, size)
     if isinstance(reply, Exception):
         return Segment(len(rows), error=reply)
     header, before = reply
     if not shard.has(header):
         return Segment(len(rows), header)
     found = np.frombuffer(before, np.uint8)
-    missing = rows_missing(found, local)
+    missing = rows_missing(found, rows)
     if write:
         # Items with the same first four offsets have the same digest, or the same bits by chance.
         missing &= first_of_each(rows[:, :4])
@@ -218,13 +198,13 @@ def _transact(
     return why_aborted(replies)
 
 
-def _read(shard: Shard, part: range) -> Core[tuple[int, bytes | memoryview] | Exception]:
+def _read(shard: Shard, size: int) -> Core[tuple[int, bytes | memoryview] | Exception]:
     # A generation never returns: a header that is right afterwards was right before.
     commands = [
-        encode_command("GETRANGE", shard.key, part.start, part.stop - 1),
+        encode_command("GETRANGE", shard.key, 0, size - 1),
         header_command(shard.key),
     ]
-    request = Request(shard.key, commands, room=_room_for(len(part)))
+    request = Request(shard.key, commands, room=_room_for(size))
     bits, header = yield from collect(request, repeatable=True)
     for reply in (bits, header):
         if isinstance(reply, Exception):
@@ -244,7 +224,7 @@ def is_quick(shard: Shard, *, exact: bool) -> bool:
         shard: What is to be merged or read.
         exact: Whether answers are wanted, so that all bits of an item belong in one command.
     """
-    return not exact or shard.block_bits > 0 or image_bytes(shard) <= WHOLE_BYTES
+    return not exact or image_bytes(shard) <= WHOLE_BYTES
 
 
 def image_bytes(shard: Shard) -> int:

@@ -198,7 +198,7 @@ class _GrowingCalls(Calls):
 
     def _arguments(self, index: int) -> tuple[bytes | int, ...]:
         rows = self._rows[index * self._size : (index + 1) * self._size]
-        return (*_opening(self._shard, self._count, self._write), pack(rows, blocked=False))
+        return (*_opening(self._shard, self._count, self._write), pack(rows))
 
 
 def _chain_of(shard: Shard) -> Chain:
