@@ -52,7 +52,6 @@ def growth() -> None:
 def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     pages = BloomFilter("pages", capacity=1000)
     BloomFilter("pages", 1000, 0.01, client=client, strategy="lua", seeds=[1, 2], on_full="raise")
-    BloomFilter("pages", 1000, layout="blocked")
     BloomFilter("pages", 1000, num_hashes=5)
     BloomFilter("pages", 1000, optimize="speed")
     BloomFilter("pages", 1000, optimize="size")  # type: ignore[arg-type]
@@ -64,7 +63,6 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     BloomFilter.open("pages", near_cache=1000, max_staleness=2)
     BloomFilter.open("pages", client=cluster, read_from_replicas=True)
     BloomFilter("pages", 1000, read_from_replicas=1)  # type: ignore[arg-type]
-    BloomFilter("pages", 1000, layout="spiral")  # type: ignore[arg-type]
     BloomFilter("pages", 1000, client=cluster, on_lost="recreate", on_unknown="new", shards=2)
     assert_type(BloomFilter.open("pages", client="redis://localhost"), BloomFilter)
     assert_type(pages.add("a"), bool)
@@ -128,7 +126,7 @@ def to_files(pages: BloomFilter, client: redis.Redis) -> None:
     assert_type(pages.export_file("file", progress=print), None)
     assert_type(BloomFilter.import_file("pages", "file", client=client, replace=True), BloomFilter)
     assert_type(pages.copy_to(client, "other"), BloomFilter)
-    assert_type(pages.rebuild(["a"], 5000, late=lambda: iter(["b"]), layout="blocked"), None)
+    assert_type(pages.rebuild(["a"], 5000, late=lambda: iter(["b"])), None)
     pages.export_file(5)  # type: ignore[arg-type]
     BloomFilter.import_file("pages", "file", capacity=5)  # type: ignore[call-arg]
 
@@ -188,7 +186,7 @@ def decorated(done: BloomFilter, async_done: AsyncBloomFilter) -> None:
 
 
 def in_process() -> None:
-    pages = MemoryBloomFilter(1000, 0.01, layout="blocked", shards=2, on_full="raise")
+    pages = MemoryBloomFilter(1000, 0.01, shards=2, on_full="raise")
     MemoryBloomFilter.load("file", key=b"a secret of 16 bytes or more")
     assert_type(pages.add(b"a"), bool)
     assert_type("a" in pages, bool)
@@ -206,9 +204,7 @@ def in_process() -> None:
     assert_type(pages.info(), FilterInfo)
     assert_type(len(pages), int)
     assert_type(pages.fill_ratio, float)
-    assert_type(pages.layout, str)
     MemoryBloomFilter.load("seen", mode="w")  # type: ignore[arg-type]
-    MemoryBloomFilter(1000, layout="round")  # type: ignore[arg-type]
     pages.add(3)  # type: ignore[arg-type]
 
 
