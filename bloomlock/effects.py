@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from .commands import Command, Replies, encode_command
+from .commands import Command, Replies
 
 T = TypeVar("T")
 
@@ -34,7 +34,6 @@ class Request(NamedTuple):
             request may be carried out twice.
         room: Where the runtime may receive the replies; strings among them may be views of it.
         waits: Whether to wait while a cluster moves the slot (TRYAGAIN); else that is the answer.
-        replica: Whether a replica of a cluster answers, if there is one; the commands only read.
     """
 
     key: str
@@ -42,7 +41,6 @@ class Request(NamedTuple):
     hold: bool = False
     room: memoryview | None = None
     waits: bool = True
-    replica: bool = False
 
     @property
     def num_replies(self) -> int:
@@ -68,12 +66,10 @@ class Pipeline(NamedTuple):
     Attributes:
         key: Any key of the commands; it names the server of a cluster.
         writes: The commands, made while the server works on those before.
-        replica: As of Request.
     """
 
     key: str
     writes: Writes
-    replica: bool = False
 
     @property
     def num_replies(self) -> int:
@@ -232,8 +228,6 @@ class ExitContext(NamedTuple):
     """Leave the context manager entered last; answered as EnterContext."""
 
 
-READONLY = Request("", [encode_command("READONLY")])
-"""Goes before what a replica is to answer, on the same connection."""
 NO_LIMIT = Limit(None, [])
 SHORTEST_GRACE_S = 0.002
 Effect: TypeAlias = (

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bloomlock.errors import BatchError, CapacityError, PartialResultError
 from bloomlock.hashing import encode_item
-from bloomlock.strategies import ReplicaReads
 
 from . import forgotten
 from .batches import Chunks, answer_chunk, choose, fail_after, fail_after_adding, take_known
@@ -64,9 +63,6 @@ def _answer_one(
     """Do what Operation does for one item, without its costs where all is as expected."""
     asked = state.ask_near(view) if state.caching is not None else None
     strategy = state.strategy
-    by_masters = write or state.tests_by_masters(view)
-    if not by_masters:
-        strategy = ReplicaReads(strategy)
     if view.forgotten is None:
         number, offsets = view.hasher.locate(data)
         segment = yield from strategy.one(view.shards[number], offsets, write=write)
@@ -74,7 +70,7 @@ def _answer_one(
         segment = yield from forgotten.ask_one(view, strategy, data, write=write)
     _, header, missing, error, _ = segment
     if error is None and missing is not None and header == view.header:
-        if asked is not None and by_masters:
+        if asked is not None:
             asked.confirm()
             is_kept = write or (not missing[0] and state.keeps_found)
             if is_kept and data not in view.unreported:
@@ -156,7 +152,7 @@ def _in_chunks(
     # What is added and never answered is lost to all, so adds end where the iterable fails.
     chunks = Chunks(state, items, route, finish=not write)
     results: list[bool] = []
-    step = _add_chunk if write else partial(_exists_chunk, replicas=state.replicas)
+    step = _add_chunk if write else _exists_chunk
     yield from state.current()
     # What the iterable raises is the caller's: it passes through as it is.
     while chunks.take():
@@ -305,16 +301,13 @@ def _ask_once(
     *,
     write: bool,
     answers: bool = True,
-    replicas: bool = False,
 ) -> Core[list[bool]]:
     """Ask about each item once where some are repeated.
 
     A page links to itself a hundred times, and each time would cost as much as the first.
     """
     try:
-        found = yield from _ask(
-            state, view, different, way, write=write, answers=answers, replicas=replicas
-        )
+        found = yield from _ask(state, view, different, way, write=write, answers=answers)
     except PartialResultError as error:
         answered = dict(zip(different, error.results, strict=False))
         unknown = {item for item, answer in answered.items() if answer is None}
@@ -336,12 +329,9 @@ def _ask(
     *,
     write: bool,
     answers: bool,
-    replicas: bool = False,
 ) -> Core[list[bool]]:
     began = state.clock()
     strategy, answered, found = way.strategy, None, None
-    if replicas and view.forgotten is None:
-        strategy = ReplicaReads(strategy)
     if view.forgotten is None and len(items) <= strategy.few_items(view.hasher):
         # What Operation does, without its costs where all is as expected.
         answered = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
@@ -412,16 +402,12 @@ def before_adding(test: Core[T]) -> Core[T]:
 
 
 def _exists_chunk(
-    state: FilterState,
-    items: Sequence[bytes],
-    route: Route = "items",
-    *,
-    replicas: bool = False,
+    state: FilterState, items: Sequence[bytes], route: Route = "items"
 ) -> Core[list[bool]]:
     view = yield from state.current()
     way, different = _prepare(state, view, items, route, write=False)
     if len(different) == len(items):
-        core = _ask(state, view, different, way, write=False, answers=True, replicas=replicas)
+        core = _ask(state, view, different, way, write=False, answers=True)
     else:
-        core = _ask_once(state, view, items, different, way, write=False, replicas=replicas)
+        core = _ask_once(state, view, items, different, way, write=False)
     return (yield from core)

@@ -312,10 +312,9 @@ class _Chunk(NamedTuple):
     write: bool
 
     def ask(self, items: Items, encoded: Sequence[bytes]) -> Core[list[bool]]:
-        """Ask for items, and keep those that turn out to be seen by masters."""
-        by_masters = self.write or self.state.tests_by_masters(self.view)
+        """Ask for items, and keep those that turn out to be seen."""
         answers = yield from self.asks(encoded)
-        if self.state.view is self.view and by_masters:
+        if self.state.view is self.view:
             self.asked.confirm()
             seen = items
             if not self.write:

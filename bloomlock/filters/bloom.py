@@ -82,10 +82,6 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             "raise" FilterLostError (the default), or "recreate" and go on.
         on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
             the default, or count the item as "new", which then may be absent.
-        read_from_replicas: Whether replicas of a cluster answer `exists` and `exists_many` (False).
-            What was added some moments ago may be denied, and after a clear by another client an
-            item from before may be seen as long as the replica is behind. `add` is as without, and
-            the near-cache keeps nothing that a replica has said.
         shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
         window: A timedelta, or seconds, for which an item is remembered at least, by the server's
             clock; capacity is then the items of a window, spread evenly. None: for ever. It needs

@@ -64,7 +64,6 @@ class OpenParameters(TypedDict, total=False):
     on_full: OnFull
     on_lost: OnLost
     on_unknown: OnUnknown
-    read_from_replicas: bool
     prefix: str
     refresh: bool
 
@@ -98,7 +97,6 @@ class OpenOptions:
     on_full: OnFull = "warn"
     on_lost: OnLost = "raise"
     on_unknown: OnUnknown = "raise"
-    read_from_replicas: bool = False
     prefix: str = DEFAULT_PREFIX
     refresh: bool = False
     updates: Strategy = field(init=False)
@@ -116,10 +114,6 @@ class OpenOptions:
             refuse_key(hash_key)
         choice("on_lost", self.on_lost, OnLost)
         choice("on_unknown", self.on_unknown, OnUnknown)
-        if not isinstance(self.read_from_replicas, bool):
-            raise ConfigurationError(
-                f"read_from_replicas must be True or False, not {self.read_from_replicas!r:.80}"
-            )
         caching = NearCaching.check(self.near_cache, self.max_staleness, boot_clock)
         if not isinstance(self.refresh, bool):
             raise ConfigurationError(f"refresh must be True or False, not {self.refresh!r:.80}")

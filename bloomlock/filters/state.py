@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from redis.exceptions import RedisError
 
 from bloomlock.descriptor import Descriptor, header_of, unflagged, without_slices
-from bloomlock.effects import IsCluster
 from bloomlock.errors import (
     BloomlockError,
     ConfigurationError,
@@ -148,7 +147,6 @@ class FilterState(LockOwner):
         keys: The filter's keys.
         key: What the offsets depend on, as the caller gave it.
         strategy: How updates reach Redis.
-        replicas: Whether replicas of a cluster answer `exists` and `exists_many`.
         for_batches: The strategies that a batch may take in its place.
         clock: Returns seconds.
         routes: How long batches take by their routes.
@@ -168,7 +166,6 @@ class FilterState(LockOwner):
         self.options = options
         self.wanted = wanted
         self.key = options.hash_key
-        self.replicas = options.read_from_replicas
         self.items_per_chunk = ITEMS_PER_CHUNK
         self.on_lost = options.on_lost
         self.on_unknown = options.on_unknown
@@ -221,11 +218,6 @@ class FilterState(LockOwner):
         recreate = self.on_lost == "recreate"
         generation = self.own_generation()
         since = self.unreported.moment()
-        if self.replicas and not (yield IsCluster()):
-            raise ConfigurationError(
-                "read_from_replicas must be False for the client of a single server: it knows no "
-                "replicas; give a redis.RedisCluster"
-            )
         try:
             yield from self.strategy.check_server(self.keys.meta)
             descriptor = yield from attach(
@@ -381,18 +373,9 @@ class FilterState(LockOwner):
         """Whether items that are only found are kept; else those that are added.
 
         An add of a kept item is left out. Where adds renew items, it would have renewed one that
-        was not added in the same epoch. A replica has another clock than its master.
+        was not added in the same epoch.
         """
-        return not (self.strategy.is_sliced and (self.options.refresh or self.replicas))
-
-    def tests_by_masters(self, view: View) -> bool:
-        """Return whether masters answer tests, and no replica, which may be behind.
-
-        What a replica says is not kept, and puts no end of what is kept off: an add would be left
-        out by it.
-        """
-        # A table of versions and bits that replicas have may be of different moments.
-        return not self.replicas or view.forgotten is not None
+        return not (self.strategy.is_sliced and self.options.refresh)
 
     def _note_epoch(self, key: str, epoch: int, end: float) -> None:
         """Let what is kept end with the epoch in which a shard has answered."""

@@ -81,7 +81,7 @@ class Redirecting(ClientServers, ABC):
         """Return the pool of the server that has a key."""
 
     @abstractmethod
-    def _source_of(self, key: str, *, replica: bool = False) -> Any:
+    def _source_of(self, key: str) -> Any:
         """Return the same; ConnectionLost where no server has the key."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Redirecting(ClientServers, ABC):
         groups: dict[int, tuple[Any, list[int]]] = {}
         for index, request in enumerate(requests):
             try:
-                source = self._source_of(request.key, replica=request.replica)
+                source = self._source_of(request.key)
             except ConnectionLost as lost:
                 outcomes[index] = lost
             else:
@@ -201,7 +201,7 @@ class AsyncRedirecting(ClientServers, ABC):
         """Return what connections come from: the pool, or the node of a cluster that has a key."""
 
     @abstractmethod
-    async def _source_of(self, key: str, *, replica: bool = False) -> Any:
+    async def _source_of(self, key: str) -> Any:
         """Return the same; ConnectionLost where no server has the key."""
 
     @abstractmethod
@@ -221,7 +221,7 @@ class AsyncRedirecting(ClientServers, ABC):
         groups: dict[int, tuple[Any, list[int]]] = {}
         for index, request in enumerate(requests):
             try:
-                source = await self._source_of(request.key, replica=request.replica)
+                source = await self._source_of(request.key)
             except ConnectionLost as lost:
                 outcomes[index] = lost
             else:

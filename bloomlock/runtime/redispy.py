@@ -25,7 +25,6 @@ import redis.crc
 import redis.sentinel
 from redis._parsers.hiredis import NOT_ENOUGH_DATA, _HiredisParser
 from redis.backoff import NoBackoff
-from redis.cluster import LoadBalancingStrategy
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import (
     InvalidResponse,
@@ -404,15 +403,6 @@ def pool_of_key(cluster: redis.RedisCluster, key: str) -> Source:
     return client.get_redis_connection(client.get_node_from_key(key)).connection_pool
 
 
-def pool_of_replica(cluster: redis.RedisCluster, key: str) -> Source:
-    """Return the pool for a replica that has a key; that for its master if there is none."""
-    client: Any = cluster
-    node = client.nodes_manager.get_node_from_slot(
-        slot_of(key), load_balancing_strategy=LoadBalancingStrategy.RANDOM_REPLICA
-    )
-    return client.get_redis_connection(node).connection_pool
-
-
 def pool_of_address(cluster: redis.RedisCluster, host: str, port: int) -> Source | None:
     """Return the pool for a server of a cluster; None if the client does not know it."""
     client: Any = cluster
@@ -544,15 +534,6 @@ async def source_of_key(
         return client.connection_pool
     await client.initialize()
     return client.get_node_from_key(key)
-
-
-async def source_of_replica(cluster: redis.asyncio.RedisCluster, key: str) -> Source:
-    """Return a replica that has a key; its master if there is none."""
-    await cluster.initialize()
-    manager: Any = cluster.nodes_manager
-    return manager.get_node_from_slot(
-        slot_of(key), load_balancing_strategy=LoadBalancingStrategy.RANDOM_REPLICA
-    )
 
 
 def source_of_address(cluster: redis.asyncio.RedisCluster, host: str, port: int) -> Source | None:

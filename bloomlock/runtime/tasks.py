@@ -13,7 +13,6 @@ from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 from bloomlock.commands import Replies, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
-    READONLY,
     Behind,
     Clock,
     ConnectionLost,
@@ -262,9 +261,6 @@ class Tasks(AsyncRedirecting):
     ) -> None:
         """Carry out requests to one server; note those that were answered, in a cluster."""
         mine = [requests[index] for index in indices]
-        if mine[0].replica:
-            # Its answer is none of those asked for.
-            mine.insert(0, READONLY)
         sent: list[Command] | None = None if self._cluster is None else []
         replies: Replies = []
         lost: ConnectionLost | None = None
@@ -279,12 +275,10 @@ class Tasks(AsyncRedirecting):
         elif lost is None:
             await taken.give_back()
         answered += starmap(Sent, answered_of(mine, each, sent or ()))
-        for index, outcome in zip(indices, each[len(mine) - len(indices) :], strict=True):
+        for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
     async def _request(self, request: Request, until: float | None = None) -> Replies:
-        if request.replica:
-            return await self._ask_replica(request, until)
         taken = await self._take(await self._source_of(request.key))
         replies = await self._exchange_once(taken, request.commands)
         await taken.end(request.commands, replies)
@@ -292,12 +286,6 @@ class Tasks(AsyncRedirecting):
             sent = Sent(request.key, request.commands, replies)
             await self._follow([sent], until, waits=request.waits)
         return replies
-
-    async def _ask_replica(self, request: Request, until: float | None) -> Replies:
-        (outcome,) = await self.ask_all((request,), until)
-        if isinstance(outcome, ConnectionLost):
-            raise outcome
-        return outcome
 
     async def _request_on(
         self, taken: AsyncTaken | None, request: Request, until: float | None
@@ -319,13 +307,11 @@ class Tasks(AsyncRedirecting):
             await self._move_to_running_loop()
         return await redispy.source_of_key(self.client, key)
 
-    async def _source_of(self, key: str, *, replica: bool = False) -> Any:
+    async def _source_of(self, key: str) -> Any:
         """Return what connections for a key come from; ConnectionLost where no server has it."""
         if self._cluster is None:
             return await self._source(key)
         try:
-            if replica:
-                return await redispy.source_of_replica(self._cluster, key)
             return await self._source(key)
         except (RedisError, RedisClusterException, OSError) as error:
             await self._look_for_nodes()

@@ -21,7 +21,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from bloomlock.commands import EXEC, Replies, ends_transaction, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
-    READONLY,
     Behind,
     Clock,
     ConnectionLost,
@@ -203,20 +202,12 @@ class Threads(Redirecting):
         return replies
 
     def _request_of_cluster(self, request: Request, until: float | None) -> Replies:
-        if request.replica:
-            return self._ask_replica(request, until)
         taken = self._take(self._source_of(request.key))
         replies = self._exchange(taken, request.commands, request.room)
         self._end(taken, request.commands, replies)
         sent = Sent(request.key, request.commands, replies)
         self._follow([sent], until, waits=request.waits)
         return replies
-
-    def _ask_replica(self, request: Request, until: float | None) -> Replies:
-        (outcome,) = self.ask_all((request,), until)
-        if isinstance(outcome, ConnectionLost):
-            raise outcome
-        return outcome
 
     def _request_on(
         self, taken: Taken | None, request: Request, until: float | None
@@ -270,9 +261,6 @@ class Threads(Redirecting):
         In a cluster those that were answered are noted in `answered`.
         """
         mine = [requests[index] for index in indices]
-        if mine[0].replica:
-            # Its answer is none of those asked for.
-            mine.insert(0, READONLY)
         sent: list[Command] | None = None if self._cluster is None else []
         replies: Replies = []
         lost: ConnectionLost | None = None
@@ -287,7 +275,7 @@ class Threads(Redirecting):
         elif lost is None:
             self._give_back(taken)
         answered += starmap(Sent, answered_of(mine, each, sent or ()))
-        for index, outcome in zip(indices, each[len(mine) - len(indices) :], strict=True):
+        for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
     def _source(self, key: str) -> Any:
@@ -295,13 +283,11 @@ class Threads(Redirecting):
             return self.client.connection_pool
         return redispy.pool_of_key(self._cluster, key)
 
-    def _source_of(self, key: str, *, replica: bool = False) -> Any:
+    def _source_of(self, key: str) -> Any:
         """Return what connections for a key come from; ConnectionLost where no server has it."""
         if self._cluster is None:
             return self._source(key)
         try:
-            if replica:
-                return redispy.pool_of_replica(self._cluster, key)
             return self._source(key)
         except (RedisError, RedisClusterException, OSError) as error:
             self._look_for_nodes()

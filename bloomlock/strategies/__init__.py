@@ -11,7 +11,6 @@ from .growing import GrowingStrategy
 from .lock import LockStrategy
 from .lua import LuaStrategy
 from .native import NativeStrategy
-from .replicas import ReplicaReads
 from .setbit import PipelineStrategy, TransactionStrategy
 from .sliced import SlicedStrategy
 
@@ -66,7 +65,6 @@ __all__ = [
     "BatchStrategies",
     "Chain",
     "GrowingStrategy",
-    "ReplicaReads",
     "Segment",
     "Shard",
     "SlicedStrategy",
