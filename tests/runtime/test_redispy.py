@@ -611,8 +611,6 @@ def test_the_servers_of_a_cluster(nodes):
         assert redispy.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
         assert port_of(redispy.pool_of_address(cluster, "127.0.0.1", first)) == first
         assert redispy.pool_of_address(cluster, "127.0.0.1", 1) is None
-        # Where there is no replica it is the master; test_replicas.py has some.
-        assert port_of(redispy.pool_of_replica(cluster, "a")) == first
         assert redispy.server_of_key(nodes[0], "a") == ""
         try:
             hand_over(nodes, slot, nodes[1])
@@ -642,7 +640,6 @@ def test_the_servers_of_a_cluster_for_asyncio(nodes):
             assert redispy.max_connections(source, 16) > 16
             assert redispy.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
             assert redispy.source_of_address(cluster, "127.0.0.1", first) is source
-            assert await redispy.source_of_replica(cluster, "a") is source
             assert redispy.source_of_address(cluster, "127.0.0.1", 1) is None
             assert source in redispy.sources_of(cluster)
             hand_over(nodes, slot, nodes[1])

@@ -186,25 +186,6 @@ def replicated_cluster(node_timeout_ms: int) -> Iterator[tuple[list[redis.Redis]
         yield masters, replicas
 
 
-def cut(replicas: Sequence[redis.Redis]) -> None:
-    """Let replicas fall behind, with what they have."""
-    for replica in replicas:
-        replica.config_set("masterauth", "wrong")
-        replica.config_set("masteruser", "none")
-        replica.client_kill_filter(_type="master")
-    for replica in replicas:
-        wait_until(lambda r=replica: not is_up(r))
-
-
-def join(replicas: Sequence[redis.Redis]) -> None:
-    """Let replicas that were cut off follow their masters again."""
-    for replica in replicas:
-        replica.config_set("masterauth", "")
-        replica.config_set("masteruser", "")
-    for replica in replicas:
-        wait_until(partial(is_up, replica))
-
-
 def _names_replicas(node: redis.Redis) -> bool:
     parts = node.execute_command("CLUSTER SLOTS")
     return len(parts) == 3 and all(len(servers) == 2 for _first, _last, *servers in parts)

@@ -61,8 +61,6 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     BloomFilter("pages", 1000, near_cache=1000, max_staleness=0.5)
     BloomFilter("pages", 1000, near_cache="all")  # type: ignore[arg-type]
     BloomFilter.open("pages", near_cache=1000, max_staleness=2)
-    BloomFilter.open("pages", client=cluster, read_from_replicas=True)
-    BloomFilter("pages", 1000, read_from_replicas=1)  # type: ignore[arg-type]
     BloomFilter("pages", 1000, client=cluster, on_lost="recreate", on_unknown="new", shards=2)
     assert_type(BloomFilter.open("pages", client="redis://localhost"), BloomFilter)
     assert_type(pages.add("a"), bool)
