@@ -177,7 +177,6 @@ class Descriptor:
             lost something.
         key: What the offsets depend on; None: on the item alone.
         format: How it is stored.
-        idle_ms: After how many milliseconds without use it is forgotten; None: never.
         window: How long items are remembered; None: for ever. The bits of `size` are cells then.
         replaces: What is deleted when the filter is in its place.
         growth: How it grows; None: not at all.
@@ -198,7 +197,6 @@ class Descriptor:
     cleared: bool = False
     key: HashKey | None = None
     format: int = FORMAT
-    idle_ms: int | None = None
     window: Window | None = None
     replaces: Replaced | None = None
     growth: Growth | None = None

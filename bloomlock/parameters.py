@@ -37,7 +37,6 @@ class Wanted:
     key: HashKey | None = None
     num_hashes: int | None = None
     optimize: Optimize | None = None
-    idle_ms: int | None = None
     window: Window | None = None
     growth: Growth | None = None
 
@@ -118,7 +117,6 @@ class Wanted:
             descriptor.is_native,
             descriptor.key,
             None if descriptor.seeds else descriptor.size.num_hashes,
-            idle_ms=descriptor.idle_ms,
             window=descriptor.window,
             growth=descriptor.growth,
         )
@@ -141,7 +139,6 @@ class Wanted:
             self.seeds,
             self.is_native,
             key=self.key,
-            idle_ms=self.idle_ms,
             format=FORMAT if self.window is None else WINDOW_FORMAT,
             window=self.window,
         )
@@ -160,7 +157,6 @@ class Wanted:
             Size(slices[0].bits, hashes, shards),
             key=self.key,
             format=GROWING_FORMAT,
-            idle_ms=self.idle_ms,
             growth=grows,
             slices=slices,
         )
@@ -201,7 +197,7 @@ class Wanted:
     def differences(self, stored: Descriptor) -> list[str]:
         """Return "parameter: stored X, asked Y" for each parameter that differs.
 
-        What was not asked for, k, the number of shards and the idle time, is taken as it is stored.
+        What was not asked for, k and the number of shards, is taken as it is stored.
         """
         pairs = [
             ("capacity", stored.capacity, self.capacity),
@@ -215,9 +211,6 @@ class Wanted:
                 self.num_hashes or stored.size.num_hashes,
             ),
         ]
-        if self.idle_ms is not None:
-            stored_s = None if stored.idle_ms is None else stored.idle_ms / 1000
-            pairs.append(("idle_ttl", stored_s, self.idle_ms / 1000))
         mine, other = self.growth or Growth(0), stored.growth or Growth(0)
         pairs += [
             ("growth", other.factor or None, mine.factor or None),

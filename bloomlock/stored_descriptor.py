@@ -47,8 +47,6 @@ LAYOUTS = ("classic", NATIVE)
 MAX_NATIVE_BITS = 2**37
 """More than 2^30 items take at any rate."""
 
-MOST_IDLE_MS = 10**12
-
 _WHOLE = re.compile("[0-9]{1,18}")
 _HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 
@@ -56,7 +54,6 @@ CLEARED = "cleared"
 REPLACES = "replaces"
 FOLLOWS = "follows"
 KEY = "key"
-IDLE = "idle_ms"
 WINDOW = "window"
 GROWTH = "growth"
 UP_TO = "up_to"
@@ -76,14 +73,13 @@ FIELDS = (
     "state",
     CLEARED,
     KEY,
-    IDLE,
     WINDOW,
     REPLACES,
     FOLLOWS,
     *OF_GROWTH,
 )
-"""Of a filter with a key `key`: "random:" and the key, or "secret:" and its check; of one that is
-forgotten when it is not used `idle_ms`; of one with a time window its microseconds, a slash, its
+"""Of a filter with a key `key`: "random:" and the key, or "secret:" and its check; of one with
+a time window its microseconds, a slash, its
 slices; of one that is put in the place of another `replaces`; of one that was made anew `follows`,
 the headers of the generations before with commas between. The last three of a filter that
 grows; its slices are "m/k" each, and written to be compared."""
@@ -111,8 +107,6 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
     fields = dict(zip(FIELDS, map(str, values), strict=False))
     if descriptor.cleared:
         fields[CLEARED] = "1"
-    if descriptor.idle_ms is not None:
-        fields[IDLE] = str(descriptor.idle_ms)
     if key is not None:
         fields[KEY] = f"{key.kind}:{_written(key)}"
     if descriptor.window is not None:
@@ -236,7 +230,6 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         fields.get(CLEARED) == "1",
         _key(fields[KEY]) if KEY in fields else None,
         written_as,
-        _whole(fields, IDLE, MOST_IDLE_MS) if IDLE in fields else None,
         read_window(fields[WINDOW]) if WINDOW in fields else None,
         _replaced(fields[REPLACES]) if REPLACES in fields else None,
         _growth(fields),

@@ -44,14 +44,13 @@ def info_command(name: str, *, url: str | None, key: bytes | None, as_json: bool
     """
     with open_as_it_is(name, url, key) as bloom:
         info = bloom.info()
-        left, idle = bloom.ttl(), bloom.idle_ttl
+        left = bloom.ttl()
     if as_json:
         click.echo(json.dumps(asdict(info), indent=2))
         return
     rows = _describe(info)
     if left is not None:
-        when = "" if idle is None else f", if it is not used; {idle:g} s after each use"
-        rows.append(("expires in", f"{left:.0f} s{when}"))
+        rows.append(("expires in", f"{left:.0f} s"))
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         click.echo(f"{label:<{width}}  {value}")

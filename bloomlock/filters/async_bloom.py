@@ -114,7 +114,7 @@ class AsyncBloomFilter(
         return found
 
     async def _run(self, core: Core[T]) -> T:
-        return await (await self._connected()).run(self._state.in_use(core))
+        return await (await self._connected()).run(core)
 
     async def _connected(self) -> Tasks:
         if self._runtime is None:

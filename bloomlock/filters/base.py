@@ -117,12 +117,6 @@ class FilterBase(Parameters):
         return self._state.keys.tag
 
     @property
-    def idle_ttl(self) -> float | None:
-        """Seconds after which it is forgotten if no client used it; None: it is not."""
-        idle_ms = self._state.descriptor.idle_ms
-        return None if idle_ms is None else idle_ms / 1000
-
-    @property
     def generation(self) -> int:
         """Changes whenever the filter is cleared or replaced; 0 before the first use."""
         return self._state.descriptor.generation

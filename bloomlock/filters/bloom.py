@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from bloomlock.effects import Core
-
     from .batches import Route
     from .inspection import FilterInfo
     from .options import FilterParameters, OpenParameters
@@ -88,9 +86,6 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             strategy "atomic" and on_full "warn", and takes no near_cache.
         slices: 6, 14 (the default) or 30: an item is forgotten window/slices later at most.
         refresh: Whether an `add` of an item that is there renews it, in a filter with a window.
-        idle_ttl: Seconds, or a timedelta, after which the filter is forgotten if no client used it;
-            None: as an existing filter has it, never for a new one. Each client that uses it says
-            so to the server at most once in a tenth of that time.
         prefix: Start of all keys, "bloomlock:" by default.
 
     Raises:
@@ -137,7 +132,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         """Attach to a filter that exists, reading every parameter from the server.
 
         Arguments are those of the class that are not stored: all but capacity, error_rate, seeds,
-        num_hashes, optimize, shards, window, slices, growth, up_to and idle_ttl.
+        num_hashes, optimize, shards, window, slices, growth and up_to.
 
         Raises:
             FilterNotFoundError: If there is no filter of that name.
@@ -156,11 +151,6 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         except BaseException:
             self.close()
             raise
-        if state.idle is not None:
-            self._run = self._run_in_use
-
-    def _run_in_use(self, core: Core[T]) -> T:
-        return self._runtime.run(self._state.in_use(core))
 
     def _connect(self, state: FilterState, client: Client) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""When a filter expires: at a moment, or after it was not used for long.
+"""When a filter expires.
 
 All keys of a filter expire by the server's own time-outs. The descriptor and the first shard lie in
 one slot and go at the same instant. Further shards go some seconds later: they may lie on servers
@@ -13,8 +13,6 @@ import math
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
-
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
@@ -28,8 +26,6 @@ from bloomlock.strategies.bitmap import image_bytes
 from .contents import contents_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
@@ -45,8 +41,6 @@ NEVER_MS = 0
 LEAST_SECONDS = 0.001
 MOST_SECONDS = 10**9
 """About 31 years."""
-REFRESHES = 10
-"""A filter that is used gets a new time-out this often in its idle time, by each client."""
 
 _EXPIRE, _SWEEP = Script("header", "expire"), Script("sweep")
 
@@ -144,44 +138,3 @@ def sweep(view: View, stored: Descriptor | None) -> Core[None]:
         length = contents_of(stored).string_bytes(stored)
     calls = [((shard.key,), (image_bytes(shard), header, length)) for shard in view.shards]
     yield from in_parallel([_SWEEP.call([call], repeatable=True) for call in calls])
-
-
-class IdleTime:
-    """When a filter that is forgotten after not being used has to get a new time-out.
-
-    Args:
-        idle_ms: How long it must not be used, in milliseconds.
-        clock: Returns seconds.
-
-    >>> idle = IdleTime(1000, iter([0.0, 0.05, 0.11]).__next__)
-    >>> idle.is_due(), idle.is_due(), idle.is_due()
-    (True, False, True)
-    """
-
-    def __init__(self, idle_ms: int, clock: Callable[[], float]) -> None:
-        self.idle_ms = idle_ms
-        self._clock = clock
-        self._next_at = -math.inf
-
-    def is_due(self) -> bool:
-        """Return whether it is time; True for one caller until it is time again."""
-        now = self._clock()
-        if now < self._next_at:
-            return False
-        self._next_at = now + self.idle_ms / 1000 / REFRESHES
-        return True
-
-    def refresh(self, keys: FilterKeys, view: View) -> Core[None]:
-        """Give the filter a new time-out; that this fails is no failure of what used the filter.
-
-        The time-out is longer by what may pass until the next refresh, so the filter stays for its
-        idle time from its last use on.
-
-        Cost: one round trip, two if there are several shards.
-        """
-        try:
-            ttl_ms = self.idle_ms + self.idle_ms // REFRESHES
-            yield from _set_all(keys, view, ttl_ms, first_last=True)
-        except (RedisError, ConfigurationError) as error:
-            self._next_at = -math.inf
-            logger.warning("filter %r got no new time-out for being used: %s", keys.name, error)

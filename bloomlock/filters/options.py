@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from bloomlock.errors import ConfigurationError
@@ -12,7 +12,6 @@ from bloomlock.parameters import Wanted, refuse_key
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.strategies import AtomicStrategy, GrowingStrategy, SlicedStrategy, make_strategy
 
-from .expiry import check_ttl
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
 
 if TYPE_CHECKING:
@@ -70,8 +69,6 @@ class OpenParameters(TypedDict, total=False):
 
 class FilterParameters(ShapeParameters, GrowthParameters, OpenParameters, total=False):
     """The options of a filter that is created or attached to."""
-
-    idle_ttl: float | timedelta | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,19 +163,17 @@ class FilterOptions(OpenOptions):
     num_hashes: int | None = None
     optimize: Optimize | None = None
     shards: int | None = None
-    idle_ttl: float | timedelta | None = None
     window: timedelta | float | None = None
     slices: int | None = None
     growth: int | None = None
     up_to: int | None = None
 
     def _wanted(self, native: bool) -> Wanted:
-        idle_ms = None if self.idle_ttl is None else check_ttl("idle_ttl", self.idle_ttl)
         grows = choice("on_full", self.on_full, OnFull) == "grow"
         if grows and not native:
             # Refuses those that a filter that grows cannot have.
             GrowingStrategy(make_strategy(self.strategy).name)
-        wanted = Wanted.check(
+        return Wanted.check(
             self.capacity,
             self.error_rate,
             seeds=self.seeds,
@@ -193,7 +188,6 @@ class FilterOptions(OpenOptions):
             growth=self.growth,
             up_to=self.up_to,
         )
-        return replace(wanted, idle_ms=idle_ms)
 
 
 def choice(parameter: str, value: object, allowed: object) -> str:

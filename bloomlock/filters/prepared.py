@@ -53,7 +53,6 @@ from .writing import (
     Changed,
     complete,
     executed,
-    idle_commands,
     place_commands,
     store_command,
     write_watched,
@@ -301,7 +300,6 @@ class Prepared:
             store_command(self.keys, self._placed(stored)),
             *self._unlink_own(first, found),
             *place_commands(first, self.target, header_from_bytes(start)),
-            *idle_commands(self.keys, self.target),
             EXEC,
         ]
         if not executed((yield Request(self.keys.meta, commands))):

@@ -95,7 +95,7 @@ class Rebuild:
         view = yield from in_one_generation(self._state, find)
         self._header = view.header
         wanted = self._wanted(view.descriptor)
-        model = replace(wanted.describe(), idle_ms=view.descriptor.idle_ms)
+        model = wanted.describe()
         self._prepared = prepared = Prepared(
             self._state.keys, model, new_generation(), may_replace=True, what="the rebuild"
         )
@@ -225,7 +225,7 @@ class RebuildableFilter(FilterBase):
             error_rate: Of the new filter; None: as it is.
             late: Returns the items that came meanwhile; None: there are none.
             **bits: `seeds`, `num_hashes`, `optimize`, `shards`
-                (not given: as of a new filter). The key and the idle time stay. A filter that
+                (not given: as of a new filter). The key stays. A filter that
                 grows begins anew with one slice.
 
         Raises:

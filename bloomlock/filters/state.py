@@ -21,7 +21,6 @@ from bloomlock.parameters import Wanted
 from bloomlock.runtime.forks import LockOwner
 from bloomlock.strategies import BatchStrategies, GrowingStrategy
 
-from .expiry import IdleTime
 from .fill import FillWatch
 from .generation import View, new_generation
 from .growing import GrowthWatch
@@ -156,7 +155,6 @@ class FilterState(LockOwner):
         unreported: Items added as new without a report; the next `add` of one returns "new". What
             puts items there calls `forget` after it.
         near: The positive answers kept for the view; None if none are, or none yet.
-        idle: Keeps a filter that is used from being forgotten; None: it is not forgotten.
     """
 
     def __init__(self, keys: FilterKeys, options: OpenOptions, wanted: Wanted | None) -> None:
@@ -179,7 +177,6 @@ class FilterState(LockOwner):
         self._own_headers: tuple[int, ...] = ()
         self.caching = options.caching
         self.near: NearCache | None = None
-        self.idle: IdleTime | None = None
 
     def set_up(self, *, grows: bool) -> None:
         """Take the strategy and the watch of a filter that grows, or that does not."""
@@ -252,29 +249,13 @@ class FilterState(LockOwner):
         elif descriptor.key is not None and descriptor.key.stored:
             # Made anew by this object it keeps its key, and bits placed with that stay of use.
             self.wanted = replace(self.wanted, key=descriptor.key)
-        if descriptor.idle_ms is not None:
-            self.wanted = replace(self.wanted, idle_ms=descriptor.idle_ms)
-            self.idle = IdleTime(descriptor.idle_ms, self.clock)
         with self._lock:
             self.view, self.lost = view, None
         self.unreported.attached(view.header, since)
         if self.caching is not None:
             self._near_of(view, self.caching)
         yield from self.fill.start(view)
-        if self.idle is not None and self.idle.is_due():
-            yield from self.idle.refresh(self.keys, view)
         return view
-
-    def in_use(self, core: Core[T]) -> Core[T]:
-        """Return a core of an operation that keeps the filter from being forgotten."""
-        return core if self.idle is None else self._and_refresh(core, self.idle)
-
-    def _and_refresh(self, core: Core[T], idle: IdleTime) -> Core[T]:
-        result = yield from core
-        view = self.view
-        if view is not None and self.lost is None and idle.is_due():
-            yield from idle.refresh(self.keys, view)
-        return result
 
     def _check_growth(self, descriptor: Descriptor) -> Core[None]:
         """Take what a filter needs that was opened as it is, and grows."""

@@ -272,8 +272,8 @@ class WholeFilter(FilterBase):
             ttl: Seconds from now by the server's clock, or a timedelta.
 
         Raises:
-            ConfigurationError: If `ttl` is not usable, the filter has an `idle_ttl`, which says
-                when it goes, or the server runs no scripts for this client.
+            ConfigurationError: If `ttl` is not usable, or the server runs no scripts for this
+                client.
             FilterLostError: If the filter is gone already.
             redis.exceptions.RedisError: If a server refused it or could not be reached; it may be
                 repeated.
@@ -312,8 +312,6 @@ class WholeFilter(FilterBase):
 
     def ttl(self) -> float | None:
         """Return in how many seconds the filter goes, None if it does not.
-
-        Of a filter with an `idle_ttl`: if it is not used any more.
 
         Raises:
             FilterLostError: If it is gone already.
@@ -437,7 +435,6 @@ def _expire(state: FilterState, ttl_ms: int) -> Core[None]:
     """Let the filter expire in `ttl_ms`, or never (0)."""
 
     def work(view: View) -> Core[bool | None]:
-        _refuse_idle(state, view)
         return (yield from set_expiry(state.keys, view, ttl_ms))
 
     yield from in_one_generation(state, work)
@@ -464,11 +461,3 @@ def _ttl(state: FilterState) -> Core[float | None]:
 
     left_ms = yield from in_one_generation(state, work)
     return None if left_ms < 0 else left_ms / 1000
-
-
-def _refuse_idle(state: FilterState, view: View) -> None:
-    idle_ms, name = view.descriptor.idle_ms, state.keys.name
-    if idle_ms is not None:
-        raise ConfigurationError(
-            f"filter {name!r} has idle_ttl={idle_ms / 1000:g}, so its last use says when it expires"
-        )

@@ -135,7 +135,6 @@ def write(keys: FilterKeys, planned: Descriptor, found: Found) -> Core[Descripto
         encode_command("DEL", keys.meta),
         store_command(keys, planned),
         *_empty_shard(keys.bits(0), planned, found.headers),
-        *idle_commands(keys, planned),
         EXEC,
     ]
     replies = yield Request(keys.meta, commands)
@@ -145,18 +144,6 @@ def write(keys: FilterKeys, planned: Descriptor, found: Found) -> Core[Descripto
         if not is_slot_refusal(error):
             yield from _withdraw(keys, planned)
         raise
-
-
-def idle_commands(keys: FilterKeys, planned: Descriptor) -> list[bytes]:
-    """Return what lets a filter go that nothing uses after its creation.
-
-    Who creates it says the same of its further shards, when it has attached.
-    """
-    if planned.idle_ms is None:
-        return []
-    key = keys.bits(0)
-    expiring = [keys.meta, key, *contents_of(planned).keys(key, planned.header)]
-    return [encode_command("PEXPIRE", each, planned.idle_ms) for each in expiring]
 
 
 def _withdraw(keys: FilterKeys, planned: Descriptor) -> Core[None]:
