@@ -107,14 +107,12 @@ def wholes(pages: BloomFilter) -> None:
     assert_type(bloomlock.verify_file("pages.bloom").window, timedelta | None)
     assert_type(bloomlock.verify_file(Path("pages.bloom"), key="secret"), bloomlock.FileInfo)
     assert_type(pages.ttl(), float | None)
-    assert_type(pages.idle_ttl, float | None)
     BloomFilter("pages", 1000, window=timedelta(days=7), slices=6, refresh=True)
     BloomFilter("pages", 1000, window=60.0)
     BloomFilter.open("pages", refresh=True)
     BloomFilter("pages", 1000, window="7d")  # type: ignore[arg-type]
     assert_type(pages.window, timedelta | None)
     assert_type(pages.slices, int | None)
-    BloomFilter("pages", 1000, idle_ttl=60)
     pages.update(pages)
     pages |= pages
     pages &= pages
