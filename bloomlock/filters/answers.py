@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bloomlock.effects import Core
+    from bloomlock.strategies import Strategy
     from bloomlock.strategies.base import Answered
 
-    from .batches import Chosen, Route
+    from .batches import Route
     from .generation import View
     from .state import FilterState
 
@@ -253,15 +254,15 @@ def _add_now(
     state: FilterState, items: Sequence[bytes], route: Route, *, answers: bool
 ) -> Core[list[bool]]:
     view = yield from state.current()
-    way, different = _prepare(state, view, items, route, write=True, answers=answers)
+    strategy, different = _prepare(state, view, items, route, write=True, answers=answers)
     if len(different) == len(items):
-        results = yield from _ask(state, view, different, way, write=True, answers=answers)
+        results = yield from _ask(state, view, different, strategy, write=True, answers=answers)
     else:
         results = yield from _ask_once(
-            state, view, items, different, way, write=True, answers=answers
+            state, view, items, different, strategy, write=True, answers=answers
         )
     # What is not counted may be new.
-    if state.fill.due(sum(results) if way.strategy.has_answers else len(items)):
+    if state.fill.due(sum(results) if strategy.has_answers else len(items)):
         yield from state.fill.look_after_add(state.view or view)
     return results
 
@@ -274,8 +275,8 @@ def _prepare(
     *,
     write: bool,
     answers: bool = True,
-) -> tuple[Chosen, Sequence[bytes]]:
-    """Return how items reach the server, and what is sent for them: each once where that matters.
+) -> tuple[Strategy, Sequence[bytes]]:
+    """Return what sends items to the server, and the items, each once where that matters.
 
     How many of them are different is counted among the first.
     """
@@ -286,10 +287,10 @@ def _prepare(
     first: Iterable[bytes] = items if len(items) <= REPEATS_SAMPLE else items[:REPEATS_SAMPLE]
     sample = dict.fromkeys(first)
     count = len(items) * len(sample) // max(1, min(len(items), REPEATS_SAMPLE))
-    way = choose(state, view, count, route, write=write, answers=answers)
-    if way.strategy.has_free_repeats and may_repeat:
-        return way, items
-    return way, list(sample if first is items else dict.fromkeys(items))
+    strategy = choose(state, view, count, route, write=write, answers=answers)
+    if strategy.has_free_repeats and may_repeat:
+        return strategy, items
+    return strategy, list(sample if first is items else dict.fromkeys(items))
 
 
 def _ask_once(
@@ -297,7 +298,7 @@ def _ask_once(
     view: View,
     items: Sequence[bytes],
     different: Sequence[bytes],
-    way: Chosen,
+    strategy: Strategy,
     *,
     write: bool,
     answers: bool = True,
@@ -307,7 +308,7 @@ def _ask_once(
     A page links to itself a hundred times, and each time would cost as much as the first.
     """
     try:
-        found = yield from _ask(state, view, different, way, write=write, answers=answers)
+        found = yield from _ask(state, view, different, strategy, write=write, answers=answers)
     except PartialResultError as error:
         answered = dict(zip(different, error.results, strict=False))
         unknown = {item for item, answer in answered.items() if answer is None}
@@ -325,13 +326,12 @@ def _ask(
     state: FilterState,
     view: View,
     items: Sequence[bytes],
-    way: Chosen,
+    strategy: Strategy,
     *,
     write: bool,
     answers: bool,
 ) -> Core[list[bool]]:
-    began = state.clock()
-    strategy, answered, found = way.strategy, None, None
+    answered, found = None, None
     if view.forgotten is None and len(items) <= strategy.few_items(view.hasher):
         # What Operation does, without its costs where all is as expected.
         answered = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
@@ -340,9 +340,6 @@ def _ask(
     if found is None:
         operation = Operation(state, items, write=write, answers=answers, strategy=strategy)
         found = yield from operation.run(view, answered)
-    # What has met another generation was asked more than once.
-    if way.batch is not None and way.way is not None and state.view is view:
-        state.routes.note_batch(way.way, way.batch, state.clock() - began)
     return found
 
 
@@ -405,9 +402,9 @@ def _exists_chunk(
     state: FilterState, items: Sequence[bytes], route: Route = "items"
 ) -> Core[list[bool]]:
     view = yield from state.current()
-    way, different = _prepare(state, view, items, route, write=False)
+    strategy, different = _prepare(state, view, items, route, write=False)
     if len(different) == len(items):
-        core = _ask(state, view, different, way, write=False, answers=True)
+        core = _ask(state, view, different, strategy, write=False, answers=True)
     else:
-        core = _ask_once(state, view, items, different, way, write=False)
+        core = _ask_once(state, view, items, different, strategy, write=False)
     return (yield from core)

@@ -6,8 +6,8 @@
     script  the places of all items as one packed argument to a script (strategies/lua.py)
     bitmap  the bits of all items as one bitmap (strategies/bitmap.py)
 
-"auto" is the bitmap where that is expected to take less time (see routes.py) and the server is
-done with each command in about 10 ms. Else items.
+"auto" is the bitmap where that takes less time (see routes.py) and the server is done with each
+command in about 10 ms. Else items.
 
 What a batch was answered is kept in the near-cache only if the object's view is the same before and
 after it: then every answer came with the header of that view, except adds whose reply was lost and
@@ -26,7 +26,7 @@ from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
 
 from .near_cache import flags_of, keys_of
-from .routes import Batch
+from .routes import bitmap_is_quicker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from .generation import View
     from .near_cache import Asked, Keys, NearCache
     from .operation import Results
-    from .routes import Way
     from .state import FilterState
 
     Items = Sequence[str | bytes]
@@ -84,70 +83,38 @@ def check_batch_size(batch_size: object) -> None:
         )
 
 
-class Chosen(NamedTuple):
-    """How a chunk of items reaches the server.
-
-    Attributes:
-        strategy: What sends it.
-        way: Its route; None if its time says nothing about a route.
-        batch: What its time follows from; None as well.
-    """
-
-    strategy: Strategy
-    way: Way | None = None
-    batch: Batch | None = None
-
-
 def choose(
     state: FilterState, view: View, count: int, route: Route, *, write: bool, answers: bool = True
-) -> Chosen:
-    """Return how a chunk of `count` items reaches the server."""
+) -> Strategy:
+    """Return what sends a chunk of `count` items to the server."""
     others, own = state.for_batches, state.strategy
     alone = own.is_exclusive or own.is_native or own.is_sliced or own.is_growing
     if route == "items" or alone:
-        return Chosen(own)
-    # Another route begins far beyond what goes without arrays.
-    few = count * view.descriptor.size.num_hashes <= own.few_bits
-    if route == "auto" and (count == 1 or few or not own.is_atomic):
-        return Chosen(own)
+        return own
     by_bitmap = others.bitmap if answers or not write else others.merge
-    batch = _batch(state, view, count, write=write, answers=answers or not write)
-    if by_bitmap.is_forbidden:
-        batch = batch._replace(may_merge=False)
-    way: Way = state.routes.choose(batch) if route == "auto" else route
-    if route == "auto" and logger.isEnabledFor(logging.DEBUG):
-        _report(state, count, way, batch)
-    if way == "bitmap" and not by_bitmap.is_forbidden:
-        return Chosen(by_bitmap, way, batch)
-    if way == "script" and not others.script.is_forbidden:
-        return Chosen(others.script, way, batch)
-    return Chosen(own, "items", batch)
+    if route == "auto":
+        bits = count * view.descriptor.size.num_hashes
+        # Another route begins far beyond what goes without arrays.
+        if count == 1 or bits <= own.few_bits or not own.is_atomic:
+            return own
+        route = _choose_route(view, count, bits, write=write, answers=answers or not write)
+        state.route = route if not by_bitmap.is_forbidden else "items"
+        logger.debug("filter %r: %d items go by %s", state.keys.name, count, state.route)
+    if route == "bitmap" and not by_bitmap.is_forbidden:
+        return by_bitmap
+    if route == "script" and not others.script.is_forbidden:
+        return others.script
+    return own
 
 
-def _batch(state: FilterState, view: View, count: int, *, write: bool, answers: bool) -> Batch:
-    shard, own = view.shards[0], state.strategy
+def _choose_route(view: View, count: int, bits: int, *, write: bool, answers: bool) -> Route:
     # Of n items in S shards some shards have none.
     part = min(1.0, count / len(view.shards))
-    return Batch(
-        bits=count * view.descriptor.size.num_hashes,
-        image_bytes=view.image_bytes * (write + answers) * part,
-        shards=len(view.shards) * part,
-        bit_s=own.seconds_per_bit,
-        bit_bytes=own.bytes_per_bit,
-        may_merge=is_quick(shard, exact=answers),
-    )
-
-
-def _report(state: FilterState, count: int, way: Way, batch: Batch) -> None:
-    logger.debug(
-        "filter %r: %d items go by %s; expected %.2f ms by items, %.2f ms by bitmap%s",
-        state.keys.name,
-        count,
-        way,
-        1000 * state.routes.expected_s("items", batch),
-        1000 * state.routes.expected_s("bitmap", batch),
-        "" if batch.may_merge else ", which the server is not done with in 10 ms",
-    )
+    image_bytes = view.image_bytes * (write + answers) * part
+    may_merge = is_quick(view.shards[0], exact=answers)
+    if may_merge and bitmap_is_quicker(bits, len(view.shards) * part, image_bytes):
+        return "bitmap"
+    return "items"
 
 
 class Chunks:

@@ -230,8 +230,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             route: How a chunk reaches the server. "items": the bits of each item, by the filter's
                 strategy. "script": the places of all items as one argument of a script. "bitmap":
                 the bits of all, built here and merged there. "auto": the bitmap where it is
-                expected to take less time, by the round trips and batches of this object so far,
-                and the server is done with it in about 10 ms (shards up to 8 MiB), else "items".
+                quicker where client and server share a machine, and the server is done with it
+                in about 10 ms (shards up to 8 MiB), else "items".
                 Where scripts are forbidden it is always "items". Strategies "lock" and "native",
                 and a filter with a window, take no other than "auto" and "items".
 

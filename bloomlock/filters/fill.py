@@ -54,7 +54,6 @@ class FillWatch(LockOwner):
         name: The filter's name, for messages.
         refuse: Whether adds are refused once the filter is full.
         clock: Seconds; None: no other client adds, so what was seen once stays true.
-        note: Called with the seconds of each round trip, if there is a clock.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class FillWatch(LockOwner):
         *,
         refuse: bool,
         clock: Callable[[], float] | None = None,
-        note: Callable[[float], None] = lambda _: None,
     ) -> None:
         super().__init__()
         self.refuse = refuse
@@ -72,8 +70,6 @@ class FillWatch(LockOwner):
         self.refusing = False
         self._name = name
         self._clock = clock if refuse else None
-        self._timer = clock or (lambda: 0.0)
-        self._note = note
         self._until_look = 0
         self._stale_at = math.inf
         self._samples = 0
@@ -106,6 +102,9 @@ class FillWatch(LockOwner):
             self._until_look = 1 if self.refuse else FEWEST_BETWEEN_LOOKS
             return True
 
+    def _now(self) -> float:
+        return self._clock() if self._clock is not None else 0.0
+
     def _is_stale(self) -> bool:
         return self._clock is not None and self._clock() >= self._stale_at
 
@@ -123,7 +122,7 @@ class FillWatch(LockOwner):
         One shard is enough where it holds ten thousand items, all are counted where each holds a
         few; see `counting`.
         """
-        now = self._clock() if self._clock is not None else 0.0
+        now = self._now()
         if view.contents.is_counted:
             counted = yield from view.contents.count(view.descriptor, view.shards)
             if counted is None:
@@ -152,13 +151,11 @@ class FillWatch(LockOwner):
         with contextlib.suppress(StopIteration):
             while True:
                 key = view.shards[part.shard].key
-                asked = self._timer()
                 bits, start = yield from ask(
                     key,
                     encode_command("BITCOUNT", key, part.first, part.first + SAMPLE_BYTES - 1),
                     header_command(key),
                 )
-                self._note(self._timer() - asked)
                 if plain_header(start) != view.header:
                     self._until_look = 1
                     return

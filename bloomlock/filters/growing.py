@@ -81,13 +81,10 @@ class GrowthWatch(FillWatch):
     Args:
         keys: The filter's keys.
         clock: Seconds.
-        note: Called with the seconds of each look.
     """
 
-    def __init__(
-        self, keys: FilterKeys, clock: Callable[[], float], note: Callable[[float], None]
-    ) -> None:
-        super().__init__(keys.name, refuse=True, clock=clock, note=note)
+    def __init__(self, keys: FilterKeys, clock: Callable[[], float]) -> None:
+        super().__init__(keys.name, refuse=True, clock=clock)
         self._keys = keys
         self._no_room: str | None = None
 
@@ -106,9 +103,8 @@ class GrowthWatch(FillWatch):
         shards = self._some(view.shards)
         self._no_room = None
         while True:
-            began = self._timer()
+            began = self._now()
             found = yield from in_parallel([self._look_at(view, shard) for shard in shards])
-            self._note(self._timer() - began)
             looked = [one for one in found if one is not None]
             if len(looked) < len(found):
                 self._until_look = 1

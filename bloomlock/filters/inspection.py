@@ -131,7 +131,7 @@ def info(state: FilterState) -> Core[FilterInfo]:
     memory = yield from _memory(state, view, tables=counted.forgotten > 0)
     known = FilterInfo.of(view.descriptor, counted, state.keys.name, state.strategy.name, memory)
     claims = yield from count_claims(view)
-    return replace(known, route=state.routes.chosen, claims=claims)
+    return replace(known, route=state.route, claims=claims)
 
 
 def claim_counts(state: FilterState) -> Core[ClaimCounts]:

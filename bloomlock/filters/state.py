@@ -26,7 +26,6 @@ from .generation import View, new_generation
 from .growing import GrowthWatch
 from .lifecycle import attach, renew
 from .near_cache import Asked
-from .routes import RouteTimes
 from .stored_filter import look, look_at_shard
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ class FilterState(LockOwner):
         strategy: How updates reach Redis.
         for_batches: The strategies that a batch may take in its place.
         clock: Returns seconds.
-        routes: How long batches take by their routes.
+        route: The route that "auto" took last where there was a choice; empty: none yet.
         items_per_chunk: Items of a batch that are worked on at once, at most.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
@@ -168,7 +167,7 @@ class FilterState(LockOwner):
         self.on_lost = options.on_lost
         self.on_unknown = options.on_unknown
         self.clock = time.monotonic
-        self.routes = RouteTimes()
+        self.route = ""
         self.set_up(grows=wanted is not None and wanted.growth is not None)
         self.view: View | None = None
         self.lost: str | None = None
@@ -180,15 +179,14 @@ class FilterState(LockOwner):
 
     def set_up(self, *, grows: bool) -> None:
         """Take the strategy and the watch of a filter that grows, or that does not."""
-        note, name = self.routes.note_round_trip, self.keys.name
         window = self.wanted.window if self.wanted is not None else None
         self.strategy = self.options.updates
         if self.wanted is not None:
             self.strategy = self.options.strategy_for(window, self._note_epoch)
-        self.fill = FillWatch(name, refuse=self.options.refuses, clock=self.clock, note=note)
+        self.fill = FillWatch(self.keys.name, refuse=self.options.refuses, clock=self.clock)
         if grows:
             self.strategy = GrowingStrategy(self.options.updates.name)
-            self.fill = GrowthWatch(self.keys, self.clock, note)
+            self.fill = GrowthWatch(self.keys, self.clock)
         self.for_batches = BatchStrategies(self.strategy)
 
     @property

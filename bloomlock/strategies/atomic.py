@@ -49,8 +49,6 @@ class AtomicStrategy(Strategy):
 
     name = "atomic"
     bits_per_exchange = 2**18
-    bytes_per_bit = 42
-    seconds_per_bit = 0.6e-6
     # Arrays cost 70 to 100 microseconds whatever their size: batches of 1 to 8 items are 1.6 to 2.3
     # times as fast without, of 16 items 1.3 times.
     few_bits = 256

@@ -158,8 +158,6 @@ class Strategy(ABC):
         has_answers: Whether an update returns which items are new.
         has_free_repeats: Whether an item that is repeated in a batch costs nothing more.
         bits_per_exchange: Bits of one exchange at most.
-        bytes_per_bit: What a bit takes on the wire, both directions together, in a batch.
-        seconds_per_bit: What a bit of a batch takes client and server on one machine.
         few_bits: Bits of the largest batch that goes through `few`.
     """
 
@@ -174,8 +172,6 @@ class Strategy(ABC):
     has_answers: bool = True
     has_free_repeats: bool = False
     bits_per_exchange: ClassVar[int] = BITS_PER_TRIP
-    bytes_per_bit: ClassVar[int] = 80
-    seconds_per_bit: ClassVar[float] = 1.2e-6
     few_bits: ClassVar[int] = 0
 
     def check_server(self, key: str) -> Core[None]:  # noqa: ARG002 - what needs nothing asks nothing

@@ -57,8 +57,6 @@ class GrowingStrategy(Strategy):
 
     is_growing = True
     bits_per_exchange = 2**18
-    bytes_per_bit = 4
-    seconds_per_bit = 0.45e-6
     few_bits = 256
 
     def __init__(self, name: str) -> None:

@@ -39,8 +39,6 @@ class LuaStrategy(Strategy):
 
     name = "lua"
     bits_per_exchange = 2**18
-    bytes_per_bit = 4
-    seconds_per_bit = 0.45e-6
 
     def many(self, shard: Shard, rows: Rows, *, write: bool) -> Core[list[Segment]]:
         """See Strategy.many; several calls are on their way at once."""
