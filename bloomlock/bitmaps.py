@@ -92,16 +92,6 @@ def add_rows(bits: Bytes, rows: Rows, digests: Words) -> Flags:
     return new
 
 
-def count_either(one: bytes, two: bytes) -> tuple[int, int, int]:
-    r"""Return how many bits are set in one bitmap, in another of the same length, and in either.
-
-    >>> count_either(b"\x03", b"\x06")
-    (2, 2, 3)
-    """
-    first, second = int.from_bytes(one, "little"), int.from_bytes(two, "little")
-    return first.bit_count(), second.bit_count(), (first | second).bit_count()
-
-
 def first_of_each(digests: Words) -> Flags:
     """Return for each item whether none before it in the batch has the same digest.
 

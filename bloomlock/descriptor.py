@@ -52,13 +52,10 @@ _SLICES = (1 << SLICE_BITS) - 1
 
 READY = "ready"
 CREATING = "creating"
-COPYING = "copying"
-REPLACING = "replacing"
-RENAMING = "renaming"
 PREPARING = "preparing"
 PLACING = "placing"
 CLOSED = "closed"
-STATES = (READY, CREATING, COPYING, REPLACING, RENAMING, PREPARING, PLACING, CLOSED)
+STATES = (READY, CREATING, PREPARING, PLACING, CLOSED)
 
 
 def header_of(generation: int) -> int:
@@ -168,10 +165,8 @@ class Descriptor:
         seeds: One Murmur3 seed for each hash function; None: default hashing.
         is_native: Whether the server has the filter itself (BF.*), and places the items.
         generation: Changes whenever the filter is cleared or replaced; never 0.
-        state: "ready"; "creating" while shards are initialised; "copying" while a copy fills;
-            "replacing" while prepared shards take the places of those of the last generation;
-            "renaming" while all is copied to another name; "preparing" while a filter that is to
-            come is prepared at other keys, "placing" while those are renamed; "closed" while
+        state: "ready"; "creating" while shards are initialised; "preparing" while a filter that
+            is to come is prepared at other keys, "placing" while those are renamed; "closed" while
             it takes no updates because another one comes.
         cleared: Whether the generation began with a clear. False: no filter was there, or it had
             lost something.

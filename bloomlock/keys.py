@@ -292,15 +292,6 @@ def prepared_key(bits_key: str, generation: int) -> str:
     return f"{bits_key}:prepared:{generation:012x}"
 
 
-def replacement_key(bits_key: str, generation: int) -> str:
-    """Return the key at which a shard is prepared that will replace the one at `bits_key`.
-
-    >>> replacement_key(FilterKeys("pages").bits(3), 0xABC)
-    'bloomlock:{pages/3}:bits:next:000000000abc'
-    """
-    return f"{bits_key}:next:{generation:012x}"
-
-
 def native_key(bits_key: str, generation: int) -> str:
     """Return the key of the Bloom filter that the server has itself for the shard at `bits_key`.
 

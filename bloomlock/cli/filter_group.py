@@ -1,4 +1,4 @@
-"""`bloomlock filter`: filters as sets, when they expire, and what they are called."""
+"""`bloomlock filter`: unions, when filters expire, and what they are called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import bloomlock
 
 from . import LazyGroup
 from .errors import NO, Failure
-from .filters import confirm, size_text
+from .filters import size_text
 from .options import duration, examples, key_option, name_argument, open_as_it_is, url_option
 from .progress import show_progress
 
@@ -24,8 +24,6 @@ COMMANDS = {
     "copy": ("files:copy_command", "Copy a filter to another server, or to another name."),
     "rebuild": ("files:rebuild_command", "Make a filter anew, with other parameters."),
     "union": ("filter_group:union_command", "Add to a filter what another holds."),
-    "intersection": ("filter_group:intersection_command", "Keep what another holds as well."),
-    "jaccard": ("filter_group:jaccard_command", "Write how much two filters have in common."),
     "rename": ("filter_group:rename_command", "Give a filter another name."),
     "expire": ("filter_group:expire_command", "Let a filter go after some time."),
     "persist": ("filter_group:persist_command", "Let a filter stay that was to expire."),
@@ -33,16 +31,12 @@ COMMANDS = {
 }
 
 _other_argument = click.argument("other")
-_into_option = click.option(
-    "--into", metavar="NAME", help="Make a new filter of this name, and change neither."
-)
 _other_url_option = click.option(
     "--other-url", metavar="URL", help="Server of OTHER.  [default: that of NAME]"
 )
 _dry_option = click.option(
     "-n", "--dry-run", is_flag=True, help="Check everything, say what would be done, and stop."
 )
-_yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 @click.group(
@@ -60,16 +54,9 @@ def filter_group() -> None:
     """Bring filters to files and other servers, combine them, let them expire, rename them."""
 
 
-@click.command(
-    "union",
-    epilog=examples(
-        "bloomlock filter union seen archive",
-        "bloomlock filter union monday tuesday --into week",
-    ),
-)
+@click.command("union", epilog=examples("bloomlock filter union seen archive"))
 @name_argument
 @_other_argument
-@_into_option
 @url_option
 @_other_url_option
 @key_option
@@ -78,92 +65,22 @@ def union_command(
     name: str,
     other: str,
     *,
-    into: str | None,
     url: str | None,
     other_url: str | None,
     key: bytes | None,
     dry_run: bool,
 ) -> None:
-    """Add to NAME everything that OTHER holds; with --into, make a new filter of both.
+    """Add to NAME everything that OTHER holds.
 
     Both need the same parameters, and may be in use meanwhile. What is added to NAME meanwhile
     stays; what is added to OTHER may come too. It may be repeated.
     """
     with _pair(name, other, url, other_url, key) as (mine, theirs):
         if dry_run:
-            _check_new(into, url)
-            what = f"add {other!r} to {name!r}" if into is None else f"make {into!r} of both"
-            click.echo(f"would {what}: {_size(mine)}")
+            click.echo(f"would add {other!r} to {name!r}: {_size(mine)}")
             return
         with _bar() as progress:
-            if into is None:
-                mine.union_update(theirs, progress=progress)
-            else:
-                mine.union(theirs, into, progress=progress).close()
-
-
-@click.command(
-    "intersection",
-    epilog=examples(
-        "bloomlock filter intersection seen archive --into both",
-        "bloomlock filter intersection seen archive --dry-run",
-    ),
-)
-@name_argument
-@_other_argument
-@_into_option
-@url_option
-@_other_url_option
-@key_option
-@_dry_option
-@_yes_option
-def intersection_command(
-    name: str,
-    other: str,
-    *,
-    into: str | None,
-    url: str | None,
-    other_url: str | None,
-    key: bytes | None,
-    dry_run: bool,
-    yes: bool,
-) -> int:
-    """Keep in NAME what OTHER holds as well; with --into, make a new filter of that.
-
-    Without --into it asks first, at the terminal: users of NAME find the filter cleared and go on
-    with what is left, and what they add meanwhile may be missing.
-    """
-    with _pair(name, other, url, other_url, key) as (mine, theirs):
-        if dry_run:
-            _check_new(into, url)
-            what = (
-                f"cut {name!r} down to what {other!r} holds" if into is None else f"make {into!r}"
-            )
-            share = mine.jaccard(theirs)
-            click.echo(f"would {what}: {_size(mine)}; about {share:.0%} of all items are in both")
-            return 0
-        if into is None and not yes and not confirm(f"Cut {name!r} down to what {other!r} holds?"):
-            return NO
-        with _bar() as progress:
-            if into is None:
-                mine.intersection_update(theirs, progress=progress)
-            else:
-                mine.intersection(theirs, into, progress=progress).close()
-    return 0
-
-
-@click.command("jaccard", epilog=examples("bloomlock filter jaccard monday tuesday"))
-@name_argument
-@_other_argument
-@url_option
-@_other_url_option
-@key_option
-def jaccard_command(
-    name: str, other: str, *, url: str | None, other_url: str | None, key: bytes | None
-) -> None:
-    """Write the estimated share of items in both filters among those in either, from 0 to 1."""
-    with _pair(name, other, url, other_url, key) as (mine, theirs):
-        click.echo(f"{mine.jaccard(theirs):.4f}")
+            mine.union_update(theirs, progress=progress)
 
 
 @click.command(
@@ -216,10 +133,7 @@ def ttl_command(name: str, *, url: str | None, key: bytes | None) -> int:
 @url_option
 @_dry_option
 def rename_command(name: str, new_name: str, *, url: str | None, dry_run: bool) -> None:
-    """Give a filter another name, which must be free; its users find it lost.
-
-    In a cluster all of it is copied. What was interrupted there is finished by the same command.
-    """
+    """Give a filter another name, which must be free; its users find it lost."""
     if dry_run:
         names = bloomlock.list_filters(client=url)
         if name not in names:
@@ -230,8 +144,7 @@ def rename_command(name: str, new_name: str, *, url: str | None, dry_run: bool) 
             raise Failure(f"name {new_name!r} is taken by another filter")
         click.echo(f"would rename {name!r} to {new_name!r}")
         return
-    with _bar() as progress:
-        bloomlock.rename_filter(name, new_name, client=url, progress=progress)
+    bloomlock.rename_filter(name, new_name, client=url)
 
 
 @contextmanager
@@ -245,11 +158,6 @@ def _pair(
         if found := mine.differences(theirs):
             raise Failure(f"filters {name!r} and {other!r} cannot be combined: {'; '.join(found)}")
         yield mine, theirs
-
-
-def _check_new(into: str | None, url: str | None) -> None:
-    if into is not None and into in bloomlock.list_filters(client=url):
-        raise Failure(f"name {into!r} is taken by another filter")
 
 
 def _size(bloom: bloomlock.BloomFilter) -> str:

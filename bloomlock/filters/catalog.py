@@ -15,7 +15,6 @@ from . import lifecycle, renaming
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from .algebra import Progress
     from .async_bloom import Client as AsyncClient
     from .bloom import Client
 
@@ -87,25 +86,19 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
 
 
 def rename_filter(
-    name: str,
-    new_name: str,
-    *,
-    client: Client = None,
-    prefix: str = DEFAULT_PREFIX,
-    progress: Progress | None = None,
+    name: str, new_name: str, *, client: Client = None, prefix: str = DEFAULT_PREFIX
 ) -> None:
-    """Give a filter another name without attaching to it, or finish a rename that was interrupted.
+    """Give a filter another name without attaching to it.
 
     Args:
         name: The filter's name.
         new_name: A name that is free.
         client: As for BloomFilter.
         prefix: Start of its keys.
-        progress: As for `BloomFilter.rename`.
 
     Raises:
         FilterNotFoundError: If there is no filter of that name.
-        ConfigurationError: If the new name is taken.
+        ConfigurationError: If the new name is taken, or the filter is in a cluster.
         And as `BloomFilter.rename`.
 
     Cost: as `BloomFilter.rename`.
@@ -114,7 +107,7 @@ def rename_filter(
     with _connected(client) as connected:
         runtime = threads_for(connected)
         try:
-            runtime.run(renaming.rename(old, new, progress=progress))
+            runtime.run(renaming.rename(old, new))
         finally:
             runtime.close()
 
@@ -162,17 +155,12 @@ async def async_delete_filter(
 
 
 async def async_rename_filter(
-    name: str,
-    new_name: str,
-    *,
-    client: AsyncClient = None,
-    prefix: str = DEFAULT_PREFIX,
-    progress: Progress | None = None,
+    name: str, new_name: str, *, client: AsyncClient = None, prefix: str = DEFAULT_PREFIX
 ) -> None:
     """Give a filter another name without attaching to it. See rename_filter."""
     old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
     async with _async_connected(client) as connected:
-        await tasks_for(connected).run(renaming.rename(old, new, progress=progress))
+        await tasks_for(connected).run(renaming.rename(old, new))
 
 
 @asynccontextmanager

@@ -16,7 +16,6 @@ from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost
-from bloomlock.errors import ConfigurationError
 from bloomlock.keys import merge_keys
 from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script
@@ -25,10 +24,8 @@ from bloomlock.strategies.bitmap import WHOLE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from bloomlock.effects import Core
-    from bloomlock.scripts import Call
     from bloomlock.strategies import Shard
 
 PART_BYTES = 512 * 1024
@@ -40,7 +37,7 @@ TRAVELLING_BYTES = 1024 * 1024
 DONE, TARGET, FIRST, SECOND = range(4)
 """What a step answers: it was carried out, or which shard has another header."""
 
-_COMBINE, _COUNT, _PUT = Script("combine"), Script("count_either"), Script("put")
+_COMBINE = Script("combine")
 
 
 class Piece(NamedTuple):
@@ -106,10 +103,8 @@ def pieces(shards: int, size: int, *, travels: bool) -> list[list[Piece]]:
     return groups
 
 
-def combine(
-    target: Target, operation: str, sources: Sequence[Shard], piece: Piece
-) -> Core[int | None]:
-    """Write a part of one shard, or of two combined by "OR" or "AND", at the server.
+def combine(target: Target, sources: Sequence[Shard], piece: Piece) -> Core[int | None]:
+    """Write a part of one shard, or of two combined, at the server.
 
     Returns:
         DONE, or which of them is of another generation; None if the server cannot do it: the
@@ -119,21 +114,15 @@ def combine(
     """
     keys = [target.key, *merge_keys(target.key), *(source.key for source in sources)]
     headers = [_bytes(source.header) for source in sources]
-    arguments: list[str | bytes | int] = [_bytes(target.header), operation, piece.first, piece.last]
-    reply = yield from _step(_COMBINE, (keys, [*arguments, *headers]))
-    return None if reply is None else int(reply)
-
-
-def count(mine: Shard, other: Shard, piece: Piece) -> Core[tuple[int, ...] | None]:
-    """Count the bits of a part of two shards, and those set in either; None as `combine`.
-
-    Returns:
-        DONE and the three counts, or which of them is of another generation.
-    """
-    keys = [*merge_keys(mine.key), mine.key, other.key]
-    headers = _bytes(mine.header), _bytes(other.header)
-    reply = yield from _step(_COUNT, (keys, (piece.first, piece.last, *headers)))
-    return None if reply is None else tuple(reply)
+    arguments: tuple[bytes | int, ...] = (_bytes(target.header), piece.first, piece.last, *headers)
+    (reply,) = yield from _COMBINE.call([(keys, arguments)], repeatable=True)
+    if isinstance(reply, ConnectionLost):
+        raise reply.cause from None
+    if isinstance(reply, ResponseError) and is_not_possible(reply):
+        return None
+    if isinstance(reply, Exception):
+        raise reply
+    return int(reply)
 
 
 def read(shard: Shard, piece: Piece) -> Core[bytes | None]:
@@ -144,28 +133,6 @@ def read(shard: Shard, piece: Piece) -> Core[bytes | None]:
         header_command(shard.key),
     )
     return bytes(bits) if header_from_bytes(header) == shard.header else None
-
-
-def put(target: Target, piece: Piece, bits: bytes) -> Core[bool]:
-    """Write a part of a shard that is being prepared; False if it has another header."""
-    reply = yield from _step(_PUT, ([target.key], (_bytes(target.header), piece.first, bits)))
-    if reply is None:
-        raise ConfigurationError(
-            "combining filters needs a server that runs scripts for this client, which this one "
-            "refuses"
-        )
-    return int(reply) == DONE
-
-
-def _step(script: Script, call: Call) -> Core[Any]:
-    (reply,) = yield from script.call([call], repeatable=True)
-    if isinstance(reply, ConnectionLost):
-        raise reply.cause from None
-    if isinstance(reply, ResponseError) and is_not_possible(reply):
-        return None
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
 
 
 def is_not_possible(error: ResponseError) -> bool:

@@ -178,7 +178,7 @@ class Bitmap(Contents):
         """
         copied = combining.Target(prepared, header)
         for piece in chain.from_iterable(combining.pieces(1, size, travels=False)):
-            done = yield from combining.combine(copied, "OR", (source,), piece)
+            done = yield from combining.combine(copied, (source,), piece)
             if done is None:
                 return (yield from self._copy_through_client(source, prepared, size))
             if done != combining.DONE:

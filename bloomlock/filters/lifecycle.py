@@ -15,12 +15,9 @@ from bloomlock.commands import UNWATCH, encode_command
 from bloomlock.delivery import RETRY_PAUSES, ask
 from bloomlock.descriptor import (
     CLOSED,
-    COPYING,
     PLACING,
     PREPARING,
     READY,
-    RENAMING,
-    REPLACING,
     Descriptor,
     generation_of,
 )
@@ -32,11 +29,11 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 from bloomlock.hash_keys import key_difference
-from bloomlock.keys import ClaimKeys, prepared_key, replacement_key, stripe_fence, window_keys
+from bloomlock.keys import ClaimKeys, prepared_key, stripe_fence, window_keys
 from bloomlock.parallel import in_parallel
 from bloomlock.slot_moves import through_moves
 
-from . import closing, replacement
+from . import closing
 from .contents import SERVERS_OWN
 from .room import check_room
 from .stored_filter import (
@@ -94,8 +91,7 @@ def attach(
             _refuse_other(keys, None if follows else wanted, key, found.descriptor)
         gone = _what_is_gone(found, broken)
         if gone is None and found.descriptor is not None:
-            if found.descriptor.state != REPLACING:
-                refuse_wrong_length(keys, 0, (found.header, found.length), found.descriptor)
+            refuse_wrong_length(keys, 0, (found.header, found.length), found.descriptor)
             return None
         if gone is not None and not (recreate and (wanted or found.descriptor)):
             raise FilterLostError(
@@ -150,8 +146,6 @@ def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) ->
                 current = yield from through_moves(
                     keys.meta, partial(_write_watched, keys, decide, broken)
                 )
-            if current is not None and current.state == REPLACING:
-                return (yield from replacement.finish(keys, current))
             if current is not None:
                 return (yield from complete(keys, current))
         except Changed as change:
@@ -186,9 +180,7 @@ def _what_is_gone(found: Found, broken: set[int]) -> str | None:
         return "its descriptor" if found.header else None
     if found.descriptor.generation in broken:
         return "one of its shards"
-    if found.descriptor.state in (COPYING, REPLACING, RENAMING, PREPARING):
-        return None
-    if found.is_whole:
+    if found.descriptor.state == PREPARING or found.is_whole:
         return None
     return "its bitmap"
 
@@ -210,15 +202,10 @@ def _settle(keys: FilterKeys, found: Found, broken: set[int]) -> Core[bool]:
 def _refuse_other(
     keys: FilterKeys, wanted: Wanted | None, key: HashKey | None, stored: Descriptor
 ) -> None:
-    if stored.state in (COPYING, PREPARING):
+    if stored.state == PREPARING:
         raise FilterMismatchError(
             f"filter {keys.name!r} is still being filled by an import or a copy, or that import or "
             "copy was interrupted; import it again, or delete it"
-        )
-    if stored.state == RENAMING:
-        raise FilterMismatchError(
-            f"filter {keys.name!r} is being renamed, or that was interrupted; rename it again to "
-            "finish it"
         )
     if wanted is None:
         _refuse_other_key(keys, key, stored)
@@ -288,8 +275,7 @@ def _keys_of_shard(keys: FilterKeys, shard: int, remains: Remains) -> list[str]:
     found = [*ClaimKeys.of(key), stripe_fence(key), *window_keys(key)]
     found += [] if shard else [keys.meta]
     if remains.header:
-        generation = generation_of(remains.header)
-        found += [replacement_key(key, generation), prepared_key(key, generation)]
+        found.append(prepared_key(key, generation_of(remains.header)))
     if remains.are_native:
         found += SERVERS_OWN.keys(key, remains.header)
     return found

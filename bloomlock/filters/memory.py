@@ -318,8 +318,8 @@ class MemoryBloomFilter(Parameters):
     def isdisjoint(self, other: MemoryBloomFilter) -> bool:
         """Return True if no item is in both filters, for certain; False if one may be.
 
-        It is True where no bit is set in both, which happens to small filters; see
-        BloomFilter.isdisjoint.
+        It is True where no bit is set in both. Filters that share no item share bits all the same,
+        about k² n₁ n₂ / m of them, so the answer is False for all but small ones.
 
         Raises:
             ConfigurationError: If the other filter has other parameters.

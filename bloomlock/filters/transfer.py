@@ -17,7 +17,6 @@ from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.descriptor import (
     HEADER_BYTES,
-    Descriptor,
     says_forgotten,
     unflagged,
     without_slices,
@@ -130,44 +129,23 @@ def _fetch_shard(state: FilterState, view: View, shard: Shard) -> Core[Bytes | N
 def copy(
     state: FilterState, keys: FilterKeys, progress: Callable[[int, int], None] | None = None
 ) -> Core[None]:
-    """Copy the filter to new keys; a copy that does not succeed is deleted again."""
+    """Copy the filter to a name that is free; a copy that does not succeed is deleted again."""
     view = yield from state.current()
     yield from view.contents.check_may_copy(view.shards[0])
-
-    def fill(prepared: Callable[[int], str], target: Descriptor) -> Core[None]:
+    slices = yield from most_slices(state.keys, view.descriptor)
+    prepared = Prepared(keys, view.descriptor, new_generation(), may_replace=False, what="a copy")
+    try:
+        yield from prepared.begin(slices=slices)
         for number, shard in enumerate(view.shards):
-            key = target.place(keys).bits(number)
-            if not (yield from view.contents.copy(shard, prepared(number), key, target)):
+            key = prepared.keys.bits(number)
+            copied = view.contents.copy(shard, prepared.key(number), key, prepared.target)
+            if not (yield from copied):
                 state.forget()
                 raise FilterLostError(
                     f"filter {state.keys.name!r} was cleared or lost while it was copied"
                 )
             if progress is not None:
                 progress(number + 1, len(view.shards))
-
-    slices = yield from most_slices(state.keys, view.descriptor)
-    yield from make(view, keys, fill, slices)
-
-
-def make(
-    view: View,
-    keys: FilterKeys,
-    fill: Callable[[Callable[[int], str], Descriptor], Core[None]],
-    slices: int = 1,
-) -> Core[None]:
-    """Make a filter of the same parameters under a name that is free.
-
-    Args:
-        view: What has the parameters.
-        keys: Those of the new filter.
-        fill: Fills the prepared shards, whose keys it gets by their numbers, and whose headers
-            are there. They take their places when it is done.
-        slices: The most slices that a shard will have, if it grows.
-    """
-    prepared = Prepared(keys, view.descriptor, new_generation(), may_replace=False, what="a copy")
-    try:
-        yield from prepared.begin(slices=slices)
-        yield from fill(prepared.key, prepared.target)
         yield from prepared.switch()
     except (BloomlockError, RedisError):
         yield from prepared.give_up()

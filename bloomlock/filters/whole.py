@@ -1,4 +1,4 @@
-"""Methods of filters as wholes: copies, what is made of two filters, when they expire."""
+"""Methods of filters as wholes: copies, unions, other names, when they expire."""
 
 from __future__ import annotations
 
@@ -118,110 +118,7 @@ class WholeFilter(FilterBase):
         self.update(other)
         return self
 
-    def intersection_update(self, other: WholeFilter, *, progress: Progress | None = None) -> None:
-        """Keep what another filter holds as well; `&=` does the same.
-
-        The bits are prepared beside those of the filter and replace them as a new generation. So
-        for other objects attached to it this is a `clear`: they notice, and claims end. When it
-        returns, the filter holds every item that both held before the call. An item that is added
-        to either meanwhile may be missing. The rate of false positives is at most the lower one of
-        both.
-
-        Args:
-            other: A BloomFilter with the same parameters, on this server or on another one.
-            progress: Called with how many bytes are done, and of how many.
-
-        Raises:
-            ConfigurationError: As `union_update`, or if the server has not the memory for the
-                prepared bits.
-            FilterLostError, redis.exceptions.RedisError: As `union_update`. The filter is as it
-                was, or, if the reply to the last step was lost, may hold the result.
-
-        Cost: as `union_update`, and eleven round trips; as much memory again until it is done.
-        """
-        self._run(algebra.intersect(self._state, self._other(other), progress))
-
-    def __iand__(self, other: WholeFilter) -> Self:
-        """Keep what another filter holds as well, as `intersection_update`."""
-        if not isinstance(other, WholeFilter):
-            return NotImplemented
-        self.intersection_update(other)
-        return self
-
-    def union(self, other: WholeFilter, into: str, *, progress: Progress | None = None) -> Self:
-        """Make a new filter of what either of two holds, and return it.
-
-        It holds every item whose `add` to one of them had returned before the call. An item added
-        to them meanwhile may be there. No client can attach to the new filter until it is whole.
-
-        Args:
-            other: A BloomFilter with the same parameters, on this server or on another one.
-            into: The name of the new filter, which must be free; it lies where this one does.
-            progress: Called with how many bytes are done, and of how many.
-
-        Raises:
-            ConfigurationError: As `union_update`, or if the name is taken, or the server has not
-                the memory.
-            FilterLostError, redis.exceptions.RedisError: As `union_update`; there is no new filter.
-
-        Cost: as `union_update`, and twelve round trips.
-
-        >>> from bloomlock import BloomFilter
-        >>> from bloomlock.server import PrivateServer
-        >>> with PrivateServer() as server:
-        ...     mon = BloomFilter("monday", 1000, client=server.url)
-        ...     tue = BloomFilter("tuesday", 1000, client=server.url)
-        ...     mon.update(["a", "b"])
-        ...     tue.update(["b", "c"])
-        ...     either, both = mon.union(tue, "either"), mon.intersection(tue, "both")
-        ...     either.exists_many(["a", "c"]), both.exists_many(["a", "b"])
-        ([True, True], [False, True])
-        """
-        keys = FilterKeys(into, self._state.keys.prefix)
-        self._run(algebra.join(self._state, self._other(other), keys, algebra.OR, progress))
-        return self._opened(keys)
-
-    def intersection(
-        self, other: WholeFilter, into: str, *, progress: Progress | None = None
-    ) -> Self:
-        """Make a new filter of what both of two hold, and return it.
-
-        It holds every item that both held before the call. An item that is added to either
-        meanwhile may be missing. Arguments, errors and cost are those of `union`.
-        """
-        keys = FilterKeys(into, self._state.keys.prefix)
-        self._run(algebra.join(self._state, self._other(other), keys, algebra.AND, progress))
-        return self._opened(keys)
-
-    def jaccard(self, other: WholeFilter) -> float:
-        """Return the estimated share of items in both filters among those in either.
-
-        The counts are estimates (Swamidass, Baldi 2007): |A| + |B| - |A or B| over |A or B|. The
-        fuller the filters, the less exact. Two empty filters have 1.0.
-
-        Raises:
-            ConfigurationError, FilterLostError, redis.exceptions.RedisError: As `union_update`.
-
-        Cost: as `union_update`; the server needs room for one shard, at most 8 MiB, meanwhile.
-        """
-        return self._run(algebra.jaccard(self._state, self._other(other)))
-
-    def isdisjoint(self, other: WholeFilter) -> bool:
-        """Return True if no item is in both filters, for certain; False if one may be.
-
-        It is True where no bit is set in both. An item that is added meanwhile may be missed.
-        Filters that share no item share bits all the same, about k² n₁ n₂ / m of them, so the
-        answer is False for all but small ones: at 1,000,000 items and 1e-6 a filter of 100 items
-        beside one of 1000 has True in 9 cases of 10, two of 10,000 never.
-
-        Raises:
-            ConfigurationError, FilterLostError, redis.exceptions.RedisError: As `union_update`.
-
-        Cost: as `jaccard`.
-        """
-        return self._run(algebra.isdisjoint(self._state, self._other(other)))
-
-    def rename(self, name: str, *, progress: Progress | None = None) -> Self:
+    def rename(self, name: str) -> Self:
         """Give the filter another name, and return it opened under that one.
 
         It keeps what it holds, its claims and its expiry, and gets a new generation. A client finds
@@ -231,19 +128,14 @@ class WholeFilter(FilterBase):
 
         Args:
             name: A name that is free.
-            progress: In a cluster, called with how many shards are copied, and of how many.
 
         Raises:
-            ConfigurationError: If the name is taken, or the server runs no scripts for this client;
-                in a cluster also if there is not the memory for two of it.
+            ConfigurationError: If the name is taken, the filter is in a cluster, or the server runs
+                no scripts for this client.
             FilterLostError: If the filter is cleared or lost.
-            redis.exceptions.RedisError: If a server refused it or could not be reached. It may be
-                repeated, also by `rename_filter` in another process.
+            redis.exceptions.RedisError: If a server refused it or could not be reached.
 
-        Cost: six round trips; one script with 0.02 ms of the server's time for each shard. In a
-        cluster all bits travel through this client, 1 MiB in two round trips, and meanwhile no
-        client can attach to either name. If it is interrupted there, nothing is lost, and it has to
-        be called again.
+        Cost: four round trips; one script with 0.02 ms of the server's time for each shard.
 
         >>> from bloomlock import BloomFilter
         >>> from bloomlock.server import PrivateServer
@@ -257,7 +149,7 @@ class WholeFilter(FilterBase):
         keys, state = FilterKeys(name, self._state.keys.prefix), self._state
         view = self._run(state.current())
         try:
-            self._run(renaming.rename(state.keys, keys, view.header, progress))
+            self._run(renaming.rename(state.keys, keys, view.header))
         finally:
             state.forget()
         return self._opened(keys)
@@ -365,42 +257,12 @@ class AsyncWholeFilter(FilterBase):
         """Add everything that another filter holds. See BloomFilter.union_update."""
         await self._run(algebra.update(self._state, self._other(other), progress))
 
-    async def intersection_update(
-        self, other: AsyncWholeFilter, *, progress: Progress | None = None
-    ) -> None:
-        """Keep what another filter holds as well. See BloomFilter.intersection_update."""
-        await self._run(algebra.intersect(self._state, self._other(other), progress))
-
-    async def union(
-        self, other: AsyncWholeFilter, into: str, *, progress: Progress | None = None
-    ) -> Self:
-        """Make a new filter of what either holds, and return it. See BloomFilter.union."""
-        keys = FilterKeys(into, self._state.keys.prefix)
-        await self._run(algebra.join(self._state, self._other(other), keys, algebra.OR, progress))
-        return await self._opened(keys)
-
-    async def intersection(
-        self, other: AsyncWholeFilter, into: str, *, progress: Progress | None = None
-    ) -> Self:
-        """Make a new filter of what both hold, and return it. See BloomFilter.intersection."""
-        keys = FilterKeys(into, self._state.keys.prefix)
-        await self._run(algebra.join(self._state, self._other(other), keys, algebra.AND, progress))
-        return await self._opened(keys)
-
-    async def jaccard(self, other: AsyncWholeFilter) -> float:
-        """Return the estimated share of items in both among those in either."""
-        return await self._run(algebra.jaccard(self._state, self._other(other)))
-
-    async def isdisjoint(self, other: AsyncWholeFilter) -> bool:
-        """Return True if no item is in both, for certain. See BloomFilter.isdisjoint."""
-        return await self._run(algebra.isdisjoint(self._state, self._other(other)))
-
-    async def rename(self, name: str, *, progress: Progress | None = None) -> Self:
+    async def rename(self, name: str) -> Self:
         """Give the filter another name. See BloomFilter.rename."""
         keys, state = FilterKeys(name, self._state.keys.prefix), self._state
         view = await self._run(state.current())
         try:
-            await self._run(renaming.rename(state.keys, keys, view.header, progress))
+            await self._run(renaming.rename(state.keys, keys, view.header))
         finally:
             state.forget()
         return await self._opened(keys)
