@@ -92,12 +92,7 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
 
 
 def wholes(pages: BloomFilter) -> None:
-    assert_type(pages.union(pages, "either"), BloomFilter)
-    assert_type(pages.intersection(pages, into="both"), BloomFilter)
     assert_type(pages.union_update(pages, progress=print), None)
-    assert_type(pages.intersection_update(pages), None)
-    assert_type(pages.jaccard(pages), float)
-    assert_type(pages.isdisjoint(pages), bool)
     assert_type(pages.differences(pages), list[str])
     assert_type(pages.expire(timedelta(days=1)), None)
     assert_type(pages.expire_at(1e9), None)
@@ -115,7 +110,6 @@ def wholes(pages: BloomFilter) -> None:
     assert_type(pages.slices, int | None)
     pages.update(pages)
     pages |= pages
-    pages &= pages
 
 
 def to_files(pages: BloomFilter, client: redis.Redis) -> None:
