@@ -20,21 +20,8 @@ from .windows import STATE_BYTES
 if TYPE_CHECKING:
     from .growth import Growth, Slice
     from .hash_keys import HashKey
-    from .keys import FilterKeys
     from .sizing import Optimize, Size
     from .windows import Window
-
-FORMAT = 3
-"""Of new filters: any number of hash functions, and a key or none. A filter that is cleared or
-copied keeps the format it has, so that clients of either version go on with it."""
-
-WINDOW_FORMAT = 4
-"""Of filters with a time window."""
-GROWING_FORMAT = 4
-"""Of filters that grow."""
-
-SPREAD_FORMAT = 3
-"""From here on the shards lie evenly over the slots of a cluster."""
 
 MOST_FOLLOWED = 32
 """How many generations of a filter that was made anew are known; each time takes two."""
@@ -136,22 +123,11 @@ class Replaced(NamedTuple):
 
     Attributes:
         shards: How many it has.
-        format: How it is stored, which says where its shards lie.
         header: That of its shards.
     """
 
     shards: int
-    format: int
     header: int
-
-    @classmethod
-    def of(cls, descriptor: Descriptor) -> Replaced:
-        """Return what is to be known of a filter to delete its shards."""
-        return cls(descriptor.size.shards, descriptor.format, descriptor.header)
-
-    def place(self, keys: FilterKeys) -> FilterKeys:
-        """Return the filter's keys with its shards where they lie."""
-        return keys.spread(self.shards if self.format >= SPREAD_FORMAT else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +147,6 @@ class Descriptor:
         cleared: Whether the generation began with a clear. False: no filter was there, or it had
             lost something.
         key: What the offsets depend on; None: on the item alone.
-        format: How it is stored.
         window: How long items are remembered; None: for ever. The bits of `size` are cells then.
         replaces: What is deleted when the filter is in its place.
         growth: How it grows; None: not at all.
@@ -191,7 +166,6 @@ class Descriptor:
     state: str = READY
     cleared: bool = False
     key: HashKey | None = None
-    format: int = FORMAT
     window: Window | None = None
     replaces: Replaced | None = None
     growth: Growth | None = None
@@ -204,6 +178,11 @@ class Descriptor:
         """The header every shard of this generation starts with."""
         return header_of(self.generation)
 
+    @property
+    def as_replaced(self) -> Replaced:
+        """What is to be known of it while another one takes its place."""
+        return Replaced(self.size.shards, self.header)
+
     def has_header(self, header: int) -> bool:
         """Return whether a shard of this generation may have a header: it may have grown."""
         if not self.slices:
@@ -214,10 +193,6 @@ class Descriptor:
     def most_items(self) -> int:
         """Items that it can hold at its rate, with all slices if it grows."""
         return sum(part.capacity for part in self.slices) or self.capacity
-
-    def place(self, keys: FilterKeys) -> FilterKeys:
-        """Return the filter's keys with its shards where they lie in this format."""
-        return keys.spread(self.size.shards if self.format >= SPREAD_FORMAT else None)
 
     @property
     def cell_bits(self) -> int:

@@ -39,7 +39,7 @@ class FilterNotFoundError(BloomlockError, LookupError):
 class FilterMismatchError(BloomlockError):
     """What is stored under the name is not the filter the caller described.
 
-    Other parameters, a newer format, or a key that is no filter at all. Nothing was changed.
+    Other parameters, another format, or a key that is no filter at all. Nothing was changed.
     """
 
 

@@ -7,8 +7,6 @@ shards in different ones (https://redis.io/docs/latest/operate/oss_and_stack/ref
 from __future__ import annotations
 
 import re
-from binascii import crc_hqx
-from functools import cache
 from typing import NamedTuple
 
 from .errors import ConfigurationError
@@ -18,19 +16,6 @@ MAX_NAME_BYTES = 1024
 
 # The braces end a hash tag, the slash starts a shard number, the percent sign starts an escape.
 _ESCAPES = {"%": "%25", "{": "%7B", "}": "%7D", "/": "%2F"}
-_SLOTS = 2**14
-"""Of a cluster: a key lies in slot CRC-16 of its hash tag, modulo this."""
-
-PLACES = 2**12
-"""Slots in which the shards of one filter may lie, evenly spaced from the slot of the first."""
-
-_PLACES_OF_FEW = 2**10
-"""Those of a filter of not more shards; they are among the others."""
-
-NUMBERED_SHARDS = 256
-"""Most shards of a filter in format 1 or 2, whose shards lie where their numbers bring them."""
-
-_DIGITS = 6
 _META_KEY = re.compile(r"\{(?P<name>[^{}/]+)\}:meta", re.DOTALL)
 
 
@@ -80,72 +65,22 @@ def unescape(escaped: str) -> str:
     return escaped
 
 
-def slot_of(tag: str) -> int:
-    """Return the slot of a hash tag.
-
-    >>> slot_of("123456789")
-    12739
-    """
-    return crc_hqx(tag.encode(), 0) % _SLOTS
-
-
-@cache
-def _changes() -> dict[int, tuple[int, int]]:
-    """Return by its highest bit a change of the slot, and the bits of octal digits that make it.
-
-    CRC-16 is linear: a bit of the last digits changes the same bits of it, whatever precedes them.
-    """
-    changes: dict[int, tuple[int, int]] = {}
-    for bit in range(3 * _DIGITS):
-        digits = 1 << bit
-        change = slot_of(f"{digits:0{_DIGITS}o}") ^ slot_of("0" * _DIGITS)
-        while change and (known := changes.get(change.bit_length())):
-            change, digits = change ^ known[0], digits ^ known[1]
-        if change:
-            changes[change.bit_length()] = change, digits
-    return changes
-
-
-def tag_in_slot(tag: str, slot: int) -> str:
-    """Return the tag with a slash and six octal digits that bring it into a slot.
-
-    >>> tag_in_slot("pages", 5), slot_of(tag_in_slot("pages", 5))
-    ('pages/003550', 5)
-    """
-    change, digits = slot_of(f"{tag}/{'0' * _DIGITS}") ^ slot, 0
-    while change:
-        known = _changes()[change.bit_length()]
-        change, digits = change ^ known[0], digits ^ known[1]
-    return f"{tag}/{digits:0{_DIGITS}o}"
-
-
 class FilterKeys:
     """The keys of one filter.
 
     Args:
         name: Its name.
         prefix: What its keys begin with.
-        spread_over: How many shards lie evenly over the slots of a cluster; None: shards lie where
-            their numbers bring them, as in the formats 1 and 2.
 
     >>> keys = FilterKeys("pages")
     >>> keys.meta, keys.bits(0), keys.bits(3)
     ('bloomlock:{pages}:meta', 'bloomlock:{pages}:bits', 'bloomlock:{pages/3}:bits')
-    >>> keys.spread(6).bits(0), keys.spread(6).bits(3)
-    ('bloomlock:{pages}:bits', 'bloomlock:{pages/203077}:bits')
     """
 
-    def __init__(
-        self, name: str, prefix: str = DEFAULT_PREFIX, *, spread_over: int | None = None
-    ) -> None:
+    def __init__(self, name: str, prefix: str = DEFAULT_PREFIX) -> None:
         self.name = check_name(name)
         self.prefix = check_prefix(prefix)
         self._tag = escape(name)
-        self._spread_over = spread_over
-
-    def spread(self, shards: int | None) -> FilterKeys:
-        """Return the keys of the same filter with its shards evenly over the slots, or not."""
-        return FilterKeys(self.name, self.prefix, spread_over=shards)
 
     @property
     def meta(self) -> str:
@@ -159,16 +94,8 @@ class FilterKeys:
 
     def bits(self, shard: int) -> str:
         """Return the string that holds header and bitmap of one shard."""
-        return f"{self.prefix}{{{self._shard_tag(shard)}}}:bits"
-
-    def _shard_tag(self, shard: int) -> str:
-        if shard == 0:
-            return self._tag
-        if self._spread_over is None:
-            return f"{self._tag}/{shard}"
-        places = _PLACES_OF_FEW if self._spread_over <= _PLACES_OF_FEW else PLACES
-        distance = shard * places // self._spread_over * (_SLOTS // places)
-        return tag_in_slot(self._tag, (slot_of(self._tag) + distance) % _SLOTS)
+        tag = f"{self._tag}/{shard}" if shard else self._tag
+        return f"{self.prefix}{{{tag}}}:bits"
 
 
 class LockKeys(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from . import growth, sizing
-from .descriptor import FORMAT, GROWING_FORMAT, WINDOW_FORMAT, Descriptor, formulas_for
+from .descriptor import Descriptor, formulas_for
 from .errors import ConfigurationError
 from .growth import Growth, check_growth, slice_error_rate
 from .hash_keys import HashKey, check_key, check_seeds, key_difference
@@ -139,7 +139,6 @@ class Wanted:
             self.seeds,
             self.is_native,
             key=self.key,
-            format=FORMAT if self.window is None else WINDOW_FORMAT,
             window=self.window,
         )
 
@@ -156,7 +155,6 @@ class Wanted:
             self.error_rate,
             Size(slices[0].bits, hashes, shards),
             key=self.key,
-            format=GROWING_FORMAT,
             growth=grows,
             slices=slices,
         )

@@ -296,7 +296,6 @@ def size_for(
     num_hashes: int | None = None,
     shards: int | None = None,
     seeded: bool = False,
-    by_formula: bool = False,
 ) -> Size:
     """Return the smallest filter that holds `capacity` items at `error_rate`.
 
@@ -306,8 +305,6 @@ def size_for(
         num_hashes: k; None: the best one for "balanced".
         shards: Number of shards; None takes as few as hold the bits.
         seeded: Whether each hash function has a seed of its own.
-        by_formula: Whether the formula alone counts: bloomlock 0.1 made filters of that size,
-            which differs where they are small and the rate is below 1e-8.
 
     Raises:
         ConfigurationError: If it would not fit in `shards` (or 4096) shards of 2^32 bits.
@@ -316,10 +313,8 @@ def size_for(
     Size(shard_bits=12364167, num_hashes=3, shards=1)
     >>> size_for(1_000_000_000, 1e-6, num_hashes=16)
     Size(shard_bits=4174675432, num_hashes=16, shards=7)
-    >>> for by_formula in (False, True):
-    ...     size_for(140, 1e-12, num_hashes=32, by_formula=by_formula)
+    >>> size_for(140, 1e-12, num_hashes=32)
     Size(shard_bits=67198, num_hashes=32, shards=1)
-    Size(shard_bits=8192, num_hashes=32, shards=1)
     """
     k = num_hashes or best_num_hashes(error_rate)
     least = -(-bits_needed(capacity, error_rate, k) // MAX_SHARD_BITS)
@@ -329,9 +324,7 @@ def size_for(
         items = shard_capacity(capacity, count)
         bits = max(bits_needed(items, error_rate, k), MIN_SHARD_BITS)
         if bits <= MAX_SHARD_BITS:
-            if not by_formula:
-                bits = _bits_that_keep(items, error_rate, k, seeded=seeded)
-            return Size(bits, k, count)
+            return Size(_bits_that_keep(items, error_rate, k, seeded=seeded), k, count)
     raise too_large(capacity, error_rate, bits_needed(capacity, error_rate, k), shards)
 
 

@@ -6,9 +6,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from . import growth, sizing
+from . import growth
 from .descriptor import (
-    FORMAT,
     GENERATION_BITS,
     MOST_FOLLOWED,
     SEALED,
@@ -27,7 +26,6 @@ from .sizing import (
     MAX_HASHES,
     MAX_SHARD_BITS,
     MAX_SHARDS,
-    MEMORY,
     Size,
     check_error_rate,
 )
@@ -36,13 +34,7 @@ from .windows import read_window
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-KEYED_FORMAT = 2
-"""Of a filter with a key, and format 1 of one without: k follows from capacity and error rate."""
-
-LATEST_FORMAT = 4
-
-NATIVE = "native"
-LAYOUTS = ("classic", NATIVE)
+FORMAT = 1
 
 MAX_NATIVE_BITS = 2**37
 """More than 2^30 items take at any rate."""
@@ -51,6 +43,7 @@ _WHOLE = re.compile("[0-9]{1,18}")
 _HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 
 CLEARED = "cleared"
+NATIVE = "native"
 REPLACES = "replaces"
 FOLLOWS = "follows"
 KEY = "key"
@@ -68,21 +61,21 @@ FIELDS = (
     "num_hashes",
     "shards",
     "seeds",
-    "layout",
     "generation",
     "state",
     CLEARED,
+    NATIVE,
     KEY,
     WINDOW,
     REPLACES,
     FOLLOWS,
     *OF_GROWTH,
 )
-"""Of a filter with a key `key`: "random:" and the key, or "secret:" and its check; of one with
-a time window its microseconds, a slash, its
-slices; of one that is put in the place of another `replaces`; of one that was made anew `follows`,
-the headers of the generations before with commas between. The last three of a filter that
-grows; its slices are "m/k" each, and written to be compared."""
+"""Of one that the server has itself `native`; of one with a key `key`: "random:" and the key, or
+"secret:" and its check; of one with a time window its microseconds, a slash, its slices; of one
+that is put in the place of another `replaces`; of one that was made anew `follows`, the headers of
+the generations before with commas between. The last three of a filter that grows; its slices are
+"m/k" each, and written to be compared."""
 
 
 def encode(descriptor: Descriptor) -> dict[str, str]:
@@ -93,20 +86,21 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
     """
     key = descriptor.key
     values = [
-        descriptor.format,
+        FORMAT,
         descriptor.capacity,
         repr(descriptor.error_rate),
         descriptor.size.shard_bits,
         descriptor.size.num_hashes,
         descriptor.size.shards,
         ",".join(map(str, descriptor.seeds or ())),
-        NATIVE if descriptor.is_native else "classic",
         descriptor.generation,
         descriptor.state,
     ]
     fields = dict(zip(FIELDS, map(str, values), strict=False))
     if descriptor.cleared:
         fields[CLEARED] = "1"
+    if descriptor.is_native:
+        fields[NATIVE] = "1"
     if key is not None:
         fields[KEY] = f"{key.kind}:{_written(key)}"
     if descriptor.window is not None:
@@ -136,13 +130,13 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
     """Return the descriptor from the values of FIELDS, None if there is none at all.
 
     Raises:
-        FilterMismatchError: If it is of a newer format, cannot be read, or contradicts itself.
+        FilterMismatchError: If it is of another format, cannot be read, or contradicts itself.
 
     Cost: that of computing the size.
     """
     if all(value is None for value in values):
         return None
-    refuse_newer_format(name, values)
+    refuse_other_format(name, values)
     try:
         return _decode_fields(_texts(values))
     except KeyError as error:
@@ -152,13 +146,13 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
     raise FilterMismatchError(f"filter {name!r} has a damaged descriptor ({why})")
 
 
-def refuse_newer_format(name: str, values: Sequence[bytes | None]) -> None:
-    """Raise FilterMismatchError if the values of FIELDS are of a newer format."""
+def refuse_other_format(name: str, values: Sequence[bytes | None]) -> None:
+    """Raise FilterMismatchError if the values of FIELDS are of another format."""
     written = _texts(values).get("format", "")
-    if _is_whole(written) and int(written) > LATEST_FORMAT:
+    if _is_whole(written) and int(written) != FORMAT:
         raise FilterMismatchError(
             f"filter {name!r} is stored in format {written}, and this version of bloomlock "
-            f"reads formats up to {LATEST_FORMAT}; upgrade bloomlock"
+            f"reads format {FORMAT} alone; upgrade bloomlock or make the filter anew"
         )
 
 
@@ -186,25 +180,10 @@ def _texts(values: Sequence[bytes | None]) -> dict[str, str]:
     }
 
 
-def _check_latest(fields: Mapping[str, str], written_as: int) -> None:
-    """Raise ConfigurationError if what the latest format is for is missing, or stands elsewhere."""
-    found = [name for name in (WINDOW, GROWTH) if name in fields]
-    if len(found) != (written_as == LATEST_FORMAT):
-        raise ConfigurationError(
-            f"a window, or growth, belongs to format {LATEST_FORMAT}, and to no other"
-        )
-
-
 def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
-    written_as = _whole(fields, "format", LATEST_FORMAT)
-    _check_latest(fields, written_as)
-    if written_as < FORMAT and (written_as == KEYED_FORMAT) != (KEY in fields):
-        raise ConfigurationError(f"a key belongs to format {KEYED_FORMAT}, and none to format 1")
-    is_native = _is_native(fields["layout"])
-    if is_native and (written_as < FORMAT or KEY in fields or fields["seeds"]):
-        raise ConfigurationError(
-            f"layout {NATIVE!r} has format {FORMAT}, and neither key nor seeds"
-        )
+    _whole(fields, "format", FORMAT)
+    is_native = NATIVE in fields
+    _check_kind(fields)
     size = Size(
         _whole(fields, "shard_bits", MAX_NATIVE_BITS if is_native else MAX_SHARD_BITS),
         _whole(fields, "num_hashes", MAX_HASHES),
@@ -224,29 +203,21 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
         check_error_rate(float(fields["error_rate"])),
         size,
         seeds,
-        is_native,
-        _whole(fields, "generation", 2**GENERATION_BITS - 1),
-        fields["state"],
-        fields.get(CLEARED) == "1",
-        _key(fields[KEY]) if KEY in fields else None,
-        written_as,
-        read_window(fields[WINDOW]) if WINDOW in fields else None,
-        _replaced(fields[REPLACES]) if REPLACES in fields else None,
-        _growth(fields),
+        is_native=is_native,
+        generation=_whole(fields, "generation", 2**GENERATION_BITS - 1),
+        state=fields["state"],
+        cleared=fields.get(CLEARED) == "1",
+        key=_key(fields[KEY]) if KEY in fields else None,
+        window=read_window(fields[WINDOW]) if WINDOW in fields else None,
+        replaces=_replaced(fields[REPLACES]) if REPLACES in fields else None,
+        growth=_growth(fields),
         follows=_followed(fields[FOLLOWS]) if FOLLOWS in fields else (),
     )
-    if descriptor.window is not None and is_native:
-        raise ConfigurationError("a native filter has no window")
-    if descriptor.key is not None and seeds:
-        raise ConfigurationError("a filter has seeds or a key, not both")
     if descriptor.growth is not None:
         return _with_slices(descriptor, fields)
     # Other numbers would send each item to other bits than the writer's, without any error.
-    wanted = Wanted.of(descriptor)
-    if descriptor.format < FORMAT:
-        wanted = replace(wanted, num_hashes=None, optimize=MEMORY)
-    expected = wanted.describe().size
-    if size not in (expected, _size_by_formula(descriptor)):
+    expected = Wanted.of(descriptor).describe().size
+    if size != expected:
         raise ConfigurationError(
             f"shard_bits {size.shard_bits} and num_hashes {size.num_hashes} are not those of its "
             f"capacity and error_rate, {expected.shard_bits} and {expected.num_hashes}"
@@ -254,19 +225,23 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     return descriptor
 
 
-def _is_native(layout: str) -> bool:
-    if layout not in LAYOUTS:
-        raise ConfigurationError(
-            f"layout must be {' or '.join(map(repr, LAYOUTS))}, not {layout!r:.80}"
-        )
-    return layout == NATIVE
+def _check_kind(fields: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for fields of which a filter has one at most."""
+    for kinds in (
+        [NATIVE in fields, WINDOW in fields, GROWTH in fields],
+        [NATIVE in fields, KEY in fields, bool(fields["seeds"])],
+        [GROWTH in fields, bool(fields["seeds"])],
+    ):
+        if sum(kinds) > 1:
+            raise ConfigurationError(
+                "of native, a window and growth a filter has one at most, and of native, a key and "
+                "seeds as well; one that grows has no seeds"
+            )
 
 
 def _growth(fields: Mapping[str, str]) -> Growth | None:
     if GROWTH not in fields:
         return None
-    if fields["layout"] == NATIVE or fields["seeds"]:
-        raise ConfigurationError("a filter that grows is not native and has no seeds")
     up_to = _whole(fields, UP_TO, MAX_CAPACITY) if UP_TO in fields else None
     capacity = _whole(fields, "capacity", MAX_CAPACITY)
     return check_growth(_whole(fields, GROWTH, growth.MAX_GROWTH), up_to, capacity)
@@ -294,10 +269,10 @@ def _key(text: str) -> HashKey:
 
 
 def _replaced(text: str) -> Replaced:
-    """Return a filter that is replaced, from its number of shards, format and header."""
+    """Return a filter that is replaced, from its number of shards and its header."""
     numbers = text.split(":")
     if len(numbers) != len(Replaced._fields) or not all(map(_is_long, numbers)):
-        raise ConfigurationError(f"replaces must be three whole numbers, not {text!r:.80}")
+        raise ConfigurationError(f"replaces must be two whole numbers, not {text!r:.80}")
     found = Replaced(*map(int, numbers))
     if not 1 <= found.shards <= MAX_SHARDS:
         raise ConfigurationError(f"replaces must name 1 to {MAX_SHARDS} shards, not {text!r:.80}")
@@ -311,21 +286,6 @@ def _followed(text: str) -> tuple[int, ...]:
             f"follows must be at most {MOST_FOLLOWED} whole numbers, not {text!r:.80}"
         )
     return tuple(map(int, headers))
-
-
-def _size_by_formula(descriptor: Descriptor) -> Size | None:
-    """Return the size that the first formats had for these parameters, if it may be another."""
-    if descriptor.is_native or descriptor.format >= FORMAT:
-        return None
-    return sizing.size_for(
-        descriptor.capacity,
-        descriptor.error_rate,
-        num_hashes=len(descriptor.seeds)
-        if descriptor.seeds
-        else sizing.best_num_hashes(descriptor.error_rate, MEMORY),
-        shards=descriptor.size.shards,
-        by_formula=True,
-    )
 
 
 def _whole(fields: Mapping[str, str], name: str, most: int) -> int:

@@ -69,7 +69,7 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
         True if there was anything of it.
 
     Raises:
-        FilterMismatchError: If what is stored there is no filter, or one of a newer format;
+        FilterMismatchError: If what is stored there is no filter, or one of another format;
             nothing is deleted then.
         ConfigurationError, ServerError: As `list_filters`.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bloomlock.descriptor import CLOSED, HEADER_BYTES, READY, Descriptor, Replaced
+from bloomlock.descriptor import CLOSED, HEADER_BYTES, READY, Descriptor
 from bloomlock.effects import Core, Pause
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
@@ -36,7 +36,7 @@ def close(keys: FilterKeys, stored: Descriptor, generation: int) -> Core[Descrip
         Changed: If it is another generation by now.
     """
     closed = stored.with_generation(generation, CLOSED, cleared=stored.cleared)
-    closed = replace(closed.successor_of(stored), replaces=Replaced.of(stored))
+    closed = replace(closed.successor_of(stored), replaces=stored.as_replaced)
 
     def decide(found: Found) -> list[bytes]:
         if found.has(closed.header, CLOSED):
@@ -51,9 +51,8 @@ def close(keys: FilterKeys, stored: Descriptor, generation: int) -> Core[Descrip
 
 
 def _close_shards(keys: FilterKeys, closed: Descriptor) -> Core[None]:
-    placed = closed.place(keys)
     shards = range(closed.size.shards)
-    yield from in_parallel([_close_shard(placed.bits(shard), closed) for shard in shards])
+    yield from in_parallel([_close_shard(keys.bits(shard), closed) for shard in shards])
 
 
 def _close_shard(key: str, closed: Descriptor) -> Core[None]:

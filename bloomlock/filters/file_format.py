@@ -1,6 +1,6 @@
 r"""What the bytes of a filter's file mean. Pure.
 
-    bloomlock bitmap 2\n              magic and version of this format
+    bloomlock bitmap 1\n              magic and version of this format
     {"capacity": "1000", ...}\n       descriptor and length of the file, as JSON
     6f3b...\n                         SHA-256 of the two lines above, in hexadecimal
     zeros up to 4096 bytes
@@ -10,12 +10,11 @@ r"""What the bytes of a filter's file mean. Pure.
     SHA-256 of each 65536 bytes from byte 4096 to here
     SHA-256 of the first 4096 bytes and of these sums, 32 bytes
 
-Format 1 ends after the images. Format 3 is that of a filter with a time window, and of one that
-grows. Of the latter the JSON has how many shards have one slice, two and so on ("3,1"), and the
+Of a filter that grows the JSON has how many shards have one slice, two and so on ("3,1"), and the
 eighth byte of an image is how many slices there are beside the first.
 
-Format 4 is that of a filter of which items were forgotten. The JSON says of how many, and behind
-the images are the tables of the shards, one behind the other:
+Of a filter of which items were forgotten the JSON says of how many, and behind the images are the
+tables of the shards, one behind the other:
 
     8 bytes       how many items the table has
     8 bytes       how often an item of the shard was forgotten
@@ -44,12 +43,7 @@ if TYPE_CHECKING:
 
     from bloomlock.descriptor import Descriptor
 
-FORMAT = 2
-"""Of filters that a MemoryBloomFilter can be."""
-KINDS_FORMAT = 3
-"""Of filters with a time window, or that grow."""
-NEWEST_FORMAT = 4
-"""Of filters of which items were forgotten."""
+FORMAT = 1
 MAGIC = b"bloomlock bitmap "
 PAGE = 4096
 """Images start at multiples of this, a page of memory on most machines."""
@@ -204,10 +198,10 @@ def padded(length: int) -> int:
     return -(-length // PAGE) * PAGE
 
 
-def file_bytes(images: Images, version: int = FORMAT) -> int:
+def file_bytes(images: Images) -> int:
     """Return the length of a file."""
     end = images.end
-    return end if version == 1 else end + (-(-(end - PAGE) // BLOCK_BYTES) + 1) * SUM_BYTES
+    return end + (-(-(end - PAGE) // BLOCK_BYTES) + 1) * SUM_BYTES
 
 
 def encode_header(descriptor: Descriptor, images: Images) -> bytes:
@@ -216,25 +210,23 @@ def encode_header(descriptor: Descriptor, images: Images) -> bytes:
     fields["bytes"] = file_bytes(images)
     if descriptor.slices:
         fields[_SHARDS_BY_SLICES] = ",".join(map(str, images.shards))
-    version = FORMAT if descriptor.window is None and not descriptor.slices else KINDS_FORMAT
     if images.forgotten is not None:
         fields[_FORGOTTEN] = images.forgotten
-        version = NEWEST_FORMAT
-    lines = b"%s%d\n%s\n" % (MAGIC, version, json.dumps(fields).encode())
+    lines = b"%s%d\n%s\n" % (MAGIC, FORMAT, json.dumps(fields).encode())
     header = b"%s%s\n" % (lines, hashlib.sha256(lines).hexdigest().encode())
     return header.ljust(PAGE, b"\0")
 
 
-def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor, Images, int]:
-    """Return what the first page of a file says, and its version, or raise ConfigurationError."""
+def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor, Images]:
+    """Return what the first page of a file says, or raise ConfigurationError."""
     magic, _, rest = start.partition(b"\n")
     version = magic.removeprefix(MAGIC)
     if not magic.startswith(MAGIC) or not re.fullmatch(b"[0-9]{1,9}", version):
         raise ConfigurationError(f"{name} is no file of a filter")
-    if int(version) > NEWEST_FORMAT:
+    if int(version) != FORMAT:
         raise ConfigurationError(
-            f"{name} has format {int(version)}, and this version of bloomlock reads "
-            f"formats up to {NEWEST_FORMAT}; upgrade bloomlock"
+            f"{name} has format {int(version)}, and this version of bloomlock reads format "
+            f"{FORMAT} alone; upgrade bloomlock or export the filter again"
         )
     text, _, rest = rest.partition(b"\n")
     lines = b"%s\n%s\n" % (magic, text)
@@ -267,12 +259,12 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         RecursionError,  # of JSON that is nested too deeply
     ) as error:
         raise ConfigurationError(f"{name} has a header of no use ({error!s:.300})") from error
-    expected = file_bytes(images, int(version))
+    expected = file_bytes(images)
     if length is not None and length != expected:
         raise ConfigurationError(
             f"{name} is damaged: it has {length} bytes and must have {expected}"
         )
-    return descriptor.with_generation(0, READY), images, int(version)
+    return descriptor.with_generation(0, READY), images
 
 
 def _read_counts(descriptor: Descriptor, text: str) -> tuple[int, ...]:

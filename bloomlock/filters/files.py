@@ -128,10 +128,9 @@ class FileReader:
         descriptor: What the file holds; of a secret key the check alone.
         images: How long its images are.
         num_bytes: How long it is.
-        has_sums: Whether the file has checksums of its bits. Those of a pipe are known at the end.
 
     Raises:
-        ConfigurationError: If it is no whole file of this format or an earlier one.
+        ConfigurationError: If it is no whole file of this format.
         OSError: If it cannot be read.
     """
 
@@ -161,12 +160,11 @@ class FileReader:
                 self._file.seek(start)
         self._is_whole = length is not None
         self._head = self._read(PAGE)
-        self.descriptor, self.images, self._version = read_header(self.name, self._head, length)
-        self.has_sums = self._version > 1
+        self.descriptor, self.images = read_header(self.name, self._head, length)
         self._length = 0
         self._end = self.images.end
-        self.num_bytes = file_bytes(self.images, self._version)
-        if length is not None and self.has_sums:
+        self.num_bytes = file_bytes(self.images)
+        if length is not None:
             self._file.seek(start + self._end)
             self._take_table()
             self._file.seek(start + PAGE)
@@ -237,9 +235,8 @@ class FileReader:
             )
         if self._is_whole:
             return
-        if self.has_sums:
-            self._take_table()
-            self._compare(0)
+        self._take_table()
+        self._compare(0)
         if self._read(1):
             raise ConfigurationError(
                 f"{self.name} is damaged: it has more than its {self.num_bytes} bytes"
@@ -255,14 +252,13 @@ class FileReader:
             )
         table, seal = found[:-SUM_BYTES], found[-SUM_BYTES:]
         if seal == CHANGED:
-            self.has_sums = False
-        elif seal != hashlib.sha256(self._head + table).digest():
+            return
+        if seal != hashlib.sha256(self._head + table).digest():
             raise ConfigurationError(
                 f"{self.name} is damaged: its first {PAGE} bytes, or the checksums from byte "
                 f"{self._end} on, were changed"
             )
-        else:
-            self._table = table
+        self._table = table
 
     def _compare(self, first: int) -> None:
         """Compare the checksums from byte `first` of the table on."""
@@ -311,8 +307,8 @@ def verify_file(path: FilePath, *, key: str | bytes | Literal[True] | None = Non
         key: The secret that the filter was made with; a random key is in the file.
 
     Raises:
-        ConfigurationError: If it is damaged, foreign or newer; the message names the place. Files
-            of format 1, and those that were changed in place, have no checksums of their bits.
+        ConfigurationError: If it is damaged, foreign or of another format; the message names the
+            place. Files that were changed in place have no checksums of their bits.
         FilterMismatchError: If the filter has another key.
         OSError: If it cannot be read.
 

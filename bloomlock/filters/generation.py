@@ -57,7 +57,6 @@ class View:
     def of(cls, keys: FilterKeys, descriptor: Descriptor, unreported: set[bytes]) -> View:
         """Return the view of the generation that a descriptor describes."""
         header, size = descriptor.header, descriptor.size
-        keys = descriptor.place(keys)
         digits = len(str(HEADER_BITS + size.shard_bits - 1))
         bits = size.shard_bits
         if descriptor.window is not None:

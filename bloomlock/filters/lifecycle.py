@@ -140,9 +140,8 @@ def _decide_and_write(keys: FilterKeys, decide: Decide, *, adds_memory: bool) ->
                     replaces = found.descriptor is not None or found.header != 0
                     yield from check_room(keys, planned, replaces=replaces)
                 else:
-                    placed = planned.place(keys)
                     shards = range(1, planned.size.shards)
-                    yield from _look_for_servers([placed.bits(n) for n in shards])
+                    yield from _look_for_servers([keys.bits(n) for n in shards])
                 current = yield from through_moves(
                     keys.meta, partial(_write_watched, keys, decide, broken)
                 )
@@ -246,25 +245,22 @@ def delete(keys: FilterKeys) -> Core[bool]:
     """
     remains = yield from look_for_remains(keys)
     if remains.further:
-        yield from _look_for_servers([placed.bits(n) for placed, n in remains.further])
+        yield from _look_for_servers([keys.bits(n) for n in remains.further])
     # Further shards first: while the descriptor stands, a crash here is found and can be repeated.
-    shards = [*remains.further, *remains.replaced]
+    shards = remains.further
     if not remains.header:
         # Without a descriptor that can be read these are thousands, and hardly any is there.
-        shards = yield from _those_there(shards, remains)
-    further = [_unlink_shard(placed, shard, remains) for placed, shard in shards]
-    yield from in_parallel(further)
+        shards = yield from _those_there(keys, shards, remains)
+    yield from in_parallel([_unlink_shard(keys, shard, remains) for shard in shards])
     yield from _unlink_shard(keys, 0, remains)
     return remains.are_there
 
 
-def _those_there(
-    shards: Sequence[tuple[FilterKeys, int]], remains: Remains
-) -> Core[list[tuple[FilterKeys, int]]]:
+def _those_there(keys: FilterKeys, shards: Sequence[int], remains: Remains) -> Core[list[int]]:
     """Return the shards of which there is any key."""
     asked = [
-        ask(placed.bits(shard), encode_command("EXISTS", *_keys_of_shard(placed, shard, remains)))
-        for placed, shard in shards
+        ask(keys.bits(shard), encode_command("EXISTS", *_keys_of_shard(keys, shard, remains)))
+        for shard in shards
     ]
     replies = yield from in_parallel(asked)
     return [shard for shard, (count,) in zip(shards, replies, strict=True) if count]

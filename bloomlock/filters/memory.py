@@ -111,8 +111,8 @@ class MemoryBloomFilter(Parameters):
                 when it likes to, and `flush` at once. The file loses its checksums.
             key: The secret that the filter was made with; a random key is in the file.
             on_full: As the class.
-            verify: Whether all of the file is read and compared with its checksums first. Files of
-                format 1, and those that were open with mode "r+", have none of their bits.
+            verify: Whether all of the file is read and compared with its checksums first. Files
+                that were open with mode "r+" have none of their bits.
 
         The file must stay as long as it is: every method raises FilterLostError for one that was
         cut meanwhile, but one that is cut while a method is at work ends the process (SIGBUS), as
@@ -120,7 +120,7 @@ class MemoryBloomFilter(Parameters):
         `cp` over it does not.
 
         Raises:
-            ConfigurationError: If the file is not whole, no file of a filter, or of a newer format,
+            ConfigurationError: If the file is not whole, no file of a filter, or of another format,
                 or its filter has a time window, grows or has forgotten items; with `verify`, also
                 if its bits were changed.
             FilterMismatchError: If the filter has another key.

@@ -89,7 +89,7 @@ def load(
             _claim(file.fileno(), path)
         length = os.fstat(file.fileno()).st_size
         start = file.read(PAGE)
-        descriptor, whole, version = read_header(repr(os.fspath(path)), start, length)
+        descriptor, whole = read_header(repr(os.fspath(path)), start, length)
         if descriptor.window is not None or descriptor.slices:
             kind = "with a time window" if descriptor.window is not None else "that grows"
             raise ConfigurationError(
@@ -103,7 +103,7 @@ def load(
             )
         refuse_other_key(repr(os.fspath(path)), descriptor, key)
         descriptor = descriptor.with_key(key)
-        if mode == "r+" and version > 1:
+        if mode == "r+":
             # Before any bit is changed: sums that do not hold any more must not be believed.
             file.seek(length - SUM_BYTES)
             file.write(CHANGED)

@@ -237,7 +237,8 @@ class PortableFilter(_OpenedLater):
 
         Raises:
             ConfigurationError: If the name is taken and `replace` is False, the server has not the
-                memory, or the file is cut, foreign, newer or damaged: the message names the place.
+                memory, or the file is cut, foreign, of another format or damaged: the message names
+                the place.
                 Nothing was changed.
             FilterMismatchError: If the file's filter has another key.
             FilterLostError: If another client took the name meanwhile, or the server lost what was

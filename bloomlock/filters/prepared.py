@@ -30,7 +30,6 @@ from bloomlock.descriptor import (
     PREPARING,
     READY,
     Descriptor,
-    Replaced,
     says_forgotten,
     unflagged,
     with_slices,
@@ -77,7 +76,7 @@ class Prepared:
 
     Attributes:
         target: Its descriptor.
-        keys: The filter's keys, with the shards where they lie.
+        keys: The filter's keys.
         expected: The header of the closed filter that is replaced; 0: whatever is there.
     """
 
@@ -93,7 +92,7 @@ class Prepared:
         what: str,
     ) -> None:
         self.target = model.with_generation(generation, PREPARING)
-        self.keys = self.target.place(keys)
+        self.keys = keys
         self._contents = contents_of(self.target)
         self._may_replace = may_replace
         self._is_reserved = False
@@ -211,8 +210,7 @@ class Prepared:
         yield from repeated(partial(write_watched, self.keys, decide))
         for stored in given_up:
             # What an import or a copy that is given up by this has prepared.
-            other = stored.place(self.keys)
-            gone = [other.bits(shard) for shard in range(stored.size.shards)]
+            gone = [self.keys.bits(shard) for shard in range(stored.size.shards)]
             yield from in_parallel([_unlink(key, stored) for key in gone])
 
     def _refuse_taken(self, stored: Descriptor | None, refused: int) -> None:
@@ -315,13 +313,10 @@ class Prepared:
         """Return the descriptor from the switch on."""
         target = self.target.with_generation(self.target.generation, PLACING)
         if stored is not None and stored.state != PREPARING:
-            old = Replaced.of(stored)
-            places = old.place(self.keys)
-            mine = {self.keys.bits(shard) for shard in range(target.size.shards)}
             if self.expected:
                 target = target.successor_of(stored)
-            if any(places.bits(shard) not in mine for shard in range(old.shards)):
-                return replace(target, replaces=old)
+            if stored.size.shards > target.size.shards:
+                return replace(target, replaces=stored.as_replaced)
         if target.size.shards > 1:
             return target
         return replace(target, state=READY)

@@ -49,16 +49,12 @@ CLOSINGS = 3
 class _PreparedKeys(FilterKeys):
     """The keys of a filter whose shards are where they are prepared."""
 
-    def __init__(self, placed: FilterKeys, generation: int) -> None:
-        super().__init__(placed.name, placed.prefix)
-        self._placed = placed
+    def __init__(self, keys: FilterKeys, generation: int) -> None:
+        super().__init__(keys.name, keys.prefix)
         self._generation = generation
 
-    def spread(self, shards: int | None) -> FilterKeys:  # noqa: ARG002 - they lie where they are
-        return self
-
     def bits(self, shard: int) -> str:
-        return prepared_key(self._placed.bits(shard), self._generation)
+        return prepared_key(super().bits(shard), self._generation)
 
 
 class Rebuild:

@@ -69,8 +69,7 @@ def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[i
     """Rename all keys in one step, as a new generation."""
     after = before.with_generation(new_generation(), READY, cleared=before.cleared)
     contents, shards = contents_of(before), range(before.size.shards)
-    places, new_places = before.place(old), before.place(new)
-    bits = [(places.bits(n), new_places.bits(n)) for n in shards]
+    bits = [(old.bits(n), new.bits(n)) for n in shards]
     claims = [(ClaimKeys.of(one), ClaimKeys.of(two)) for one, two in bits]
     pairs = [(old.meta, new.meta), *bits, *((a.counts, b.counts) for a, b in claims)]
     for one, two in claims:

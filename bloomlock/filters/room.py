@@ -68,7 +68,6 @@ def check_room(
     answer INFO is taken to have room, and to have one master for each key.
     """
     servers: dict[str, _Server] = {}
-    keys = planned.place(keys)
     size = planned.string_bytes_with(with_slices(planned.header, slices))
     shards = range(planned.size.shards)
     replication, crdt, fields, length = yield from _ask_kind_and_room(keys.bits(0))

@@ -22,9 +22,9 @@ from bloomlock.descriptor import (
 )
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.errors import FilterMismatchError
-from bloomlock.keys import NUMBERED_SHARDS, PLACES
 from bloomlock.parallel import in_parallel
-from bloomlock.stored_descriptor import FIELDS, decode, refuse_newer_format, refuse_unknown_flags
+from bloomlock.sizing import MAX_SHARDS
+from bloomlock.stored_descriptor import FIELDS, decode, refuse_other_format, refuse_unknown_flags
 from bloomlock.strategies.base import header_command, header_from_bytes
 
 from .contents import contents_of
@@ -118,18 +118,16 @@ class Remains(NamedTuple):
     """What may be there of a filter.
 
     Attributes:
-        further: The keys and numbers that further shards may have.
+        further: The numbers of the further shards that there may be.
         are_there: Whether anything is.
         are_native: Whether its shards have keys of the server's own filters beside them.
         header: The header that the shards should have; 0 if that is not known.
-        replaced: The shards of a filter in whose place it was being put.
     """
 
-    further: Sequence[tuple[FilterKeys, int]]
+    further: Sequence[int]
     are_there: bool
     are_native: bool
     header: int = 0
-    replaced: Sequence[tuple[FilterKeys, int]] = ()
 
 
 def look_for_remains(keys: FilterKeys) -> Core[Remains]:
@@ -138,24 +136,20 @@ def look_for_remains(keys: FilterKeys) -> Core[Remains]:
     A descriptor that is damaged is no hindrance; it may have had any number of shards.
 
     Raises:
-        FilterMismatchError: If the keys hold something that is no filter, or a newer one.
+        FilterMismatchError: If the keys hold something that is no filter of this version.
     """
     values, header, length = yield from _read(keys)
     are_native = length == HEADER_BYTES
     try:
         descriptor = decode(keys.name, values)
     except FilterMismatchError:
-        refuse_newer_format(keys.name, values)
-        further = [(keys, shard) for shard in range(1, NUMBERED_SHARDS)]
-        spread = keys.spread(PLACES)
-        further += [(spread, place) for place in range(1, PLACES)]
-        return Remains(further, True, are_native)
+        refuse_other_format(keys.name, values)
+        return Remains(range(1, MAX_SHARDS), True, are_native)
     if descriptor is not None:
-        placed = descriptor.place(keys)
-        further = [(placed, shard) for shard in range(1, descriptor.size.shards)]
-        old = descriptor.replaces
-        replaced = [(old.place(keys), n) for n in range(1, old.shards)] if old else ()
-        return Remains(further, True, descriptor.is_native, descriptor.header, replaced)
+        shards = descriptor.size.shards
+        if descriptor.replaces is not None:
+            shards = max(shards, descriptor.replaces.shards)
+        return Remains(range(1, shards), True, descriptor.is_native, descriptor.header)
     return Remains((), header != 0, are_native)
 
 
@@ -177,8 +171,8 @@ def most_slices(keys: FilterKeys, descriptor: Descriptor) -> Core[int]:
     """
     if not descriptor.slices:
         return 1
-    placed, shards = descriptor.place(keys), range(descriptor.size.shards)
-    found = yield from in_parallel([look_at_shard(placed, shard) for shard in shards])
+    shards = range(descriptor.size.shards)
+    found = yield from in_parallel([look_at_shard(keys, shard) for shard in shards])
     return max(slices_of(header) for header, _ in found)
 
 

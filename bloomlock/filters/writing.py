@@ -179,7 +179,6 @@ def _empty_shard(key: str, descriptor: Descriptor, before: Iterable[int]) -> lis
 
 def complete(keys: FilterKeys, descriptor: Descriptor) -> Core[Descriptor]:
     """Bring the further shards to the descriptor's generation, or check that they are there."""
-    keys = descriptor.place(keys)
     shards = range(1, descriptor.size.shards)
     found = yield from in_parallel([look_at_shard(keys, shard) for shard in shards])
     if descriptor.state == CREATING:
@@ -338,10 +337,8 @@ def _place_shard(key: str, descriptor: Descriptor) -> Core[None]:
 
 
 def _remove_replaced(keys: FilterKeys, descriptor: Descriptor, old: Replaced) -> Core[None]:
-    """Delete the shards of the filter that was there, as far as they lie elsewhere."""
-    places = old.place(keys)
-    mine = {keys.bits(shard) for shard in range(descriptor.size.shards)}
-    gone = [key for key in map(places.bits, range(old.shards)) if key not in mine]
+    """Delete the shards that the filter that was there has more than this one."""
+    gone = [keys.bits(shard) for shard in range(descriptor.size.shards, old.shards)]
     steps = [partial(_remove_shard, key, old.header) for key in gone]
     yield from in_parallel([through_moves(*one) for one in zip(gone, steps, strict=True)])
 

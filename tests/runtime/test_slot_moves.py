@@ -19,8 +19,9 @@ from redis.exceptions import TryAgainError
 from slot_moves import mover_of
 
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, ClaimState, Lock, LockStrategy
-from bloomlock.keys import FilterKeys, slot_of
+from bloomlock.keys import FilterKeys
 from bloomlock.runtime import redispy
+from bloomlock.runtime.redispy import slot_of
 
 CAPACITY, RATE, SHARDS = 5000, 1e-9, 3
 SHORT = 0.4
@@ -39,7 +40,7 @@ def client_of(port):
 
 
 def slots_of(*names):
-    found = [FilterKeys(name).spread(SHARDS).bits(n) for name in names for n in range(SHARDS)]
+    found = [FilterKeys(name).bits(n) for name in names for n in range(SHARDS)]
     return [slot_of(key.partition("{")[2].partition("}")[0]) for key in found]
 
 
