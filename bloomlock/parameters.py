@@ -74,8 +74,6 @@ class Wanted:
                     )
             refuse_key(key)
         checked_window = check_window(window, slices)
-        if checked_window is not None and native:
-            raise ConfigurationError("strategy must be 'atomic' with window=, not 'native'")
         if key is not None and seeds is not None:
             raise ConfigurationError(
                 "seeds must be None with a key, which all offsets of an item come from, "

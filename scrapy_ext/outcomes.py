@@ -45,7 +45,7 @@ _OF_CRAWLER: WeakKeyDictionary[Crawler, weakref.ref[Outcomes]] = WeakKeyDictiona
 
 NO_OUTCOME = "it ended without a response"
 
-CLAIMING_STRATEGIES = ("atomic", "lua", "transaction")
+CLAIMING_STRATEGIES = ("atomic", "lua")
 
 
 @dataclass(slots=True, eq=False)

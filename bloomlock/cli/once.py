@@ -131,7 +131,7 @@ def _refuse_what_has_no_claims(options: FilterOptions) -> None:
     """Raise UsageError for a filter that could be created, but not claimed from."""
     if options.strategy in set(STRATEGIES) - set(CLAIMING_STRATEGIES):
         raise click.UsageError(
-            f"--strategy must be atomic, lua or transaction for claims, not {options.strategy!r}"
+            f"--strategy must be atomic or lua for claims, not {options.strategy!r}"
         )
 
 

@@ -109,8 +109,8 @@ on_full_option = click.option(
     "error rate; a filter that grows is made so.",
 )
 
-CLAIMING_STRATEGIES = ("atomic", "lua", "transaction")
-STRATEGIES = (*CLAIMING_STRATEGIES, "pipeline", "lock", "native")
+CLAIMING_STRATEGIES = ("atomic", "lua")
+STRATEGIES = (*CLAIMING_STRATEGIES, "transaction", "pipeline", "lock", "native")
 
 _FILTER_OPTIONS = (
     click.option(

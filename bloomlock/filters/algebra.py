@@ -24,6 +24,7 @@ from bloomlock.strategies.bitmap import image_bytes, merge_part
 from . import combining
 from .combining import DONE, FIRST, SECOND, TARGET, Piece, Target
 from .state import TRIES, FilterState, follow
+from .support import FROM_FILTER, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = "Callable[[int, int], None]"
 """Called with how much is done, and of how much."""
-
-METHOD = "update() from another filter"
 
 
 class Other(NamedTuple):
@@ -115,9 +114,8 @@ def _in_generations(
     theirs = yield from elsewhere(other.run, other.state.current())
     for _ in range(TRIES):
         for one, of in ((view, state), (theirs, other.state)):
-            one.contents.check_has_bits(METHOD)
-            if one.forgotten is not None:
-                raise _forgets(of)
+            forgets = one.forgotten is not None
+            check_support(FROM_FILTER, of.strategy.name, one.descriptor, forgets=forgets)
         if found := differences(view.descriptor, theirs.descriptor):
             raise ConfigurationError(
                 f"filters {state.keys.name!r} and {other.state.keys.name!r} cannot be combined: "
@@ -144,15 +142,7 @@ def _refuse_forgotten(state: FilterState, view: View) -> Core[None]:
     asked = [ask(shard.key, header_command(shard.key)) for shard in view.shards]
     for (start,) in (yield from in_parallel(asked)):
         if header_from_bytes(start) == view.header | FORGETTING:
-            raise _forgets(state)
-
-
-def _forgets(state: FilterState) -> ConfigurationError:
-    return ConfigurationError(
-        f"{METHOD} is not possible with filter {state.keys.name!r}, of which items were forgotten "
-        "(discard): the bits of such items are others than in another filter; clear it, or make "
-        "another one of the items"
-    )
+            check_support(FROM_FILTER, state.strategy.name, forgets=True)
 
 
 def _changed(changed: int, state: FilterState, other: Other) -> FilterLostError:

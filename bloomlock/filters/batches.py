@@ -27,6 +27,7 @@ from bloomlock.strategies.bitmap import is_quick
 
 from .near_cache import flags_of, keys_of
 from .routes import bitmap_is_quicker
+from .support import OTHER_ROUTES, SUPPORT, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -57,20 +58,15 @@ def check_route(state: FilterState, route: object) -> None:
         raise ConfigurationError(
             f"route must be {', '.join(map(repr, ROUTES[:-1]))} or {ROUTES[-1]!r}, not {route!r}"
         )
-    if state.strategy.is_native and route not in ("auto", "items"):
-        raise ConfigurationError(
-            "route must be 'auto' or 'items' with strategy 'native', which sends items and not "
-            f"their bits, not {route!r}"
-        )
-    if state.strategy.is_sliced and route not in ("auto", "items"):
-        raise ConfigurationError(
-            f"route must be 'auto' or 'items' with window=, whose cells hold slices, not {route!r}"
-        )
-    if state.strategy.is_exclusive and route not in ("auto", "items"):
-        raise ConfigurationError(
-            f"route must be 'auto' or 'items' with strategy {state.strategy.name!r}, which keeps "
-            f"others out while it adds an item, not {route!r}"
-        )
+    if route not in ("auto", "items"):
+        is_known = state.view is not None or state.wanted is not None
+        descriptor = state.descriptor if is_known else None
+        check_support(OTHER_ROUTES, state.strategy.name, descriptor)
+
+
+def has_routes(strategy: Strategy) -> bool:
+    """Return whether batches may go by other routes than the strategy's own."""
+    return strategy.name in SUPPORT[OTHER_ROUTES].strategies
 
 
 def check_batch_size(batch_size: object) -> None:
@@ -88,14 +84,13 @@ def choose(
 ) -> Strategy:
     """Return what sends a chunk of `count` items to the server."""
     others, own = state.for_batches, state.strategy
-    alone = own.is_exclusive or own.is_native or own.is_sliced or own.is_growing
-    if route == "items" or alone:
+    if route == "items" or own.is_sliced or own.is_growing or not has_routes(own):
         return own
     by_bitmap = others.bitmap if answers or not write else others.merge
     if route == "auto":
         bits = count * view.descriptor.size.num_hashes
         # Another route begins far beyond what goes without arrays.
-        if count == 1 or bits <= own.few_bits or not own.is_atomic:
+        if count == 1 or bits <= own.few_bits:
             return own
         route = _choose_route(view, count, bits, write=write, answers=answers or not write)
         state.route = route if not by_bitmap.is_forbidden else "items"
@@ -199,13 +194,13 @@ class Chunks:
         return encoded
 
     def _size(self) -> int:
-        state = self._state
-        per_exchange = state.strategy.bits_per_exchange // state.descriptor.size.num_hashes
+        state, strategy = self._state, self._state.strategy
+        per_exchange = strategy.bits_per_exchange // state.descriptor.size.num_hashes
         if state.fill.refuse:
             # A chunk must not go far beyond what is still free.
             few = BITS_PER_TRIP // state.descriptor.size.num_hashes
             return max(1, few, min(state.items_per_chunk, state.fill.until_look))
-        if self._route == "items" or state.strategy.is_exclusive or not state.strategy.is_atomic:
+        if self._route == "items" or not (strategy.is_native or has_routes(strategy)):
             return max(1, per_exchange)
         # Of items that may come slowly few are waited for at first.
         self._most = min(state.items_per_chunk, max(per_exchange, 1, 2 * self._most))

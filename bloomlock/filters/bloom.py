@@ -232,8 +232,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
                 the bits of all, built here and merged there. "auto": the bitmap where it is
                 quicker where client and server share a machine, and the server is done with it
                 in about 10 ms (shards up to 8 MiB), else "items".
-                Where scripts are forbidden it is always "items". Strategies "lock" and "native",
-                and a filter with a window, take no other than "auto" and "items".
+                Where scripts are forbidden it is always "items". Other strategies than "atomic"
+                and "lua", and a filter with a window, take no other than "auto" and "items".
 
         Returns:
             One answer for each item, in order, as `add` gives it.
@@ -344,7 +344,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
 
         Raises:
             TypeError: If the item is neither.
-            ConfigurationError: With strategy "native", or if scripts are forbidden.
+            ConfigurationError: If the strategy is neither "atomic" nor "lua", or scripts are
+                forbidden.
             OutcomeUnknownError: If the server could not be asked again after a reply was lost.
             CapacityError: If nearly all bits of the filter are set.
             redis.exceptions.RedisError: If the server refused it or could not be reached; then the
@@ -413,8 +414,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
 
         Raises:
             TypeError: If an item is neither str nor bytes.
-            ConfigurationError: If a parameter is not usable, the strategy is "pipeline", "lock" or
-                "native", or scripts are forbidden.
+            ConfigurationError: If a parameter is not usable, the strategy is neither "atomic" nor
+                "lua", or scripts are forbidden.
             redis.exceptions.RedisError: If the server refused it or could not be reached; it may
                 have been carried out.
             FilterLostError, CapacityError: As `add`.
@@ -441,8 +442,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         What was added before is in it, what is added meanwhile may be.
 
         Raises:
-            ConfigurationError: If the filter has a window, grows, has forgotten items, or is of
-                strategy "native".
+            ConfigurationError: If the filter has a window, grows or has forgotten items, or the
+                strategy is neither "atomic" nor "lua".
 
         Cost: the whole bitmap comes, 2 MiB in a round trip.
         """

@@ -17,8 +17,8 @@ from bloomlock.keys import ClaimKeys
 from bloomlock.parallel import in_parallel
 
 from .claim_session import Offer, place_of
-from .claims import refuse_strategy
 from .state import in_one_generation
+from .support import CLAIMS, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -155,7 +155,7 @@ def drop(state: FilterState, items: Iterable[str | bytes]) -> Core[list[bool]]:
 
 
 def _settle(state: FilterState, items: Iterable[str | bytes], step: Step) -> Core[list[bool]]:
-    refuse_strategy(state)
+    check_support(CLAIMS, state.strategy.name)
     wanted = encode_items(list(items))
 
     def work(view: View) -> Core[list[bool] | None]:

@@ -57,8 +57,8 @@ class ClaimableFilter(FilterBase):
 
         Raises:
             TypeError: If the item is neither.
-            ConfigurationError: If a parameter is not usable, the strategy is "pipeline", "lock" or
-                "native", or scripts are forbidden.
+            ConfigurationError: If a parameter is not usable, the strategy is neither "atomic" nor
+                "lua", or scripts are forbidden.
             redis.exceptions.RedisError: If the server refused it or could not be reached; another
                 try of this process is not blocked by this one.
             FilterLostError, CapacityError: As `add`.

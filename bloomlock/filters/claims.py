@@ -44,6 +44,7 @@ from .claim_session import (
     place_of,
 )
 from .state import in_one_generation
+from .support import CLAIMS, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -157,7 +158,7 @@ def _take(state: FilterState, wanted: Sequence[Try], how: How) -> Core[list[Clai
     Of the claims of an item that threads or tasks made at a time several may be unanswered, and the
     server has granted one. An item that is BUSY is asked for again by the token of each.
     """
-    refuse_strategy(state)
+    check_support(CLAIMS, state.strategy.name)
     asked = [*wanted]
 
     def ask(some: Sequence[Try], view: View) -> Core[list[ClaimSession] | None]:
@@ -319,15 +320,6 @@ def _hold(request: ClaimRequest, fence: int, sent: float, options: ClaimOptions)
     )
 
 
-def refuse_strategy(state: FilterState, what: str = "claims") -> None:
-    """Raise ConfigurationError where a script cannot test and set all bits of an item."""
-    strategy = state.strategy
-    if not strategy.is_atomic or strategy.is_exclusive or strategy.is_native:
-        raise ConfigurationError(
-            f'strategy must be "atomic", "lua" or "transaction" for {what}, not {strategy.name!r}'
-        )
-
-
 def refuse_full(state: FilterState, view: View, items: Sequence[Item]) -> Core[None]:
     """Raise CapacityError where the filter is full and takes no new items, and one is new."""
     if not state.fill.refuse:
@@ -396,7 +388,7 @@ class Expired:
 
     def _look(self, view: View) -> Core[bool | None]:
         """Look for more from where the last were found; False: there are none."""
-        refuse_strategy(self._state)
+        check_support(CLAIMS, self._state.strategy.name)
         for number in range(self._shard, len(view.shards)):
             found = yield from find_expired(place_of(view, number), self._at_once)
             if found is None:

@@ -10,8 +10,6 @@ from abc import ABC, abstractmethod
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from redis.exceptions import ResponseError
-
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask, check
 from bloomlock.descriptor import (
@@ -25,13 +23,10 @@ from bloomlock.descriptor import (
     without_slices,
 )
 from bloomlock.effects import Core, Request
-from bloomlock.errors import ConfigurationError
 from bloomlock.keys import native_key
 from bloomlock.native import EXPANSION
-from bloomlock.refusals import is_missing
 from bloomlock.sizing import shard_capacity
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
-from bloomlock.strategies.native import is_no_key
 
 from . import combining
 from .counting import Counted, count_bitmaps, count_cells, count_servers_own, count_slices
@@ -81,30 +76,15 @@ class Contents(ABC):
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """Count the items; None if the filter changed meanwhile."""
 
-    @abstractmethod
-    def copy(self, source: Shard, prepared: str, key: str, target: Descriptor) -> Core[bool]:
+    def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
         """Copy a shard; False if it changed meanwhile. What is copied again is the same.
 
         Args:
             source: The shard.
             prepared: Where the string of the copy is until it has all; it has its header.
-            key: Where that string will be.
             target: Of the copy.
         """
-
-    def check_may_copy(self, shard: Shard) -> Core[None]:  # noqa: ARG002 - strings can be copied
-        """Raise ConfigurationError if the server cannot give out what a shard holds."""
-        yield from ()
-
-    def check_is_string(self, method: str) -> None:  # noqa: B027 - all but one kind are
-        """Raise ConfigurationError if a shard is not all in its string, as a method needs it."""
-
-    def check_may_rebuild(self) -> None:
-        """Raise ConfigurationError if the filter cannot be made anew from its items."""
-        self.check_has_bits("rebuild()")
-
-    def check_has_bits(self, method: str) -> None:  # noqa: B027 - a bitmap has bits
-        """Raise ConfigurationError if a method that needs one bit in a place cannot be had."""
+        raise NotImplementedError
 
 
 class Bitmap(Contents):
@@ -145,13 +125,7 @@ class Bitmap(Contents):
         """
         return count_bitmaps(descriptor, shards)
 
-    def copy(
-        self,
-        source: Shard,
-        prepared: str,
-        key: str,  # noqa: ARG002 - all is prepared beside the string
-        target: Descriptor,
-    ) -> Core[bool]:
+    def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
         """See Contents.copy; what was forgotten before is forgotten in the copy."""
         size = self.string_bytes(target)
         if (yield from self._copy_string(source, prepared, target.header, size)):
@@ -210,28 +184,15 @@ class Cells(Bitmap):
         """
         return count_cells(descriptor, shards)
 
-    def check_has_bits(self, method: str) -> None:
-        """See Contents.check_has_bits."""
-        raise ConfigurationError(f"{method} is not possible with window=")
-
 
 class Slices(Bitmap):
     """The slices of a filter that grows, one behind the other in the same string."""
-
-    def check_may_rebuild(self) -> None:
-        """See Contents.check_may_rebuild; what is added meanwhile may make both grow."""
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Contents.count. An item is in one slice, so those of all slices are added up."""
         return count_slices(descriptor, shards)
 
-    def copy(
-        self,
-        source: Shard,
-        prepared: str,
-        key: str,  # noqa: ARG002 - all is prepared beside the string
-        target: Descriptor,
-    ) -> Core[bool]:
+    def copy(self, source: Shard, prepared: str, target: Descriptor) -> Core[bool]:
         """See Contents.copy; again if the shard grows meanwhile, or the first item is forgotten."""
         before = 0
         while True:
@@ -251,13 +212,6 @@ class Slices(Bitmap):
                     yield from ask(prepared, set_header(prepared, copied | FORGETTING))
                 return True
             before = header
-
-    def check_has_bits(self, method: str) -> None:
-        """See Contents.check_has_bits."""
-        raise ConfigurationError(
-            f"{method} is not possible with a filter that grows (on_full='grow'), whose slices "
-            "differ in size"
-        )
 
 
 class ServersOwn(Contents):
@@ -299,61 +253,6 @@ class ServersOwn(Contents):
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Contents.count. Cost: one round trip."""
         return count_servers_own(descriptor, shards)
-
-    def copy(
-        self,
-        source: Shard,
-        prepared: str,  # noqa: ARG002 - the header is all of the string
-        key: str,
-        target: Descriptor,
-    ) -> Core[bool]:
-        """See Contents.copy; the key carries the generation, so no client takes it for a whole."""
-        own = native_key(source.key, generation_of(source.header))
-        copied = native_key(key, target.generation)
-        # A try that was cut off may have left the first chunk, which is refused where one is.
-        loads = [encode_command("UNLINK", copied)]
-        cursor = 0
-        while True:
-            try:
-                (cursor, chunk), header = yield from ask(
-                    source.key,
-                    encode_command("BF.SCANDUMP", own, cursor),
-                    header_command(source.key),
-                )
-            except ResponseError as error:
-                if not is_no_key(error):
-                    raise
-                return False
-            if plain_header(header) != source.header:
-                return False
-            if not cursor:
-                return True
-            loads.append(encode_command("BF.LOADCHUNK", copied, cursor, chunk))
-            yield from ask(copied, *loads)
-            loads = []
-
-    def check_may_copy(self, shard: Shard) -> Core[None]:
-        """See Contents.check_may_copy."""
-        own = native_key(shard.key, generation_of(shard.header))
-        try:
-            yield from ask(own, encode_command("BF.SCANDUMP", own, 0))
-        except ResponseError as error:
-            if is_missing(error):
-                raise ConfigurationError(
-                    "copy() with strategy 'native' needs BF.SCANDUMP and BF.LOADCHUNK, which the "
-                    f"server refuses ({error})"
-                ) from None
-
-    def check_is_string(self, method: str) -> None:
-        """See Contents.check_is_string."""
-        raise ConfigurationError(
-            f"{method} is not possible with strategy 'native': the server does not say where it "
-            "puts the bits of an item"
-        )
-
-    def check_has_bits(self, method: str) -> None:
-        """See Contents.check_has_bits."""
-        self.check_is_string(method)
 
 
 def set_header(key: str, header: int) -> bytes:

@@ -20,7 +20,6 @@ from bloomlock.effects import ConnectionLost, Pause
 from bloomlock.errors import (
     BloomlockError,
     CapacityError,
-    ConfigurationError,
     OutcomeUnknownError,
     PartialResultError,
     batch_error,
@@ -36,6 +35,7 @@ from bloomlock.strategies.cells import bits_of_cells, packed_window
 from .batches import fail_after
 from .operation import Operation, Repeats
 from .state import in_one_generation
+from .support import DISCARD, check_support
 from .versions import new_version
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ _FORGOTTEN, _ABSENT, _TAKEN = 1, 0, 2
 
 def discard(state: FilterState, item: Item) -> Core[bool]:
     """Forget one item; True if it was there."""
-    refuse_strategy(state)
+    check_support(DISCARD, state.strategy.name)
     (answer,) = yield from _Discards(state, [encode_item(item)]).run()
     return answer
 
@@ -84,7 +84,7 @@ def discard_many(state: FilterState, items: Iterable[Item]) -> Core[list[bool]]:
         raise TypeError(
             f"items must be an iterable of str or bytes, not one {type(items).__name__}"
         )
-    refuse_strategy(state)
+    check_support(DISCARD, state.strategy.name)
     results: list[bool] = []
     stream = iter(items)
     while taken := list(islice(stream, ITEMS_PER_CHUNK)):
@@ -95,15 +95,6 @@ def discard_many(state: FilterState, items: Iterable[Item]) -> Core[list[bool]]:
             fail_after(results, error)
         results += answers
     return results
-
-
-def refuse_strategy(state: FilterState) -> None:
-    """Raise ConfigurationError where the server has the filter itself."""
-    if state.strategy.is_native:
-        raise ConfigurationError(
-            "strategy must not be 'native' for discard(), remove() and discard_many(): the server "
-            "does not say where it puts the bits of an item"
-        )
 
 
 class _Discards:

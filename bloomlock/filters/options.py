@@ -10,9 +10,10 @@ from bloomlock.hash_keys import check_key
 from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.parameters import Wanted, refuse_key
 from bloomlock.runtime.clock import boot_clock
-from bloomlock.strategies import AtomicStrategy, GrowingStrategy, SlicedStrategy, make_strategy
+from bloomlock.strategies import SlicedStrategy, make_strategy
 
 from .near_cache import MAX_STALENESS_SECONDS, NearCaching
+from .support import GROWTH, WINDOW, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -139,10 +140,7 @@ class OpenOptions:
             if self.refresh:
                 raise ConfigurationError("refresh must be False for a filter without a window")
             return self.updates
-        if self.updates.name != AtomicStrategy.name or self.updates.is_sliced:
-            raise ConfigurationError(
-                f"strategy must be 'atomic' with window=, not {self.updates.name!r}"
-            )
+        check_support(WINDOW, self.updates.name)
         if self.refuses:
             raise ConfigurationError("on_full must be 'warn' with window=, not 'raise'")
         if self.caching is None:
@@ -170,9 +168,11 @@ class FilterOptions(OpenOptions):
 
     def _wanted(self, native: bool) -> Wanted:
         grows = choice("on_full", self.on_full, OnFull) == "grow"
+        strategy = make_strategy(self.strategy).name
         if grows and not native:
-            # Refuses those that a filter that grows cannot have.
-            GrowingStrategy(make_strategy(self.strategy).name)
+            check_support(GROWTH, strategy)
+        if self.window is not None:
+            check_support(WINDOW, strategy)
         return Wanted.check(
             self.capacity,
             self.error_rate,

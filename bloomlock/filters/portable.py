@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock.errors import BloomlockError, ConfigurationError
+from bloomlock.errors import BloomlockError
 from bloomlock.keys import FilterKeys
 
 from .base import FilterBase
@@ -18,6 +18,7 @@ from .generation import new_generation
 from .options import OpenOptions
 from .prepared import Prepared
 from .state import FilterState
+from .support import COPY_TO, EXPORT, IMPORT, check_support
 from .transfer import Reading
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Loading:
         model: Its parameters.
         images: How long its images are.
         replace: Whether a filter that is there is replaced.
-        what: What fills it, for messages.
+        what: The feature that fills it; see support.py.
         source: The header of the filter that it comes from; 0: from none.
     """
 
@@ -64,10 +65,7 @@ class Loading:
         what: str,
         source: int = 0,
     ) -> None:
-        if state.strategy.is_native:
-            raise ConfigurationError(
-                f"{what} is not possible with strategy 'native': the server places the bits itself"
-            )
+        check_support(what, state.strategy.name)
         self._source = source
         self._images = images
         self._prepared = Prepared(
@@ -196,7 +194,7 @@ class PortableFilter(_OpenedLater):
         ...     again.exists_many(["a", "b", "c"]), "a" in MemoryBloomFilter.load(f"{folder}/pages")
         ([True, True, False], True)
         """
-        reading = Reading(self._state, "the export")
+        reading = Reading(self._state, EXPORT)
         view = self._run(reading.begin())
         counter = _Counter(progress, reading.images)
         writer = self._wait(FileWriter, path, view.descriptor, reading.images)
@@ -256,7 +254,7 @@ class PortableFilter(_OpenedLater):
                 refuse_other_key(reader.name, reader.descriptor, state.key)
                 counter = _Counter(progress, reader.images)
                 loading = Loading(
-                    state, reader.descriptor, reader.images, replace=replace, what="the import"
+                    state, reader.descriptor, reader.images, replace=replace, what=IMPORT
                 )
                 try:
                     run(loading.begin())
@@ -308,7 +306,7 @@ class PortableFilter(_OpenedLater):
         forgotten item.
         """
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
-        reading = Reading(self._state, "the copy")
+        reading = Reading(self._state, COPY_TO)
         view = self._run(reading.begin())
         counter = _Counter(progress, reading.images, times=2)
         made = type(self).__new__(type(self))
@@ -321,7 +319,7 @@ class PortableFilter(_OpenedLater):
                 view.descriptor,
                 reading.images,
                 replace=replace,
-                what="a copy",
+                what=COPY_TO,
                 source=view.header,
             )
             try:
@@ -361,7 +359,7 @@ class AsyncPortableFilter(_OpenedLater):
         self, path: FilePath | BinaryIO, *, progress: Progress | None = None
     ) -> None:
         """Write the filter to a file. See BloomFilter.export_file."""
-        reading = Reading(self._state, "the export")
+        reading = Reading(self._state, EXPORT)
         view = await self._run(reading.begin())
         counter = _Counter(progress, reading.images)
         writer = await self._wait(FileWriter, path, view.descriptor, reading.images)
@@ -394,7 +392,7 @@ class AsyncPortableFilter(_OpenedLater):
                 refuse_other_key(reader.name, reader.descriptor, state.key)
                 counter = _Counter(progress, reader.images)
                 loading = Loading(
-                    state, reader.descriptor, reader.images, replace=replace, what="the import"
+                    state, reader.descriptor, reader.images, replace=replace, what=IMPORT
                 )
                 try:
                     await run(loading.begin())
@@ -424,7 +422,7 @@ class AsyncPortableFilter(_OpenedLater):
     ) -> Self:
         """Copy the filter to another server. See BloomFilter.copy_to."""
         keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
-        reading = Reading(self._state, "the copy")
+        reading = Reading(self._state, COPY_TO)
         view = await self._run(reading.begin())
         counter = _Counter(progress, reading.images, times=2)
         made = type(self).__new__(type(self))
@@ -437,7 +435,7 @@ class AsyncPortableFilter(_OpenedLater):
                 view.descriptor,
                 reading.images,
                 replace=replace,
-                what="a copy",
+                what=COPY_TO,
                 source=view.header,
             )
             try:

@@ -27,6 +27,7 @@ from .options import BitsParameters, OpenOptions
 from .prepared import Prepared
 from .state import FilterState, in_one_generation
 from .stored_filter import look, look_at_shard
+from .support import REBUILD, check_support
 from .writing import Changed
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Rebuild:
         """Find the filter, and take the memory for the new one."""
 
         def find(view: View) -> Core[View | None]:
-            view.contents.check_may_rebuild()
+            check_support(REBUILD, self._state.strategy.name, view.descriptor)
             header, _ = yield from look_at_shard(self._state.keys, 0)
             return view if view.descriptor.has_header(header) else None
 
@@ -93,7 +94,7 @@ class Rebuild:
         wanted = self._wanted(view.descriptor)
         model = wanted.describe()
         self._prepared = prepared = Prepared(
-            self._state.keys, model, new_generation(), may_replace=True, what="the rebuild"
+            self._state.keys, model, new_generation(), may_replace=True, what=REBUILD
         )
         yield from prepared.begin(reserve=False)
         options = OpenOptions(
@@ -230,7 +231,7 @@ class RebuildableFilter(FilterBase):
                 they do so after 30 s, also if this process dies. It holds what it held.
             ConfigurationError: If a parameter is not usable, the server has not the memory for
                 both filters or runs no scripts, the filter has a window, or the strategy is
-                "native".
+                neither "atomic" nor "lua".
             And as `update`, and what `items` raises. Whatever is raised, the filter is as it was.
 
         An object that is made later and asks for the old parameters gets FilterMismatchError.

@@ -14,8 +14,9 @@ from bloomlock.scripts import Script, answer_of
 from bloomlock.shard_hashing import Chained
 from bloomlock.strategies.cells import Turns, bits_of_cells, packed_window
 
-from .claims import refuse_full, refuse_strategy
+from .claims import refuse_full
 from .state import in_one_generation
+from .support import SCRIPTS, check_support
 from .versions import NO_VERSION
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def run_script(
     arguments: Sequence[Item | int],
 ) -> Core[Any]:
     """Run a script beside the shards of some items, in the generation attached to."""
-    refuse_strategy(state, "scripts")
+    check_support(SCRIPTS, state.strategy.name)
     made = _made(_check_text("script", script))
     words = [_check_text("a key", key) for key in keys]
     given = list(items)

@@ -27,6 +27,7 @@ from .growing import GrowthWatch
 from .lifecycle import attach, renew
 from .near_cache import Asked
 from .stored_filter import look, look_at_shard
+from .support import FORGOTTEN, GROWTH, check_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -185,6 +186,7 @@ class FilterState(LockOwner):
             self.strategy = self.options.strategy_for(window, self._note_epoch)
         self.fill = FillWatch(self.keys.name, refuse=self.options.refuses, clock=self.clock)
         if grows:
+            check_support(GROWTH, self.options.updates.name)
             self.strategy = GrowingStrategy(self.options.updates.name)
             self.fill = GrowthWatch(self.keys, self.clock)
         self.for_batches = BatchStrategies(self.strategy)
@@ -240,6 +242,8 @@ class FilterState(LockOwner):
             self.for_batches = BatchStrategies(self.strategy)
         if self.wanted is None:
             yield from self._check_growth(descriptor)
+        if descriptor.forgets:
+            check_support(FORGOTTEN, self.strategy.name)
         view = View.of(self.keys, descriptor, self.unreported.of(descriptor.header))
         follows = self.view is not None and self.view.header in descriptor.follows
         if self.wanted is None or follows:
@@ -285,6 +289,7 @@ class FilterState(LockOwner):
         Returns:
             The object's view, which is of another generation if another thread attached to one.
         """
+        check_support(FORGOTTEN, self.strategy.name)
         made = view if view.forgotten is not None else view.with_forgotten()
         with self._lock:
             if self.view is None or self.view is view:

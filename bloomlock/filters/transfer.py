@@ -22,7 +22,7 @@ from bloomlock.descriptor import (
     without_slices,
 )
 from bloomlock.effects import ConnectionLost, Core
-from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
+from bloomlock.errors import BloomlockError, FilterLostError
 from bloomlock.parallel import in_parallel
 from bloomlock.strategies.base import header_command, header_from_bytes
 from bloomlock.strategies.bitmap import image_bytes, merge_image
@@ -34,6 +34,7 @@ from .memory import MemoryBloomFilter
 from .prepared import Prepared
 from .state import in_one_generation
 from .stored_filter import most_slices
+from .support import COPY, FROM_MEMORY, TO_MEMORY, check_support
 from .versions import RECORD_BYTES, read_table
 
 if TYPE_CHECKING:
@@ -59,10 +60,9 @@ def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
     """Add everything that a filter in the process holds; may be repeated."""
 
     def send(view: View) -> Core[bool | None]:
-        view.contents.check_has_bits("update() from a MemoryBloomFilter")
-        if view.forgotten is not None:
-            # Its bits would stand for versions that items have no more.
-            _refuse_forgotten(state, view, view.shards[0].also, "update() from a MemoryBloomFilter")
+        # Of items that were forgotten its bits would stand for versions that they have no more.
+        forgets = view.forgotten is not None
+        check_support(FROM_MEMORY, state.strategy.name, view.descriptor, forgets=forgets)
         memory._state.check_same_bits(view.descriptor)  # noqa: SLF001 - our own class
         for shard, image in zip(view.shards, memory.images(), strict=True):
             # A copy: other threads may be adding, and what is sent again must be what was sent.
@@ -72,7 +72,7 @@ def merge(state: FilterState, memory: MemoryBloomFilter) -> Core[None]:
             if segment.error is not None:
                 raise segment.error
             if segment.header != view.header:
-                _refuse_forgotten(state, view, segment.header, "update() from a MemoryBloomFilter")
+                _refuse_forgotten(state, view, segment.header, FROM_MEMORY)
                 return None
         yield from state.fill.look_after_add(view)
         return True
@@ -87,7 +87,7 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
     """
 
     def read(view: View) -> Core[MemoryBloomFilter | None]:
-        view.contents.check_has_bits("to_memory()")
+        check_support(TO_MEMORY, state.strategy.name, view.descriptor)
         most = max(1, FETCHED_BYTES // image_bytes(view.shards[0]))
         asked = [_fetch_shard(state, view, shard) for shard in view.shards]
         fetched = yield from in_parallel(asked, most)
@@ -99,14 +99,10 @@ def fetch(state: FilterState) -> Core[MemoryBloomFilter]:
     return (yield from in_one_generation(state, read))
 
 
-def _refuse_forgotten(state: FilterState, view: View, header: int, method: str) -> None:
+def _refuse_forgotten(state: FilterState, view: View, header: int, feature: str) -> None:
     """Raise ConfigurationError if a header of the view's generation has the flag of forgetting."""
     if says_forgotten(header) and view.descriptor.has_header(unflagged(header)):
-        raise ConfigurationError(
-            f"{method} is not possible with filter {state.keys.name!r}, of which items were "
-            "forgotten (discard), as a MemoryBloomFilter has no place for that; clear "
-            "the filter, or make another one of the items"
-        )
+        check_support(feature, state.strategy.name, forgets=True)
 
 
 def _fetch_shard(state: FilterState, view: View, shard: Shard) -> Core[Bytes | None]:
@@ -120,7 +116,7 @@ def _fetch_shard(state: FilterState, view: View, shard: Shard) -> Core[Bytes | N
             header_command(shard.key),
         )
         if (found := header_from_bytes(header)) != shard.header:
-            _refuse_forgotten(state, view, found, "to_memory()")
+            _refuse_forgotten(state, view, found, TO_MEMORY)
             return None
         image[start:stop] = np.frombuffer(bits, np.uint8)
     return image
@@ -131,14 +127,13 @@ def copy(
 ) -> Core[None]:
     """Copy the filter to a name that is free; a copy that does not succeed is deleted again."""
     view = yield from state.current()
-    yield from view.contents.check_may_copy(view.shards[0])
+    check_support(COPY, state.strategy.name)
     slices = yield from most_slices(state.keys, view.descriptor)
-    prepared = Prepared(keys, view.descriptor, new_generation(), may_replace=False, what="a copy")
+    prepared = Prepared(keys, view.descriptor, new_generation(), may_replace=False, what=COPY)
     try:
         yield from prepared.begin(slices=slices)
         for number, shard in enumerate(view.shards):
-            key = prepared.keys.bits(number)
-            copied = view.contents.copy(shard, prepared.key(number), key, prepared.target)
+            copied = view.contents.copy(shard, prepared.key(number), prepared.target)
             if not (yield from copied):
                 state.forget()
                 raise FilterLostError(
@@ -162,7 +157,10 @@ class Reading:
 
     Args:
         state: The filter.
-        what: What reads it, for messages.
+        what: The feature that reads it; see support.py.
+
+    Raises:
+        ConfigurationError: If the filter does not have it.
 
     Attributes:
         images: How long its images are, as soon as it has begun.
@@ -171,6 +169,7 @@ class Reading:
     images: Images
 
     def __init__(self, state: FilterState, what: str) -> None:
+        check_support(what, state.strategy.name)
         self._state = state
         self._what = what
         self._image = self._start = 0
@@ -181,7 +180,6 @@ class Reading:
         """Find the generation that is read, and return what is known of it."""
 
         def find(view: View) -> Core[View | None]:
-            view.contents.check_is_string(self._what)
             # All shards have the flag of forgetting before the first item is forgotten.
             looked = view.shards if view.descriptor.slices else view.shards[:1]
             found = yield from in_parallel([_header_at(shard.key) for shard in looked])

@@ -36,7 +36,7 @@ from bloomlock.filters.async_bloom import AsyncBloomFilter
 from bloomlock.filters.base import FilterBase
 from bloomlock.filters.bloom import BloomFilter
 from bloomlock.filters.claim_session import TTL_SECONDS, ClaimOptions, ClaimState
-from bloomlock.filters.claims import refuse_strategy
+from bloomlock.filters.support import CLAIMS, check_support
 
 from .arguments import Item, Selection, name_of, netstrings
 
@@ -397,7 +397,7 @@ class _Source(Generic[F]):
                 f"bloom_filter for {naming.function}(), {kind}, must be of the class "
                 f"{self._kind.__name__}, or a function that returns one, not {found!r:.80}"
             )
-        refuse_strategy(found._state)  # noqa: SLF001 - our own classes
+        check_support(CLAIMS, found._state.strategy.name)  # noqa: SLF001 - our own classes
         user = _users.setdefault(found, {}).setdefault(naming.scope, naming.function)
         if user != naming.function:
             raise ConfigurationError(

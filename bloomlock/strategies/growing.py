@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from .base import Rows
 
 _GROWING = Script("growing")
-GROWING = ("atomic", "lua")
-"""The strategies of which a filter that grows may have one; both do the same then."""
 
 
 class GrowingStrategy(Strategy):
@@ -60,12 +58,6 @@ class GrowingStrategy(Strategy):
     few_bits = 256
 
     def __init__(self, name: str) -> None:
-        if name not in GROWING:
-            known = " or ".join(map(repr, GROWING))
-            raise ConfigurationError(
-                f"strategy must be {known} for a filter that grows, where a script tests all "
-                f"slices and adds to the newest, not {name!r}"
-            )
         self.name = name
 
     def check_server(self, key: str) -> Core[None]:

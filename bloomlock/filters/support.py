@@ -1,0 +1,93 @@
+"""What goes together: which strategies, and which kinds of filters, have which feature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bloomlock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from bloomlock.descriptor import Descriptor
+
+_SCRIPTED = ("atomic", "lua")
+_BITMAPS = (*_SCRIPTED, "transaction", "lock", "pipeline")
+
+WINDOW: Final = "window="
+GROWTH: Final = "a filter that grows (on_full='grow')"
+FORGOTTEN: Final = "a filter of which items were forgotten (discard)"
+_KINDS = (WINDOW, GROWTH, FORGOTTEN)
+
+CLAIMS: Final = "claims"
+SCRIPTS: Final = "scripts"
+DISCARD: Final = "discard(), remove() and discard_many()"
+OTHER_ROUTES: Final = "route='bitmap' and 'script'"
+REBUILD: Final = "rebuild()"
+TO_MEMORY: Final = "to_memory()"
+FROM_MEMORY: Final = "update() from a MemoryBloomFilter"
+FROM_FILTER: Final = "update() from another filter"
+COPY: Final = "copy()"
+COPY_TO: Final = "copy_to()"
+EXPORT: Final = "export_file()"
+IMPORT: Final = "import_file()"
+
+
+class Support(NamedTuple):
+    """What has a feature.
+
+    Attributes:
+        strategies: Their names.
+        kinds: The kinds of filters beside the plain one.
+    """
+
+    strategies: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+
+
+SUPPORT = {
+    WINDOW: Support(("atomic",), (FORGOTTEN,)),
+    GROWTH: Support(_SCRIPTED, (FORGOTTEN,)),
+    FORGOTTEN: Support(_SCRIPTED, (WINDOW, GROWTH)),
+    DISCARD: Support(_SCRIPTED, _KINDS),
+    CLAIMS: Support(_SCRIPTED, _KINDS),
+    SCRIPTS: Support(_SCRIPTED, _KINDS),
+    OTHER_ROUTES: Support(_SCRIPTED, (GROWTH, FORGOTTEN)),
+    REBUILD: Support(_SCRIPTED, (GROWTH, FORGOTTEN)),
+    TO_MEMORY: Support(_SCRIPTED),
+    FROM_MEMORY: Support(_SCRIPTED),
+    FROM_FILTER: Support(_SCRIPTED),
+    COPY: Support(_BITMAPS, _KINDS),
+    COPY_TO: Support(_BITMAPS, _KINDS),
+    EXPORT: Support(_BITMAPS, _KINDS),
+    IMPORT: Support(_BITMAPS, _KINDS),
+}
+
+
+def check_support(
+    feature: str, strategy: str, descriptor: Descriptor | None = None, *, forgets: bool = False
+) -> None:
+    """Raise ConfigurationError if a filter cannot have a feature, naming what excludes it.
+
+    Args:
+        feature: One of SUPPORT.
+        strategy: The name of the object's strategy.
+        descriptor: The filter's parameters, where it is known.
+        forgets: Whether items of it were forgotten.
+
+    >>> check_support(CLAIMS, "lua")
+    >>> check_support(CLAIMS, "lock")
+    Traceback (most recent call last):
+    bloomlock.errors.ConfigurationError: strategy must be 'atomic' or 'lua' for claims, not 'lock'
+    """
+    strategies, kinds = SUPPORT[feature]
+    if strategy not in strategies:
+        *others, last = map(repr, strategies)
+        known = f"{', '.join(others)} or {last}" if others else last
+        raise ConfigurationError(f"strategy must be {known} for {feature}, not {strategy!r}")
+    has = {
+        WINDOW: descriptor is not None and descriptor.window is not None,
+        GROWTH: descriptor is not None and bool(descriptor.slices),
+        FORGOTTEN: forgets,
+    }
+    for kind, is_one in has.items():
+        if is_one and kind not in kinds:
+            raise ConfigurationError(f"{feature} is not possible with {kind}")
