@@ -69,8 +69,8 @@ class Wanted:
             for name, value in given.items():
                 if value is not None:
                     raise ConfigurationError(
-                        f"{name} must be None with strategy='native', where the server hashes the "
-                        f"items and places their bits, not {value!r:.80}"
+                        f"{name} must be None, the default, with strategy='native', where the "
+                        f"server hashes the items and places their bits, not {value!r:.80}"
                     )
             refuse_key(key)
         checked_window = check_window(window, slices)

@@ -114,7 +114,6 @@ BROKEN = [
     *({"num_hashes": value} for value in ("65", "7")),
     {"shards": "5000"},
     *({"seeds": value} for value in ("1,1,2,3,4,5", "1", "1," * 5000)),
-    {"layout": "spiral"},
     *({"generation": value} for value in ("0", str(2**48))),
     *({"state": value} for value in ("growing", "")),
     *({"window": value} for value in ("5", "60000000/7", "/14", "x/14", "1/14", "9" * 17 + "/6")),
