@@ -171,8 +171,6 @@ class FilterOptions(OpenOptions):
         strategy = make_strategy(self.strategy).name
         if grows and not native:
             check_support(GROWTH, strategy)
-        if self.window is not None:
-            check_support(WINDOW, strategy)
         return Wanted.check(
             self.capacity,
             self.error_rate,
