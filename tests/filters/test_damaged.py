@@ -25,7 +25,7 @@ META = "bloomlock:{x}:meta"
 
 
 def shard_key(shard, shards=3):
-    return FilterKeys("x").spread(shards).bits(shard)
+    return FilterKeys("x").bits(shard)
 
 
 def test_a_filter_of_other_shards_than_usual_is_attached_to_and_made_anew_with_its_own(r):
@@ -162,7 +162,7 @@ def test_a_creation_that_stopped_half_way_is_finished_by_the_next(r):
 
 def test_a_copy_that_stopped_half_way_is_no_filter(r):
     BloomFilter("x", 1000, client=r).add("a")
-    r.hset(META, "state", "copying")
+    r.hset(META, "state", "preparing")
     r.delete(BITS)
     for attach in (lambda: BloomFilter("x", 1000, client=r),
                    lambda: BloomFilter.open("x", client=r)):  # fmt: skip

@@ -289,7 +289,7 @@ def test_a_file_that_was_cut_or_changed_anywhere_is_refused(r, path, monkeypatch
         (b"", "no file of a filter"),
         (b"PK\x03\x04" + bytes(9000), "no file of a filter"),
         (b"bloomlock bitmap 9\n{}\n" + bytes(9000), "upgrade bloomlock"),
-        (b"bloomlock bitmap 2\n{}\n" + bytes(9000), "its header has another checksum"),
+        (b"bloomlock bitmap 1\n{}\n" + bytes(9000), "its header has another checksum"),
     ],
 )
 def test_a_foreign_or_newer_file_is_refused(r, path, data, said):

@@ -28,7 +28,6 @@ OTHER = b"\x00\xff another secret \x00"
 VECTORS = json.loads(
     Path(__file__).parents[1].joinpath("unit", "vectors_keyed.json").read_text("utf-8")
 )
-VECTORS = [vector for vector in VECTORS if vector["layout"] == "classic"]
 URL = "https://shop.example/the-page-to-hide"
 SHAPES = [{}, {"shards": 3}]
 

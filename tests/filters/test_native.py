@@ -203,19 +203,3 @@ def test_items_that_the_server_refuses_are_not_added(r, make):
     with pytest.raises(redis.ResponseError, match="full"):
         made.add("new")
     assert made.exists_many(numbers(3000)) == [True] * 2300 + [False] * 700
-
-
-def test_a_copy_of_more_than_one_chunk(r, make, reopen):
-    made = make(capacity=3_500_000, shards=2)
-    items = numbers(5000)
-    made.update(items)
-    copied = made.copy("y")
-    assert len(copied) == len(made) == 5000
-    assert all(copied.exists_many(items))
-    assert copied.generation != made.generation
-    assert copied.add("new") is True
-    assert not made.exists("new")
-    assert reopen("y").exists("new")
-    assert copied.delete()
-    made.delete()
-    assert r.keys() == []
