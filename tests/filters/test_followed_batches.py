@@ -11,7 +11,7 @@ THERE = set(ITEMS[::3])
 
 
 def routes_of(strategy):
-    return ("items",) if strategy == "lock" else ("items", "script", "bitmap")
+    return ("items", "script", "bitmap") if strategy in ("atomic", "lua") else ("items",)
 
 
 @pytest.mark.parametrize("shards", [1, 4])
