@@ -77,12 +77,13 @@ NOT_TESTED = None
 """In place of a sentence: it may work today, and nothing promises that."""
 _SAME_CHANGES = {"changes": NOT_TESTED}
 """The whole filter is created, cleared and copied by the same steps as with strategy atomic."""
-_NO_SCRIPT = {"claims": "atomic.*lua", "run_script": "atomic.*lua"}
-_EXTRAS = dict.fromkeys(("discard", "to_memory", "rebuild"), NOT_TESTED)
+_SCRIPTED = "strategy must be 'atomic' or 'lua' for"
+_EXTRAS = dict.fromkeys(
+    ("discard", "to_memory", "rebuild", "claims", "run_script", "route"), _SCRIPTED
+)
 """What the extras of a filter need is a script."""
-_NO_BITS = dict.fromkeys(("to_memory", "rebuild"), "not possible with")
-_ITEMS_ONLY = {"route": "route must be 'auto' or 'items'"}
-_WINDOW = _NO_BITS | _ITEMS_ONLY | {
+_NO_BITS = dict.fromkeys(("to_memory", "rebuild", "route"), "not possible with")
+_WINDOW = _NO_BITS | {
     "growth": "window must be None with on_full='grow'",
     "raise": "on_full must be 'warn' with window=",
     "warn": NOT_TESTED,
@@ -97,15 +98,12 @@ REFUSES: dict[str, dict[str, str | None]] = {
     "transaction": {
         **_SAME_CHANGES,
         **_EXTRAS,
-        "claims": NOT_TESTED,
-        "run_script": NOT_TESTED,
         "window": "strategy must be 'atomic'.*not 'transaction'",
         "growth": "strategy must be 'atomic' or 'lua'.*not 'transaction'",
     },
     "pipeline": {
         **_SAME_CHANGES,
         **_EXTRAS,
-        **_NO_SCRIPT,
         "one winner": NOT_TESTED,
         "window": "strategy must be 'atomic'.*not 'pipeline'",
         "growth": "strategy must be 'atomic' or 'lua'.*not 'pipeline'",
@@ -115,19 +113,13 @@ REFUSES: dict[str, dict[str, str | None]] = {
         # A lock is waited for until the server has its data, or another one is the master.
         **dict.fromkeys(("loading", "read-only"), NOT_TESTED),
         **_EXTRAS,
-        **_NO_SCRIPT,
-        **_ITEMS_ONLY,
         "window": "strategy must be 'atomic'.*not 'lock'",
         "growth": "strategy must be 'atomic' or 'lua'.*not 'lock'",
     },
     "native": {
-        **_NO_SCRIPT,
-        **_NO_BITS,
-        **_ITEMS_ONLY,
         "lost changes": NOT_TESTED,
-        "discard": "strategy must not be 'native'",
-        "export": "not possible with strategy 'native'",
-        "copy_to": "not possible with strategy 'native'",
+        **_EXTRAS,
+        **dict.fromkeys(("export", "copy", "copy_to"), "strategy must be .* for .*, not 'native'"),
         "window": "strategy must be 'atomic'.*not 'native'",
         "growth": "on_full must be 'warn' or 'raise' with strategy='native'",
         "key": "key must be None with strategy='native'",
@@ -183,6 +175,7 @@ ATTEMPTS: dict[str, Any] = {
     "claims": lambda place: place.make().claim("a"),
     "run_script": lambda place: place.make().run_script("return 1"),
     "to_memory": lambda place: place.make().to_memory(),
+    "copy": lambda place: place.make().copy("y"),
     "rebuild": lambda place: place.make().rebuild(["a"], capacity=9000),
     "copy_to": lambda place: place.make().copy_to(place.address, "copied"),
     "export": lambda place: place.make().export_file("never-written"),
