@@ -49,8 +49,8 @@ class PartialResultError(BloomlockError):
     Attributes:
         results: One entry for each of the first items, in order: True (new, or for a read: seen),
             False, or None where there is no answer. What None means for an add depends on the
-            error: OutcomeUnknownError and FilterLostError, it may have been added; others, it was
-            not. Items past the end of the list were not added. Empty for an `update`.
+            error: OutcomeUnknownError, it may have been added; others, it was not. Items past the
+            end of the list were not added. Empty for an `update`.
         added: Of an `update`, how many of the first items certainly were added.
     """
 
@@ -69,10 +69,6 @@ class BatchError(PartialResultError):
     """
 
 
-class FilterLostError(PartialResultError):
-    """The filter is missing, was cleared or was replaced since this object attached to it."""
-
-
 class CapacityError(PartialResultError):
     """The filter is full and `on_full="raise"`: the item was not added."""
 
@@ -82,6 +78,13 @@ class OutcomeUnknownError(PartialResultError):
 
     Treat the item as new (working twice is better than never), or ask `exists` if a seen item
     without a worker does no harm. `on_unknown="new"` does the former without raising.
+    """
+
+
+class FilterLostError(OutcomeUnknownError):
+    """The filter is missing, was cleared or was replaced since this object attached to it.
+
+    Items of the add that raised it may have been added to the filter that replaced this one.
     """
 
 

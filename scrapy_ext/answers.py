@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from bloomlock import CapacityError, FilterLostError, OutcomeUnknownError, PartialResultError
+from bloomlock import CapacityError, OutcomeUnknownError, PartialResultError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -87,7 +87,7 @@ class RoundTrip:
 
     def may_be_recorded(self, number: int) -> bool:
         """Return whether an item without an answer may have been added."""
-        lost = isinstance(self.error, OutcomeUnknownError | FilterLostError)
+        lost = isinstance(self.error, OutcomeUnknownError)
         return lost and number < len(self.answers)
 
     def _find_seen(self, shared: BloomFilter) -> None:

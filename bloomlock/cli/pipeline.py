@@ -88,6 +88,9 @@ def add_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
     while len(new) < len(lines):
         try:
             new += _add(bloom, lines[len(new) :])
+        except FilterLostError as error:
+            # They may have been the first of the generation that follows.
+            return Answers(new + _unknown_is_new(lines[len(new) :], error.results), error)
         except OutcomeUnknownError as error:
             asked = lines[len(new) :]
             new += _unknown_is_new(asked, error.results)
@@ -95,9 +98,6 @@ def add_lines(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
             unknown = dict.fromkeys(line for line, known in pairs if known is None)
             if failure := _mark(bloom, list(unknown), error):
                 return Answers(new, failure)
-        except FilterLostError as error:
-            # They may have been the first of the generation that follows.
-            return Answers(new + _unknown_is_new(lines[len(new) :], error.results), error)
         except PartialResultError as error:
             return Answers(new + error.results, error)
         except (BloomlockError, RedisError, OSError) as error:

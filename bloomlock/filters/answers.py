@@ -74,14 +74,11 @@ def _answer_one(
         if asked is not None:
             asked.confirm()
             is_kept = write or (not missing[0] and state.keeps_found)
-            if is_kept and data not in view.unreported:
+            if is_kept:
                 asked.near.keep(item)
         if not write:
             return not missing[0]
         answer = bool(missing[0])
-        if not answer or view.forgotten is not None:
-            # What was forgotten before it was reported is reported once all the same.
-            answer |= state.unreported.take(view.unreported, data)
     else:
         if asked is not None:
             asked.near.doubt()
@@ -335,8 +332,7 @@ def _ask(
     if view.forgotten is None and len(items) <= strategy.few_items(view.hasher):
         # What Operation does, without its costs where all is as expected.
         answered = yield from strategy.few_each(view.shards, view.hasher, items, write=write)
-        if not (write and view.unreported):
-            found = _read_few(view, answered, len(items), write=write)
+        found = _read_few(view, answered, len(items), write=write)
     if found is None:
         operation = Operation(state, items, write=write, answers=answers, strategy=strategy)
         found = yield from operation.run(view, answered)
@@ -371,17 +367,12 @@ def _refuse_new(state: FilterState, items: Sequence[bytes]) -> Core[list[bool]]:
     if not all(seen) and not state.fill.refusing:
         # The filter was cleared meanwhile, and asking followed it there.
         return (yield from _add_chunk(state, items))
-    known = [take_unreported(state, item) for item in items[: [*seen, False].index(False)]]
+    known = [False] * [*seen, False].index(False)
     if all(seen):
         return known
     raise CapacityError(
         f"filter {state.keys.name!r} is full: {state.fill.why_refusing(state.descriptor)}", known
     )
-
-
-def take_unreported(state: FilterState, item: bytes) -> bool:
-    """Return whether an item that is there was added as new and not reported to a caller."""
-    return state.view is not None and state.unreported.take(state.view.unreported, item)
 
 
 def before_adding(test: Core[T]) -> Core[T]:

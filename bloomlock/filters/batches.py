@@ -21,7 +21,7 @@ from itertools import chain, compress, islice, repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, cast, get_args
 
 from bloomlock.errors import ConfigurationError, PartialResultError, batch_error
-from bloomlock.hashing import EncodedTexts, encode_item, encode_items, pick
+from bloomlock.hashing import EncodedTexts, encode_items, pick
 from bloomlock.strategies.base import BITS_PER_TRIP
 from bloomlock.strategies.bitmap import is_quick
 
@@ -283,8 +283,6 @@ class _Chunk(NamedTuple):
                 seen = list(compress(items, answers)) if self.state.keeps_found else []
             elif self.state.on_unknown == "new":
                 seen = [item for item, new in zip(items, answers, strict=True) if not new]
-            if unreported := self.view.unreported:
-                seen = [item for item in seen if encode_item(item) not in unreported]
             self.asked.near.keep_many(seen)
         return answers
 

@@ -38,6 +38,7 @@ from bloomlock.errors import (
     BatchError,
     BloomlockError,
     CapacityError,
+    FilterLostError,
     OutcomeUnknownError,
     PartialResultError,
 )
@@ -168,8 +169,7 @@ class CallBatch:
         yield from self._ask(left)
         for index in left:
             if self.outcomes[index] is True:
-                item = encode_item(self._calls[index][0])
-                self.outcomes[index] = answers.take_unreported(self._state, item)
+                self.outcomes[index] = False
             elif self.outcomes[index] is False:
                 # If the filter was cleared meanwhile, the item may be added after all.
                 self.outcomes[index] = self._own(error) if self._state.fill.refusing else None
@@ -194,7 +194,12 @@ class CallBatch:
         """Return the error as an add of one item raises it, for one caller alone."""
         if isinstance(error, BatchError) and isinstance(error.__cause__, Exception):
             error = error.__cause__
-        if isinstance(error, OutcomeUnknownError) and isinstance(error.__cause__, Exception):
+        is_lost = isinstance(error, FilterLostError)
+        if (
+            isinstance(error, OutcomeUnknownError)
+            and not is_lost
+            and isinstance(error.__cause__, Exception)
+        ):
             made = outcome_unknown(self._state.keys.name, 1, error.__cause__)
             made.results = [None]
             return made

@@ -193,14 +193,12 @@ class _Discards:
         view = self._state.view or view
         for item, found in zip(left, there, strict=True):
             if not found and item not in self._doubtful:
-                self._answer(view, item, False)
+                self._answer(item, False)
         return view
 
-    def _answer(self, view: View, item: bytes, answer: bool) -> None:
+    def _answer(self, item: bytes, answer: bool) -> None:
         self._answers[item] = answer
         del self._left[item]
-        if answer:
-            self._state.unreported.take(view.unreported, item)
 
     def _flag_all(self, view: View) -> Core[bool]:
         """Set the flag in all shards; False: the filter is of another generation."""
@@ -293,7 +291,7 @@ class _Discards:
         if reply in (_FORGOTTEN, _ABSENT):
             if reply == _FORGOTTEN and view.forgotten is not None:
                 view.forgotten.learn(identity, version)
-            self._answer(view, item, reply == _FORGOTTEN)
+            self._answer(item, reply == _FORGOTTEN)
             return
         if reply == _TAKEN:
             if self._tries[item] > VERSIONS_TRIED:
@@ -306,7 +304,7 @@ class _Discards:
         was_in_force, found = reply[:1] == b"1", reply[1:]
         if was_in_force and item in self._doubtful:
             # The try that was lost forgot it, and another client did since.
-            self._answer(view, item, True)
+            self._answer(item, True)
             return
         if was_in_force:
             del self._versions[item]

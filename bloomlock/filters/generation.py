@@ -38,8 +38,6 @@ class View:
         shards: Where the bits are.
         contents: What the shards hold.
         image_bytes: Length of all shards' strings together.
-        unreported: Encoded items added as new to this generation without a report; all views of it
-            share them. Only `Unreported` changes them.
         forgotten: What is known of items that were forgotten; None: the headers say of none that
             it was, as far as this object has heard.
     """
@@ -50,11 +48,10 @@ class View:
     shards: tuple[Shard, ...]
     contents: Contents
     image_bytes: int
-    unreported: set[bytes]
     forgotten: KnownVersions | None = None
 
     @classmethod
-    def of(cls, keys: FilterKeys, descriptor: Descriptor, unreported: set[bytes]) -> View:
+    def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
         """Return the view of the generation that a descriptor describes."""
         header, size = descriptor.header, descriptor.size
         digits = len(str(HEADER_BITS + size.shard_bits - 1))
@@ -67,7 +64,7 @@ class View:
         hasher = descriptor.hasher()
         if isinstance(hasher, Chained):
             shards = tuple(shard._replace(chain=Chain(hasher)) for shard in shards)
-        made = cls(descriptor, header, hasher, shards, contents, whole, unreported)
+        made = cls(descriptor, header, hasher, shards, contents, whole)
         return made.with_forgotten() if descriptor.forgets else made
 
     def with_forgotten(self) -> View:

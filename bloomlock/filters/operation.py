@@ -3,15 +3,19 @@
 For every answer the shard's header came along. If it is not the one this object attached to, the
 filter was cleared, replaced or lost, and the answer is about another generation:
 
-    on_lost="raise"     FilterLostError, and again for every operation until `reattach`
+    on_lost="raise"     FilterLostError, and again for every operation until `reattach`; an item
+                        without an answer may have been added to the generation that was found
     on_lost="recreate"  attach anew (creating what is missing) and keep the answer if the bits were
                         set or read in the generation attached to, else ask again
+
+An item that was missing in a generation that is not attached to in the end was added there. If it
+is then seen, that may be by this add or by that of another client: a rebuild takes over the items
+of the generation that it closes. So the outcome is unknown.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
@@ -42,7 +46,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from bloomlock.descriptor import Descriptor
     from bloomlock.hashing import Hasher
     from bloomlock.strategies import Strategy
     from bloomlock.strategies.base import Answered as AnsweredEach
@@ -96,8 +99,8 @@ class Operation:
         # What happened to items without an answer: the reply was lost, or an error.
         self._lost: Lost = []
         self._failure: Exception | None = None
-        # By the header they were found with: items added as new, not reported so far.
-        self._added: dict[int, npt.NDArray[np.bool_]] = {}
+        # Items that were missing, and were added, in a generation that is not attached to.
+        self._added_elsewhere = np.zeros(len(items), np.bool_)
         self._digests: Any = None
         self._hasher: Hasher | None = None
 
@@ -115,11 +118,7 @@ class Operation:
             BatchError: If anything else went wrong and answers are known; else what went wrong.
         """
         first = None if answered is None else _with_arrays(answered)
-        try:
-            yield from self._ask_until_known(view, first)
-        except BaseException:
-            self._remember()
-            raise
+        yield from self._ask_until_known(view, first)
         answers: list[bool] = (self._results == 1).tolist()
         return answers
 
@@ -139,7 +138,6 @@ class Operation:
             if stale:
                 vanished += 1
                 if vanished == ROUNDS:
-                    self._note(stale)
                     self._state.forget()
                     raise FilterLostError(
                         f"filter {self._state.keys.name!r} vanished {ROUNDS} times during one "
@@ -230,27 +228,21 @@ class Operation:
             elif segment.error is not None:
                 self._take_error(mine, segment.error)
             elif segment.header == view.header:
-                self._take(view, mine, segment)
+                self._take(mine, segment)
             else:
                 stale.append((mine, segment))
         return stale
 
-    def _take(self, view: View, indices: Indices, segment: Segment) -> None:
-        """Take down answers about the generation of the view."""
+    def _take(self, indices: Indices, segment: Segment) -> None:
+        """Take down answers about the generation that is attached to."""
         missing = np.asarray(segment.missing)
         self._results[indices] = missing if self._write else ~missing
-        for added in self._added.values():
-            # New to a generation that is over is new: there it was reported to no caller.
-            self._results[indices] |= added[indices]
-            added[indices] = False
-        if view.unreported and self._write and not self._update:
-            if view.forgotten is not None:
-                # What was forgotten before it was reported is reported once all the same.
-                for index in indices[self._results[indices] == 1].tolist():
-                    self._state.unreported.take(view.unreported, self._items[index])
-            for index in indices[self._results[indices] == 0].tolist():
-                item = self._items[index]
-                self._results[index] = self._state.unreported.take(view.unreported, item)
+        elsewhere = indices[self._added_elsewhere[indices]]
+        if elsewhere.size:
+            self._added_elsewhere[elsewhere] = False
+            if (seen := elsewhere[self._results[elsewhere] == 0]).size:
+                self._results[seen] = UNKNOWN
+                self._take_error(seen, _seen_elsewhere())
 
     def _known(self) -> Results:
         """Return what is known: None without an answer, nothing for the last that were not done."""
@@ -273,8 +265,9 @@ class Operation:
     def _raise_failure(self) -> None:
         """Raise what went wrong, if anything did and items are left without an answer."""
         error = self._failure
-        if self._strategy.is_atomic and (error is not None or self._lost):
-            self._report_added()
+        if error is not None and self._added_elsewhere.any():
+            self._take_error(np.flatnonzero(self._added_elsewhere), _seen_elsewhere(error))
+            self._added_elsewhere[:] = False
         if self._lost:
             # That something may have happened matters more than that something did not.
             raise self._unknown(self._lost)
@@ -285,15 +278,6 @@ class Operation:
         if any(answer is not None for answer in known) or isinstance(error, PartialResultError):
             raise batch_error(error, known)
         raise error
-
-    def _report_added(self) -> None:
-        """Answer items that were added as new to a generation, wherever the filter is now."""
-        for added in self._added.values():
-            if added.any():
-                self._results[added] = True
-                added[:] = False
-                # These answers did not come with the header of the object's view.
-                self._state.forget()
 
     def _unknown(self, lost: Lost) -> OutcomeUnknownError:
         count = sum(indices.size for indices, _ in lost)
@@ -306,7 +290,6 @@ class Operation:
     def _follow(self, view: View, stale: Stale) -> Core[tuple[View, list[Indices]]]:
         """Find out where the filter went; return the view to go on with and what to ask again."""
         state = self._state
-        self._note(stale)
         header = stale[0][1].header
         if is_header(header) and has_unknown_flags(header):
             raise FilterMismatchError(
@@ -323,7 +306,6 @@ class Operation:
             if self._write and not is_own:
                 yield from sweep(view, stored)
             if state.on_lost == "raise" and not is_known:
-                yield from self._note_late(view, stored, stale)
                 now = self._lose(view, header)
             else:
                 if not is_known:
@@ -334,9 +316,6 @@ class Operation:
                 if attached is None:
                     return view, []
                 now = attached
-                if not now.descriptor.same_bits(view.descriptor):
-                    # What was added there has other bits.
-                    self._added.pop(now.header, None)
         return now, self._sort(view, now, (yield from self._settle_late(view, now, stale)))
 
     def _settle_late(self, view: View, now: View, stale: Stale) -> Core[Stale]:
@@ -360,7 +339,7 @@ class Operation:
                 else:
                     if not any(versions):
                         new = Segment(indices.size, now.header, [True] * indices.size)
-                        self._take(now, indices, new)
+                        self._take(indices, new)
                         continue
             self._take_error(indices, ConnectionLost(cause, sent=True, replies=[]))
         return left
@@ -375,14 +354,16 @@ class Operation:
             is_whole = self._strategy.is_atomic or found == view.header
             if not (same and is_whole and segment.missing is not None):
                 again.append(indices)
+                if self._write and not self._update and found != now.header:
+                    self._added_elsewhere[indices] |= _missing(segment) | segment.new_elsewhere
             elif found == segment.header:
-                self._take(now, indices, segment)
+                self._take(indices, segment)
             else:
                 # What has all bits set may have been forgotten.
                 missing = _missing(segment)
                 if missing.any():
                     flags = missing[missing]
-                    self._take(now, indices[missing], Segment(flags.size, found, flags))
+                    self._take(indices[missing], Segment(flags.size, found, flags))
                 if not missing.all():
                     again.append(indices[~missing])
         return again
@@ -410,40 +391,6 @@ class Operation:
             state.forget()
             raise FilterLostError(why, self._known()) from self._failure
         return state.view
-
-    def _note(self, stale: Stale) -> None:
-        """Note what was added as new to a generation that is not the one asked for."""
-        for indices, segment in stale:
-            if self._write and not self._update and is_header(segment.header):
-                nothing = np.zeros(len(self._items), np.bool_)
-                added = self._added.setdefault(unflagged(segment.header), nothing)
-                added[indices] |= _missing(segment) | segment.new_elsewhere
-
-    def _note_late(self, view: View, stored: Descriptor | None, stale: Stale) -> Core[None]:
-        """Note the items that are new if they were never forgotten, and were not.
-
-        Args:
-            view: The generation that was asked.
-            stored: What is under the filter's name now; None: nothing.
-            stale: Answers about another generation.
-        """
-        if self._update or stored is None or not stored.same_bits(view.descriptor):
-            return
-        for indices, segment in stale:
-            if isinstance(segment.error, LateNew) and unflagged(segment.header) == stored.header:
-                some = [self._items[index] for index in indices.tolist()]
-                # Where that cannot be asked it is not known which client has added them.
-                with suppress(RedisError, OSError):
-                    if not any((yield from forgotten.versions_of(view, some))):
-                        self._added[stored.header][indices] = True
-
-    def _remember(self) -> None:
-        """Keep what was added as new and is not reported to the caller."""
-        for header, added in self._added.items():
-            if added.any():
-                items = [self._items[index] for index in np.flatnonzero(added).tolist()]
-                self._state.unreported.remember(header, items)
-                self._state.forget()
 
 
 def _with_arrays(answered: AnsweredEach) -> Answered:
@@ -502,6 +449,12 @@ def _missing(segment: Segment) -> npt.NDArray[np.bool_]:
     if segment.missing is None:
         return np.zeros(segment.rows, np.bool_)
     return np.asarray(segment.missing)
+
+
+def _seen_elsewhere(cause: Exception | None = None) -> ConnectionLost:
+    """Return what counts as the lost reply of an item that was added in another generation."""
+    what = cause or BloomlockError("the filter was cleared or rebuilt while items were added")
+    return ConnectionLost(what, sent=True, replies=[])
 
 
 def outcome_unknown(

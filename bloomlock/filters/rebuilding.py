@@ -105,7 +105,7 @@ class Rebuild:
         self._loader = FilterState(keys, options, None)
         self._loader.set_up(grows=bool(target.slices))
         self._loader.key, self._loader.items_per_chunk = model.key, self._state.items_per_chunk
-        loading = View.of(keys, target, set())
+        loading = View.of(keys, target)
         self._loader.view = loading
         yield from self._loader.fill.start(loading)
 

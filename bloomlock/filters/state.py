@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
@@ -30,7 +29,7 @@ from .stored_filter import look, look_at_shard
 from .support import FORGOTTEN, GROWTH, check_support
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
@@ -50,63 +49,6 @@ TRIES = 3
 
 UNANSWERED = 10_000
 """Items whose tokens are kept for another try, at most."""
-
-
-class Unreported(LockOwner):
-    """Encoded items by the header of the generation they were added to; safe for threads.
-
-    What works on a generation holds its items by its view, and finds them there when other threads
-    have gone on to the next generation.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._items: dict[int, set[bytes]] = {}
-        # When a generation was met last, in the order of `moment`.
-        self._met: dict[int, int] = {}
-        self._moments = count()
-
-    def of(self, header: int) -> set[bytes]:
-        """Return the items of the generation of a header; the same set while it is not over."""
-        with self._lock:
-            self._met[header] = next(self._moments)
-            return self._items.setdefault(header, set())
-
-    def remember(self, header: int, items: Iterable[bytes]) -> None:
-        """Note items that were added as new to the generation of a header."""
-        noted = self.of(header)
-        with self._lock:
-            noted.update(items)
-
-    def take(self, noted: set[bytes], item: bytes) -> bool:
-        """Return whether the item is among those of a generation; True for one caller only."""
-        if item not in noted:
-            return False
-        with self._lock:
-            if item not in noted:
-                return False
-            noted.remove(item)
-            return True
-
-    def moment(self) -> int:
-        """Return a number for now, larger than that of any moment before."""
-        return next(self._moments)
-
-    def attached(self, header: int, since: int) -> None:
-        """Forget the generations that are over, as another one was found.
-
-        A generation that was met before the other was looked for is over, and none returns. One
-        that was met later may have followed the other: a thread that is slow attaches to what is
-        old by then.
-
-        Args:
-            header: That of the generation attached to.
-            since: The moment before it was looked for.
-        """
-        with self._lock:
-            for other in [one for one in self._items if one != header]:
-                if self._met[other] < since:
-                    del self._items[other], self._met[other]
 
 
 class UnansweredTokens(LockOwner):
@@ -152,8 +94,6 @@ class FilterState(LockOwner):
         items_per_chunk: Items of a batch that are worked on at once, at most.
         view: The generation attached to; None before the first use of an asyncio filter.
         lost: Why the view is no longer true (`on_lost="raise"` only), else None.
-        unreported: Items added as new without a report; the next `add` of one returns "new". What
-            puts items there calls `forget` after it.
         near: The positive answers kept for the view; None if none are, or none yet.
     """
 
@@ -172,7 +112,6 @@ class FilterState(LockOwner):
         self.set_up(grows=wanted is not None and wanted.growth is not None)
         self.view: View | None = None
         self.lost: str | None = None
-        self.unreported = Unreported()
         self.unanswered = UnansweredTokens()
         self._own_headers: tuple[int, ...] = ()
         self.caching = options.caching
@@ -214,7 +153,6 @@ class FilterState(LockOwner):
         """
         recreate = self.on_lost == "recreate"
         generation = self.own_generation()
-        since = self.unreported.moment()
         try:
             yield from self.strategy.check_server(self.keys.meta)
             descriptor = yield from attach(
@@ -231,10 +169,10 @@ class FilterState(LockOwner):
             # The view stays what it was, and what it was may be gone.
             self.forget()
             raise
-        return (yield from self.adopt(descriptor, since))
+        return (yield from self.adopt(descriptor))
 
-    def adopt(self, descriptor: Descriptor, since: int) -> Core[View]:
-        """Take `descriptor`, which was read or written after the moment `since`, for the truth."""
+    def adopt(self, descriptor: Descriptor) -> Core[View]:
+        """Take `descriptor`, as it was read or written, for the truth."""
         descriptor = descriptor.with_key(self.key)
         if not self.strategy.is_sliced and (descriptor.window or self.options.refresh):
             # Once: a later attach refuses a filter with another window, or without one.
@@ -244,7 +182,7 @@ class FilterState(LockOwner):
             yield from self._check_growth(descriptor)
         if descriptor.forgets:
             check_support(FORGOTTEN, self.strategy.name)
-        view = View.of(self.keys, descriptor, self.unreported.of(descriptor.header))
+        view = View.of(self.keys, descriptor)
         follows = self.view is not None and self.view.header in descriptor.follows
         if self.wanted is None or follows:
             self.wanted = Wanted.of(descriptor)
@@ -253,7 +191,6 @@ class FilterState(LockOwner):
             self.wanted = replace(self.wanted, key=descriptor.key)
         with self._lock:
             self.view, self.lost = view, None
-        self.unreported.attached(view.header, since)
         if self.caching is not None:
             self._near_of(view, self.caching)
         yield from self.fill.start(view)
@@ -273,7 +210,6 @@ class FilterState(LockOwner):
 
     def clear(self) -> Core[None]:
         """Empty the filter for all clients, keep its parameters, and attach anew."""
-        since = self.unreported.moment()
         try:
             descriptor = yield from renew(
                 self.keys, self.own_generation(), self.key, native=self.strategy.is_native
@@ -281,7 +217,7 @@ class FilterState(LockOwner):
         finally:
             # Whatever the outcome, this object gives no answer from before.
             self.forget()
-        yield from self.adopt(descriptor, since)
+        yield from self.adopt(descriptor)
 
     def note_forgetting(self, view: View) -> View:
         """Go by what was forgotten, as a shard of a view's generation says that something was.
