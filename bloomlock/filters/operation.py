@@ -240,9 +240,13 @@ class Operation:
         elsewhere = indices[self._added_elsewhere[indices]]
         if elsewhere.size:
             self._added_elsewhere[elsewhere] = False
-            if (seen := elsewhere[self._results[elsewhere] == 0]).size:
+            seen = elsewhere[self._results[elsewhere] == 0]
+            if not self._strategy.is_atomic:
+                # Several callers may get "new" by such a strategy, so this one does.
+                self._results[seen] = True
+            elif seen.size:
                 self._results[seen] = UNKNOWN
-                self._take_error(seen, _seen_elsewhere())
+                self._take_error(seen, _elsewhere())
 
     def _known(self) -> Results:
         """Return what is known: None without an answer, nothing for the last that were not done."""
@@ -266,7 +270,7 @@ class Operation:
         """Raise what went wrong, if anything did and items are left without an answer."""
         error = self._failure
         if error is not None and self._added_elsewhere.any():
-            self._take_error(np.flatnonzero(self._added_elsewhere), _seen_elsewhere(error))
+            self._take_error(np.flatnonzero(self._added_elsewhere), _elsewhere(error))
             self._added_elsewhere[:] = False
         if self._lost:
             # That something may have happened matters more than that something did not.
@@ -290,6 +294,8 @@ class Operation:
     def _follow(self, view: View, stale: Stale) -> Core[tuple[View, list[Indices]]]:
         """Find out where the filter went; return the view to go on with and what to ask again."""
         state = self._state
+        added_before = self._added_elsewhere.copy()
+        self._note_added(stale)
         header = stale[0][1].header
         if is_header(header) and has_unknown_flags(header):
             raise FilterMismatchError(
@@ -316,7 +322,19 @@ class Operation:
                 if attached is None:
                     return view, []
                 now = attached
+                if not now.descriptor.same_bits(view.descriptor):
+                    # Bits at the places of before are not those of the items.
+                    self._added_elsewhere = added_before
         return now, self._sort(view, now, (yield from self._settle_late(view, now, stale)))
+
+    def _note_added(self, stale: Stale) -> None:
+        """Note which items were missing, and were added, where another header was found."""
+        if not self._write or self._update:
+            return
+        for indices, segment in stale:
+            # What is written to a string without a header is gone with it.
+            if is_header(segment.header):
+                self._added_elsewhere[indices] |= _missing(segment) | segment.new_elsewhere
 
     def _settle_late(self, view: View, now: View, stale: Stale) -> Core[Stale]:
         """Take the answers about items that are new if they were never forgotten; return the rest.
@@ -354,8 +372,6 @@ class Operation:
             is_whole = self._strategy.is_atomic or found == view.header
             if not (same and is_whole and segment.missing is not None):
                 again.append(indices)
-                if self._write and not self._update and found != now.header:
-                    self._added_elsewhere[indices] |= _missing(segment) | segment.new_elsewhere
             elif found == segment.header:
                 self._take(indices, segment)
             else:
@@ -451,10 +467,14 @@ def _missing(segment: Segment) -> npt.NDArray[np.bool_]:
     return np.asarray(segment.missing)
 
 
-def _seen_elsewhere(cause: Exception | None = None) -> ConnectionLost:
-    """Return what counts as the lost reply of an item that was added in another generation."""
-    what = cause or BloomlockError("the filter was cleared or rebuilt while items were added")
-    return ConnectionLost(what, sent=True, replies=[])
+class _AddedElsewhereError(BloomlockError):
+    """An item was added in a generation that is over, and is seen in the one that followed."""
+
+
+def _elsewhere(cause: Exception | None = None) -> ConnectionLost:
+    error = _AddedElsewhereError("the filter was cleared or rebuilt")
+    error.__cause__ = cause
+    return ConnectionLost(error, sent=True, replies=[])
 
 
 def outcome_unknown(
@@ -469,11 +489,14 @@ def outcome_unknown(
         repeated: Whether it was tried several times, as it may be without harm.
     """
     what = "an item was" if count == 1 else f"{count} items were"
-    again = "each time " if repeated else ""
+    what = f"{what} added to filter {name!r}"
+    if isinstance(cause, _AddedElsewhereError):
+        happened = f"the filter was cleared or rebuilt while {what}"
+    else:
+        happened = f"the reply was lost {'each time ' if repeated else ''}when {what}"
     advice = "; repeating the update is harmless" if repeated else ""
     error = OutcomeUnknownError(
-        f"the reply was lost {again}when {what} added to filter {name!r}; the update may or may "
-        f"not have happened{advice} ({cause})"
+        f"{happened}; the update may or may not have happened{advice} ({cause})"
     )
     error.__cause__ = cause
     return error
