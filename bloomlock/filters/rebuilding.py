@@ -2,6 +2,11 @@
 
 The new generation is prepared and filled beside the filter. Then the filter is closed, what came
 meanwhile is added, and the switch puts the new generation in its place.
+
+Only items that the filter has are taken over. A client writes an item to the source before it adds
+it. If the item were taken over from the source alone, that add would be answered "seen", though no
+client ever got "new". An item that was discarded and is still in the source would come back. So an
+item that is not there when it is read is asked for once more when the filter is closed.
 """
 
 from __future__ import annotations
@@ -9,7 +14,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from numbers import Integral
+from operator import not_
 from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
@@ -21,17 +28,18 @@ from bloomlock.parameters import Wanted
 
 from . import answers, closing
 from .base import FilterBase
+from .batches import Chunks
 from .generation import View, new_generation
 from .lifecycle import repeated
 from .options import BitsParameters, OpenOptions
 from .prepared import Prepared
-from .state import FilterState, in_one_generation
+from .state import ITEMS_PER_CHUNK, FilterState, in_one_generation
 from .stored_filter import look, look_at_shard
 from .support import REBUILD, check_support
 from .writing import Changed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Unpack
 
     from bloomlock.descriptor import Descriptor
@@ -78,6 +86,7 @@ class Rebuild:
         self._state = state
         self._asked = (capacity, error_rate, bits)
         self._closed: Descriptor | None = None
+        self._absent: list[bytes] = []
         self._prepared: Prepared | None = None
         self._closings = 0
 
@@ -97,17 +106,23 @@ class Rebuild:
             self._state.keys, model, new_generation(), may_replace=True, what=REBUILD
         )
         yield from prepared.begin(reserve=False)
+        target = prepared.target.with_generation(prepared.target.generation, READY)
+        keys = _PreparedKeys(prepared.keys, target.generation)
+        self._loader = self._attached(keys, target)
+        self._loader.key = model.key
+        assert self._loader.view is not None  # noqa: S101 - for the type checker
+        yield from self._loader.fill.start(self._loader.view)
+
+    def _attached(self, keys: FilterKeys, descriptor: Descriptor) -> FilterState:
+        """Return a state that works with one generation, whatever the name leads to."""
         options = OpenOptions(
             strategy=self._state.options.strategy, prefix=self._state.keys.prefix, on_full="warn"
         )
-        target = prepared.target.with_generation(prepared.target.generation, READY)
-        keys = _PreparedKeys(prepared.keys, target.generation)
-        self._loader = FilterState(keys, options, None)
-        self._loader.set_up(grows=bool(target.slices))
-        self._loader.key, self._loader.items_per_chunk = model.key, self._state.items_per_chunk
-        loading = View.of(keys, target)
-        self._loader.view = loading
-        yield from self._loader.fill.start(loading)
+        made = FilterState(keys, options, None)
+        made.set_up(grows=bool(descriptor.slices))
+        made.items_per_chunk = self._state.items_per_chunk
+        made.view = View.of(keys, descriptor)
+        return made
 
     def _wanted(self, old: Descriptor) -> Wanted:
         capacity, error_rate, bits = self._asked
@@ -132,8 +147,25 @@ class Rebuild:
         return replace(asked, key=old.key)
 
     def add(self, items: Items) -> Core[None]:
-        """Add items to what is prepared."""
-        return answers.update(self._loader, items)
+        """Take over those of the items that the filter has."""
+        chunks = Chunks(self._loader, items, "auto", finish=True)
+        while chunks.take():
+            yield from self._take_over(list(chunks.encode()))
+
+    def add_late(self, items: Items) -> Core[None]:
+        """Do the same when the filter is closed, with those that were absent until now too."""
+        absent, self._absent = self._absent, []
+        for start in range(0, len(absent), ITEMS_PER_CHUNK):
+            yield from self._take_over(absent[start : start + ITEMS_PER_CHUNK])
+        yield from self.add(items)
+
+    def _take_over(self, items: Sequence[bytes]) -> Core[None]:
+        old = self._state
+        if self._closed is not None:
+            old = self._attached(old.keys, self._closed.with_key(old.key))
+        there = yield from answers.before_adding(answers.exists_many(old, items))
+        yield from answers.update(self._loader, list(compress(items, there)))
+        self._absent += compress(items, map(not_, there))
 
     def close(self) -> Core[None]:
         """Close the filter: from now on no add to it is answered."""
@@ -213,8 +245,8 @@ class RebuildableFilter(FilterBase):
 
         No item that was acknowledged before the switch is absent after it, if it is written to
         the source before it is added, and `late` returns what came to the source since `items`
-        was read, or all of it. An add that waited is then answered "seen" for an item that its
-        caller had written to the source.
+        was read, or all of it. Items that the filter does not have are left out: their next `add`
+        is new. An add that the switch meets on its way may be of unknown outcome.
 
         Args:
             items: All items, as for `update`.
@@ -237,16 +269,17 @@ class RebuildableFilter(FilterBase):
         An object that is made later and asks for the old parameters gets FilterMismatchError.
         Claims that are open then are lost.
 
-        Cost: that of `update` with all items, and some ten round trips.
+        Cost: that of `exists_many` and of `update` with all items, and some ten round trips. Items
+        that the filter does not have are kept until the switch.
 
         >>> from bloomlock import BloomFilter
         >>> from bloomlock.server import PrivateServer
         >>> with PrivateServer() as server:
         ...     pages = BloomFilter("pages", 1000, client=server.url)
         ...     pages.update(["a", "b"])
-        ...     pages.rebuild(["a", "b"], capacity=50_000)
-        ...     pages.capacity, "a" in pages
-        (50000, True)
+        ...     pages.rebuild(["a", "b", "never added"], capacity=50_000)
+        ...     pages.capacity, "a" in pages, pages.add("never added")
+        (50000, True, True)
         """
         rebuild = Rebuild(self._state, capacity, error_rate, bits)
         try:
@@ -255,8 +288,7 @@ class RebuildableFilter(FilterBase):
             is_there = False
             while not is_there:
                 self._run(rebuild.close())
-                if late is not None:
-                    self._run(rebuild.add(late()))
+                self._run(rebuild.add_late(() if late is None else late()))
                 is_there = self._run(rebuild.finish())
         except BaseException:
             with suppress(RedisError, OSError):
@@ -288,8 +320,7 @@ class AsyncRebuildableFilter(FilterBase):
             is_there = False
             while not is_there:
                 await self._run(rebuild.close())
-                if late is not None:
-                    await self._run(rebuild.add(late()))
+                await self._run(rebuild.add_late(() if late is None else late()))
                 is_there = await self._run(rebuild.finish())
         except BaseException:
             with suppress(RedisError, OSError):
