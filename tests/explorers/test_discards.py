@@ -60,17 +60,12 @@ def test_a_loss_at_every_step(make_world, stage, programs):
     assert explore_living(world.start(way, faults=1), world.check(way)).states > 10
 
 
-TWO_WINNERS = pytest.mark.xfail(
-    strict=True, reason="a clear between the table of versions and the bits lets two adds win"
-)
-
-
 @pytest.mark.parametrize(
     ("stage", "programs"),
     [
         pytest.param("there", (["add"], ["add"]), marks=pytest.mark.long),
         ("there", (["add both"], ["discard"])),
-        pytest.param("again", (["add"], ["add"]), marks=TWO_WINNERS),
+        ("again", (["add"], ["add"])),
     ],
     ids=str,
 )

@@ -115,9 +115,11 @@ def test_a_cleared_filter_is_lost_to_each_call_and_no_item_is(r, valkey, strateg
             check_own_errors(errors, FilterLostError)
             await made.reattach()
             answers = await asyncio.gather(*map(made.add, items))
-            assert Counter(i for i, new in zip(items, answers, strict=True) if new) == Counter(
-                set(items)
+            # Calls that ended in FilterLostError may have added their items to what is there now.
+            assert (
+                max(Counter(i for i, new in zip(items, answers, strict=True) if new).values()) == 1
             )
+            assert await made.exists_many(items) == [True] * 60
 
     asyncio.run(run())
 

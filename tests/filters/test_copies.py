@@ -210,7 +210,7 @@ def test_a_filter_that_goes_while_it_is_exported_leaves_no_file(r, path, monkeyp
         if len(calls) == 5:
             ways[loss]()
 
-    with pytest.raises(FilterLostError, match="during the export"):
+    with pytest.raises(FilterLostError, match="lost during export_file"):
         made.export_file(path, progress=go)
     assert path.read_bytes() == b"what was there before"
     assert [entry.name for entry in path.parent.iterdir()] == ["exported"]

@@ -105,7 +105,7 @@ def test_what_an_item_that_was_forgotten_is_lost_to(r, kind):
 @pytest.mark.parametrize("shards", [1, 3])
 def test_what_was_forgotten_is_new_once_in_a_filter_that_had_another_name(r, shards, kind):
     """An add by a version of before sets its bits, and knows by the table that they count."""
-    options = {"client": r, "on_lost": "recreate", "shards": shards}
+    options = {"client": r, "on_lost": "recreate", "on_unknown": "new", "shards": shards}
     made = BloomFilter("x", error_rate=1e-9, **options, **KINDS[kind])
     items = [str(number) for number in range(60)]
     made.update(items)

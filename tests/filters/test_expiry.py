@@ -73,7 +73,8 @@ def test_all_keys_expire_and_stay_together(r, kind):
     made.expire_at(time.time() + HOUR)
     made.expire_at(datetime.now(UTC) + timedelta(hours=3))
     assert all_expire(r, 3 * HOUR)
-    assert made.copy("y").ttl() is None
+    if kind != "native":
+        assert made.copy("y").ttl() is None
     made.clear()
     assert made.ttl() is None
     assert none_expires(r)

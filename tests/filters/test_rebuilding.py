@@ -59,8 +59,9 @@ def opened(client):
 )
 def test_a_filter_gets_other_parameters_and_keeps_its_items(r, old, new):
     made = filled(r, **old)
+    made.add("late")
     attached = opened(r)
-    made.rebuild(OLD, late=lambda: ["late"], **new)
+    made.rebuild(OLD, late=lambda: ["late", "never"], **new)
     for name, value in new.items():
         assert getattr(made, name) == value
     assert made.exists_many([*OLD, "late", "never"]) == [True] * 301 + [False]
@@ -121,7 +122,7 @@ def test_a_crash_at_any_moment_loses_nothing(r, shape):
     number, states, old = 0, set(), few_for(shape)
     while True:
         r.flushall()
-        filled(r, items=old, **shape)
+        filled(r, items=old, **shape).add("late")
         kind = Stepped.before(number, crash)
 
         def die(kind=kind):

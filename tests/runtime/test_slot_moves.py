@@ -91,9 +91,10 @@ def is_plain(client, **options):
     assert made.add_many(ITEMS) == [True] * 200
     assert made.add_many([*ITEMS, "alone"]) == [False] * 201
     assert all(made.exists_many(["alone", *ITEMS]))
-    copied = made.copy("copied")
-    assert all(copied.exists_many(ITEMS))
-    assert copied.delete()
+    if options.get("strategy") != "native":
+        copied = made.copy("copied")
+        assert all(copied.exists_many(ITEMS))
+        assert copied.delete()
     made.clear()
     assert not any(made.exists_many(ITEMS))
     assert made.delete()
@@ -136,7 +137,7 @@ def grows(client):
 def is_rebuilt(client):
     made = make(client)
     attached = BloomFilter.open("m", client=client)
-    made.update(ITEMS)
+    made.update([*ITEMS, "late"])
     made.rebuild(ITEMS, 2 * CAPACITY, shards=SHARDS + 1, late=lambda: ["late"])
     assert attached.add_many([*ITEMS, "late", "b"]) == [False] * 201 + [True]
     moved = made.copy_to(client, "copied")

@@ -703,9 +703,10 @@ class Walk:
 
     def unite(self, handle: Handle) -> None:
         """Take another filter's items into one."""
-        others = [one for one in self.handles if one.name != handle.name and not one.is_async
+        scripted = [one for one in self.handles if one.options["strategy"] in ("atomic", "lua")]
+        others = [one for one in scripted if one.name != handle.name and not one.is_async
                   and self.models.get(one.name) is one.model]  # fmt: skip
-        if others:
+        if others and handle in scripted:
             other = self.chance.choice(others)
             handle.made.update(other.made)
             handle.model.epochs |= other.model.epochs
