@@ -32,9 +32,9 @@
 
 #define MAX_HASHES 64
 #define MAX_SHARDS 4096
-#define MAX_BITS (((uint64_t)1 << 32) - HEADER_BITS)
-#define HEADER_BITS 64
-#define HEADER_BYTES 8
+#define MAX_BITS (((uint64_t)1 << 32) - FIRST_BIT)
+#define FIRST_BYTE 24
+#define FIRST_BIT (8 * FIRST_BYTE)
 #define BITS_PER_SLICE 65536
 #define ROWS_AHEAD 16
 #define MERGE_BYTES ((Py_ssize_t)1 << 20)
@@ -294,7 +294,7 @@ static PyObject *located(const Shape *shape, const uint64_t *words)
     if (offsets == NULL)
         return NULL;
     for (uint32_t i = 0; i < shape->hashes; i++) {
-        PyObject *offset = PyLong_FromUnsignedLongLong((uint64_t)places[i] + HEADER_BITS);
+        PyObject *offset = PyLong_FromUnsignedLongLong((uint64_t)places[i] + FIRST_BIT);
         if (offset == NULL || PyList_SetItem(offsets, i, offset) < 0) {
             Py_DECREF(offsets);
             return NULL;
@@ -383,7 +383,7 @@ static PyObject *places_place(PyObject *object, PyObject *args)
             shard[row] = shard_of(shape, words[0]);
             place(shape, words, places);
             for (uint32_t i = 0; i < shape->hashes; i++)
-                column[(Py_ssize_t)i * count + row] = (uint64_t)places[i] + HEADER_BITS;
+                column[(Py_ssize_t)i * count + row] = (uint64_t)places[i] + FIRST_BIT;
         }
         Py_END_ALLOW_THREADS
     }
@@ -452,7 +452,7 @@ static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         if (PyObject_GetBuffer(PyTuple_GetItem(images, i), view, flags) < 0)
             goto fail;
         self->held++;
-        if (view->len != (Py_ssize_t)(HEADER_BYTES + (self->shape.bits + 7) / 8)) {
+        if (view->len != (Py_ssize_t)(FIRST_BYTE + (self->shape.bits + 7) / 8)) {
             PyErr_SetString(PyExc_ValueError, "an image has another length");
             goto fail;
         }
@@ -465,7 +465,7 @@ fail:
 
 static inline uint8_t *bitmap_of(const Bits *self, uint32_t shard)
 {
-    return (uint8_t *)self->images[shard].buf + HEADER_BYTES;
+    return (uint8_t *)self->images[shard].buf + FIRST_BYTE;
 }
 
 static inline int is_set(const uint8_t *bitmap, const uint32_t *places, uint32_t hashes)
@@ -1044,7 +1044,7 @@ static PyObject *operations_of(const Shape *shape, const Batch *batch, Py_ssize_
     for (Py_ssize_t row = first; row < first + rows; row++) {
         place(shape, batch->digests + item_at(batch, row) * shape->words, places);
         for (uint32_t i = 0; i < shape->hashes; i++)
-            at = append_operation(at, (uint64_t)places[i] + HEADER_BITS, write);
+            at = append_operation(at, (uint64_t)places[i] + FIRST_BIT, write);
     }
     return PyBytes_FromStringAndSize(text, at - text);
 }

@@ -1,9 +1,9 @@
 """Bits of many items in a local bitmap: test, set, and both at once. Pure.
 
-A bitmap is a NumPy array of bytes, the image of a Redis string: eight header bytes first, then bit
-number o in byte o >> 3 under the mask 128 >> (o & 7), as SETBIT counts. Bit numbers come in rows,
-one for each item, as `Hasher.place` gives them; rows that lie column by column in memory (which
-those do) are read fastest.
+A bitmap is a NumPy array of bytes, the image of a Redis string: 24 bytes of header and state, then
+bits; bit number o in byte o >> 3 under the mask 128 >> (o & 7), as SETBIT counts. Bit numbers come
+in rows, one for each item, as `Hasher.place` gives them; rows that lie column by column in memory
+(which those do) are read fastest.
 
 Setting many bits with `bits[index] |= mask` loses some: of two bits in one byte the later
 assignment wins. What was lost is looked up and set again until nothing is missing, which with few

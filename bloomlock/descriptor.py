@@ -1,9 +1,9 @@
 """The parameters of a filter that all its clients agree on, and the header of its shards. Pure.
 
 The header is the first 64 bits of every shard, big-endian: the letter B, eight flag bits, and the
-48-bit generation. Zero means: this is no filter (any more). A shard that has grown has the flag 1,
-and the lowest four bits, which are 0 in every generation, are how many slices it has got. One of
-which items were forgotten has the flag 2.
+48-bit generation. 16 bytes of state follow, and then bitmaps. Zero means: this is no filter (any
+more). A shard that has grown has the flag 1, and the lowest four bits, which are 0 in every
+generation, are how many slices it has got. One of which items were forgotten has the flag 2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from . import native, sizing
 from .errors import ConfigurationError
 from .hashing import Hasher
 from .shard_hashing import Chained, Unplaced
-from .windows import STATE_BYTES
 
 if TYPE_CHECKING:
     from .growth import Growth, Slice
@@ -207,8 +206,7 @@ class Descriptor:
     @property
     def string_bytes(self) -> int:
         """Length of the string of a shard that is a bitmap or has cells."""
-        state_bytes = STATE_BYTES if self.window is not None else 0
-        return HEADER_BYTES + state_bytes + (self.size.shard_bits * self.cell_bits + 7) // 8
+        return sizing.FIRST_BYTE + (self.size.shard_bits * self.cell_bits + 7) // 8
 
     def string_bytes_with(self, header: int) -> int:
         """Return the length of the string of a shard that has a header of this generation."""

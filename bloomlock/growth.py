@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from . import sizing
 from .errors import ConfigurationError
-from .sizing import HEADER_BITS, MAX_CAPACITY, MAX_HASHES, MAX_SHARDS, RATE_TOLERANCE, Size
+from .sizing import FIRST_BIT, MAX_CAPACITY, MAX_HASHES, MAX_SHARDS, RATE_TOLERANCE, Size
 
 GROWTH = 4
 """Of factors 2, 4 and 8 a guess that is 64 times too small takes 7, 4 and 3 slices."""
@@ -177,7 +177,7 @@ def slices_for(
     [(13275, 6, 1000), (57091, 7, 4000), (63421, 8, 4000)]
     """
     found: list[Slice] = []
-    first, held = HEADER_BITS, 0
+    first, held = FIRST_BIT, 0
     while len(found) < MAX_SLICES and (growth.up_to is None or held < growth.up_to):
         index = len(found)
         items = capacity * growth.factor**index

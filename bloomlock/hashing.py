@@ -42,7 +42,7 @@ from .arrays import np
 from .compiled import core
 from .errors import ConfigurationError
 from .hash_keys import DIGEST_BYTES, keyed_digest
-from .sizing import HEADER_BITS
+from .sizing import FIRST_BIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -207,14 +207,14 @@ class Hasher:
         Cost: about 0.1 microseconds for each offset (0.02 compiled); 0.6 more with a key.
 
         >>> Hasher(9592955, 7).locate(b"https://example.org/")
-        (0, [141765, 6070789, 4365902, 4620060, 6833264, 1412560, 7543859])
+        (0, [141893, 6070917, 4366030, 4620188, 6833392, 1412688, 7543987])
         """
         if self.compiled is not None:
             return self.compiled.locate(data)
         bits = self.shard_bits
         if self.seeds is not None:
             halves = [mmh3_x64_128_utupledigest(data, seed)[0] for seed in self.seeds]
-            offsets = [(half % bits + i) % bits + HEADER_BITS for i, half in enumerate(halves)]
+            offsets = [(half % bits + i) % bits + FIRST_BIT for i, half in enumerate(halves)]
             return (halves[0] * self.shards) >> 64, offsets
         if self._keyed:
             h1, h2 = _HALVES.unpack(self._digest(data))
@@ -226,7 +226,7 @@ class Hasher:
         offsets = []
         append = offsets.append
         for step in self._steps:
-            append(x + HEADER_BITS)
+            append(x + FIRST_BIT)
             x = (x + y) % bits
             y += z + step
         return (h1 * self.shards) >> 64, offsets
@@ -310,7 +310,7 @@ class Hasher:
             self.places.place(count, np.ascontiguousarray(digests), shards, columns)
             return shards, columns.T
         offsets = self._seeded(digests) if self.seeds else self._enhanced(digests)
-        offsets += np.uint64(HEADER_BITS)
+        offsets += np.uint64(FIRST_BIT)
         return self._shards_of(digests[:, 0]), offsets
 
     def _shards_of(self, first: Words) -> Words:

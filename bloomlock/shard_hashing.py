@@ -12,7 +12,7 @@ from mmh3 import mmh3_x64_128_digest, mmh3_x64_128_utupledigest
 
 from .arrays import np
 from .hashing import DEFAULT_SEED, Hasher, halves
-from .sizing import HEADER_BITS
+from .sizing import FIRST_BIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,7 @@ class Chained(Hasher):
         super().__init__(bits, num_hashes, shards, key=key)
         self.compiled = None
         self._parts = [
-            (Hasher(bits, num_hashes, shards, key=key), first - HEADER_BITS)
+            (Hasher(bits, num_hashes, shards, key=key), first - FIRST_BIT)
             for first, bits, num_hashes in slices
         ]
         self.hashes = tuple(num_hashes for _, _, num_hashes in slices)

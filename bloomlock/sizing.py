@@ -23,10 +23,11 @@ MEMORY: Optimize = "memory"
 BALANCED: Optimize = "balanced"
 SPEED: Optimize = "speed"
 
-HEADER_BITS = 64
-"""Bits at the start of every shard that hold its header; the bitmap follows."""
+FIRST_BYTE = 24
+"""A shard begins with 8 bytes of header and 16 of state; what follows are bitmaps."""
+FIRST_BIT = 8 * FIRST_BYTE
 
-MAX_SHARD_BITS = 2**32 - HEADER_BITS
+MAX_SHARD_BITS = 2**32 - FIRST_BIT
 """A Redis string holds at most 512 MiB (https://redis.io/docs/latest/commands/setbit/)."""
 
 MAX_SHARDS = 2**12

@@ -44,7 +44,6 @@ CELL_BITS = {6: 8, 14: 16, 30: 32}
 """Bits of a cell by the number of slices of a window: one that fills up, one that is wiped."""
 
 STATE_BYTES = 8
-STATE_BITS = 8 * STATE_BYTES
 EPOCH_SHIFT = 24
 _AHEAD_SHIFT = 16
 _PARTS = (1 << 16) - 1
@@ -231,7 +230,7 @@ class Window:
         if shards is None:
             shards = min(MAX_SHARDS, max(1, -(-bits // USUAL_SHARD_BITS)))
         size = size_for(items, rate, num_hashes=k, shards=shards, seeded=seeded)
-        if size.shard_bits * self.cell_bits > MAX_SHARD_BITS - STATE_BITS:
+        if size.shard_bits * self.cell_bits > MAX_SHARD_BITS:
             raise too_large(capacity, error_rate, bits, shards)
         return size
 

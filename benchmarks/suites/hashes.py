@@ -34,7 +34,7 @@ ABOUT = "hash functions: bits and server time for each number"
 CAPACITY = 1_000_000
 CONNECTIONS = 50
 ROUNDS = 100
-HEADER_BITS = 64
+FIRST_BIT = 192
 HASHES = {
     1e-3: (2, 3, 4, 5, 6, 8),
     1e-6: (4, 5, 6, 7, 8, 9, 10, 12, 16),
@@ -98,14 +98,14 @@ def _prepare(client: Any, key: str, row: Row, items: Sequence[bytes]) -> list[by
         return [_command(b"SADD", key.encode(), item) for item in items]
     shape = MemoryBloomFilter(CAPACITY, row.error_rate, num_hashes=row.num_hashes, shards=1)
     row.bits = round(shape.num_bits / CAPACITY, 2)
-    client.set(key, os.urandom(HEADER_BITS // 8 + shape.num_bits // 8 + 1))
+    client.set(key, os.urandom(FIRST_BIT // 8 + shape.num_bits // 8 + 1))
     chance = random.Random(key)
     return [_bitfield(key, _offsets(chance, shape, row)) for _ in items]
 
 
 def _offsets(chance: random.Random, shape: MemoryBloomFilter, row: Row) -> list[int]:
     """Return the bits of an item that is as good as any."""
-    return [HEADER_BITS + chance.randrange(shape.num_bits) for _ in range(row.num_hashes)]
+    return [FIRST_BIT + chance.randrange(shape.num_bits) for _ in range(row.num_hashes)]
 
 
 def _bitfield(key: str, offsets: Sequence[int]) -> bytes:

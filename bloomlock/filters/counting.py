@@ -12,7 +12,7 @@ from bloomlock.descriptor import HEADER_BYTES, generation_of, says_forgotten, sl
 from bloomlock.growth import compound_error_rate
 from bloomlock.keys import forgotten_key, native_key
 from bloomlock.parallel import in_parallel
-from bloomlock.sizing import error_rate_at_fill, estimate_count, whole_collisions
+from bloomlock.sizing import FIRST_BYTE, error_rate_at_fill, estimate_count, whole_collisions
 from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
 from bloomlock.strategies.cells import TIME, microseconds
 from bloomlock.windows import STATE_BYTES, State
@@ -68,9 +68,7 @@ def count_bitmaps(descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Count
     return Counted(max(0, round(items) - forgotten), total, forgotten=forgotten)
 
 
-def _count_bits(
-    shard: Shard, length: int, first: int = HEADER_BYTES
-) -> Core[tuple[int, int] | None]:
+def _count_bits(shard: Shard, length: int, first: int = FIRST_BYTE) -> Core[tuple[int, int] | None]:
     """Return how many bits are set, and how often any item was forgotten."""
     total, key, table = 0, shard.key, forgotten_key(shard.key)
     forgotten, end = 0, first + length
@@ -111,7 +109,7 @@ def _sample_cells(descriptor: Descriptor, shard: Shard) -> Core[tuple[list[float
     """
     window, key = descriptor.window, shard.key
     assert window is not None  # noqa: S101 - for the type checker
-    start, first = HEADER_BYTES, HEADER_BYTES + STATE_BYTES
+    start, first = HEADER_BYTES, FIRST_BYTE
     head, some, time = yield from ask(
         key,
         encode_command("GETRANGE", key, 0, start + STATE_BYTES - 1),

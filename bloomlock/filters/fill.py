@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
-from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.runtime.forks import LockOwner
+from bloomlock.sizing import FIRST_BYTE
 from bloomlock.strategies.base import header_command, plain_header
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class FillWatch(LockOwner):
         items = 0.0
         for counted in range(1, size.shards + 1):
             self._samples += 1
-            first = HEADER_BYTES + (self._samples * 7919 % slices) * SAMPLE_BYTES
+            first = FIRST_BYTE + (self._samples * 7919 % slices) * SAMPLE_BYTES
             bits = yield Slice(self._samples % size.shards, first)
             filled = bits / sampled * size.shard_bits
             items += formulas.estimate_count(filled, size.shard_bits, size.num_hashes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bloomlock.descriptor import FORGETTING, GENERATION_BITS, SLICE_BITS
 from bloomlock.shard_hashing import Chained
-from bloomlock.sizing import HEADER_BITS
+from bloomlock.sizing import FIRST_BIT
 from bloomlock.strategies import Chain, Shard
 from bloomlock.strategies.bitmap import image_bytes
 
@@ -54,10 +54,8 @@ class View:
     def of(cls, keys: FilterKeys, descriptor: Descriptor) -> View:
         """Return the view of the generation that a descriptor describes."""
         header, size = descriptor.header, descriptor.size
-        digits = len(str(HEADER_BITS + size.shard_bits - 1))
-        bits = size.shard_bits
-        if descriptor.window is not None:
-            bits = 8 * descriptor.string_bytes - HEADER_BITS
+        digits = len(str(FIRST_BIT + size.shard_bits - 1))
+        bits = size.shard_bits * descriptor.cell_bits
         shards = tuple(Shard(keys.bits(n), header, digits, bits) for n in range(size.shards))
         whole = sum(map(image_bytes, shards))
         contents = contents_of(descriptor)

@@ -243,7 +243,7 @@ class Prepared:
         )
         header = header_from_bytes(start)
         whole = self.target.has_header(unflagged(header))
-        whole = whole and length == self._contents.string_bytes(self.target, header)
+        whole = whole and length >= self._contents.string_bytes(self.target, header)
         if says_forgotten(header):
             whole = whole and bool(has_table)
         if not whole and not self.target.has_header(plain_header(there)):

@@ -191,16 +191,16 @@ def refuse_wrong_length(
 ) -> None:
     """Raise FilterMismatchError if a shard of that generation is not as long as its parameters say.
 
-    A string of the right generation has its full length from the start. That of a filter that was
-    rebuilt may be longer: an object that was attached to the larger one before has added to it.
+    A string of the right generation has its full length from the start. It may be longer: an object
+    that was attached to a larger filter before has added to it.
     `found` is its header and its length.
     """
     header, length = found
     expected = contents_of(descriptor).string_bytes(descriptor, header)
-    if length < expected or (length > expected and not descriptor.follows):
+    if length < expected:
         raise FilterMismatchError(
             f"filter {keys.name!r} is damaged: its string {keys.bits(shard)!r} has {length} bytes, "
-            f"and its parameters give {expected}; delete the filter to start again"
+            f"and needs {expected}; delete the filter to start again"
         )
 
 

@@ -21,7 +21,7 @@ local now = math.floor((time[1] * 1000000 + time[2]) / tonumber(ARGV[2]))
 local a, b, c, d, e, ahead, high, low = string.byte(start, 9, 16)
 local epoch = (((a * 256 + b) * 256 + c) * 256 + d) * 256 + e
 local done = high * 256 + low
-local size = call('STRLEN', KEYS[1]) - 16
+local size = call('STRLEN', KEYS[1]) - 24
 local parts = math.ceil(size / part_bytes)
 
 local is_behind, is_new = now > epoch, epoch == 0
@@ -34,8 +34,8 @@ end
 -- part until the shard has turned, so it turns in a call that finds all parts clean.
 local function skip_clean()
     while done < parts do
-        local first = 16 + done * part_bytes
-        local last = math.min(first + part_bytes, 16 + size) - 1
+        local first = 24 + done * part_bytes
+        local last = math.min(first + part_bytes, 24 + size) - 1
         if call('BITCOUNT', KEYS[1], first, last) ~= 0 then
             break
         end
@@ -65,8 +65,8 @@ if done < parts then
     if call('GETRANGE', KEYS[3], 0, cell_bytes - 1) ~= cell then
         call('SET', KEYS[3], string.rep(cell, part_bytes / cell_bytes), 'EX', 60)
     end
-    local first = 16 + done * part_bytes
-    local last = math.min(first + part_bytes, 16 + size) - 1
+    local first = 24 + done * part_bytes
+    local last = math.min(first + part_bytes, 24 + size) - 1
     -- The time-outs are for a script that is refused a command half-way.
     call('SET', KEYS[2], call('GETRANGE', KEYS[1], first, last), 'EX', 60)
     call('BITOP', 'AND', KEYS[2], KEYS[2], KEYS[3])

@@ -21,10 +21,10 @@ from bloomlock.arrays import np
 from bloomlock.bitmaps import first_of_each, rows_missing, set_rows
 from bloomlock.commands import EXEC, MULTI, Replies, encode_command, encode_large
 from bloomlock.delivery import collect
-from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.effects import ConnectionLost, Core, Request
 from bloomlock.keys import merge_keys
 from bloomlock.scripts import Script
+from bloomlock.sizing import FIRST_BYTE
 
 from .base import Segment, Strategy, header_command, header_from_bytes
 from .setbit import why_aborted
@@ -113,8 +113,8 @@ def merge_image(shard: Shard, image: Bytes, *, waits: bool = False) -> Core[Segm
 
 
 def _parts(size: int) -> list[range]:
-    """Return the bytes of a shard of `size` bytes, header excluded, in parts."""
-    starts = range(HEADER_BYTES, size, PART_BYTES)
+    """Return the bytes of a shard of `size` bytes that belong to its bitmap, in parts."""
+    starts = range(FIRST_BYTE, size, PART_BYTES)
     return [range(start, min(start + PART_BYTES, size)) for start in starts]
 
 
@@ -229,4 +229,4 @@ def is_quick(shard: Shard, *, exact: bool) -> bool:
 
 def image_bytes(shard: Shard) -> int:
     """Return the length of the shard's string."""
-    return HEADER_BYTES + (shard.bits + 7) // 8
+    return FIRST_BYTE + (shard.bits + 7) // 8

@@ -19,8 +19,8 @@ from bloomlock.descriptor import HEADER_BYTES, unflagged
 from bloomlock.keys import window_keys
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of, named_error
-from bloomlock.sizing import HEADER_BITS
-from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, STATE_BITS, State, too_late
+from bloomlock.sizing import FIRST_BIT
+from bloomlock.windows import EPOCH_SHIFT, PART_BYTES, State, too_late
 
 from .base import error_of
 
@@ -183,8 +183,8 @@ def read_cells(reply: list[int], rows: int, num_hashes: int) -> Sequence[int]:
 
 
 def _first_bit(cell_bits: int) -> int:
-    """Return where the cell of offset 0 would begin; offsets count the bits of a header too."""
-    return HEADER_BITS + STATE_BITS - HEADER_BITS * cell_bits
+    """Return where the cell of offset 0 would begin; offsets count what precedes the cells."""
+    return FIRST_BIT * (1 - cell_bits)
 
 
 def _operation(name: str, kind: str, place: int) -> str:

@@ -12,6 +12,7 @@ from bloomlock import (
     MemoryBloomFilter,
 )
 from bloomlock.keys import FilterKeys
+from bloomlock.sizing import FIRST_BYTE
 
 GROWING = {"capacity": 20, "on_full": "grow"}
 WINDOW = {"capacity": 50_000, "window": 86_400}
@@ -167,12 +168,12 @@ def test_a_filter_with_hardly_a_free_bit(r):
     """A version is taken only if one of its bits is not set."""
     made = BloomFilter("x", 10, 0.4, client=r, num_hashes=1)
     bits = made.info().num_bits
-    r.setrange(FilterKeys("x").bits(0), 8, b"\xff" * (bits // 16))
+    r.setrange(FilterKeys("x").bits(0), FIRST_BYTE, b"\xff" * (bits // 16))
     items = [str(number) for number in range(200)]
     made.update(items)
     assert made.discard_many(items) == [True] * 200
     assert made.exists_many(items) == [False] * 200
-    r.setrange(FilterKeys("x").bits(0), 8, b"\xff" * ((bits + 7) // 8))
+    r.setrange(FilterKeys("x").bits(0), FIRST_BYTE, b"\xff" * ((bits + 7) // 8))
     with pytest.raises(CapacityError, match="so full that no item can be forgotten"):
         made.discard("a")
     with pytest.raises(CapacityError, match="so full"):

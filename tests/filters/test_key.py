@@ -21,7 +21,7 @@ from bloomlock import (
     delete_filter,
 )
 from bloomlock.hashing import Hasher
-from bloomlock.sizing import HEADER_BITS
+from bloomlock.sizing import FIRST_BIT
 
 SECRET = "correct horse battery staple"  # noqa: S105 - of these tests only
 OTHER = b"\x00\xff another secret \x00"
@@ -61,7 +61,7 @@ def test_written_vectors_still_hold(vector):
         key=bytes.fromhex(vector["key_hex"]),
     )
     data = bytes.fromhex(vector["item_hex"])
-    offsets = [HEADER_BITS + offset for offset in vector["offsets"]]
+    offsets = [FIRST_BIT + offset for offset in vector["offsets"]]
     assert hasher.locate(data) == (vector["shard"], offsets)
     shards, rows = hasher.place(hasher.digests([data]))
     assert (shards.tolist(), rows.tolist()) == ([vector["shard"]], [offsets])

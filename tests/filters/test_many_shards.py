@@ -10,6 +10,7 @@ import pytest
 from bloomlock import BloomFilter, FilterLostError
 from bloomlock.hashing import encode_item
 from bloomlock.parameters import Wanted
+from bloomlock.sizing import FIRST_BIT
 
 ITEMS = [f"https://example.org/{number}" for number in range(4000)]
 
@@ -26,7 +27,7 @@ def test_items_spread_over_a_filter_of_billions(capacity, seed):
     # Chi-square of 4095 degrees of freedom: mean 4095, deviation 90.
     expected = len(items) / size.shards
     assert ((counts - expected) ** 2 / expected).sum() < 4095 + 6 * 90
-    assert offsets.max() < size.shard_bits + 64
+    assert offsets.max() < size.shard_bits + FIRST_BIT
     # A million places of which any lies in the last part of a shard.
     assert offsets.max() > 0.998 * size.shard_bits
     for index in random.Random(seed).sample(range(len(items)), 100):

@@ -14,6 +14,7 @@ from bloomlock import (
 )
 from bloomlock.filters import combining
 from bloomlock.server import PrivateServer
+from bloomlock.sizing import FIRST_BYTE
 
 WAYS = ("one server", "parts", "another database", "another server")
 
@@ -31,7 +32,7 @@ def filled(name, url, first, last, face=BloomFilter, **shape):
 
 
 def bits(made):
-    return [image[8:].tobytes() for image in made.to_memory().images()]
+    return [image[FIRST_BYTE:].tobytes() for image in made.to_memory().images()]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -50,7 +51,7 @@ def test_bits_are_those_of_both(valkey, second, monkeypatch, way, shape):
     b = filled("b", databases.get(way, valkey), 1500, 3000, **shape)
     theirs = bits(b)
     images = zip(a.to_memory().images(), b.to_memory().images(), strict=True)
-    either = [np.bitwise_or(*pair)[8:].tobytes() for pair in images]
+    either = [np.bitwise_or(*pair)[FIRST_BYTE:].tobytes() for pair in images]
     done: list[tuple[int, int]] = []
     a.union_update(b, progress=lambda *now: done.append(now))
     assert bits(a) == either

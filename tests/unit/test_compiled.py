@@ -105,7 +105,7 @@ def test_commands_are_those_of_python(offsets, write):
 
 
 @needs_core
-@given(st.lists(st.integers(64, 2**32 - 1), min_size=1, max_size=64), st.booleans())
+@given(st.lists(st.integers(192, 2**32 - 1), min_size=1, max_size=64), st.booleans())
 def test_one_command_is_that_of_python(offsets, write):
     shard = Shard("bloomlock:{é}:bits", 7, 10)
     expected = encode_few(shard, offsets, write)
@@ -178,7 +178,7 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
     # Half full, so that answers depend on each bit.
     random = np.random.default_rng(fill)
     for mine, theirs in zip(one.images, two.images, strict=True):
-        mine[8:] = theirs[8:] = random.integers(0, 256, len(mine) - 8, np.uint8)
+        mine[24:] = theirs[24:] = random.integers(0, 256, len(mine) - 24, np.uint8)
     for name, chosen in steps:
         items = [f"item {number}" for number in chosen]
         if name == "add":
@@ -190,7 +190,7 @@ def test_answers_and_bits_are_those_of_python(shape, steps, fill):
     other = MemoryBits(descriptor)
     other.merge(one)
     assert all(map(np.array_equal, other.images, two.images))
-    other.images[0][8:] &= 0x5A
+    other.images[0][24:] &= 0x5A
     one.intersect(other)
     two.intersect(other)
     assert all(map(np.array_equal, one.images, two.images))
@@ -219,13 +219,13 @@ anything = st.one_of(
     st.integers(0, 300).map(bytearray),
     st.sampled_from(
         [
-            lambda: np.zeros(1032, np.uint8),
-            lambda: np.zeros(2064, np.uint8)[::2],
+            lambda: np.zeros(1048, np.uint8),
+            lambda: np.zeros(2096, np.uint8)[::2],
             lambda: np.zeros((8, 9), np.uint64)[:, ::2],
             lambda: memoryview(bytes(2048))[::-2],
-            lambda: memoryview(bytearray(1033))[1:],
-            lambda: (np.zeros(1032, np.uint8),),
-            lambda: (bytearray(1032), bytearray(1032)),
+            lambda: memoryview(bytearray(1049))[1:],
+            lambda: (np.zeros(1048, np.uint8),),
+            lambda: (bytearray(1048), bytearray(1048)),
             lambda: ["a", b"b", "é"],
         ]
     ).map(lambda make: make()),
@@ -239,8 +239,8 @@ REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
 @given(st.lists(st.tuples(st.integers(0, 40), st.lists(anything, max_size=5)), max_size=6))
 def test_no_input_does_more_than_raise(calls):
     places = Hasher(8192, 7).places
-    bits = core.bits(places, (bytearray(1032),), True)
-    frozen = core.bits(places, (bytes(1032),), False)
+    bits = core.bits(places, (bytearray(1048),), True)
+    frozen = core.bits(places, (bytes(1048),), False)
     functions = [
         *(
             getattr(thing, name)
@@ -280,11 +280,11 @@ def test_shapes_that_no_filter_has_are_refused(shape):
 @needs_core
 def test_buffers_of_another_length_are_refused():
     places = Hasher(8192, 7, 2).places
-    for images in [(bytearray(1032),), (bytearray(1032), bytearray(1031)), ()]:
+    for images in [(bytearray(1048),), (bytearray(1048), bytearray(1047)), ()]:
         with pytest.raises(ValueError, match="image"):
             core.bits(places, images, True)
     with pytest.raises(BufferError):
-        core.bits(places, (bytes(1032), bytes(1032)), True)
+        core.bits(places, (bytes(1048), bytes(1048)), True)
     with pytest.raises(ValueError, match="length"):
         places.digests(["a", "b"], bytearray(31))
     words = np.zeros(6, np.uint64)
@@ -294,7 +294,7 @@ def test_buffers_of_another_length_are_refused():
     for offsets in [[2**32], [-1], [2**70], [None], np.array([2**32], np.uint64), bytes(9)]:
         with pytest.raises(ValueError, match="offsets must be whole numbers below"):
             core.encode_bitfield(b"", offsets, True)
-    held = bytearray(1032)
+    held = bytearray(1048)
     core_bits = core.bits(Hasher(8192, 7).places, (held,), True)
     with pytest.raises(BufferError):
         held.clear()
@@ -305,7 +305,7 @@ def test_buffers_of_another_length_are_refused():
 @pytest.mark.free_running
 @needs_core
 def test_of_one_item_added_by_many_threads_one_is_new():
-    bits = core.bits(Hasher(2**22, 64).places, (np.zeros(2**19 + 8, np.uint8),), True)
+    bits = core.bits(Hasher(2**22, 64).places, (np.zeros(2**19 + 24, np.uint8),), True)
     bits.allow(10**9)
     items = [b"%d" % number for number in range(300)]
     won: Counter[bytes] = Counter()
@@ -328,7 +328,7 @@ def test_of_one_item_added_by_many_threads_one_is_new():
 
 @needs_core
 def test_no_more_items_are_added_than_are_allowed():
-    bits = core.bits(Hasher(2**20, 7).places, (bytearray(2**17 + 8),), True)
+    bits = core.bits(Hasher(2**20, 7).places, (bytearray(2**17 + 24),), True)
     assert bits.try_add("a") is None
     bits.allow(2)
     assert [bits.try_add(item) for item in "aabcc"] == [True, False, True, None, None]
@@ -336,7 +336,7 @@ def test_no_more_items_are_added_than_are_allowed():
     assert (bits.take_count(), bits.take_count()) == (2, 0)
     bits.allow(-1)
     assert bits.try_add("c") is None
-    frozen = core.bits(Hasher(8192, 7).places, (bytes(1032),), False)
+    frozen = core.bits(Hasher(8192, 7).places, (bytes(1048),), False)
     with pytest.raises(ValueError, match="changed"):
         frozen.allow(1)
 

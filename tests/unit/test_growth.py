@@ -19,7 +19,7 @@ from bloomlock.growth import (
     slices_for,
 )
 from bloomlock.parameters import Wanted
-from bloomlock.sizing import best_num_hashes, estimate_deviation, small_filter_rate
+from bloomlock.sizing import FIRST_BIT, best_num_hashes, estimate_deviation, small_filter_rate
 
 CAPACITIES = st.integers(1, 10**7)
 RATES = st.floats(1e-9, 0.3)
@@ -59,7 +59,7 @@ def test_a_slice_holds_its_items_before_it_is_full(capacity, rate, shards):
 def test_slices_lie_behind_one_another_and_begin_at_bytes(capacity, rate, factor):
     found = described(capacity, rate, growth=factor)
     assert found.size.shard_bits == found.slices[0].bits
-    assert found.slices[0].first == 64
+    assert found.slices[0].first == FIRST_BIT
     for one, following in zip(found.slices, found.slices[1:], strict=False):
         assert following.first == 8 * one.end_byte
         assert following.first % 8 == 0

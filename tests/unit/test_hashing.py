@@ -15,7 +15,7 @@ from murmur import murmur3_x64_128
 from bloomlock import ConfigurationError
 from bloomlock.hash_keys import check_seeds
 from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, encode_item, encode_items
-from bloomlock.sizing import HEADER_BITS, MAX_SHARD_BITS
+from bloomlock.sizing import FIRST_BIT, MAX_SHARD_BITS
 
 VECTORS = [
     vector
@@ -50,7 +50,7 @@ def test_written_vectors_still_hold(vector):
         key=None if key is None else bytes.fromhex(key),
     )
     data = bytes.fromhex(vector["item_hex"])
-    expected = (vector["shard"], [HEADER_BITS + offset for offset in vector["offsets"]])
+    expected = (vector["shard"], [FIRST_BIT + offset for offset in vector["offsets"]])
     assert hasher.locate(data) == expected
     assert placed(hasher, [data]) == ([expected[0]], [expected[1]])
 
@@ -60,7 +60,7 @@ def by_the_book(hasher: Hasher, key: bytes | None, data: bytes) -> tuple[int, li
     bits = hasher.shard_bits
     if hasher.seeds:
         halves = [murmur3_x64_128(data, seed)[0] for seed in hasher.seeds]
-        offsets = [(half % bits + i) % bits + HEADER_BITS for i, half in enumerate(halves)]
+        offsets = [(half % bits + i) % bits + FIRST_BIT for i, half in enumerate(halves)]
         return (halves[0] * hasher.shards) >> 64, offsets
     h1, h2 = murmur3_x64_128(data, 0)
     if key is not None:
@@ -68,7 +68,7 @@ def by_the_book(hasher: Hasher, key: bytes | None, data: bytes) -> tuple[int, li
         h1, h2 = (int.from_bytes(half, "little") for half in (digest[:8], digest[8:]))
     x, y, z = h1 % bits, h2 % bits, (h2 // bits) % bits
     offsets = [
-        (x + i * y + i * (i - 1) // 2 * z + (i + 1) * i * (i - 1) // 6) % bits + HEADER_BITS
+        (x + i * y + i * (i - 1) // 2 * z + (i + 1) * i * (i - 1) // 6) % bits + FIRST_BIT
         for i in range(hasher.num_hashes)
     ]
     return (h1 * hasher.shards) >> 64, offsets
@@ -84,7 +84,7 @@ def test_scalar_batch_and_book_agree_bit_for_bit(shape, key, items):
     assert [hasher.locate(item) for item in items] == expected
     assert [by_the_book(hasher, key, item) for item in items] == expected
     for row in offsets:
-        assert all(HEADER_BITS <= offset < HEADER_BITS + hasher.shard_bits for offset in row)
+        assert all(FIRST_BIT <= offset < FIRST_BIT + hasher.shard_bits for offset in row)
 
 
 def test_both_paths_agree_in_every_slice_of_a_long_batch():
@@ -98,7 +98,7 @@ def test_offsets_are_uniform_where_a_32_bit_hash_is_not():
     # At 3e9 bits a 32-bit hash taken modulo m hits the first 1.29e9 bits twice as often.
     hasher = Hasher(3_000_000_000, 10)
     _, rows = placed(hasher, [b"%d" % number for number in range(50_000)])
-    thirds = Counter((offset - HEADER_BITS) // 1_000_000_000 for row in rows for offset in row)
+    thirds = Counter((offset - FIRST_BIT) // 1_000_000_000 for row in rows for offset in row)
     for third in range(3):
         assert thirds[third] / 500_000 == pytest.approx(1 / 3, abs=0.004)
 
@@ -111,7 +111,7 @@ def test_trailing_zero_bytes_make_another_item_under_neighbouring_seeds():
 
 
 def test_items_spread_evenly_over_shards():
-    hasher = Hasher(2**32 - 64, 3, 7)
+    hasher = Hasher(MAX_SHARD_BITS, 3, 7)
     shards, _ = placed(hasher, [b"%d" % number for number in range(70_000)])
     assert sorted(Counter(shards)) == list(range(7))
     assert all(abs(count - 10_000) < 500 for count in Counter(shards).values())

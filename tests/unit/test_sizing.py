@@ -15,7 +15,8 @@ from bloomlock.bitmaps import rows_missing, set_rows
 from bloomlock.hashing import Hasher
 from bloomlock.parameters import Wanted
 from bloomlock.sizing import (
-    HEADER_BITS,
+    FIRST_BIT,
+    FIRST_BYTE,
     MAX_SHARDS,
     RATE_TOLERANCE,
     Optimize,
@@ -107,7 +108,7 @@ def test_large_filters_take_as_many_shards_as_they_need():
     assert size_for(140_000_000, 1e-6, num_hashes=16).shards == 1
     size = size_for(1_000_000_000, 1e-6, num_hashes=16)
     assert size.shards == 7
-    assert HEADER_BITS + size.shard_bits <= 2**32
+    assert FIRST_BIT + size.shard_bits <= 2**32
     largest = size_for(600_000_000_000, 1e-6, num_hashes=16)
     assert largest.shards <= MAX_SHARDS
     assert largest.num_bits > 0.99 * 2**44
@@ -171,7 +172,7 @@ def test_estimates_from_a_sample_deviate_as_said(sampled):
 def test_few_hash_functions_keep_the_rate(error_rate, num_hashes, capacity, probes):
     size = size_for(capacity, error_rate, num_hashes=num_hashes)
     random = np.random.default_rng(capacity)
-    bits = np.zeros(HEADER_BITS + size.shard_bits, bool)
+    bits = np.zeros(FIRST_BIT + size.shard_bits, bool)
     hasher = Hasher(size.shard_bits, num_hashes)
     bits[hasher.place(random.integers(0, 2**64, (capacity, 2), dtype=np.uint64))[1]] = True
     fill = bits.sum() / size.shard_bits
@@ -211,7 +212,7 @@ def moved(sequences, bits, places):
 
 
 def filled(hasher, sequences):
-    image = np.zeros(8 + (hasher.shard_bits + 7) // 8, np.uint8)
+    image = np.zeros(FIRST_BYTE + (hasher.shard_bits + 7) // 8, np.uint8)
     set_rows(image, hasher.place(digests(*sequences.T, hasher.shard_bits))[1])
     return image
 
