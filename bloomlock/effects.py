@@ -4,6 +4,9 @@ Algorithms are generators ("cores"). A core yields a step, gets back what came o
 its result; the runtimes (bloomlock/runtime) carry the steps out, one for threads and one for
 asyncio. A core decides by itself what a lost connection means, because only it knows whether
 its commands may be sent twice.
+
+Whatever a step raises is raised in the core, KeyboardInterrupt and a cancellation too. A core may
+send requests then, to take back what it has begun, before it raises the same again.
 """
 
 from __future__ import annotations
@@ -211,6 +214,16 @@ class Elsewhere(NamedTuple):
     core: Generator[Any, Any, Any]
 
 
+class Call(NamedTuple):
+    """Call a function that may wait for a disk; asyncio calls it in a thread of its own.
+
+    Answered by what it returns. What it raises is raised in the core.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
 class IsCluster(NamedTuple):
     """Answered by whether keys lie on several servers, of which some may be down."""
 
@@ -240,6 +253,7 @@ Effect: TypeAlias = (
     | FanOut
     | FreeMemory
     | Elsewhere
+    | Call
     | IsCluster
     | EnterContext
     | ExitContext

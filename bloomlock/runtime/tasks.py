@@ -14,6 +14,7 @@ from bloomlock.commands import Replies, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
+    Call,
     Clock,
     ConnectionLost,
     Core,
@@ -78,7 +79,7 @@ class Tasks(AsyncRedirecting):
         self._moving: asyncio.Task[None] | None = None
         self._background = Background()
 
-    async def run(self, core: Core[T]) -> T:
+    async def run(self, core: Core[T]) -> T:  # noqa: C901, PLR0912 - one loop
         """Carry out the steps of a core and return its result."""
         held: AsyncTaken | None = None
         scope: AsyncScope | None = None
@@ -104,8 +105,11 @@ class Tasks(AsyncRedirecting):
                         scope = scope or AsyncScope(self)
                         replies = await ASYNC_STEPS[type(step)](scope, step)
                     _look_for_cancellation(task, cancelled)
-                except ConnectionLost as lost:
-                    step = core.throw(lost)
+                # Not GeneratorExit: then there is no loop that could carry out another step.
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised again
+                    if task is not None and isinstance(error, asyncio.CancelledError):
+                        cancelled = task.cancelling()
+                    step = core.throw(error)
                 else:
                     step = core.send(replies)
         except StopIteration as stop:
@@ -433,6 +437,10 @@ async def _elsewhere(_: Tasks, step: Elsewhere) -> tuple[Any, Exception | None]:
         return None, error
 
 
+async def _call(_: Tasks, step: Call) -> object:
+    return await asyncio.to_thread(step.function, *step.args)
+
+
 async def _is_cluster(runtime: Tasks, _: IsCluster) -> bool:
     return runtime.is_cluster
 
@@ -445,6 +453,7 @@ _EFFECTS: dict[type, Callable[[Tasks, Any], Awaitable[Any]]] = {
     FanOut: Tasks.fan_out,
     FreeMemory: _free_memory,
     Elsewhere: _elsewhere,
+    Call: _call,
     IsCluster: _is_cluster,
 }
 """Steps that leave nothing open; a scope carries out the others."""

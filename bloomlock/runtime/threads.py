@@ -22,6 +22,7 @@ from bloomlock.commands import EXEC, Replies, ends_transaction, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
+    Call,
     Clock,
     ConnectionLost,
     Core,
@@ -116,8 +117,8 @@ class Threads(Redirecting):
                         limit, replies = step, None
                     else:
                         replies = _EFFECTS[type(step)](self, step)
-                except ConnectionLost as lost:
-                    step = core.throw(lost)
+                except BaseException as error:  # noqa: BLE001 - the core raises it again
+                    step = core.throw(error)
                 else:
                     step = core.send(replies)
         except StopIteration as stop:
@@ -469,6 +470,10 @@ def _elsewhere(_: Threads, step: Elsewhere) -> tuple[Any, Exception | None]:
         return None, error
 
 
+def _call(_: Threads, step: Call) -> object:
+    return step.function(*step.args)
+
+
 def _is_cluster(runtime: Threads, _: IsCluster) -> bool:
     return runtime.is_cluster
 
@@ -481,6 +486,7 @@ _EFFECTS: dict[type, Callable[[Threads, Any], Any]] = {
     FanOut: Threads.fan_out,
     FreeMemory: _free_memory,
     Elsewhere: _elsewhere,
+    Call: _call,
     IsCluster: _is_cluster,
 }
 """Steps that leave nothing open; a scope carries out the others."""

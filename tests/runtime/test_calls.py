@@ -1,0 +1,90 @@
+"""A core calls functions that wait, and takes back what it has begun when a step raises."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+import redis.asyncio
+
+from bloomlock.commands import encode_command
+from bloomlock.delivery import ask
+from bloomlock.effects import Call, Pause
+from bloomlock.runtime.tasks import tasks_for
+from bloomlock.runtime.threads import threads_for
+
+
+def call(function, *args):
+    return (yield Call(function, args))
+
+
+def set_while(step, begun=None):
+    """Set a key for the time of a step."""
+    yield from ask("key", encode_command("SET", "key", "begun"))
+    if begun is not None:
+        begun.set()
+    try:
+        yield step
+    except BaseException:
+        yield from ask("key", encode_command("DEL", "key"))
+        raise
+
+
+@pytest.fixture
+def run(r, valkey, request):
+    def run_in_task(core):
+        async def main():
+            async with redis.asyncio.Redis.from_url(valkey) as client:
+                return await tasks_for(client).run(core)
+
+        return asyncio.run(main())
+
+    return threads_for(r).run if request.param == "threads" else run_in_task
+
+
+both = pytest.mark.parametrize("run", ["threads", "asyncio"], indirect=True)
+
+
+@both
+def test_a_call_is_answered_by_what_the_function_returns(run):
+    assert run(call(divmod, 7, 2)) == (3, 1)
+
+
+@both
+def test_what_a_function_raises_is_raised_in_the_core(run, r):
+    with pytest.raises(ZeroDivisionError):
+        run(set_while(Call(divmod, (7, 0))))
+    assert not r.exists("key")
+
+
+def test_asyncio_calls_in_another_thread(valkey):
+    async def main():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            return await tasks_for(client).run(call(threading.current_thread))
+
+    assert asyncio.run(main()) is not threading.main_thread()
+
+
+def test_a_core_takes_back_what_it_began_when_it_is_interrupted(r):
+    def interrupt():
+        assert r.get("key") == b"begun"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        threads_for(r).run(set_while(Call(interrupt)))
+    assert not r.exists("key")
+
+
+def test_a_core_takes_back_what_it_began_when_its_task_is_cancelled(valkey, r):
+    async def main():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            begun = asyncio.Event()
+            task = asyncio.create_task(tasks_for(client).run(set_while(Pause(600), begun)))
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    assert not r.exists("key")
