@@ -84,7 +84,7 @@ WORDS = [
     ("once --wait -1 n k true", 2, f"--wait': {SECONDS}"),
     ("once --max-attempts 0 n k true", 2, "'--max-attempts': 0 is not in the range"),
     ("once --done-exit-code 256 n k true", 2, "256"),
-    ("once --strategy lock n k true", 2, "--strategy must be atomic, lua or transaction"),
+    ("once --strategy lock n k true", 2, "--strategy must be atomic or lua for claims"),
     ("migrate-scrapy", 2, "KEY|FILE"),
     ("migrate-scrapy {folder}/none --name n", 2, "/none: No such file"),
     ("migrate-scrapy {file}", 2, "--name is missing"),
