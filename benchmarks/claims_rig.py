@@ -125,7 +125,7 @@ def _supervise(entry: Entry, place: Place, url: str, row: Row, kill_every: float
     order = Order(entry.made_by, dict(entry.options), place, url, row.items)
     # Its children start in milliseconds: else most of the time would go into imports.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["numpy", "bloomlock.filters.bloom", __name__])
+    context.set_forkserver_preload(["numpy", "bloomlock.filters._sync.bloom", __name__])
 
     def start(number: int) -> BaseProcess:
         process = context.Process(target=work, args=(replace(order, number=number),))

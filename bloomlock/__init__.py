@@ -29,17 +29,16 @@ if TYPE_CHECKING:
         QuorumError,
         ServerError,
     )
-    from .filters.async_bloom import AsyncBloomFilter
-    from .filters.bloom import BloomFilter
-    from .filters.catalog import (
+    from .filters._async.bloom import AsyncBloomFilter
+    from .filters._async.catalog import (
         async_delete_filter,
         async_list_filters,
         async_rename_filter,
-        delete_filter,
-        list_filters,
-        rename_filter,
     )
-    from .filters.claim import AsyncClaim, Claim
+    from .filters._async.claims import AsyncClaim
+    from .filters._sync.bloom import BloomFilter
+    from .filters._sync.catalog import delete_filter, list_filters, rename_filter
+    from .filters._sync.claims import Claim
     from .filters.claim_lists import FailedItem, OpenClaim
     from .filters.claim_session import ClaimState
     from .filters.claims import ClaimCounts
@@ -132,18 +131,18 @@ _MODULES = {
     "ACK": ".idempotency.consumers",
     "RETRY": ".idempotency.consumers",
     "Action": ".idempotency.consumers",
-    "AsyncBloomFilter": ".filters.async_bloom",
-    "AsyncClaim": ".filters.claim",
+    "AsyncBloomFilter": ".filters._async.bloom",
+    "AsyncClaim": ".filters._async.claims",
     "AsyncFairLock": ".locks.async_lock",
     "AsyncLock": ".locks.async_lock",
     "AsyncReadWriteLock": ".locks.async_lock",
     "AsyncRedlock": ".locks.async_redlock",
     "AsyncReentrantLock": ".locks.async_lock",
     "BatchError": ".errors",
-    "BloomFilter": ".filters.bloom",
+    "BloomFilter": ".filters._sync.bloom",
     "BloomlockError": ".errors",
     "CapacityError": ".errors",
-    "Claim": ".filters.claim",
+    "Claim": ".filters._sync.claims",
     "ClaimCounts": ".filters.claims",
     "ClaimError": ".errors",
     "ClaimLostError": ".errors",
@@ -181,13 +180,13 @@ _MODULES = {
     "ServerError": ".errors",
     "__speed__": ".compiled",
     "async_consume": ".idempotency.consumers",
-    "async_delete_filter": ".filters.catalog",
-    "async_list_filters": ".filters.catalog",
-    "async_rename_filter": ".filters.catalog",
+    "async_delete_filter": ".filters._async.catalog",
+    "async_list_filters": ".filters._async.catalog",
+    "async_rename_filter": ".filters._async.catalog",
     "consume": ".idempotency.consumers",
-    "delete_filter": ".filters.catalog",
-    "list_filters": ".filters.catalog",
-    "rename_filter": ".filters.catalog",
+    "delete_filter": ".filters._sync.catalog",
+    "list_filters": ".filters._sync.catalog",
+    "rename_filter": ".filters._sync.catalog",
     "once": ".idempotency.once",
     "plan": ".planning",
     "verify_file": ".filters.files",

@@ -1,4 +1,4 @@
-"""Claim and AsyncClaim: an item that a worker has under a lease."""
+"""What Claim and AsyncClaim say without a request."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from bloomlock.runtime.clients import not_portable
 from .claim_session import ClaimState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-    from types import TracebackType
-    from typing import Any, Self
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
     from .claim_session import ClaimSession
 
@@ -84,113 +83,6 @@ class ClaimBase:
         return f"<{type(self).__name__} of {self.item!r:.80}: {state}>"
 
 
-class Claim(ClaimBase):
-    """An item under a lease while it is worked on; get one by `BloomFilter.claim`.
-
-    As a context manager it commits at the end of the block, and gives the item back if the block
-    raises, also KeyboardInterrupt, which then goes on. A claim that is not NEW does neither.
-    """
-
-    def commit(self) -> None:
-        """Add the item to the filter and end the claim, in one step.
-
-        Repeating it is harmless. After the end of the lease it succeeds if no other worker has
-        claimed the item since.
-
-        Raises:
-            ClaimLostError: If another worker claimed the item since, or the filter was cleared.
-            ClaimError: If it is not NEW, was given back, or is of a parent process.
-            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
-
-        Cost: one round trip; O(k) on the server.
-        """
-        self._run(self._session.commit())
-
-    def abandon(
-        self, error: str | BaseException | None = None, *, offer: bool | None = None
-    ) -> None:
-        """Give the item back, so that the next who claims it gets it.
-
-        Args:
-            error: Why the work failed: the attempt counts, and with `max_attempts` the text is
-                kept. None: it did not fail, and the attempt does not count.
-            offer: Whether `expired` gives the item, with its payload, to the next who asks, from
-                now on. It does not if the item failed `max_attempts` times. None: an item that
-                `expired` gave is given again when the lease it had is over, as no other caller
-                may bring it; others are not.
-
-        Raises:
-            ClaimError: If it is not NEW, was committed, or is of a parent process.
-            redis.exceptions.RedisError: If the server cannot be asked; the lease ends by itself.
-
-        Cost: one round trip.
-        """
-        self._run(self._session.abandon(error, offer=offer))
-
-    def extend(self, ttl: float | None = None) -> None:
-        """Let the lease be `ttl` seconds from now, at least, and as long at each renewal.
-
-        Args:
-            ttl: Seconds; None: the lease it has.
-
-        Raises:
-            ClaimLostError: If another worker claimed the item since, or the filter was cleared.
-            ClaimError: If it is not NEW, or ended.
-
-        Cost: one round trip.
-        """
-        self._run(self._session.extend(ttl))
-
-    def __enter__(self) -> Self:
-        """Return the claim itself, NEW or not."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Commit, or give the item back."""
-        if self._session.is_open:
-            self._run(self._session.leave(error))
-
-
-class AsyncClaim(ClaimBase):
-    """Claim for asyncio: the same methods, awaited; `async with await pages.claim(item)`."""
-
-    if TYPE_CHECKING:
-        _run: Callable[[Any], Awaitable[Any]]
-
-    async def commit(self) -> None:
-        """Add the item to the filter and end the claim. See Claim.commit."""
-        await self._run(self._session.commit())
-
-    async def abandon(
-        self, error: str | BaseException | None = None, *, offer: bool | None = None
-    ) -> None:
-        """Give the item back. See Claim.abandon."""
-        await self._run(self._session.abandon(error, offer=offer))
-
-    async def extend(self, ttl: float | None = None) -> None:
-        """Let the lease be `ttl` seconds from now, at least. See Claim.extend."""
-        await self._run(self._session.extend(ttl))
-
-    async def __aenter__(self) -> Self:
-        """Return the claim itself, NEW or not."""
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Commit, or give the item back."""
-        if self._session.is_open:
-            await self._run(self._session.leave(error))
-
-
-def sessions_of(made: Iterable[Claim] | Iterable[AsyncClaim]) -> list[ClaimSession]:
+def sessions_of(made: Iterable[ClaimBase]) -> list[ClaimSession]:
     """Return what several claims stand for."""
     return [one._session for one in made]  # noqa: SLF001 - our own classes

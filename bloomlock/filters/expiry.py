@@ -24,6 +24,7 @@ from bloomlock.strategies.base import header_command, plain_header
 from bloomlock.strategies.bitmap import image_bytes
 
 from .contents import contents_of
+from .state import in_one_generation
 
 if TYPE_CHECKING:
     from bloomlock.descriptor import Descriptor
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from bloomlock.strategies import Shard
 
     from .generation import View
+    from .state import FilterState
 
 logger = logging.getLogger("bloomlock")
 
@@ -73,6 +75,38 @@ def check_moment(value: object) -> float:
             f"at must be seconds since 1970, or a datetime with a time zone, not {value!r:.80}"
         )
     return float(value)
+
+
+def expire(state: FilterState, ttl_ms: int) -> Core[None]:
+    """Let the filter expire in `ttl_ms`, or never (0)."""
+
+    def work(view: View) -> Core[bool | None]:
+        return (yield from set_expiry(state.keys, view, ttl_ms))
+
+    yield from in_one_generation(state, work)
+
+
+def expire_at(state: FilterState, at: object) -> Core[None]:
+    """Let the filter expire at a moment."""
+    wanted = check_moment(at)
+    view = yield from state.current()
+    now = yield from moment_of(view)
+    ttl_ms = math.ceil((wanted - now) * 1000)
+    if ttl_ms <= 0:
+        raise ConfigurationError(
+            f"at must be a moment to come; by the server's clock {at!r:.80} is over"
+        )
+    yield from expire(state, ttl_ms)
+
+
+def ttl(state: FilterState) -> Core[float | None]:
+    """Return the seconds until the filter expires, None if it does not."""
+
+    def work(view: View) -> Core[int | None]:
+        return (yield from time_left(state.keys, view))
+
+    left_ms = yield from in_one_generation(state, work)
+    return None if left_ms < 0 else left_ms / 1000
 
 
 def set_expiry(keys: FilterKeys, view: View, ttl_ms: int) -> Core[bool | None]:

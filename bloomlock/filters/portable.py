@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from bloomlock.delivery import elsewhere
+from bloomlock.effects import Call
 from bloomlock.errors import BloomlockError
-from bloomlock.keys import FilterKeys
 
-from .base import FilterBase
 from .files import FileReader, FileWriter, refuse_other_key
 from .generation import new_generation
-from .options import OpenOptions
 from .prepared import Prepared
-from .state import FilterState
 from .support import COPY_TO, EXPORT, IMPORT, check_support
 from .transfer import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import BinaryIO, Self, Unpack
-
-    import redis
-    import redis.asyncio
+    from typing import BinaryIO
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
 
-    from .algebra import Progress
+    from .algebra import Other, Progress
     from .file_format import Images, Part
     from .files import FilePath
-    from .options import OpenParameters
-    from .whole import Run
-
-    Client = redis.Redis | redis.RedisCluster | str | None
-    AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster | str | None
-
-T = TypeVar("T")
+    from .state import FilterState
 
 
 class Loading:
@@ -131,330 +118,84 @@ class Loading:
         return self._prepared.give_up()
 
 
-class _OpenedLater(FilterBase):
-    """An object of a filter that is still to be made."""
+def export_file(
+    state: FilterState, path: FilePath | BinaryIO, progress: Progress | None
+) -> Core[None]:
+    """Write a filter to a file."""
+    reading = Reading(state, EXPORT)
+    view = yield from reading.begin()
+    counter = _Counter(progress, reading.images)
+    writer: FileWriter = yield Call(FileWriter, (path, view.descriptor, reading.images))
+    try:
+        while part := (yield from reading.next_part()):
+            yield Call(writer.write, (part,))
+            counter.add(len(part.data))
+        yield Call(writer.finish)
+    except BaseException:
+        writer.discard()
+        raise
 
-    def _connect(self, state: FilterState, client: Any) -> None:
-        """Take state and client; nothing is created."""
-        raise NotImplementedError
 
-    @classmethod
-    def _opening(cls, name: str, client: Any, options: OpenParameters) -> Self:
-        """Return an object of a filter that is still to be made."""
-        checked = OpenOptions(**options)
-        made = cls.__new__(cls)
-        state = FilterState(FilterKeys(name, checked.prefix), checked, None)
-        made._connect(state, client)  # noqa: SLF001 - our own class
-        return made
+def import_file(
+    state: FilterState, path: FilePath | BinaryIO, *, replace: bool, progress: Progress | None
+) -> Core[None]:
+    """Make a filter of what a file holds, and attach to it."""
+    reader: FileReader = yield Call(FileReader, (path,))
+    try:
+        refuse_other_key(reader.name, reader.descriptor, state.key)
+        counter = _Counter(progress, reader.images)
+        loading = Loading(state, reader.descriptor, reader.images, replace=replace, what=IMPORT)
 
-
-class PortableFilter(_OpenedLater):
-    """What a BloomFilter has to go to files and other servers."""
-
-    _run: Run
-
-    def close(self) -> None:
-        """Close."""
-        raise NotImplementedError
-
-    def _wait(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that waits for a disk."""
-        return function(*arguments)
-
-    def export_file(self, path: FilePath | BinaryIO, *, progress: Progress | None = None) -> None:
-        """Write the filter to a file, which `import_file` reads.
-
-        `MemoryBloomFilter.load` reads it too, unless the filter has a time window, grows, or items
-        were forgotten (`discard`). What was added before is in it, whichever client added it; what
-        is added meanwhile may be. What was forgotten before is forgotten in it.
-        The file has its name when it is whole and on the disk. It has checksums of all its bytes.
-        A random key is in it, and of a secret one a check alone.
-
-        Args:
-            path: The file; or one that is open for bytes, such as a pipe, which is written as it
-                is.
-            progress: Called with how many bytes are done, and of how many.
-
-        Raises:
-            FilterLostError: If the filter is cleared, replaced or lost meanwhile; no file is left.
-            ConfigurationError: If the strategy is "native", whose bits are the server's.
-            OSError: If the file cannot be written; what was there before is unchanged.
-
-        Cost: the whole bitmap comes, 2 MiB in a round trip, and 1,000 forgotten items; memory for
-        some MiB, and 22 bytes for each forgotten item. Clients that add are not held up.
-
-        >>> import tempfile
-        >>> from bloomlock import BloomFilter, MemoryBloomFilter
-        >>> from bloomlock.server import PrivateServer
-        >>> with PrivateServer() as server, tempfile.TemporaryDirectory() as folder:
-        ...     pages = BloomFilter("pages", 1000, client=server.url)
-        ...     pages.update(["a", "b"])
-        ...     pages.export_file(f"{folder}/pages")
-        ...     again = BloomFilter.import_file("again", f"{folder}/pages", client=server.url)
-        ...     again.exists_many(["a", "b", "c"]), "a" in MemoryBloomFilter.load(f"{folder}/pages")
-        ([True, True, False], True)
-        """
-        reading = Reading(self._state, EXPORT)
-        view = self._run(reading.begin())
-        counter = _Counter(progress, reading.images)
-        writer = self._wait(FileWriter, path, view.descriptor, reading.images)
-        try:
-            while part := self._run(reading.next_part()):
-                self._wait(writer.write, part)
+        def fill() -> Core[None]:
+            while part := (yield Call(reader.read)):
+                yield from loading.write(part)
                 counter.add(len(part.data))
-            self._wait(writer.finish)
-        except BaseException:
-            writer.discard()
-            raise
 
-    @classmethod
-    def import_file(
-        cls,
-        name: str,
-        path: FilePath | BinaryIO,
-        *,
-        client: Client = None,
-        replace: bool = False,
-        progress: Progress | None = None,
-        **options: Unpack[OpenParameters],
-    ) -> Self:
-        """Make a filter of what `export_file` or `MemoryBloomFilter.save` wrote, and open it.
-
-        No client sees a part of it: it is prepared at other keys, and has its name when all of the
-        file is there and has its checksums. Until then other clients are refused the name, or use
-        the filter that is replaced. After a crash in the middle import it again.
-
-        Args:
-            name: The filter; the file does not name it.
-            path: The file; or one that is open for bytes, such as a pipe.
-            client: As the class.
-            replace: Whether a filter of that name is replaced; objects attached to it find it
-                lost, as after a clear.
-            progress: Called with how many bytes are done, and of how many.
-            **options: As for `open`.
-
-        Raises:
-            ConfigurationError: If the name is taken and `replace` is False, the server has not the
-                memory, or the file is cut, foreign, of another format or damaged: the message names
-                the place.
-                Nothing was changed.
-            FilterMismatchError: If the file's filter has another key.
-            FilterLostError: If another client took the name meanwhile, or the server lost what was
-                prepared.
-            OSError: If the file cannot be read.
-
-        Cost: the bits go to the server once, 2 MiB in a round trip; eight round trips more. With
-        `replace` the server has the memory of both filters for a while.
-        """
-        made = cls._opening(name, client, options)
-        run, wait, state = made._run, made._wait, made._state  # noqa: SLF001 - our own class
-        try:
-            reader = wait(FileReader, path)
-            try:
-                refuse_other_key(reader.name, reader.descriptor, state.key)
-                counter = _Counter(progress, reader.images)
-                loading = Loading(
-                    state, reader.descriptor, reader.images, replace=replace, what=IMPORT
-                )
-                try:
-                    run(loading.begin())
-                    while part := wait(reader.read):
-                        run(loading.write(part))
-                        counter.add(len(part.data))
-                    run(loading.finish())
-                except BaseException:
-                    with suppress(RedisError, OSError):
-                        run(loading.give_up())
-                    raise
-            finally:
-                reader.close()
-            run(state.attach())
-        except BaseException:
-            made.close()
-            raise
-        return made
-
-    def copy_to(
-        self,
-        client: Client,
-        name: str | None = None,
-        *,
-        replace: bool = False,
-        progress: Progress | None = None,
-    ) -> Self:
-        """Copy the filter to another server, and return the copy, opened there.
-
-        What was added before is in it; what is added meanwhile may be. What was forgotten before is
-        forgotten in it. All that was written is read back and compared, then the copy gets its
-        name, as in `import_file`.
-
-        Args:
-            client: That of the other server, or its URL.
-            name: The copy's name; None: that of this filter.
-            replace: Whether a filter of that name is replaced there.
-            progress: Called with how many bytes are done, and of how many; each is written, and
-                compared.
-
-        Raises:
-            FilterLostError: If this filter is cleared, replaced or lost meanwhile, or another
-                client took the name there.
-            BloomlockError: If the other server does not give back what was written.
-            ConfigurationError: As `import_file`; and for a copy of a filter to itself.
-
-        Cost: the bitmap comes once, and travels to the other server and back, 2 MiB in a round
-        trip; memory for some MiB, 100 bytes for each of these parts, and 22 bytes for each
-        forgotten item.
-        """
-        keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
-        reading = Reading(self._state, COPY_TO)
-        view = self._run(reading.begin())
-        counter = _Counter(progress, reading.images, times=2)
-        made = type(self).__new__(type(self))
-        state = self._state.sibling(keys)
-        made._connect(state, client)  # noqa: SLF001 - our own class
-        run = made._run  # noqa: SLF001
-        try:
-            loading = Loading(
-                state,
-                view.descriptor,
-                reading.images,
-                replace=replace,
-                what=COPY_TO,
-                source=view.header,
-            )
-            try:
-                run(loading.begin())
-                while part := self._run(reading.next_part()):
-                    run(loading.write(part, note=True))
-                    counter.add(len(part.data))
-                while size := run(loading.verify_next()):
-                    counter.add(size)
-                run(loading.finish())
-            except BaseException:
-                with suppress(RedisError, OSError):
-                    run(loading.give_up())
-                raise
-            run(state.attach())
-        except BaseException:
-            made.close()
-            raise
-        return made
+        yield from _load(loading, fill())
+    finally:
+        reader.close()
+    yield from state.attach()
 
 
-class AsyncPortableFilter(_OpenedLater):
-    """PortableFilter for asyncio."""
+def copy_to(
+    source: Other, state: FilterState, *, replace: bool, progress: Progress | None
+) -> Core[None]:
+    """Copy a filter of another client to this one, compare what was written, and attach to it."""
+    reading = Reading(source.state, COPY_TO)
+    view = yield from elsewhere(source.run, reading.begin())
+    counter = _Counter(progress, reading.images, times=2)
+    loading = Loading(
+        state,
+        view.descriptor,
+        reading.images,
+        replace=replace,
+        what=COPY_TO,
+        source=view.header,
+    )
 
-    async def _run(self, core: Core[T]) -> T:
-        raise NotImplementedError
+    def fill() -> Core[None]:
+        while part := (yield from elsewhere(source.run, reading.next_part())):
+            yield from loading.write(part, note=True)
+            counter.add(len(part.data))
+        while size := (yield from loading.verify_next()):
+            counter.add(size)
 
-    async def close(self) -> None:
-        """Close."""
-        raise NotImplementedError
+    yield from _load(loading, fill())
+    yield from state.attach()
 
-    async def _wait(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that waits for a disk."""
-        return await asyncio.to_thread(function, *arguments)
 
-    async def export_file(
-        self, path: FilePath | BinaryIO, *, progress: Progress | None = None
-    ) -> None:
-        """Write the filter to a file. See BloomFilter.export_file."""
-        reading = Reading(self._state, EXPORT)
-        view = await self._run(reading.begin())
-        counter = _Counter(progress, reading.images)
-        writer = await self._wait(FileWriter, path, view.descriptor, reading.images)
-        try:
-            while part := await self._run(reading.next_part()):
-                await self._wait(writer.write, part)
-                counter.add(len(part.data))
-            await self._wait(writer.finish)
-        except BaseException:
-            writer.discard()
-            raise
-
-    @classmethod
-    async def import_file(
-        cls,
-        name: str,
-        path: FilePath | BinaryIO,
-        *,
-        client: AsyncClient = None,
-        replace: bool = False,
-        progress: Progress | None = None,
-        **options: Unpack[OpenParameters],
-    ) -> Self:
-        """Make a filter of a file, and open it. See BloomFilter.import_file."""
-        made = cls._opening(name, client, options)
-        run, wait, state = made._run, made._wait, made._state  # noqa: SLF001 - our own class
-        try:
-            reader = await wait(FileReader, path)
-            try:
-                refuse_other_key(reader.name, reader.descriptor, state.key)
-                counter = _Counter(progress, reader.images)
-                loading = Loading(
-                    state, reader.descriptor, reader.images, replace=replace, what=IMPORT
-                )
-                try:
-                    await run(loading.begin())
-                    while part := await wait(reader.read):
-                        await run(loading.write(part))
-                        counter.add(len(part.data))
-                    await run(loading.finish())
-                except BaseException:
-                    with suppress(RedisError, OSError):
-                        await run(loading.give_up())
-                    raise
-            finally:
-                reader.close()
-            await run(state.attach())
-        except BaseException:
-            await made.close()
-            raise
-        return made
-
-    async def copy_to(
-        self,
-        client: AsyncClient,
-        name: str | None = None,
-        *,
-        replace: bool = False,
-        progress: Progress | None = None,
-    ) -> Self:
-        """Copy the filter to another server. See BloomFilter.copy_to."""
-        keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
-        reading = Reading(self._state, COPY_TO)
-        view = await self._run(reading.begin())
-        counter = _Counter(progress, reading.images, times=2)
-        made = type(self).__new__(type(self))
-        state = self._state.sibling(keys)
-        made._connect(state, client)  # noqa: SLF001 - our own class
-        run = made._run  # noqa: SLF001
-        try:
-            loading = Loading(
-                state,
-                view.descriptor,
-                reading.images,
-                replace=replace,
-                what=COPY_TO,
-                source=view.header,
-            )
-            try:
-                await run(loading.begin())
-                while part := await self._run(reading.next_part()):
-                    await run(loading.write(part, note=True))
-                    counter.add(len(part.data))
-                while size := await run(loading.verify_next()):
-                    counter.add(size)
-                await run(loading.finish())
-            except BaseException:
-                with suppress(RedisError, OSError):
-                    await run(loading.give_up())
-                raise
-            await run(state.attach())
-        except BaseException:
-            await made.close()
-            raise
-        return made
+def _load(loading: Loading, fill: Core[None]) -> Core[None]:
+    """Put a generation in its place when it is filled; delete it if that does not succeed."""
+    try:
+        yield from loading.begin()
+        yield from fill
+        yield from loading.finish()
+    except GeneratorExit:
+        raise
+    except BaseException:
+        with suppress(RedisError, OSError):
+            yield from loading.give_up()
+        raise
 
 
 class _Counter:

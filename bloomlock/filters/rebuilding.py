@@ -17,7 +17,7 @@ from functools import partial
 from itertools import compress
 from numbers import Integral
 from operator import not_
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
@@ -27,7 +27,6 @@ from bloomlock.keys import FilterKeys, prepared_key
 from bloomlock.parameters import Wanted
 
 from . import answers, closing
-from .base import FilterBase
 from .batches import Chunks
 from .generation import View, new_generation
 from .lifecycle import repeated
@@ -40,16 +39,11 @@ from .writing import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Unpack
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
 
-    from .whole import Run
-
     Items = Iterable[str | bytes]
-
-T = TypeVar("T")
 
 CLOSINGS = 3
 """How often the filter is closed before it is said that what is added late takes too long."""
@@ -203,10 +197,6 @@ class Rebuild:
             f"{seconds} s to add, and other clients opened the filter again; it is as it was"
         )
 
-    def attach(self) -> Core[View]:
-        """Go on with the filter as it is now."""
-        return self._state.attach()
-
     def give_up(self) -> Core[None]:
         """Delete what was prepared, and open the filter again if it is closed."""
         if self._prepared is not None:
@@ -222,108 +212,29 @@ class Rebuild:
         )
 
 
-class RebuildableFilter(FilterBase):
-    """What makes a BloomFilter anew."""
-
-    _run: Run
-
-    def rebuild(
-        self,
-        items: Items,
-        capacity: int | None = None,
-        error_rate: float | None = None,
-        *,
-        late: Callable[[], Items] | None = None,
-        **bits: Unpack[BitsParameters],
-    ) -> None:
-        """Make the filter anew from its items, with other parameters, while it is in use.
-
-        A Bloom filter cannot say what was added, so the items come from where they are kept. While
-        `items` are read the filter is in use. Then it is closed: adds and tests of other objects
-        wait. `late` is called, what it returns is added, and the new filter takes the place of the
-        old one, all at once. The other objects go on with it by themselves.
-
-        No item that was acknowledged before the switch is absent after it, if it is written to
-        the source before it is added, and `late` returns what came to the source since `items`
-        was read, or all of it. Items that the filter does not have are left out: their next `add`
-        is new. An add that the switch meets on its way may be of unknown outcome.
-
-        Args:
-            items: All items, as for `update`.
-            capacity: Of the new filter; None: as it is.
-            error_rate: Of the new filter; None: as it is.
-            late: Returns the items that came meanwhile; None: there are none.
-            **bits: `seeds`, `num_hashes`, `optimize`, `shards`
-                (not given: as of a new filter). The key stays. A filter that
-                grows begins anew with one slice.
-
-        Raises:
-            FilterLostError: If the filter is cleared, replaced or lost meanwhile.
-            BloomlockError: If `late` takes so long that other clients opened the filter again;
-                they do so after 30 s, also if this process dies. It holds what it held.
-            ConfigurationError: If a parameter is not usable, the server has not the memory for
-                both filters or runs no scripts, the filter has a window, or the strategy is
-                neither "atomic" nor "lua".
-            And as `update`, and what `items` raises. Whatever is raised, the filter is as it was.
-
-        An object that is made later and asks for the old parameters gets FilterMismatchError.
-        Claims that are open then are lost.
-
-        Cost: that of `exists_many` and of `update` with all items, and some ten round trips. Items
-        that the filter does not have are kept until the switch.
-
-        >>> from bloomlock import BloomFilter
-        >>> from bloomlock.server import PrivateServer
-        >>> with PrivateServer() as server:
-        ...     pages = BloomFilter("pages", 1000, client=server.url)
-        ...     pages.update(["a", "b"])
-        ...     pages.rebuild(["a", "b", "never added"], capacity=50_000)
-        ...     pages.capacity, "a" in pages, pages.add("never added")
-        (50000, True, True)
-        """
-        rebuild = Rebuild(self._state, capacity, error_rate, bits)
-        try:
-            self._run(rebuild.begin())
-            self._run(rebuild.add(items))
-            is_there = False
-            while not is_there:
-                self._run(rebuild.close())
-                self._run(rebuild.add_late(() if late is None else late()))
-                is_there = self._run(rebuild.finish())
-        except BaseException:
-            with suppress(RedisError, OSError):
-                self._run(rebuild.give_up())
-            raise
-        self._run(rebuild.attach())
-
-
-class AsyncRebuildableFilter(FilterBase):
-    """RebuildableFilter for asyncio."""
-
-    async def _run(self, core: Core[T]) -> T:
-        raise NotImplementedError
-
-    async def rebuild(
-        self,
-        items: Items,
-        capacity: int | None = None,
-        error_rate: float | None = None,
-        *,
-        late: Callable[[], Items] | None = None,
-        **bits: Unpack[BitsParameters],
-    ) -> None:
-        """Make the filter anew from its items. See BloomFilter.rebuild."""
-        rebuild = Rebuild(self._state, capacity, error_rate, bits)
-        try:
-            await self._run(rebuild.begin())
-            await self._run(rebuild.add(items))
-            is_there = False
-            while not is_there:
-                await self._run(rebuild.close())
-                await self._run(rebuild.add_late(() if late is None else late()))
-                is_there = await self._run(rebuild.finish())
-        except BaseException:
-            with suppress(RedisError, OSError):
-                await self._run(rebuild.give_up())
-            raise
-        await self._run(rebuild.attach())
+def rebuild(
+    state: FilterState,
+    items: Items,
+    capacity: int | None,
+    error_rate: float | None,
+    bits: BitsParameters,
+    *,
+    late: Callable[[], Items] | None,
+) -> Core[None]:
+    """Make a filter anew from its items."""
+    made = Rebuild(state, capacity, error_rate, bits)
+    try:
+        yield from made.begin()
+        yield from made.add(items)
+        is_there = False
+        while not is_there:
+            yield from made.close()
+            yield from made.add_late(() if late is None else late())
+            is_there = yield from made.finish()
+    except GeneratorExit:
+        raise
+    except BaseException:
+        with suppress(RedisError, OSError):
+            yield from made.give_up()
+        raise
+    yield from state.attach()

@@ -15,9 +15,10 @@ from bloomlock.locks.options import check_seconds
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bloomlock.filters.async_bloom import AsyncBloomFilter
-    from bloomlock.filters.bloom import BloomFilter
-    from bloomlock.filters.claim import AsyncClaim, Claim
+    from bloomlock.filters._async.bloom import AsyncBloomFilter
+    from bloomlock.filters._async.claims import AsyncClaim
+    from bloomlock.filters._sync.bloom import BloomFilter
+    from bloomlock.filters._sync.claims import Claim
 
 logger = logging.getLogger("bloomlock.claims")
 

@@ -31,10 +31,10 @@ from bloomlock.errors import (
     FingerprintMismatchError,
     InProgress,
 )
+from bloomlock.filters._async.bloom import AsyncBloomFilter
+from bloomlock.filters._sync.bloom import BloomFilter
 from bloomlock.filters.answers import renew
-from bloomlock.filters.async_bloom import AsyncBloomFilter
 from bloomlock.filters.base import FilterBase
-from bloomlock.filters.bloom import BloomFilter
 from bloomlock.filters.claim_session import TTL_SECONDS, ClaimOptions, ClaimState
 from bloomlock.filters.support import CLAIMS, check_support
 
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from bloomlock.effects import Core
-    from bloomlock.filters.claim import AsyncClaim, Claim
+    from bloomlock.filters._async.claims import AsyncClaim
+    from bloomlock.filters._sync.claims import Claim
     from bloomlock.filters.state import FilterState
 
     from .arguments import Selector

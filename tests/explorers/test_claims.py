@@ -23,7 +23,7 @@ from explorer import (
 from set_world import START
 
 from bloomlock import BloomFilter, ClaimLostError
-from bloomlock.filters.claim import Claim
+from bloomlock.filters._sync.claims import Claim
 
 ITEM, LEASE = "item", 600
 PROBE = 9

@@ -385,7 +385,7 @@ def serve(control) -> None:
 
 
 if __name__ == "__main__":
-    for name in ("scrapy_ext", "scrapy_redis.scheduler", "bloomlock.filters.bloom"):
+    for name in ("scrapy_ext", "scrapy_redis.scheduler", "bloomlock.filters._sync.bloom"):
         importlib.import_module(name)
     # What each process would import by itself, half of its time.
     for name in ("EXTENSIONS_BASE", "DOWNLOADER_MIDDLEWARES_BASE", "SPIDER_MIDDLEWARES_BASE"):

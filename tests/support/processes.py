@@ -15,8 +15,8 @@ FORKS.set_forkserver_preload(
         "pytest",
         "numpy",
         "redis.asyncio",
-        "bloomlock.filters.async_bloom",
-        "bloomlock.filters.bloom",
+        "bloomlock.filters._async.bloom",
+        "bloomlock.filters._sync.bloom",
         "bloomlock.locks.redlock",
         "bloomlock.server",
     ]

@@ -43,7 +43,7 @@ def test_adding_one_item_imports_no_numpy(r, valkey, pure):
     )
     found = modules_after(code, BLOOMLOCK_PURE=pure)
     assert ("bloomlock._speed" in found) <= (pure == "0")
-    assert not found & {"numpy", "click", "rich", "bloomlock.filters.async_bloom"}
+    assert not found & {"numpy", "click", "rich", "bloomlock.filters._async.bloom"}
 
 
 @pytest.mark.parametrize("name", bloomlock.__all__)

@@ -1,35 +1,101 @@
-"""Methods of filters that hand out claims, and that say what became of them; for both kinds."""
+# Written by tools/async_to_sync.py from bloomlock/filters/_async/claims.py; change that.
+"""Claims: how a filter gives each item to one worker at a time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from . import claim_lists, claims, inspection
-from .base import FilterBase
-from .claim import AsyncClaim, Claim, sessions_of
-from .claim_session import TTL_SECONDS, ClaimOptions, Keeper, abandon_many, commit_many
-from .claims import USUAL_EXPIRED
+from bloomlock.filters import claim_lists, claims, inspection
+from bloomlock.filters.claim import ClaimBase, sessions_of
+from bloomlock.filters.claim_session import TTL_SECONDS, ClaimOptions, abandon_many, commit_many
+from bloomlock.filters.claims import USUAL_EXPIRED
+from bloomlock.filters.connected import ConnectedFilter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
 
-    from bloomlock.effects import Core
-
-    from .claim_lists import FailedItem, OpenClaim
-    from .claims import ClaimCounts
-    from .whole import Run
-
-T = TypeVar("T")
+    from bloomlock.filters.claim_lists import FailedItem, OpenClaim
+    from bloomlock.filters.claims import ClaimCounts
 
 
-class ClaimableFilter(FilterBase):
-    """What a BloomFilter has to give each item to one worker at a time."""
+class Claim(ClaimBase):
+    """An item under a lease while it is worked on; get one by `BloomFilter.claim`.
 
-    _run: Run
+    As a context manager it commits at the end of the block, and gives the item back if the block
+    raises, also KeyboardInterrupt, which then goes on. A claim that is not NEW does neither.
+    """
 
-    def _keeper(self) -> Keeper:
-        """Return what renews claims."""
-        raise NotImplementedError
+    _run: Callable[[Any], Any]
+
+    def commit(self) -> None:
+        """Add the item to the filter and end the claim, in one step.
+
+        Repeating it is harmless. After the end of the lease it succeeds if no other worker has
+        claimed the item since.
+
+        Raises:
+            ClaimLostError: If another worker claimed the item since, or the filter was cleared.
+            ClaimError: If it is not NEW, was given back, or is of a parent process.
+            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+
+        Cost: one round trip; O(k) on the server.
+        """
+        self._run(self._session.commit())
+
+    def abandon(
+        self, error: str | BaseException | None = None, *, offer: bool | None = None
+    ) -> None:
+        """Give the item back, so that the next who claims it gets it.
+
+        Args:
+            error: Why the work failed: the attempt counts, and with `max_attempts` the text is
+                kept. None: it did not fail, and the attempt does not count.
+            offer: Whether `expired` gives the item, with its payload, to the next who asks, from
+                now on. It does not if the item failed `max_attempts` times. None: an item that
+                `expired` gave is given again when the lease it had is over, as no other caller
+                may bring it; others are not.
+
+        Raises:
+            ClaimError: If it is not NEW, was committed, or is of a parent process.
+            redis.exceptions.RedisError: If the server cannot be asked; the lease ends by itself.
+
+        Cost: one round trip.
+        """
+        self._run(self._session.abandon(error, offer=offer))
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Let the lease be `ttl` seconds from now, at least, and as long at each renewal.
+
+        Args:
+            ttl: Seconds; None: the lease it has.
+
+        Raises:
+            ClaimLostError: If another worker claimed the item since, or the filter was cleared.
+            ClaimError: If it is not NEW, or ended.
+
+        Cost: one round trip.
+        """
+        self._run(self._session.extend(ttl))
+
+    def __enter__(self) -> Self:
+        """Return the claim itself, NEW or not."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or give the item back."""
+        if self._session.is_open:
+            self._run(self._session.leave(error))
+
+
+class ClaimableFilter(ConnectedFilter):
+    """What a filter has to give each item to one worker at a time."""
 
     def claim(
         self,
@@ -69,11 +135,11 @@ class ClaimableFilter(FilterBase):
         >>> from bloomlock import BloomFilter
         >>> from bloomlock.server import PrivateServer
         >>> with PrivateServer() as server:
-        ...     pages = BloomFilter("pages", 1000, client=server.url)
-        ...     with pages.claim("a") as claim:
-        ...         claim.state.name, pages.claim("a").state.name, pages.exists("a")
-        ...     pages.claim("a").state.name, pages.exists("a")
-        ('NEW', 'BUSY', False)
+        ...     with BloomFilter("pages", 1000, client=server.url) as pages:
+        ...         with pages.claim("a") as claim:
+        ...             claim.state.name, (pages.claim("a")).state.name
+        ...         (pages.claim("a")).state.name, pages.exists("a")
+        ('NEW', 'BUSY')
         ('SEEN', True)
         """
         options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
@@ -246,105 +312,3 @@ class ClaimableFilter(FilterBase):
         Cost: as `retry_failed`.
         """
         return self._run(claim_lists.drop(self._state, items))
-
-
-class AsyncClaimableFilter(FilterBase):
-    """ClaimableFilter for asyncio."""
-
-    async def _run(self, core: Core[T]) -> T:
-        raise NotImplementedError
-
-    async def _keeper(self) -> Keeper:
-        raise NotImplementedError
-
-    async def claim(
-        self,
-        item: str | bytes,
-        ttl: float = TTL_SECONDS,
-        *,
-        renew: bool = True,
-        wait: float | None = None,
-        payload: str | bytes | None = None,
-        max_attempts: int | None = None,
-    ) -> AsyncClaim:
-        """Take an item that is neither done nor another worker's. See BloomFilter.claim."""
-        options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
-        session = await self._run(claims.claim(self._state, item, options, await self._keeper()))
-        return AsyncClaim(session, self._run)
-
-    async def claim_many(
-        self,
-        items: Iterable[str | bytes],
-        ttl: float = TTL_SECONDS,
-        *,
-        renew: bool = True,
-        payloads: Sequence[str | bytes | None] | None = None,
-        max_attempts: int | None = None,
-    ) -> list[AsyncClaim]:
-        """Claim many items, each with a state of its own. See BloomFilter.claim_many."""
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        sessions = await self._run(
-            claims.claim_many(self._state, items, options, await self._keeper(), payloads)
-        )
-        return [AsyncClaim(session, self._run) for session in sessions]
-
-    async def commit_many(self, made: Iterable[AsyncClaim]) -> list[bool]:
-        """Commit claims of this filter. See BloomFilter.commit_many."""
-        return await self._run(commit_many(sessions_of(made)))
-
-    async def abandon_many(
-        self,
-        made: Iterable[AsyncClaim],
-        error: str | BaseException | None = None,
-        *,
-        offer: bool | None = None,
-    ) -> None:
-        """Give items back. See BloomFilter.abandon_many."""
-        await self._run(abandon_many(sessions_of(made), error, offer=offer))
-
-    def expired(
-        self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
-    ) -> AsyncIterator[AsyncClaim]:
-        """Yield claims of the items whose workers died. See BloomFilter.expired."""
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        return self._expired(options)
-
-    async def _expired(self, options: ClaimOptions) -> AsyncIterator[AsyncClaim]:
-        search = claims.Expired(self._state, options, await self._keeper())
-        while (session := await self._run(search.find_next())) is not None:
-            yield AsyncClaim(session, self._run)
-
-    async def claim_expired(
-        self,
-        limit: int = USUAL_EXPIRED,
-        ttl: float = TTL_SECONDS,
-        *,
-        renew: bool = True,
-        max_attempts: int | None = None,
-    ) -> list[AsyncClaim]:
-        """Claim some of the items whose workers died. See BloomFilter.claim_expired."""
-        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
-        at_once = claims.check_limit(limit)
-        search = claims.Expired(self._state, options, await self._keeper(), at_once)
-        found = await self._run(search.find_some(at_once))
-        return [AsyncClaim(session, self._run) for session in found]
-
-    async def open_claims(self) -> list[OpenClaim]:
-        """Return the claims that are open, or over. See BloomFilter.open_claims."""
-        return await self._run(claim_lists.open_claims(self._state))
-
-    async def count_claims(self) -> ClaimCounts:
-        """Return the numbers of claims. See BloomFilter.count_claims."""
-        return await self._run(inspection.claim_counts(self._state))
-
-    async def failed(self) -> list[FailedItem]:
-        """Return the items whose work failed. See BloomFilter.failed."""
-        return await self._run(claim_lists.failed(self._state))
-
-    async def retry_failed(self, items: Iterable[str | bytes]) -> list[bool]:
-        """Give items that failed to workers again. See BloomFilter.retry_failed."""
-        return await self._run(claim_lists.retry(self._state, items))
-
-    async def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
-        """Forget items that failed or whose workers died. See BloomFilter.drop_failed."""
-        return await self._run(claim_lists.drop(self._state, items))

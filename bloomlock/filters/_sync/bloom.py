@@ -1,42 +1,38 @@
-"""BloomFilter: the set-like object for threads."""
+# Written by tools/async_to_sync.py from bloomlock/filters/_async/bloom.py; change that.
+"""The filter: a set-like object that every process shares that uses its name."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from bloomlock.keys import FilterKeys
-from bloomlock.locks.watchdog import WATCHDOG
-from bloomlock.runtime.clients import sync_client
-from bloomlock.runtime.threads import threads_for
+from bloomlock.filters import (
+    algebra,
+    answers,
+    discards,
+    inspection,
+    lifecycle,
+    scripted,
+    transfer,
+)
+from bloomlock.filters.memory import MemoryBloomFilter
+from bloomlock.filters.options import FilterOptions, OpenOptions
 
-from . import algebra, answers, discards, inspection, lifecycle, scripted, transfer
-from .claim_session import Keeper
-from .claimable import ClaimableFilter
-from .memory import MemoryBloomFilter
-from .options import FilterOptions, OpenOptions
-from .portable import PortableFilter
-from .rebuilding import RebuildableFilter
-from .state import FilterState
+from .claims import ClaimableFilter
 from .whole import WholeFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from types import TracebackType
     from typing import Any, Self, Unpack
 
-    import redis
-
-    from .batches import Route
-    from .inspection import FilterInfo
-    from .options import FilterParameters, OpenParameters
-
-    Client = redis.Redis | redis.RedisCluster | str | None
+    from bloomlock.filters.batches import Route
+    from bloomlock.filters.connected import Client
+    from bloomlock.filters.inspection import FilterInfo
+    from bloomlock.filters.options import FilterParameters, OpenParameters
 
 Item = TypeVar("Item", bound=str | bytes)
-T = TypeVar("T")
 
 
-class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilter):
+class BloomFilter(ClaimableFilter, WholeFilter):
     """A Bloom filter in Redis, shared by every process that uses its name.
 
     Creates the filter, or attaches to it and checks that it has the same parameters; two
@@ -46,8 +42,8 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         name: Free text; the filter's identity on the server.
         capacity: Distinct items it is sized for, n >= 1.
         error_rate: False-positive rate at that fill, 0 < p < 1.
-        client: A redis-py client (standalone, Sentinel or Cluster), a URL, or None: the URL in
-            BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
+        client: A client of redis (standalone, Sentinel or Cluster), a URL, or None: the URL
+            in BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
         strategy: How an update reaches Redis: "atomic" (the default), "lua", "transaction",
             "pipeline", "lock", or "native" for a filter that the server has itself (BF.*).
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
@@ -103,9 +99,9 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
     ...     pages = BloomFilter("pages", capacity=100_000, client=server.url)
     ...     pages
     ...     pages.add("https://example.org/"), pages.add("https://example.org/")
-    ...     "https://example.org/" in pages, "https://example.org/other" in pages
+    ...     pages.exists("https://example.org/"), pages.exists("another")
     ...     pages.add_many(["a", "b", "a"])
-    ...     len(pages)
+    ...     pages.count()
     <BloomFilter 'pages': 100000 items at 1e-06, 4679077 bits, 7 hashes, 1 shard, atomic>
     (True, False)
     (True, False)
@@ -122,10 +118,9 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         client: Client = None,
         **options: Unpack[FilterParameters],
     ) -> None:
-        """Create the filter or attach to it."""
+        """Check the parameters; for threads, also create the filter or attach to it."""
         checked = FilterOptions(capacity=capacity, error_rate=error_rate, **options)
-        keys = FilterKeys(name, checked.prefix)
-        self._start(FilterState(keys, checked, checked.wanted), client)
+        self._start(name, checked, client)
 
     @classmethod
     def open(cls, name: str, *, client: Client = None, **options: Unpack[OpenParameters]) -> Self:
@@ -138,26 +133,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             FilterNotFoundError: If there is no filter of that name.
             And as the class.
         """
-        checked = OpenOptions(**options)
-        made = cls.__new__(cls)
-        state = FilterState(FilterKeys(name, checked.prefix), checked, None)
-        made._start(state, client)  # noqa: SLF001 - a second constructor
-        return made
-
-    def _start(self, state: FilterState, client: Client) -> None:
-        self._connect(state, client)
-        try:
-            self._run(state.attach())
-        except BaseException:
-            self.close()
-            raise
-
-    def _connect(self, state: FilterState, client: Client) -> None:
-        self._state = state
-        self._client, self._owns_client = sync_client(client)
-        self._runtime = threads_for(self._client)
-        # An attribute of the object: each call has a frame less.
-        self._run = self._runtime.run
+        return cls._of(name, OpenOptions(**options), client)._attach()
 
     def add(self, item: str | bytes) -> bool:
         """Add an item.
@@ -217,10 +193,6 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         """
         near = self._state.near
         return [False] * len(items) if near is None else near.known(items)
-
-    def __contains__(self, item: str | bytes) -> bool:
-        """Return `exists(item)`."""
-        return self.exists(item)
 
     def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
         """Add many items; an item repeated among them is new once.
@@ -306,7 +278,7 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
 
         Args:
             items: As for `add_many`; or a MemoryBloomFilter of the same parameters, whose bits are
-                merged as by route "bitmap", however full this filter is; or a BloomFilter, as
+                merged as by route "bitmap", however full this filter is; or an BloomFilter, as
                 `union_update` does.
             route: As for `add_many`; a bitmap is sent and none comes back, in parts of 2 MiB where
                 it is large.
@@ -363,8 +335,10 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         >>> from bloomlock.server import PrivateServer
         >>> with PrivateServer() as server:
         ...     pages = BloomFilter("pages", 1000, client=server.url)
-        ...     pages.add("a"), pages.discard("a"), pages.exists("a"), pages.add("a")
-        (True, True, False, True)
+        ...     pages.add("a"), pages.discard("a"), pages.exists("a")
+        ...     pages.add("a")
+        (True, True, False)
+        True
         """
         return self._run(discards.discard(self._state, item))
 
@@ -433,9 +407,6 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         """
         return self._run(scripted.run_script(self._state, script, items, keys, args))
 
-    def _keeper(self) -> Keeper:
-        return Keeper(self._runtime, WATCHDOG)
-
     def to_memory(self) -> MemoryBloomFilter:
         """Return the bits as a filter in this process.
 
@@ -455,10 +426,6 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
         Cost: the server reads the whole bitmap, at most 16 MiB in one command.
         """
         return self._run(inspection.count(self._state))
-
-    def __len__(self) -> int:
-        """Return `count()`; so `if pages:` asks the server, and is False for an empty filter."""
-        return self.count()
 
     def info(self) -> FilterInfo:
         """Return all parameters, fill, estimated count, current error rate and memory.
@@ -492,22 +459,3 @@ class BloomFilter(ClaimableFilter, WholeFilter, PortableFilter, RebuildableFilte
             And as the class.
         """
         self._run(self._state.attach())
-
-    def close(self) -> None:
-        """Give back the connections; closes the client only if this object made it."""
-        self._runtime.close()
-        if self._owns_client:
-            self._client.close()
-
-    def __enter__(self) -> Self:
-        """Return the filter itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()

@@ -1,0 +1,1 @@
+"""What users call: filters, their claims, and functions over filters by name."""

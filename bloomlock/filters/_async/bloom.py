@@ -1,0 +1,473 @@
+"""The filter: a set-like object that every process shares that uses its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from bloomlock.filters import (
+    algebra,
+    answers,
+    discards,
+    inspection,
+    lifecycle,
+    scripted,
+    transfer,
+)
+from bloomlock.filters.memory import MemoryBloomFilter
+from bloomlock.filters.options import FilterOptions, OpenOptions
+
+from .claims import AsyncClaimableFilter
+from .whole import AsyncWholeFilter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+    from typing import Any, Self, Unpack
+
+    from bloomlock.filters.async_connected import AsyncClient
+    from bloomlock.filters.batches import Route
+    from bloomlock.filters.inspection import FilterInfo
+    from bloomlock.filters.options import FilterParameters, OpenParameters
+
+Item = TypeVar("Item", bound=str | bytes)
+
+
+class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
+    """A Bloom filter in Redis, shared by every process that uses its name.
+
+    Creates the filter, or attaches to it and checks that it has the same parameters; two
+    processes that create it at the same instant agree.
+
+    With asyncio that is done at the first use, or by `await`ing the object itself. `add`s and
+    `exists`s that wait at the same time go out together, in order, each with its own answer; a call
+    that is alone is sent at once, and one that is cancelled harms no other.
+
+    Args:
+        name: Free text; the filter's identity on the server.
+        capacity: Distinct items it is sized for, n >= 1.
+        error_rate: False-positive rate at that fill, 0 < p < 1.
+        client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None: the URL
+            in BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
+        strategy: How an update reaches Redis: "atomic" (the default), "lua", "transaction",
+            "pipeline", "lock", or "native" for a filter that the server has itself (BF.*).
+        seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
+        num_hashes: Hash functions, 1 <= k <= 64, that a new filter gets and an existing one must
+            have; fewer take less time and more memory. None: by `optimize`.
+        optimize: "memory" takes the least of it, "speed" about 2.6 times as much for a third of the
+            hash functions (at 1e-6), "balanced" 1.6 times for less than half. None: as an existing
+            filter has it, "balanced" for a new one.
+        key: A secret of 16 to 64 bytes (or a str of as many in UTF-8) that the bits of an item
+            depend on, for items chosen by strangers who gain if another item counts as seen.
+            Everyone who uses the filter gives the same; the server stores a check of it, never
+            the secret. True: a random one, stored with the filter, which `open` reads there. None:
+            no key, and anyone can make an item with the bits of another one.
+        near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
+            and given without a round trip; 0 (the default) for none. With a window they are dropped
+            at the end of each slice, and with `refresh` only items that were added are kept.
+        max_staleness: Seconds (1.0) after a clear by another client for which they may be given
+            still.
+        on_full: "warn" (the default) logs when the filter is nearly full and full; "raise" refuses
+            new items then with CapacityError. Up to 64 clients that add at once pass the capacity
+            by a tenth at most: each looks again when it has added a 64th of what was free, or
+            after a second. Of many more clients each may add a 64th of the capacity beyond it.
+            "grow" adds slices and keeps the error rate, up to `up_to` items; it needs strategy
+            "atomic" or "lua", and takes no seeds and no window.
+        growth: By which factor a slice of a filter that grows is for more items than the one
+            before, 2 to 64; None: 4.
+        up_to: The most items that a filter that grows must be able to hold; None: as many as fit in
+            its strings.
+        on_lost: What to do when the filter turns out to be missing, cleared or replaced:
+            "raise" FilterLostError (the default), or "recreate" and go on.
+        on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
+            the default, or count the item as "new", which then may be absent.
+        shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
+        window: A timedelta, or seconds, for which an item is remembered at least, by the server's
+            clock; capacity is then the items of a window, spread evenly. None: for ever. It needs
+            strategy "atomic" and on_full "warn", and takes no near_cache.
+        slices: 6, 14 (the default) or 30: an item is forgotten window/slices later at most.
+        refresh: Whether an `add` of an item that is there renews it, in a filter with a window.
+        prefix: Start of all keys, "bloomlock:" by default.
+
+    Raises:
+        ConfigurationError: If a parameter is not usable, or the server has not the memory for a
+            filter that has to be created; nothing was written.
+        ServerError: If the URL does not answer as a Redis server.
+        FilterMismatchError: If the name holds a filter with other parameters, or no filter.
+        FilterLostError: If the name holds a filter whose bitmap is gone, with `on_lost="raise"`.
+
+    Cost: two round trips to attach, five to create. The server's memory for the full capacity is
+    taken at creation.
+
+    >>> from bloomlock.server import PrivateServer
+    >>> with PrivateServer() as server:
+    ...     pages = await AsyncBloomFilter("pages", capacity=100_000, client=server.url)
+    ...     pages
+    ...     await pages.add("https://example.org/"), await pages.add("https://example.org/")
+    ...     await pages.exists("https://example.org/"), await pages.exists("another")
+    ...     await pages.add_many(["a", "b", "a"])
+    ...     await pages.count()
+    <AsyncBloomFilter 'pages': 100000 items at 1e-06, 4679077 bits, 7 hashes, 1 shard, atomic>
+    (True, False)
+    (True, False)
+    [True, True, False]
+    3
+    """
+
+    def __init__(
+        self,
+        name: str,
+        capacity: int,
+        error_rate: float = 1e-6,
+        *,
+        client: AsyncClient = None,
+        **options: Unpack[FilterParameters],
+    ) -> None:
+        """Check the parameters; for threads, also create the filter or attach to it."""
+        checked = FilterOptions(capacity=capacity, error_rate=error_rate, **options)
+        self._start(name, checked, client)
+
+    @classmethod
+    async def open(
+        cls, name: str, *, client: AsyncClient = None, **options: Unpack[OpenParameters]
+    ) -> Self:
+        """Attach to a filter that exists, reading every parameter from the server.
+
+        Arguments are those of the class that are not stored: all but capacity, error_rate, seeds,
+        num_hashes, optimize, shards, window, slices, growth and up_to.
+
+        Raises:
+            FilterNotFoundError: If there is no filter of that name.
+            And as the class.
+        """
+        return await cls._of(name, OpenOptions(**options), client)._attach()
+
+    async def add(self, item: str | bytes) -> bool:
+        """Add an item.
+
+        Args:
+            item: A `str` (its UTF-8 form) or `bytes`.
+
+        Returns:
+            True if it is new: of any number of concurrent adds of a new item exactly one gets
+            True (except with the pipeline strategy).
+
+        Raises:
+            TypeError: If the item is neither.
+            OutcomeUnknownError: If the reply was lost and `on_unknown="raise"`.
+            redis.exceptions.RedisError: If the server refused it or could not be reached; then the
+                item was not added.
+            FilterLostError: If the filter is gone and `on_lost="raise"`.
+            CapacityError: If the filter is full and `on_full="raise"`.
+
+        Cost: one round trip (three with the lock strategy); O(k) on the server. None for an item
+        in the near-cache. With `on_full="raise"` one more to look at the fill, after a second and
+        after each 64th of what is free, so after each new item in the end; with explicit shards of
+        fewer than ten thousand items, one for each shard counted.
+        """
+        if (near := self._state.near) is not None and near.knows(item):
+            return False
+        if True:  # ASYNC
+            return await self._calls().call(item, write=True)
+        return await self._run(answers.add(self._state, item))
+
+    async def exists(self, item: str | bytes) -> bool:
+        """Return whether an item was added.
+
+        Returns:
+            True if it was, or with probability `error_rate` if it only looks like it; False
+            if it certainly was not.
+
+        Raises:
+            TypeError, FilterLostError: As `add`.
+
+        Cost: one round trip, repeated if its reply is lost; O(k) on the server. None for an
+        item in the near-cache.
+        """
+        if (near := self._state.near) is not None and near.knows(item):
+            return True
+        if True:  # ASYNC
+            return await self._calls().call(item, write=False)
+        return await self._run(answers.exists(self._state, item))
+
+    def is_kept(self, item: str | bytes) -> bool:
+        """Return whether the near-cache knows an item; `add` and `exists` ask no server then.
+
+        Cost: no round trip.
+        """
+        return (near := self._state.near) is not None and near.knows(item)
+
+    def kept_many(self, items: Sequence[str | bytes]) -> list[bool]:
+        """Return for each item whether the near-cache knows it; see `is_kept`.
+
+        Cost: no round trip.
+        """
+        near = self._state.near
+        return [False] * len(items) if near is None else near.known(items)
+
+    async def add_many(self, items: Iterable[str | bytes], *, route: Route = "auto") -> list[bool]:
+        """Add many items; an item repeated among them is new once.
+
+        Args:
+            items: Any iterable; read no further than one chunk ahead.
+            route: How a chunk reaches the server. "items": the bits of each item, by the filter's
+                strategy. "script": the places of all items as one argument of a script. "bitmap":
+                the bits of all, built here and merged there. "auto": the bitmap where it is
+                quicker where client and server share a machine, and the server is done with it
+                in about 10 ms (shards up to 8 MiB), else "items".
+                Where scripts are forbidden it is always "items". Other strategies than "atomic"
+                and "lua", and a filter with a window, take no other than "auto" and "items".
+
+        Returns:
+            One answer for each item, in order, as `add` gives it.
+
+        Raises:
+            As `add`; for an item that is neither str nor bytes the message has its index. Where
+            answers are known already, the error is a PartialResultError that has them as
+            `results`: a BatchError, which is of the kind of its cause, for what else would be
+            redis-py's error, a LockTimeoutError or that TypeError. What `items` raises passes
+            through as it is; then the items read last are not added, and the answers are lost. Use
+            `add_each` for an iterable that may fail.
+
+        Cost: memory for one chunk, at most 262,144 items, and the answers. By "items" with the
+        atomic strategy several commands are on their way at once, else one round trip for each
+        10,000 / k items. By "bitmap" one round trip for a chunk and shard, its bits there and back.
+        """
+        return await self._run(answers.add_many(self._state, items, route))
+
+    def add_each(
+        self, items: Iterable[Item], *, route: Route = "auto", batch_size: int | None = None
+    ) -> AsyncIterator[tuple[Item, bool]]:
+        """Add items of a stream; yield each with its answer, in order and in bounded memory.
+
+        Args:
+            items: Any iterable, endless ones too; read a batch at a time. What was read and not
+                yielded when the iteration is given up may have been added.
+            route: As for `add_many`.
+            batch_size: Items that are read before they are added, at most. None: from 10,000 / k
+                to 262,144, twice as many each time.
+
+        Yields:
+            The item and what `add` returns for it.
+
+        Raises:
+            As `add_many`. Everything that was answered is yielded first: the `results` of an error
+            begin with the first item that was not yielded, and what `items` raises comes after the
+            items before it.
+
+        Cost: as `add_many` for each batch; memory for one batch.
+
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = await AsyncBloomFilter("pages", 1000, client=server.url)
+        ...     async for page, is_new in pages.add_each(["a", "b", "a"]):
+        ...         print(page, is_new)
+        a True
+        b True
+        a False
+        """
+        return self._each(answers.Stream(self._state, items, route, batch_size))
+
+    async def _each(self, stream: answers.Stream) -> AsyncIterator[tuple[Any, bool]]:
+        while answered := await self._run(stream.add_next()):
+            for one in answered:
+                yield one
+
+    async def exists_many(
+        self, items: Iterable[str | bytes], *, route: Route = "auto"
+    ) -> list[bool]:
+        """Test many items; one answer for each, in order, as `exists` gives it.
+
+        Cost: as `add_many`.
+        """
+        return await self._run(answers.exists_many(self._state, items, route))
+
+    async def update(
+        self,
+        items: Iterable[str | bytes] | MemoryBloomFilter | AsyncBloomFilter,
+        *,
+        route: Route = "auto",
+    ) -> None:
+        """Add many items without asking which of them are new.
+
+        Args:
+            items: As for `add_many`; or a MemoryBloomFilter of the same parameters, whose bits are
+                merged as by route "bitmap", however full this filter is; or an AsyncBloomFilter, as
+                `union_update` does.
+            route: As for `add_many`; a bitmap is sent and none comes back, in parts of 2 MiB where
+                it is large.
+
+        What a lost reply leaves unknown is sent again, on every route: three times in all (after a
+        time-out twice), and anew whenever part of it is answered.
+
+        Raises:
+            OutcomeUnknownError: If that was of no use, whatever `on_unknown` says. To repeat the
+                update is harmless.
+            As `add_many`. A PartialResultError has `added`: how many items certainly were. What
+                `items` raises passes through as it is, when all items before it are added.
+
+        Cost: as `add_many`, but memory for one chunk only.
+        """
+        if isinstance(items, MemoryBloomFilter):
+            await self._run(transfer.merge(self._state, items))
+        elif isinstance(items, AsyncBloomFilter):
+            await self._run(algebra.update(self._state, self._other(items)))
+        else:
+            await self._run(answers.update(self._state, items, route))
+
+    async def discard(self, item: str | bytes) -> bool:
+        """Forget an item; no other item is touched.
+
+        Its bits stay, as others may have them too. It gets a version, and other bits from then on.
+
+        Args:
+            item: A `str` (its UTF-8 form) or `bytes`.
+
+        Returns:
+            True if it was there, or with probability `error_rate` if it only looked like it. Of any
+            number of concurrent discards of an item exactly one gets True, and of concurrent
+            adds after it exactly one is new.
+
+        Raises:
+            TypeError: If the item is neither.
+            ConfigurationError: If the strategy is neither "atomic" nor "lua", or scripts are
+                forbidden.
+            OutcomeUnknownError: If the server could not be asked again after a reply was lost.
+            CapacityError: If nearly all bits of the filter are set.
+            redis.exceptions.RedisError: If the server refused it or could not be reached; then the
+                item was not forgotten.
+            FilterLostError: If the filter is gone and `on_lost="raise"`.
+
+        Cost: one round trip, repeated if its reply is lost; O(k) on the server. Two more for the
+        first item of a filter of several shards, one more for each growth that this object has not
+        heard of. 50 to 100 bytes of the server's memory for each
+        item that was forgotten, until `clear`; added again an item takes room as a new one does.
+        From the first on an `add` or `exists` takes the server up to 1.2 times as long (1.8 in a
+        batch), and still one round trip; two at an object's first call for an item that others
+        forgot.
+
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = await AsyncBloomFilter("pages", 1000, client=server.url)
+        ...     await pages.add("a"), await pages.discard("a"), await pages.exists("a")
+        ...     await pages.add("a")
+        (True, True, False)
+        True
+        """
+        return await self._run(discards.discard(self._state, item))
+
+    async def remove(self, item: str | bytes) -> None:
+        """Forget an item as `discard` does; raise KeyError if it was not there."""
+        await self._run(discards.remove(self._state, item))
+
+    async def discard_many(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Forget many items; an item repeated among them is there once.
+
+        Args:
+            items: Any iterable; read in chunks of 10,000.
+
+        Returns:
+            One answer for each item, in order, as `discard` gives it.
+
+        Raises:
+            As `discard`. Where answers are known already, the error is a PartialResultError that
+            has them as `results`. What `items` raises passes through as it is.
+
+        Cost: one round trip for each chunk.
+        """
+        return await self._run(discards.discard_many(self._state, items))
+
+    async def run_script(
+        self,
+        script: str,
+        items: Iterable[str | bytes] = (),
+        keys: Sequence[str] = (),
+        args: Sequence[str | bytes | int] = (),
+    ) -> Any:
+        """Run a Lua script of yours in which items are tested and added: one atomic step.
+
+        In it `add(1)` adds the first item and returns whether it is new, `exists(1)` tests it.
+        KEYS and ARGV are `keys` and `args`. It is sent again where its reply is lost, so it must be
+        safe to repeat: `add` returns false then. What `near_cache` keeps is not used.
+
+        Args:
+            script: Lua 5.1, as for EVAL.
+            items: As for `add_many`; a few hundred, as the server does nothing else meanwhile.
+            keys: All keys that the script uses. On a cluster the filter must have one shard, and
+                the keys must have its `hash_tag`.
+            args: Its arguments.
+
+        Returns:
+            What the script returns, as redis-py has it.
+
+        Raises:
+            TypeError: If an item is neither str nor bytes.
+            ConfigurationError: If a parameter is not usable, the strategy is neither "atomic" nor
+                "lua", or scripts are forbidden.
+            redis.exceptions.RedisError: If the server refused it or could not be reached; it may
+                have been carried out.
+            FilterLostError, CapacityError: As `add`.
+
+        Cost: one round trip; O(k) on the server for each `add` and `exists`.
+
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = await AsyncBloomFilter("pages", 1000, client=server.url)
+        ...     push = "if add(1) then return redis.call('RPUSH', KEYS[1], ARGV[1]) end return 0"
+        ...     for _ in range(2):
+        ...         await pages.run_script(push, ["a"], ["{pages}:queue"], ["GET a"])
+        1
+        0
+        """
+        return await self._run(scripted.run_script(self._state, script, items, keys, args))
+
+    async def to_memory(self) -> MemoryBloomFilter:
+        """Return the bits as a filter in this process.
+
+        What was added before is in it, what is added meanwhile may be.
+
+        Raises:
+            ConfigurationError: If the filter has a window, grows or has forgotten items, or the
+                strategy is neither "atomic" nor "lua".
+
+        Cost: the whole bitmap comes, 2 MiB in a round trip.
+        """
+        return await self._run(transfer.fetch(self._state))
+
+    async def count(self) -> int:
+        """Return the estimated number of distinct items (Swamidass, Baldi 2007).
+
+        Cost: the server reads the whole bitmap, at most 16 MiB in one command.
+        """
+        return await self._run(inspection.count(self._state))
+
+    async def info(self) -> FilterInfo:
+        """Return all parameters, fill, estimated count, current error rate and memory.
+
+        Cost: as `count`.
+        """
+        return await self._run(inspection.info(self._state))
+
+    async def clear(self) -> None:
+        """Empty the filter for all clients; other objects attached to it notice.
+
+        Cost: four round trips, four more if there are several shards; the server frees the old
+        bitmap in the background.
+        """
+        await self._run(self._state.clear())
+
+    async def delete(self) -> bool:
+        """Delete the filter; True if there was one. Objects attached to it find it lost."""
+        try:
+            return await self._run(lifecycle.delete(self._state.keys))
+        finally:
+            self._state.forget()
+
+    async def reattach(self) -> None:
+        """Go on with the filter as it is on the server now; creates it if it is missing.
+
+        What to call after a FilterLostError that is no surprise.
+
+        Raises:
+            FilterLostError: If a part of it is gone, and `on_lost="raise"`: delete it then.
+            And as the class.
+        """
+        await self._run(self._state.attach())

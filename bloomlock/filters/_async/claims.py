@@ -1,0 +1,315 @@
+"""Claims: how a filter gives each item to one worker at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bloomlock.filters import claim_lists, claims, inspection
+from bloomlock.filters.async_connected import AsyncConnectedFilter
+from bloomlock.filters.claim import ClaimBase, sessions_of
+from bloomlock.filters.claim_session import TTL_SECONDS, ClaimOptions, abandon_many, commit_many
+from bloomlock.filters.claims import USUAL_EXPIRED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from bloomlock.filters.claim_lists import FailedItem, OpenClaim
+    from bloomlock.filters.claims import ClaimCounts
+
+
+class AsyncClaim(ClaimBase):
+    """An item under a lease while it is worked on; get one by `AsyncBloomFilter.claim`.
+
+    As a context manager it commits at the end of the block, and gives the item back if the block
+    raises, also KeyboardInterrupt, which then goes on. A claim that is not NEW does neither.
+
+    With asyncio: `async with await pages.claim(item) as claim:`.
+    """
+
+    _run: Callable[[Any], Awaitable[Any]]
+
+    async def commit(self) -> None:
+        """Add the item to the filter and end the claim, in one step.
+
+        Repeating it is harmless. After the end of the lease it succeeds if no other worker has
+        claimed the item since.
+
+        Raises:
+            ClaimLostError: If another worker claimed the item since, or the filter was cleared.
+            ClaimError: If it is not NEW, was given back, or is of a parent process.
+            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+
+        Cost: one round trip; O(k) on the server.
+        """
+        await self._run(self._session.commit())
+
+    async def abandon(
+        self, error: str | BaseException | None = None, *, offer: bool | None = None
+    ) -> None:
+        """Give the item back, so that the next who claims it gets it.
+
+        Args:
+            error: Why the work failed: the attempt counts, and with `max_attempts` the text is
+                kept. None: it did not fail, and the attempt does not count.
+            offer: Whether `expired` gives the item, with its payload, to the next who asks, from
+                now on. It does not if the item failed `max_attempts` times. None: an item that
+                `expired` gave is given again when the lease it had is over, as no other caller
+                may bring it; others are not.
+
+        Raises:
+            ClaimError: If it is not NEW, was committed, or is of a parent process.
+            redis.exceptions.RedisError: If the server cannot be asked; the lease ends by itself.
+
+        Cost: one round trip.
+        """
+        await self._run(self._session.abandon(error, offer=offer))
+
+    async def extend(self, ttl: float | None = None) -> None:
+        """Let the lease be `ttl` seconds from now, at least, and as long at each renewal.
+
+        Args:
+            ttl: Seconds; None: the lease it has.
+
+        Raises:
+            ClaimLostError: If another worker claimed the item since, or the filter was cleared.
+            ClaimError: If it is not NEW, or ended.
+
+        Cost: one round trip.
+        """
+        await self._run(self._session.extend(ttl))
+
+    async def __aenter__(self) -> Self:
+        """Return the claim itself, NEW or not."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or give the item back."""
+        if self._session.is_open:
+            await self._run(self._session.leave(error))
+
+
+class AsyncClaimableFilter(AsyncConnectedFilter):
+    """What a filter has to give each item to one worker at a time."""
+
+    async def claim(
+        self,
+        item: str | bytes,
+        ttl: float = TTL_SECONDS,
+        *,
+        renew: bool = True,
+        wait: float | None = None,
+        payload: str | bytes | None = None,
+        max_attempts: int | None = None,
+    ) -> AsyncClaim:
+        """Take an item to work on that is neither done nor another worker's.
+
+        Args:
+            item: A `str` (its UTF-8 form) or `bytes`.
+            ttl: The lease in seconds: how long the claim outlives its worker.
+            renew: Whether the lease is renewed, each third of it, until the claim ends.
+            wait: Seconds to wait for the outcome while the item is BUSY; woken, not polling.
+            payload: What `expired` gives, with the item, to who takes it over.
+            max_attempts: After how many attempts the item is FAILED. An attempt counts if its
+                worker died, or if it ended with an error. None: as its earlier claims had it.
+
+        Returns:
+            A Claim, true if the item is this worker's; a context manager.
+
+        Raises:
+            TypeError: If the item is neither.
+            ConfigurationError: If a parameter is not usable, the strategy is neither "atomic" nor
+                "lua", or scripts are forbidden.
+            redis.exceptions.RedisError: If the server refused it or could not be reached; another
+                try of this process is not blocked by this one.
+            FilterLostError, CapacityError: As `add`.
+
+        Cost: one round trip; O(k) on the server. None for an item in the near-cache. While it
+        waits one or two more, and one each two seconds.
+
+        >>> from bloomlock import AsyncBloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     async with AsyncBloomFilter("pages", 1000, client=server.url) as pages:
+        ...         async with await pages.claim("a") as claim:
+        ...             claim.state.name, (await pages.claim("a")).state.name
+        ...         (await pages.claim("a")).state.name, await pages.exists("a")
+        ('NEW', 'BUSY')
+        ('SEEN', True)
+        """
+        options = ClaimOptions.check(ttl, renew, wait, payload, max_attempts)
+        session = await self._run(claims.claim(self._state, item, options, await self._keeper()))
+        return AsyncClaim(session, self._run)
+
+    async def claim_many(
+        self,
+        items: Iterable[str | bytes],
+        ttl: float = TTL_SECONDS,
+        *,
+        renew: bool = True,
+        payloads: Sequence[str | bytes | None] | None = None,
+        max_attempts: int | None = None,
+    ) -> list[AsyncClaim]:
+        """Claim many items; each has a state of its own, and one that is repeated is BUSY.
+
+        The other arguments and errors are those of `claim`.
+
+        Args:
+            items: The items.
+            ttl: The lease in seconds.
+            renew: Whether it is renewed.
+            payloads: One for each item, in their order; None: no item has one. That of an item in
+                the near-cache is not read, so a sequence may make its payloads as they are read.
+            max_attempts: As in `claim`.
+
+        Cost: one round trip; none for items in the near-cache.
+        """
+        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        sessions = await self._run(
+            claims.claim_many(self._state, items, options, await self._keeper(), payloads)
+        )
+        return [AsyncClaim(session, self._run) for session in sessions]
+
+    async def commit_many(self, made: Iterable[AsyncClaim]) -> list[bool]:
+        """Commit claims of this filter; for each whether its item is in the filter now.
+
+        Returns:
+            False for a claim that was lost.
+
+        Raises:
+            ClaimError: If one of them is not NEW, or was given back; nothing is sent then.
+            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+
+        Cost: one round trip.
+        """
+        return await self._run(commit_many(sessions_of(made)))
+
+    async def abandon_many(
+        self,
+        made: Iterable[AsyncClaim],
+        error: str | BaseException | None = None,
+        *,
+        offer: bool | None = None,
+    ) -> None:
+        """Give items back; see AsyncClaim.abandon.
+
+        Cost: as `commit_many`.
+        """
+        await self._run(abandon_many(sessions_of(made), error, offer=offer))
+
+    def expired(
+        self, ttl: float = TTL_SECONDS, *, renew: bool = True, max_attempts: int | None = None
+    ) -> AsyncIterator[AsyncClaim]:
+        """Yield claims of the items whose workers died, each to one caller, oldest first.
+
+        Items given to `retry_failed`, or given back with `offer=True`, are among them. An item is
+        claimed when the iteration gets to it. One that is given back is offered again when the
+        lease it had is over. Arguments and errors are those of `claim`.
+
+        Cost: one round trip for each item, one for each 16 and for each shard.
+        """
+        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        return self._expired(options)
+
+    async def _expired(self, options: ClaimOptions) -> AsyncIterator[AsyncClaim]:
+        search = claims.Expired(self._state, options, await self._keeper())
+        while (session := await self._run(search.find_next())) is not None:
+            yield AsyncClaim(session, self._run)
+
+    async def claim_expired(
+        self,
+        limit: int = USUAL_EXPIRED,
+        ttl: float = TTL_SECONDS,
+        *,
+        renew: bool = True,
+        max_attempts: int | None = None,
+    ) -> list[AsyncClaim]:
+        """Claim some of the items whose workers died, as `expired` does one by one.
+
+        Args:
+            limit: How many at most, 1 to 1000.
+            ttl: As for `claim`, like the others.
+            renew: See there.
+            max_attempts: See there.
+
+        Returns:
+            Claims that are NEW; an empty list if there are no such items. Fewer than `limit` may
+            be returned although there are others.
+
+        Raises:
+            FilterLostError: If the filter is missing or was cleared, and `on_lost="raise"`.
+            ConfigurationError: As `claim`, or if `limit` is not usable.
+            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+
+        Cost: two round trips, one for each shard more without such items.
+        """
+        options = ClaimOptions.check(ttl, renew, max_attempts=max_attempts)
+        at_once = claims.check_limit(limit)
+        search = claims.Expired(self._state, options, await self._keeper(), at_once)
+        found = await self._run(search.find_some(at_once))
+        return [AsyncClaim(session, self._run) for session in found]
+
+    async def open_claims(self) -> list[OpenClaim]:
+        """Return the claims that are open, or over and not taken over yet; claims none of them.
+
+        Cost: one round trip to each server; O(open claims) on it.
+        """
+        return await self._run(claim_lists.open_claims(self._state))
+
+    async def count_claims(self) -> ClaimCounts:
+        """Return the numbers of claims, by what became of them.
+
+        Cost: one round trip to each server; the bitmap is not read.
+        """
+        return await self._run(inspection.claim_counts(self._state))
+
+    async def failed(self) -> list[FailedItem]:
+        """Return the items whose work failed under `max_attempts`, and that were not done since.
+
+        Cost: one round trip to each server.
+        """
+        return await self._run(claim_lists.failed(self._state))
+
+    async def retry_failed(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Give items that failed to workers again, with all their attempts.
+
+        Each is claimed by who brings it or asks `expired()`, from now on. An item whose worker
+        died, or that waits to be offered again, is treated the same. What a worker has is left to
+        it. The worker of a claim that had ended as failed can commit it no more.
+
+        Returns:
+            For each whether a worker has it, or is given it; False: it did not fail, or was
+            committed or dropped since.
+
+        Raises:
+            FilterLostError: If the filter is missing or was cleared, and `on_lost="raise"`.
+            ConfigurationError: As `claim`.
+            redis.exceptions.RedisError: If the server cannot be asked; it may be repeated.
+
+        Cost: one round trip; O(1) an item on the server.
+        """
+        return await self._run(claim_lists.retry(self._state, items))
+
+    async def drop_failed(self, items: Iterable[str | bytes]) -> list[bool]:
+        """Forget items that failed or whose workers died, and their attempts.
+
+        They are not done: who claims one later gets it as a new one. To have it never worked on
+        again, `add` it too. What a worker has is left to it; its lease must be over, and then the
+        worker can commit it no more.
+
+        Returns:
+            For each whether there was something to forget; False also if a reply was lost, and the
+            first try forgot it.
+
+        Raises:
+            FilterLostError, ConfigurationError, redis.exceptions.RedisError: As `retry_failed`.
+
+        Cost: as `retry_failed`.
+        """
+        return await self._run(claim_lists.drop(self._state, items))

@@ -1,0 +1,100 @@
+# Written by tools/async_to_sync.py from bloomlock/filters/_async/catalog.py; change that.
+"""Filters by name, without attaching to one: which there are, and deleting one, broken or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bloomlock.filters import lifecycle, renaming
+from bloomlock.filters.connected import connected
+from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bloomlock.filters.connected import Client
+
+
+KEYS_PER_SCAN = 1000
+
+
+def list_filters(*, client: Client = None, prefix: str = DEFAULT_PREFIX) -> list[str]:
+    """Return the names of all filters on the server, sorted; also of broken ones.
+
+    Args:
+        client: As for BloomFilter.
+        prefix: Start of the keys of the filters.
+
+    Raises:
+        ConfigurationError: If a parameter is not usable.
+        ServerError: If the URL does not answer as a Redis server.
+
+    Cost: the server looks at all its keys, whatever they are, 1000 in one round trip.
+
+    >>> from bloomlock import BloomFilter
+    >>> from bloomlock.server import PrivateServer
+    >>> with PrivateServer() as server:
+    ...     _ = BloomFilter("pages", capacity=1000, client=server.url)
+    ...     found = list_filters(client=server.url)
+    ...     gone = delete_filter("pages", client=server.url)
+    ...     found, gone, list_filters(client=server.url)
+    (['pages'], True, [])
+    """
+    pattern = meta_pattern(prefix)
+    with connected(client) as (scanned, _):
+        found = scanned.scan_iter(pattern, count=KEYS_PER_SCAN, _type="hash")
+        return names_of(list(found), prefix)
+
+
+def names_of(keys: Iterable[str | bytes], prefix: str) -> list[str]:
+    """Return the names of the filters whose descriptors these are, sorted."""
+    texts = (key.decode(errors="replace") if isinstance(key, bytes) else key for key in keys)
+    names = {name_of(text, prefix) for text in texts}
+    return sorted(name for name in names if name is not None)
+
+
+def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PREFIX) -> bool:
+    """Delete a filter that need not be whole, such as one whose bitmap was evicted.
+
+    Args:
+        name: The filter's name.
+        client: As for BloomFilter.
+        prefix: Start of its keys.
+
+    Returns:
+        True if there was anything of it.
+
+    Raises:
+        FilterMismatchError: If what is stored there is no filter, or one of another format;
+            nothing is deleted then.
+        ConfigurationError, ServerError: As `list_filters`.
+
+    Cost: two round trips, three if there are several shards, and one more if the descriptor is
+    damaged.
+    """
+    keys = FilterKeys(name, prefix)
+    with connected(client) as (_, runtime):
+        return runtime.run(lifecycle.delete(keys))
+
+
+def rename_filter(
+    name: str, new_name: str, *, client: Client = None, prefix: str = DEFAULT_PREFIX
+) -> None:
+    """Give a filter another name without attaching to it.
+
+    Args:
+        name: The filter's name.
+        new_name: A name that is free.
+        client: As for BloomFilter.
+        prefix: Start of its keys.
+
+    Raises:
+        FilterNotFoundError: If there is no filter of that name.
+        ConfigurationError: If the new name is taken, or the filter is in a cluster.
+        And as `BloomFilter.rename`.
+
+    Cost: as `BloomFilter.rename`.
+    """
+    old, new = FilterKeys(name, prefix), FilterKeys(new_name, prefix)
+    with connected(client) as (_, runtime):
+        runtime.run(renaming.rename(old, new))

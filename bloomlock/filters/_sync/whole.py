@@ -1,0 +1,380 @@
+# Written by tools/async_to_sync.py from bloomlock/filters/_async/whole.py; change that.
+"""Filters as wholes: copies, files, unions, other names, when they expire, other parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bloomlock.errors import ConfigurationError
+from bloomlock.filters import algebra, expiry, renaming, transfer
+from bloomlock.filters.connected import ConnectedFilter
+from bloomlock.filters.options import OpenOptions
+from bloomlock.keys import FilterKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime, timedelta
+    from typing import BinaryIO, Self, Unpack
+
+    from bloomlock.filters.algebra import Progress
+    from bloomlock.filters.connected import Client
+    from bloomlock.filters.files import FilePath
+    from bloomlock.filters.options import BitsParameters, OpenParameters
+    from bloomlock.filters.rebuilding import Items
+
+
+class WholeFilter(ConnectedFilter):
+    """What a filter has beside its methods for items."""
+
+    def copy(self, name: str, *, progress: Progress | None = None) -> Self:
+        """Copy the filter to a new name and return the copy, opened with the same client.
+
+        What was added before the copy began is in it; what is added meanwhile may be.
+
+        Args:
+            name: A name that is free.
+            progress: Called with how many shards are copied, and of how many.
+
+        Raises:
+            ConfigurationError: If the name is taken, or the server has not the memory.
+
+        Cost: one round trip for each shard, for each 512 KiB of a shard above 8 MiB, and thirteen;
+        of a filter that grows two more for each shard, and one. The server is done with each in
+        some milliseconds. In a cluster, and where scripts are forbidden, the bitmap travels through
+        this client, 1 MiB in one round trip each way.
+        """
+        keys = FilterKeys(name, self._state.keys.prefix)
+        self._run(transfer.copy(self._state, keys, progress))
+        return self._opened(keys)
+
+    def union_update(self, other: WholeFilter, *, progress: Progress | None = None) -> None:
+        """Add everything that another filter holds, while both are in use.
+
+        When it returns, this filter holds every item whose `add` to either had returned before the
+        call, and every item added to this one meanwhile. An item added to the other one meanwhile
+        may be there. Until then each item of the other one may or may not be there.
+
+        Args:
+            other: An BloomFilter with the same parameters, on this server or on another one.
+            progress: Called with how many bytes are done, and of how many.
+
+        Raises:
+            ConfigurationError: If the bits of an item are others there, and nothing is changed; or
+                the server runs no scripts for this client.
+            FilterLostError: If one of the filters is cleared or lost meanwhile, and its
+                `on_lost="raise"`. Some bits may be merged; to repeat it is harmless, after any
+                error.
+            redis.exceptions.RedisError: If a server refused it or could not be reached.
+
+        Cost: one round trip for each shard, or 512 KiB of a shard above 8 MiB, and five; the server
+        is busy for 0.4 ms for each MiB (2 ms above 8 MiB), and with one step for less than 10 ms.
+        In a cluster, and from another server, the bits travel through this client, 1 MiB in three
+        round trips.
+
+        >>> from bloomlock import BloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     seen = BloomFilter("seen", 1000, client=server.url)
+        ...     more = BloomFilter("more", 1000, client=server.url)
+        ...     more.update(["a", "b"])
+        ...     seen.union_update(more)
+        ...     seen.exists("a")
+        True
+        """
+        self._run(algebra.update(self._state, self._other(other), progress))
+
+    def rename(self, name: str) -> Self:
+        """Give the filter another name, and return it opened under that one.
+
+        It keeps what it holds, its claims and its expiry, and gets a new generation. A client finds
+        it under one of the names, never under both and never a part. Objects attached to the old
+        name, this one as well, find it lost. A worker that has a claim cannot end it any more; its
+        item is in `expired()` of the renamed filter when the lease is over.
+
+        Args:
+            name: A name that is free.
+
+        Raises:
+            ConfigurationError: If the name is taken, the filter is in a cluster, or the server runs
+                no scripts for this client.
+            FilterLostError: If the filter is cleared or lost.
+            redis.exceptions.RedisError: If a server refused it or could not be reached.
+
+        Cost: four round trips; one script with 0.02 ms of the server's time for each shard.
+
+        >>> from bloomlock import BloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     pages.update(["a"])
+        ...     seen = pages.rename("seen")
+        ...     seen.name, seen.exists("a")
+        ('seen', True)
+        """
+        keys, state = FilterKeys(name, self._state.keys.prefix), self._state
+        view = self._run(state.current())
+        try:
+            self._run(renaming.rename(state.keys, keys, view.header))
+        finally:
+            state.forget()
+        return self._opened(keys)
+
+    def expire(self, ttl: float | timedelta) -> None:
+        """Let the whole filter go after some time, an empty one too; a `clear` takes that back.
+
+        Then it is as if it had been deleted: who is attached to it finds it lost, and who creates
+        it gets an empty one. Never is a part of it taken for the whole.
+
+        Args:
+            ttl: Seconds from now by the server's clock, or a timedelta.
+
+        Raises:
+            ConfigurationError: If `ttl` is not usable, or the server runs no scripts for this
+                client.
+            FilterLostError: If the filter is gone already.
+            redis.exceptions.RedisError: If a server refused it or could not be reached; it may be
+                repeated.
+
+        Cost: two round trips, three if there are several shards.
+
+        >>> from bloomlock import BloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     pages.expire(60)
+        ...     59 < (pages.ttl()) <= 60
+        ...     pages.persist()
+        ...     (pages.ttl()) is None
+        True
+        True
+        """
+        self._run(expiry.expire(self._state, expiry.check_ttl("ttl", ttl)))
+
+    def expire_at(self, at: float | datetime) -> None:
+        """Let the whole filter go at a moment; see `expire`.
+
+        Args:
+            at: Seconds since 1970, or a datetime with a time zone, by the server's clock.
+
+        Raises:
+            ConfigurationError: As `expire`, or if the moment is over.
+
+        Cost: one round trip more than `expire`.
+        """
+        self._run(expiry.expire_at(self._state, at))
+
+    def persist(self) -> None:
+        """Take back what `expire` said. Errors and cost are those of `expire`."""
+        self._run(expiry.expire(self._state, expiry.NEVER_MS))
+
+    def ttl(self) -> float | None:
+        """Return in how many seconds the filter goes, None if it does not.
+
+        Raises:
+            FilterLostError: If it is gone already.
+
+        Cost: one round trip.
+        """
+        return self._run(expiry.ttl(self._state))
+
+    def differences(self, other: WholeFilter) -> list[str]:
+        """Return why the two cannot be combined: "parameter: ... here, ... there" for each.
+
+        Cost: no round trip.
+        """
+        return algebra.differences(self._descriptor, self._other(other).state.descriptor)
+
+    def _other(self, given: object) -> algebra.Other:
+        if not isinstance(given, WholeFilter):
+            raise ConfigurationError(f"other must be a {type(self).__name__}, not {given!r:.80}")
+        return algebra.Other(given._state, given._run)
+
+    def export_file(self, path: FilePath | BinaryIO, *, progress: Progress | None = None) -> None:
+        """Write the filter to a file, which `import_file` reads.
+
+        `MemoryBloomFilter.load` reads it too, unless the filter has a time window, grows, or items
+        were forgotten (`discard`). What was added before is in it, whichever client added it; what
+        is added meanwhile may be. What was forgotten before is forgotten in it.
+        The file has its name when it is whole and on the disk. It has checksums of all its bytes.
+        A random key is in it, and of a secret one a check alone.
+
+        Args:
+            path: The file; or one that is open for bytes, such as a pipe, which is written as it
+                is.
+            progress: Called with how many bytes are done, and of how many.
+
+        Raises:
+            FilterLostError: If the filter is cleared, replaced or lost meanwhile; no file is left.
+            ConfigurationError: If the strategy is "native", whose bits are the server's.
+            OSError: If the file cannot be written; what was there before is unchanged.
+
+        Cost: the whole bitmap comes, 2 MiB in a round trip, and 1,000 forgotten items; memory for
+        some MiB, and 22 bytes for each forgotten item. Clients that add are not held up.
+
+        >>> import tempfile
+        >>> from bloomlock import BloomFilter, MemoryBloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server, tempfile.TemporaryDirectory() as folder:
+        ...     path, url = f"{folder}/pages", server.url
+        ...     pages = BloomFilter("pages", 1000, client=url)
+        ...     pages.update(["a", "b"])
+        ...     pages.export_file(path)
+        ...     again = BloomFilter.import_file("again", path, client=url)
+        ...     again.exists_many(["a", "b", "c"]), "a" in MemoryBloomFilter.load(path)
+        ([True, True, False], True)
+        """
+        from bloomlock.filters import portable  # noqa: PLC0415 - for few objects
+
+        self._run(portable.export_file(self._state, path, progress))
+
+    @classmethod
+    def import_file(
+        cls,
+        name: str,
+        path: FilePath | BinaryIO,
+        *,
+        client: Client = None,
+        replace: bool = False,
+        progress: Progress | None = None,
+        **options: Unpack[OpenParameters],
+    ) -> Self:
+        """Make a filter of what `export_file` or `MemoryBloomFilter.save` wrote, and open it.
+
+        No client sees a part of it: it is prepared at other keys, and has its name when all of the
+        file is there and has its checksums. Until then other clients are refused the name, or use
+        the filter that is replaced. After a crash in the middle import it again.
+
+        Args:
+            name: The filter; the file does not name it.
+            path: The file; or one that is open for bytes, such as a pipe.
+            client: As the class.
+            replace: Whether a filter of that name is replaced; objects attached to it find it
+                lost, as after a clear.
+            progress: Called with how many bytes are done, and of how many.
+            **options: As for `open`.
+
+        Raises:
+            ConfigurationError: If the name is taken and `replace` is False, the server has not the
+                memory, or the file is cut, foreign, of another format or damaged: the message names
+                the place.
+                Nothing was changed.
+            FilterMismatchError: If the file's filter has another key.
+            FilterLostError: If another client took the name meanwhile, or the server lost what was
+                prepared.
+            OSError: If the file cannot be read.
+
+        Cost: the bits go to the server once, 2 MiB in a round trip; eight round trips more. With
+        `replace` the server has the memory of both filters for a while.
+        """
+        from bloomlock.filters import portable  # noqa: PLC0415 - for few objects
+
+        made = cls._of(name, OpenOptions(**options), client)
+        try:
+            core = portable.import_file(made._state, path, replace=replace, progress=progress)
+            made._run(core)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def copy_to(
+        self,
+        client: Client,
+        name: str | None = None,
+        *,
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Copy the filter to another server, and return the copy, opened there.
+
+        What was added before is in it; what is added meanwhile may be. What was forgotten before is
+        forgotten in it. All that was written is read back and compared, then the copy gets its
+        name, as in `import_file`.
+
+        Args:
+            client: That of the other server, or its URL.
+            name: The copy's name; None: that of this filter.
+            replace: Whether a filter of that name is replaced there.
+            progress: Called with how many bytes are done, and of how many; each is written, and
+                compared.
+
+        Raises:
+            FilterLostError: If this filter is cleared, replaced or lost meanwhile, or another
+                client took the name there.
+            BloomlockError: If the other server does not give back what was written.
+            ConfigurationError: As `import_file`; and for a copy of a filter to itself.
+
+        Cost: the bitmap comes once, and travels to the other server and back, 2 MiB in a round
+        trip; memory for some MiB, 100 bytes for each of these parts, and 22 bytes for each
+        forgotten item.
+        """
+        keys = FilterKeys(self.name if name is None else name, self._state.keys.prefix)
+        from bloomlock.filters import portable  # noqa: PLC0415 - for few objects
+
+        made = self._sibling(keys, client)
+        source = algebra.Other(self._state, self._run)
+        try:
+            core = portable.copy_to(source, made._state, replace=replace, progress=progress)
+            made._run(core)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def rebuild(
+        self,
+        items: Items,
+        capacity: int | None = None,
+        error_rate: float | None = None,
+        *,
+        late: Callable[[], Items] | None = None,
+        **bits: Unpack[BitsParameters],
+    ) -> None:
+        """Make the filter anew from its items, with other parameters, while it is in use.
+
+        A Bloom filter cannot say what was added, so the items come from where they are kept. While
+        `items` are read the filter is in use. Then it is closed: adds and tests of other objects
+        wait. `late` is called, what it returns is added, and the new filter takes the place of the
+        old one, all at once. The other objects go on with it by themselves.
+
+        No item that was acknowledged before the switch is absent after it, if it is written to
+        the source before it is added, and `late` returns what came to the source since `items`
+        was read, or all of it. Items that the filter does not have are left out: their next `add`
+        is new. An add that the switch meets on its way may be of unknown outcome.
+
+        Args:
+            items: All items, as for `update`.
+            capacity: Of the new filter; None: as it is.
+            error_rate: Of the new filter; None: as it is.
+            late: Returns the items that came meanwhile; None: there are none.
+            **bits: `seeds`, `num_hashes`, `optimize`, `shards`
+                (not given: as of a new filter). The key stays. A filter that
+                grows begins anew with one slice.
+
+        Raises:
+            FilterLostError: If the filter is cleared, replaced or lost meanwhile.
+            BloomlockError: If `late` takes so long that other clients opened the filter again;
+                they do so after 30 s, also if this process dies. It holds what it held.
+            ConfigurationError: If a parameter is not usable, the server has not the memory for
+                both filters or runs no scripts, the filter has a window, or the strategy is
+                neither "atomic" nor "lua".
+            And as `update`, and what `items` raises. Whatever is raised, the filter is as it was.
+
+        An object that is made later and asks for the old parameters gets FilterMismatchError.
+        Claims that are open then are lost.
+
+        Cost: that of `exists_many` and of `update` with all items, and some ten round trips. Items
+        that the filter does not have are kept until the switch.
+
+        >>> from bloomlock import BloomFilter
+        >>> from bloomlock.server import PrivateServer
+        >>> with PrivateServer() as server:
+        ...     pages = BloomFilter("pages", 1000, client=server.url)
+        ...     pages.update(["a", "b"])
+        ...     pages.rebuild(["a", "b", "never added"], capacity=50_000)
+        ...     pages.capacity, pages.exists("a"), pages.add("never added")
+        (50000, True, True)
+        """
+        from bloomlock.filters import rebuilding  # noqa: PLC0415 - for few objects
+
+        self._run(rebuilding.rebuild(self._state, items, capacity, error_rate, bits, late=late))
