@@ -1,177 +1,168 @@
-"""What a cluster answers while a slot moves, and what is sent again then. Pure.
+"""Slots of a cluster that move: who has them now, and what is sent again.
 
 https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (MOVED, ASK, TRYAGAIN). A
-command that is refused so was not carried out, so sending it again is safe even for an update; its
-neighbours in the same request may have been, so only the refused ones are sent again.
+command that is refused so was not carried out, so sending it again is safe even for an update. Its
+neighbours in the same request may have been carried out, so only the refused ones are sent again.
 
-MOVED and ASK name another server. TRYAGAIN does not: of several keys some are there and some are
-not, so no server can carry out the command before the slot has moved. The same is true of a first
-request under WATCH, whose connection has to be that of the server that gets the transaction.
+redis-py keeps the map of slots and corrects it by what MOVED says. Its `execute_command` follows
+redirections too, but it also repeats an update whose reply was lost, and it cannot send a
+transaction as a whole. So `follow` sends again itself, one request after the other.
+
+ASK names the server that a slot moves to. TRYAGAIN names none: of several keys some are there and
+some are not, so no server can carry out the command before the slot has moved. The same is true of
+a first request under WATCH, whose connection has to be that of the server that gets the
+transaction.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from redis.exceptions import AskError, MovedError, TryAgainError
+import redis
+import redis.asyncio
+import redis.crc
+from redis.exceptions import AskError, MovedError, RedisClusterException, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from bloomlock.commands import MULTI, encode_command
-from bloomlock.effects import Request
+from bloomlock.effects import ConnectionLost, Pause
 from bloomlock.refusals import is_slot_refusal
 from bloomlock.slot_moves import LONGEST_PAUSE_S, MOVING_SECONDS, SHORTEST_PAUSE_S, moved_too_long
 
+from .clock import boot_clock
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from bloomlock.commands import Command, Replies
-    from bloomlock.effects import ConnectionLost, Pipeline
+    from bloomlock.effects import Outcome, Pipeline, Request
 
-Target: TypeAlias = tuple[bool, str, int] | None
-"""Whether by ASK, host and port of the server to ask; None: the one that has the slot."""
+T = TypeVar("T")
 
 MARGIN_S = 0.2
 """A request gives up so much before the limit of its caller, which then gets the reason."""
 MAX_REDIRECTS = 5
-"""Redirects that are followed without a pause."""
+"""Redirections that are followed without a pause."""
+CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
 _ASKING = encode_command("ASKING")
 
 
 class Sent(NamedTuple):
-    """Commands that were answered.
+    """A request that was answered.
 
     Attributes:
-        key: Any of their keys.
-        commands: All of one request.
-        replies: One for each; what comes of sending again is put in place.
+        key: Any of its keys.
+        commands: All of them.
+        replies: One for each; what comes of sending again takes the place of a refusal.
     """
 
     key: str
     commands: Sequence[Command]
     replies: Replies
 
-
-@dataclass(frozen=True, slots=True)
-class Redirect:
-    """Commands of one request that have to be sent again.
-
-    Attributes:
-        indices: Which commands of the request.
-        error: Why.
-        whole: Whether the commands are one transaction, up to the last command of the request. For
-            that ASKING is said once.
-    """
-
-    indices: list[int]
-    error: AskError | TryAgainError
-    whole: bool
-
-    @property
-    def target(self) -> Target:
-        """Where to."""
-        if isinstance(self.error, TryAgainError):
-            return None
-        # MovedError is a kind of AskError in redis-py.
-        return not isinstance(self.error, MovedError), str(self.error.host), int(self.error.port)
-
-    @property
-    def ask(self) -> bool:
-        """Whether the other server answers only what follows ASKING."""
-        return self.target is not None and self.target[0]
-
-    def prepare(self, commands: Sequence[Command]) -> list[Command]:
-        """Return the commands of the request to be sent again, as the other server wants them."""
-        again = [commands[index] for index in self.indices]
-        if not self.ask:
-            return again
-        if self.whole:
-            return [_ASKING, *again]
-        return [part for command in again for part in (_ASKING, command)]
-
-    def merge(self, replies: Replies, answers: Replies, lost: ConnectionLost | None = None) -> None:
-        """Put what the other server answered where it belongs among all replies, in place.
-
-        `lost` stands for each missing answer; it must not be raised for the whole request, whose
-        other commands were carried out.
-        """
-        if self.ask:
-            answers = answers[1:] if self.whole else answers[1::2]
-        missing = [lost] * (len(self.indices) - len(answers))
-        for index, answer in zip(self.indices, [*answers, *missing], strict=True):
-            replies[index] = answer
-
-
-def find_redirects(commands: Sequence[Command], replies: Replies) -> list[Redirect]:
-    """Return which commands to send where again; empty if none was refused.
-
-    A transaction is refused as a whole: it was aborted. Other commands may come before it.
-    """
-    refused = {i: reply for i, reply in enumerate(replies) if is_slot_refusal(reply)}
-    if not refused:
-        return []
-    start = commands.index(MULTI) if MULTI in commands else len(commands)
-    found: dict[Target, Redirect] = {}
-    whole: list[Redirect] = []
-    for index, error in refused.items():
-        if index >= start:
-            whole = [Redirect([*range(start, len(commands))], error, whole=True)]
-            break
-        redirect = Redirect([index], error, whole=False)
-        same = found.setdefault(redirect.target, redirect)
-        if same is not redirect:
-            same.indices.append(index)
-    return [*found.values(), *whole]
+    def refused(self) -> list[int]:
+        """Return the indices of what a cluster refused; a transaction is refused as a whole."""
+        found = [i for i, reply in enumerate(self.replies) if is_slot_refusal(reply)]
+        if found and MULTI in self.commands:
+            start = self.commands.index(MULTI)
+            if found[-1] >= start:
+                found = [i for i in found if i < start] + [*range(start, len(self.commands))]
+        return found
 
 
 class Again(NamedTuple):
-    """What goes to one server again, in one write.
+    """What is sent again; answered by its replies, or by the ConnectionLost that came instead.
 
     Attributes:
-        target: Which server.
-        parts: Each request and what of it.
+        key: Any of the keys.
+        refusal: Why; MOVED and ASK name the server.
+        commands: With ASKING where the server wants that.
     """
 
-    target: Target
-    parts: list[tuple[Sent, Redirect]]
-
-    @property
-    def key(self) -> str:
-        """A key for which the server is asked."""
-        return self.parts[0][0].key
-
-    @property
-    def commands(self) -> list[Command]:
-        """All commands, as the server wants them."""
-        return [c for sent, redirect in self.parts for c in redirect.prepare(sent.commands)]
-
-    def merge(self, answers: Replies, lost: ConnectionLost | None = None) -> None:
-        """Put all answers in their places; `lost` stands for each that is missing."""
-        start = 0
-        for sent, redirect in self.parts:
-            count = len(redirect.prepare(sent.commands))
-            redirect.merge(sent.replies, answers[start : start + count], lost)
-            start += count
+    key: str
+    refusal: Exception
+    commands: list[Command]
 
 
-def find_again(requests: Sequence[Sent]) -> list[Again]:
-    """Return what of some requests has to be sent again, in one part for each server.
+def is_ask(error: object) -> bool:
+    """Return whether a server answered ASK; MovedError is a kind of AskError in redis-py."""
+    return isinstance(error, AskError) and not isinstance(error, MovedError)
 
-    What was refused by TRYAGAIN is grouped by its key: only that names the server.
+
+def follow(
+    sent: Sent, until: float | None, *, waits: bool
+) -> Generator[Again | Pause, Outcome, None]:
+    """Send again what a cluster refused because a slot moves, until all is answered.
+
+    Redirections are followed at once, but not for ever. TRYAGAIN, and redirections in a circle,
+    are followed after pauses, until time is up; then an error says why.
+
+    Args:
+        sent: The request and its replies, which are replaced in place.
+        until: The limit of the caller, by the boot clock; None: it has none.
+        waits: Without it only redirections are followed, and other refusals are the answer.
     """
-    groups: dict[object, Again] = {}
-    for sent in requests:
-        for redirect in find_redirects(sent.commands, sent.replies):
-            target = redirect.target
-            group = groups.setdefault(target or sent.key, Again(target, []))
-            group.parts.append((sent, redirect))
-    return list(groups.values())
+    pauses = Pauses(until, waits=waits)
+    while refused := sent.refused():
+        refusal = next(sent.replies[i] for i in refused if is_slot_refusal(sent.replies[i]))
+        pause = pauses.next_s(refusal)
+        if pause is None:
+            if waits:
+                error = pauses.explain(sent.key, refusal)
+                for index in refused:
+                    sent.replies[index] = error
+            return
+        if pause:
+            yield Pause(pause)
+        commands: list[Command] = []
+        places: list[int | None] = []
+        in_transaction = False
+        for index in refused:
+            if is_ask(refusal) and not in_transaction:
+                commands.append(_ASKING)
+                places.append(None)
+            commands.append(sent.commands[index])
+            places.append(index)
+            in_transaction = in_transaction or sent.commands[index] == MULTI
+        outcome = yield Again(sent.key, refusal, commands)
+        answers = outcome.replies if isinstance(outcome, ConnectionLost) else outcome
+        # A lost connection stands for each answer that is missing. It is not raised, because the
+        # other commands of the request were carried out.
+        missing = [outcome] * (len(places) - len(answers))
+        for place, answer in zip(places, [*answers, *missing], strict=True):
+            if place is not None:
+                sent.replies[place] = answer
+
+
+class Pauses:
+    """The pauses of one request that a cluster refuses, until its time is up."""
+
+    def __init__(self, until: float | None, *, waits: bool) -> None:
+        self._began = boot_clock()
+        latest = self._began + (MOVING_SECONDS if waits else 0.0)
+        self._until = latest if until is None else min(until - MARGIN_S, latest)
+        self._redirects = 0
+        self._longest_s = SHORTEST_PAUSE_S
+
+    def next_s(self, refusal: Exception, *, is_redirection: bool = True) -> float | None:
+        """Return the seconds to wait before the next try; None: give up."""
+        if is_redirection and isinstance(refusal, AskError) and self._redirects < MAX_REDIRECTS:
+            self._redirects += 1
+            return 0.0
+        # Those that wait for the same slot do not come back at the same moment.
+        pause_s = self._longest_s * random.uniform(0.5, 1.0)
+        self._longest_s = min(2 * self._longest_s, LONGEST_PAUSE_S)
+        return pause_s if boot_clock() + pause_s < self._until else None
+
+    def explain(self, key: str, refusal: Exception) -> RedisError:
+        """Return the error that says how long a slot has been moving."""
+        return moved_too_long(key, boot_clock() - self._began, refusal)
 
 
 def may_wait(request: Request | Pipeline) -> bool:
     """Return whether a request waits for a slot that moves."""
-    return not isinstance(request, Request) or request.waits
+    return getattr(request, "waits", True)
 
 
 def no_server(key: str, error: Exception) -> RedisConnectionError:
@@ -179,43 +170,90 @@ def no_server(key: str, error: Exception) -> RedisConnectionError:
     return RedisConnectionError(f"no server of the cluster is known to have key {key!r}: {error}")
 
 
-class Rounds:
-    """How often, and after which pauses, what a slot that moves has held up is sent again.
+class ClientServers:
+    """The server of a client, or the nodes of its cluster.
 
     Args:
-        began: When it was refused first, in seconds.
-        until: When to give up, by the same clock; None: after MOVING_SECONDS.
-        waits: Without it, only redirections are followed, and other refusals are the answer.
+        client: The client.
+        members: The runtime of each server that a FanOut goes to; empty: itself.
     """
 
-    def __init__(self, began: float, until: float | None = None, *, waits: bool = True) -> None:
-        self._began = began
-        self._waits = waits
-        latest = began + (MOVING_SECONDS if waits else 0.0)
-        self._until = latest if until is None else min(until - MARGIN_S, latest)
-        self._redirects = 0
-        self._pause_s = SHORTEST_PAUSE_S
+    def __init__(self, client: Any, members: Sequence[Self]) -> None:
+        self.client = client
+        self._cluster: Any = client if isinstance(client, CLUSTERS) else None
+        self._members = members
 
-    def pause(self, now: float, *, redirected: bool) -> float | None:
-        """Return the seconds to wait before the next round; None: give up.
+    @property
+    def members(self) -> Sequence[Self]:
+        """The runtime of each server that a FanOut goes to."""
+        return self._members or (self,)
 
-        Args:
-            now: The time.
-            redirected: Whether all of it is refused by MOVED or ASK, which name another server.
-        """
-        self._redirects += redirected
-        if redirected and self._redirects <= MAX_REDIRECTS:
-            return 0.0
-        # Those that wait for the same slot do not come back at the same moment.
-        pause_s = self._pause_s * random.uniform(0.5, 1.0)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        return pause_s if now + pause_s < self._until else None
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys lie on several servers."""
+        return self._cluster is not None
 
-    def explain(self, sent: Sent, now: float) -> None:
-        """Replace what is still refused of a request, after a wait, by an error that says so."""
-        if not self._waits:
-            return
-        for redirect in find_redirects(sent.commands, sent.replies):
-            error = moved_too_long(sent.key, now - self._began, redirect.error)
-            for index in redirect.indices:
-                sent.replies[index] = error
+    def server_of(self, key: str) -> str:
+        """Return which server of a cluster has a key; empty if there is only one, or none."""
+        return server_of_key(self.client, key)
+
+    def by_server(self, items: list[T], key_of: Callable[[T], str]) -> list[list[T]]:
+        """Return the items in groups, each of which one request may carry."""
+        if len(self.members) > 1:
+            return [[item] for item in items]
+        if self._cluster is None:
+            return [items]
+        groups: dict[int, list[T]] = {}
+        for item in items:
+            groups.setdefault(slot_of(key_of(item)), []).append(item)
+        return list(groups.values())
+
+
+# What redis-py knows of a cluster; a source is a pool, or a node of asyncio.
+
+
+def slot_of(key: str) -> int:
+    """Return the slot of a key in a cluster."""
+    return redis.crc.key_slot(key.encode())
+
+
+def server_of_key(client: object, key: str) -> str:
+    """Return the name of the server of a cluster that has a key; empty if none or only one has."""
+    if isinstance(client, CLUSTERS):
+        try:
+            return str(getattr(client.get_node_from_key(key), "name", ""))
+        except (RedisError, RedisClusterException):
+            return ""
+    return ""
+
+
+def pool_of_key(cluster: redis.RedisCluster, key: str) -> Any:
+    """Return the pool for the server of a cluster that has a key."""
+    client: Any = cluster
+    return client.get_redis_connection(client.get_node_from_key(key)).connection_pool
+
+
+def pool_of_address(cluster: redis.RedisCluster, host: str, port: int) -> Any:
+    """Return the pool for a server of a cluster; None if the client does not know it."""
+    client: Any = cluster
+    node = client.get_node(host=host, port=port) if host else None
+    return None if node is None else client.get_redis_connection(node).connection_pool
+
+
+def node_of_address(cluster: redis.asyncio.RedisCluster, host: str, port: int) -> Any:
+    """Return a server of a cluster; None if the client does not know it."""
+    return cluster.get_node(host=host, port=port) if host else None
+
+
+def note_moved(cluster: Any, error: MovedError) -> Any:
+    """Note which server has a slot now, as the reply MOVED says; what is returned is awaited."""
+    manager = cluster.nodes_manager
+    if hasattr(manager, "move_slot"):
+        return manager.move_slot(error)
+    manager.update_moved_exception(error)  # before redis-py 7
+    return manager.get_node_from_slot(error.slot_id) and None
+
+
+def find_servers(cluster: Any) -> Any:
+    """Ask a cluster anew which server has which slots; what is returned is awaited in asyncio."""
+    return cluster.nodes_manager.initialize()

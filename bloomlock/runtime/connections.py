@@ -1,28 +1,31 @@
-"""Connections that requests have taken from a client, and how many they may take at once."""
+"""Connections of asyncio: how many requests take at once, and one that is kept out of its pool."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeAlias
+import contextlib
+import weakref
+from typing import Any, NamedTuple
 
-from bloomlock.commands import EXEC, ends_transaction
+from redis.exceptions import RedisError
 
 from . import redispy
-from .finishing import finish
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bloomlock.commands import Command, Replies
-
-Taken: TypeAlias = tuple[Any, Any]
-"""A redis-py connection pool and a connection taken from it."""
 
 MOST_AT_ONCE = 16
 """Requests of one client to one server that may be on their way at once.
 
 Three hundred tasks that ask at the same moment would open three hundred connections, or find that
 the pool has no more. A task that waits for a lock counts only while it asks."""
+KEPT_SECONDS = 5.0
+"""How long a connection in use is kept out of the pool, whose release has hooks."""
+
+
+class AsyncTaken(NamedTuple):
+    """A connection, where it came from, and the bound that counts it."""
+
+    source: Any
+    connection: Any
+    bound: asyncio.Semaphore
 
 
 class Bounds:
@@ -46,38 +49,71 @@ class Bounds:
         return bound
 
 
-class AsyncTaken:
-    """A connection and where it came from."""
+class Kept:
+    """One idle connection of a pool, on one loop.
 
-    def __init__(self, source: Any, connection: Any, bound: asyncio.Semaphore) -> None:
-        self._source = source
-        self._bound = bound
-        self.connection = connection
+    Taking one from the pool and giving it back costs as much as a third of an add. It goes back by
+    the pool's own release after some seconds of use, and when redis-py has marked it.
 
-    async def end(
-        self, commands: Sequence[Command], replies: Replies, *, watches: bool = False
-    ) -> None:
-        """Give the connection back, or close it if MULTI or WATCH may be pending on it."""
-        transaction = watches or (len(commands) > 0 and commands[-1] == EXEC)
-        if transaction and not ends_transaction(commands, replies):
-            await self.drop()
-        else:
-            await self.give_back()
+    Args:
+        pool: The pool; None, or one that may not be without a connection, keeps none here.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool if redispy.may_keep_one(pool) else None
+        self._idle: list[tuple[Any, asyncio.AbstractEventLoop]] = []
+        self._release_at = 0.0
+        # The pool counts the connection as used; it must not do so for ever.
+        weakref.finalize(self, _release_at_end, self._pool, self._idle).atexit = False
+
+    def keep(self, source: Any, connection: Any) -> bool:
+        """Keep a connection that a request gave back; return whether that is done."""
+        if source is not self._pool or self._idle:
+            return False
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now >= self._release_at or redispy.is_marked(connection):
+            self._release_at = now + KEPT_SECONDS
+            return False
+        self._idle.append((connection, loop))
+        return True
+
+    async def take(self, source: Any) -> Any:
+        """Return the connection if it may be used, else None."""
+        if not self._idle or source is not self._pool:
+            return None
+        connection, loop = self._idle[0]
+        if loop is asyncio.get_running_loop() and redispy.async_may_be_kept(connection):
+            self._idle.clear()
+            return connection
+        await self.give_back()
+        return None
 
     async def give_back(self) -> None:
-        """Let the next request have the connection."""
-        try:
-            released = redispy.async_release(self._source, self.connection)
-            if redispy.waits_in_release(self._source):
-                await finish(released)
-            else:
-                await released
-        finally:
-            self._bound.release()
+        """Let the pool have the connection."""
+        if self._idle:
+            connection, loop = self._idle.pop()
+            if loop is not asyncio.get_running_loop() or redispy.has_input(connection):
+                await redispy.async_close_quietly(connection)
+            await redispy.async_release(self._pool, connection)
 
-    async def drop(self) -> None:
-        """Give back a connection that is in the middle of something."""
-        try:
-            await redispy.async_close_quietly(self.connection)
-        finally:
-            await self.give_back()
+
+def _release_at_end(pool: Any, idle: list[tuple[Any, asyncio.AbstractEventLoop]]) -> None:
+    for connection, loop in idle:
+        # A loop that is closed has closed its connections, and the pool with them.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_begin_release, loop, pool, connection)
+
+
+def _begin_release(loop: asyncio.AbstractEventLoop, pool: Any, connection: Any) -> None:
+    async def release() -> None:
+        with contextlib.suppress(RedisError, OSError):
+            await redispy.async_release(pool, connection)
+
+    task = loop.create_task(release())
+    _RELEASES.add(task)
+    task.add_done_callback(_RELEASES.discard)
+
+
+_RELEASES: set[asyncio.Task[None]] = set()
+"""A loop keeps its tasks by weak references."""

@@ -9,6 +9,7 @@ and tests/runtime/test_redispy.py holds each to what a real server does with it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import threading
@@ -20,19 +21,13 @@ import hiredis
 import redis
 import redis.asyncio
 import redis.asyncio.connection
+import redis.asyncio.sentinel
 import redis.connection
-import redis.crc
 import redis.sentinel
-from redis._parsers.hiredis import NOT_ENOUGH_DATA, _HiredisParser
+from redis._parsers.hiredis import NOT_ENOUGH_DATA, _AsyncHiredisParser, _HiredisParser
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import (
-    InvalidResponse,
-    MovedError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -50,6 +45,7 @@ LONGEST_LINE = 64
 SHORTEST_READ_S = 0.001
 NO_RETRY = Retry(NoBackoff(), 0)
 MESSAGE_BUFFER = 4096
+READ_BYTES = 65536
 CLOSED = "Connection closed by server."
 
 # Connections for threads.
@@ -59,17 +55,30 @@ _OWN_CLASSES = frozenset(
         redis.connection.Connection,
         redis.connection.SSLConnection,
         redis.connection.UnixDomainSocketConnection,
+        redis.asyncio.connection.Connection,
+        redis.asyncio.connection.SSLConnection,
+        redis.asyncio.connection.UnixDomainSocketConnection,
     )
 )
 """Connections whose socket and parser are used directly: a sixth of an add by one client.
 
 Not if they check their health, which is done when they send and read."""
+_KEEP_NONE = (
+    redis.BlockingConnectionPool,
+    redis.asyncio.BlockingConnectionPool,
+    redis.sentinel.SentinelConnectionPool,
+    redis.asyncio.sentinel.SentinelConnectionPool,
+)
 _HAS_MARKS = hasattr(redis.connection.Connection, "should_reconnect")
 _PLAIN_REPLIES = frozenset(b"*:$+")
 _PLAIN_TYPES = frozenset((int, bytes, list, type(None)))
 _read_by_redis_py: Callable[[Connection], Any] = methodcaller(
     "read_response", disable_decoding=True, disconnect_on_error=False
 )
+
+
+def _is_direct(connection: Connection) -> bool:
+    return type(connection) in _OWN_CLASSES and not connection.health_check_interval
 
 
 def _read_reply(connection: Connection) -> Any:
@@ -169,8 +178,7 @@ def push_reader(connection: Connection) -> Callable[[], Any]:
 
 def send(connection: Connection, *data: bytes | memoryview) -> None:
     """Send encoded commands uncopied, connecting first if need be."""
-    is_direct = type(connection) in _OWN_CLASSES and not connection.health_check_interval
-    sock = connection._sock if is_direct else None  # noqa: SLF001 - there is no public way
+    sock = connection._sock if _is_direct(connection) else None  # noqa: SLF001 - there is no public way
     if sock is None:
         connection.send_packed_command(data)
         return
@@ -291,6 +299,11 @@ def may_be_kept(connection: Connection) -> bool:
     return connection.pid == os.getpid() and not is_marked(connection)
 
 
+def async_may_be_kept(connection: Connection) -> bool:
+    """Return the same for asyncio, where a connection must be open and have nothing to be read."""
+    return bool(connection.is_connected) and not (is_marked(connection) or has_input(connection))
+
+
 def is_marked(connection: Connection) -> bool:
     """Return whether redis-py has something to do to a connection as soon as it is released.
 
@@ -362,9 +375,7 @@ def may_keep_one(pool: Source | None) -> bool:
     """
     return (
         pool is not None
-        and not isinstance(
-            pool, (redis.BlockingConnectionPool, redis.sentinel.SentinelConnectionPool)
-        )
+        and not isinstance(pool, _KEEP_NONE)
         and max_connections(pool, 0) >= FEW_CONNECTIONS
     )
 
@@ -392,50 +403,6 @@ def is_in_use_here(pool: Source) -> bool:
     return is_owned is not None and bool(is_owned())
 
 
-def slot_of(key: str) -> int:
-    """Return the slot of a key in a cluster."""
-    return redis.crc.key_slot(key.encode())
-
-
-def pool_of_key(cluster: redis.RedisCluster, key: str) -> Source:
-    """Return the pool for the server of a cluster that has a key."""
-    client: Any = cluster
-    return client.get_redis_connection(client.get_node_from_key(key)).connection_pool
-
-
-def pool_of_address(cluster: redis.RedisCluster, host: str, port: int) -> Source | None:
-    """Return the pool for a server of a cluster; None if the client does not know it."""
-    client: Any = cluster
-    node = client.get_node(host=host, port=port)
-    return None if node is None else client.get_redis_connection(node).connection_pool
-
-
-def server_of_key(client: object, key: str) -> str:
-    """Return the name of the server of a cluster that has a key; empty if none or only one has."""
-    if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)):
-        try:
-            return str(getattr(client.get_node_from_key(key), "name", ""))
-        except (RedisError, RedisClusterException):
-            return ""
-    return ""
-
-
-def find_servers(cluster: redis.RedisCluster) -> None:
-    """Ask a cluster anew which server has which slots."""
-    client: Any = cluster
-    client.nodes_manager.initialize()
-
-
-def note_moved(cluster: redis.RedisCluster, error: MovedError) -> None:
-    """Note which server has a slot now, as the reply MOVED says."""
-    manager: Any = cluster.nodes_manager
-    if hasattr(manager, "move_slot"):
-        manager.move_slot(error)
-    else:  # before redis-py 7
-        manager.update_moved_exception(error)
-        manager.get_node_from_slot(error.slot_id)
-
-
 def address_of_url(url: str) -> Mapping[str, Any]:
     """Return the settings that a URL stands for; see `settings_of`."""
     settings: Mapping[str, Any] = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
@@ -450,7 +417,37 @@ def async_reply_reader(pool: Source | None) -> Callable[[Connection], Awaitable[
     if asks_sentinel(pool):
         read = redis.asyncio.connection.AbstractConnection.read_response
         return partial(read, disable_decoding=True, disconnect_on_error=False)
-    return _read_by_redis_py
+    return _async_read_reply
+
+
+async def _async_read_reply(connection: Connection) -> Any:
+    parser = connection._parser  # noqa: SLF001 - there is no public way
+    stream = connection._reader  # noqa: SLF001
+    reader: Any = getattr(parser, "_reader", None)
+    if type(parser) is not _AsyncHiredisParser or stream is None or not _is_direct(connection):
+        return await _read_by_redis_py(connection)
+    reply = reader.gets(False)
+    if reply is NOT_ENOUGH_DATA:
+        try:
+            async with asyncio.timeout(connection.socket_timeout):
+                while reply is NOT_ENOUGH_DATA:
+                    received = await stream.read(READ_BYTES)
+                    if not received:
+                        raise RedisConnectionError(CLOSED)
+                    reader.feed(received)
+                    reply = reader.gets(False)
+        except OSError as error:  # TimeoutError is one
+            raise _reading_failed(error) from error
+    if type(reply) not in _PLAIN_TYPES:
+        message = parser._hiredis_PushNotificationType  # noqa: SLF001
+        if message is not None and isinstance(reply, message):
+            await parser.handle_push_response(reply)
+            return await _read_by_redis_py(connection)
+        if isinstance(reply, Exception):
+            raise reply
+    elif type(reply) is list and reply and isinstance(reply[0], RedisConnectionError):
+        raise reply[0]
+    return reply
 
 
 async def async_read_push(connection: Connection, seconds: float | None = None) -> Any:
@@ -462,7 +459,31 @@ async def async_read_push(connection: Connection, seconds: float | None = None) 
 
 async def async_send(connection: Connection, *data: bytes | memoryview) -> None:
     """Send encoded commands, connecting first if need be."""
-    await connection.send_packed_command(data)
+    writer = connection._writer if _is_direct(connection) else None  # noqa: SLF001
+    if writer is None or writer.transport.is_closing():
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task else 0
+        await connection.send_packed_command(data)
+        if task is not None and task.cancelling() > cancelled:
+            # redis-py sends by asyncio.wait_for. Before Python 3.12 that swallows a cancellation
+            # that comes just as the bytes are written.
+            raise asyncio.CancelledError
+        return
+    writer.writelines(data)
+    if not writer.transport.get_write_buffer_size():
+        return
+    try:
+        async with asyncio.timeout(connection.socket_timeout):
+            await writer.drain()
+    except TimeoutError:
+        await async_close_quietly(connection)
+        raise RedisTimeoutError("Timeout writing to socket") from None
+    except OSError as error:
+        await async_close_quietly(connection)
+        raise RedisConnectionError(f"Error while writing to socket: {error.args}") from error
+    except BaseException:
+        await async_close_quietly(connection)
+        raise
 
 
 async def async_close_quietly(connection: Connection) -> None:
@@ -484,7 +505,7 @@ async def async_get_connection(source: Source) -> Connection:
     else:
         connection = await source.get_connection()
     try:
-        if _has_input(connection):
+        if has_input(connection):
             # While the loop was held up, the server closed an idle connection: the loop has not
             # read the end of it yet. What is written to it now would be of unknown outcome.
             await async_close_quietly(connection)
@@ -497,7 +518,7 @@ async def async_get_connection(source: Source) -> Connection:
     return connection
 
 
-def _has_input(connection: Connection) -> bool:
+def has_input(connection: Connection) -> bool:
     """Return whether bytes, or the end of the stream, wait at the socket of a connection."""
     writer = connection._writer  # noqa: SLF001 - redis-py has no other way to the socket
     sock = None if writer is None else writer.get_extra_info("socket")
@@ -524,35 +545,3 @@ def sources_of(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> list
     if isinstance(client, redis.asyncio.RedisCluster):
         return list(client.nodes_manager.nodes_cache.values())
     return [client.connection_pool]
-
-
-async def source_of_key(
-    client: redis.asyncio.Redis | redis.asyncio.RedisCluster, key: str
-) -> Source:
-    """Return what connections for a key come from."""
-    if not isinstance(client, redis.asyncio.RedisCluster):
-        return client.connection_pool
-    await client.initialize()
-    return client.get_node_from_key(key)
-
-
-def source_of_address(cluster: redis.asyncio.RedisCluster, host: str, port: int) -> Source | None:
-    """Return a server of a cluster; None if the client does not know it."""
-    return cluster.get_node(host=host, port=port) if host else None
-
-
-async def async_find_servers(cluster: redis.asyncio.RedisCluster) -> None:
-    """Ask a cluster anew which server has which slots."""
-    await cluster.nodes_manager.initialize()
-
-
-async def async_note_moved(cluster: redis.asyncio.RedisCluster, error: MovedError) -> None:
-    """Note which server has a slot now, as the reply MOVED says."""
-    manager: Any = cluster.nodes_manager
-    if hasattr(manager, "move_slot"):
-        noted = manager.move_slot(error)
-        if noted is not None:
-            await noted
-    else:  # before redis-py 7
-        manager.update_moved_exception(error)
-        manager.get_node_from_slot(error.slot_id)

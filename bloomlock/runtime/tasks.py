@@ -8,9 +8,9 @@ import weakref
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
+from redis.exceptions import AskError, MovedError, ReadOnlyError, RedisClusterException, RedisError
 
-from bloomlock.commands import Replies, join_commands
+from bloomlock.commands import EXEC, Replies, ends_transaction, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
@@ -29,15 +29,26 @@ from bloomlock.effects import (
     Request,
 )
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
-from bloomlock.refusals import ends_connection, is_refusal
+from bloomlock.refusals import ends_connection, is_refusal, is_slot_refusal
 
 from . import redispy
 from .clients import close_async_client, free_memory
 from .clock import boot_clock
-from .cluster import Sent, may_wait, no_server
-from .connections import AsyncTaken, Bounds
+from .cluster import (
+    Again,
+    ClientServers,
+    Pauses,
+    Sent,
+    find_servers,
+    follow,
+    is_ask,
+    may_wait,
+    no_server,
+    node_of_address,
+    note_moved,
+)
+from .connections import AsyncTaken, Bounds, Kept
 from .finishing import Background, finish
-from .nodes import AsyncRedirecting
 from .scopes import ASYNC_STEPS, AsyncScope
 from .subscriptions import Hub
 from .workers import out_of_time
@@ -58,7 +69,7 @@ CANCELLED_SECONDS = 0.5
 """How long a cancelled request waits for its reply at most."""
 
 
-class Tasks(AsyncRedirecting):
+class Tasks(ClientServers):
     """Runs cores on the running event loop; a cancelled run leaves no connection half-used.
 
     Get one by `tasks_for`.
@@ -71,7 +82,7 @@ class Tasks(AsyncRedirecting):
     ) -> None:
         super().__init__(client, members)
         pool = redispy.own_pool(client)
-        self._asks_sentinel = redispy.asks_sentinel(pool)
+        self._kept = Kept(pool)
         self._read_reply = redispy.async_reply_reader(pool)
         self._hub: Hub | None = None
         self._bounds = Bounds()
@@ -91,12 +102,17 @@ class Tasks(AsyncRedirecting):
             step = next(core)
             while True:
                 try:
-                    if isinstance(step, (Request, Pipeline)):
+                    # What nearly all steps are comes first.
+                    if (
+                        type(step) is Request
+                        and limit is NO_LIMIT
+                        and held is None
+                        and not step.hold
+                    ):
+                        replies = await self._request(step)
+                    elif isinstance(step, (Request, Pipeline)):
                         taken, held = held, None
-                        if limit.until is None:
-                            replies, held = await self._carry_out(step, taken, None)
-                        else:
-                            replies, held = await self._within(limit, step, taken)
+                        replies, held = await self._within(limit, step, taken)
                     elif isinstance(step, Limit):
                         limit, replies = step, None
                     elif (carry_out := _EFFECTS.get(type(step))) is not None:
@@ -107,9 +123,13 @@ class Tasks(AsyncRedirecting):
                     _look_for_cancellation(task, cancelled)
                 # Not GeneratorExit: then there is no loop that could carry out another step.
                 except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised again
-                    if task is not None and isinstance(error, asyncio.CancelledError):
+                    raised: BaseException = error
+                    if task is not None and task.cancelling() > cancelled:
+                        # It also counts if something on the way has swallowed it.
                         cancelled = task.cancelling()
-                    step = core.throw(error)
+                        if not isinstance(error, asyncio.CancelledError):
+                            raised = asyncio.CancelledError()
+                    step = core.throw(raised)
                 else:
                     step = core.send(replies)
         except StopIteration as stop:
@@ -122,7 +142,7 @@ class Tasks(AsyncRedirecting):
     async def _close(self, held: AsyncTaken | None, scope: AsyncScope | None) -> None:
         """Close what a core has left open."""
         if held is not None:
-            await held.drop()
+            await self._drop(held)
         if scope is not None:
             await scope.close()
 
@@ -146,10 +166,11 @@ class Tasks(AsyncRedirecting):
 
         It goes on also if the caller is cancelled: what is to be given back is given back after it.
         """
-        seconds = (limit.until or 0.0) - boot_clock()
-        if seconds <= 0:
+        if limit.until is None:
+            return await self._carry_out(step, taken, None)
+        if (seconds := limit.until - boot_clock()) <= 0:
             if taken is not None:
-                await taken.drop()
+                await self._drop(taken)
             raise out_of_time(sent=False)
         work = self._carry_out(step, taken, limit.until)
         task = asyncio.create_task(work, name="bloomlock-request")
@@ -166,10 +187,11 @@ class Tasks(AsyncRedirecting):
 
     def _drop_late(self, task: asyncio.Task[tuple[Replies, AsyncTaken | None]]) -> None:
         if not task.cancelled() and task.exception() is None and (taken := task.result()[1]):
-            self._background.start(taken.drop())
+            self._background.start(self._drop(taken))
 
     async def close(self) -> None:
-        """Close the connection that listens for announcements."""
+        """Give the idle connection back, and close the one that listens for announcements."""
+        await self._kept.give_back()
         if self._hub is not None:
             await self._hub.close()
 
@@ -189,6 +211,8 @@ class Tasks(AsyncRedirecting):
             self._loop, self._moving = loop, None
 
     async def _disconnect(self) -> None:
+        with contextlib.suppress(RuntimeError, RedisError, OSError):
+            await self._kept.give_back()
         for source in redispy.sources_of(self.client):
             # redis-py forgets a connection whose loop does not let it be closed.
             with contextlib.suppress(RuntimeError, RedisError, OSError):
@@ -249,10 +273,9 @@ class Tasks(AsyncRedirecting):
             for error in await asyncio.gather(*asked, return_exceptions=True):
                 if error is not None:
                     raise error
-        if answered:
-            # What a server of a cluster refuses has to be sent to another one.
-            waits = any(may_wait(request) for request in requests)
-            await self._follow(answered, until, waits=waits)
+        waits = any(map(may_wait, requests))
+        for sent in answered:
+            await self._follow(sent, until, waits=waits)
         return outcomes
 
     async def _ask_server(
@@ -275,9 +298,9 @@ class Tasks(AsyncRedirecting):
             lost = one
         each = outcomes_of(mine, replies, lost)
         if lost is None and leaves_transaction(mine, each):
-            await taken.drop()
+            await self._drop(taken)
         elif lost is None:
-            await taken.give_back()
+            await self._give_back(taken)
         answered += starmap(Sent, answered_of(mine, each, sent or ()))
         for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
@@ -285,10 +308,10 @@ class Tasks(AsyncRedirecting):
     async def _request(self, request: Request, until: float | None = None) -> Replies:
         taken = await self._take(await self._source_of(request.key))
         replies = await self._exchange_once(taken, request.commands)
-        await taken.end(request.commands, replies)
+        await self._end(taken, request.commands, replies)
         if self._cluster is not None:
             sent = Sent(request.key, request.commands, replies)
-            await self._follow([sent], until, waits=request.waits)
+            await self._follow(sent, until, waits=request.waits)
         return replies
 
     async def _request_on(
@@ -300,16 +323,105 @@ class Tasks(AsyncRedirecting):
         watches = taken is not None
         taken = taken or await self._take(await self._source(request.key))
         replies = await self._exchange_once(taken, request.commands)
+        if self._cluster is not None and (refusal := _refusal_of(replies)) is not None:
+            # The slot has moved from under the WATCH, which has to begin anew at another server.
+            await self._note_moved(refusal)
+            await self._drop(taken)
+            return replies, None
         if request.hold:
             return replies, taken
-        await taken.end(request.commands, replies, watches=watches)
+        await self._end(taken, request.commands, replies, watches=watches)
         return replies, None
+
+    async def _begin_to_hold(
+        self, request: Request, until: float | None
+    ) -> tuple[Replies, AsyncTaken | None]:
+        """Send a first request under WATCH to the server that has the slot, when one has it."""
+        pauses = Pauses(until, waits=request.waits)
+        while True:
+            taken = await self._take(await self._source_of(request.key))
+            replies = await self._exchange_once(taken, request.commands)
+            if (refusal := _refusal_of(replies)) is None:
+                return replies, taken
+            await self._drop(taken)
+            await self._note_moved(refusal)
+            pause = pauses.next_s(refusal, is_redirection=not is_ask(refusal))
+            if pause is None:
+                error = pauses.explain(request.key, refusal) if request.waits else refusal
+                return [error] * len(replies), None
+            await asyncio.sleep(pause)
+
+    async def _follow(self, sent: Sent, until: float | None, *, waits: bool) -> None:
+        """Send again what a cluster refused because a slot moves, until all is answered."""
+        if not any(map(is_slot_refusal, sent.replies)):
+            return
+        steps = follow(sent, until, waits=waits)
+        answer: Any = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = steps.send(answer)
+                if isinstance(step, Again):
+                    answer = await self._send_again(step)
+                else:
+                    await asyncio.sleep(step.seconds)
+                    answer = None
+
+    async def _send_again(self, again: Again) -> Outcome:
+        refusal = again.refusal
+        try:
+            await self._note_moved(refusal)
+            source = None
+            if isinstance(refusal, AskError):
+                source = node_of_address(self._cluster, refusal.host, refusal.port)
+                if source is None:
+                    await self._look_for_nodes()
+            taken = await self._take(source or await self._source_of(again.key))
+            replies = await self._exchange_once(taken, again.commands)
+        except ConnectionLost as lost:
+            return lost
+        except (RedisError, RedisClusterException, OSError) as error:
+            return ConnectionLost(error, sent=False, replies=[])
+        await self._end(taken, again.commands, replies)
+        return replies
+
+    async def _note_moved(self, refusal: Exception) -> None:
+        if isinstance(refusal, MovedError):
+            if not refusal.host:
+                await self._look_for_nodes()
+            elif (noted := note_moved(self._cluster, refusal)) is not None:
+                await noted
+
+    async def _look_for_nodes(self) -> None:
+        """Ask a cluster anew who serves what, after one of its servers was not reachable."""
+        if self._cluster is not None:
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
+                await find_servers(self._cluster)
+
+    async def _by_source(
+        self, requests: Sequence[Request | Pipeline], outcomes: list[Any]
+    ) -> list[tuple[Any, Sequence[int]]]:
+        """Return the indices of the requests for each server; note those that have none."""
+        if self._cluster is None:
+            return [(await self._source(""), range(len(requests)))]
+        groups: dict[int, tuple[Any, list[int]]] = {}
+        for index, request in enumerate(requests):
+            try:
+                source = await self._source_of(request.key)
+            except ConnectionLost as lost:
+                outcomes[index] = lost
+            else:
+                groups.setdefault(id(source), (source, []))[1].append(index)
+        # In one order for all tasks, which may have to wait for connections.
+        return [groups[number] for number in sorted(groups)]
 
     async def _source(self, key: str) -> Any:
         """Return what connections come from: the pool, or the node of a cluster."""
         if self._loop is not asyncio.get_running_loop():
             await self._move_to_running_loop()
-        return await redispy.source_of_key(self.client, key)
+        if self._cluster is None:
+            return self.client.connection_pool
+        await self._cluster.initialize()
+        return self._cluster.get_node_from_key(key)
 
     async def _source_of(self, key: str) -> Any:
         """Return what connections for a key come from; ConnectionLost where no server has it."""
@@ -319,23 +431,57 @@ class Tasks(AsyncRedirecting):
             return await self._source(key)
         except (RedisError, RedisClusterException, OSError) as error:
             await self._look_for_nodes()
-            raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from error
+            raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from None
 
     async def _take(self, source: Any) -> AsyncTaken:
         bound = self._bounds.of(source)
         await bound.acquire()
         try:
-            return AsyncTaken(source, await self._connect(source), bound)
+            connection = await self._kept.take(source)
+            if connection is None:
+                connection = await redispy.async_get_connection(source)
+        except (RedisError, OSError) as error:
+            bound.release()
+            await self._look_for_nodes()
+            raise ConnectionLost(error, sent=False, replies=[]) from None
         except BaseException:
             bound.release()
             raise
+        return AsyncTaken(source, connection, bound)
 
-    async def _connect(self, source: Any) -> Any:
+    async def _end(
+        self,
+        taken: AsyncTaken,
+        commands: Sequence[Command],
+        replies: Replies,
+        *,
+        watches: bool = False,
+    ) -> None:
+        """Give a connection back, or close it if MULTI or WATCH may be pending on it."""
+        if (watches or commands[-1] == EXEC) and not ends_transaction(commands, replies):
+            await self._drop(taken)
+        else:
+            await self._give_back(taken)
+
+    async def _give_back(self, taken: AsyncTaken) -> None:
+        source, connection, bound = taken
         try:
-            return await redispy.async_get_connection(source)
-        except (RedisError, OSError) as error:
-            await self._look_for_nodes()
-            raise ConnectionLost(error, sent=False, replies=[]) from error
+            if self._kept.keep(source, connection):
+                return
+            released = redispy.async_release(source, connection)
+            if redispy.waits_in_release(source):
+                await finish(released)
+            else:
+                await released
+        finally:
+            bound.release()
+
+    async def _drop(self, taken: AsyncTaken) -> None:
+        """Give back a connection that is in the middle of something."""
+        try:
+            await redispy.async_close_quietly(taken.connection)
+        finally:
+            await self._give_back(taken)
 
     async def _exchange_once(self, taken: AsyncTaken, commands: Sequence[Command]) -> Replies:
         """Send commands in one write and return their replies."""
@@ -365,16 +511,19 @@ class Tasks(AsyncRedirecting):
                     await finish(self._read_soon(connection, written, replies))
                 raise
         except (RedisError, OSError) as error:
-            await taken.drop()
+            await self._drop(taken)
             # What is refused while a closed connection is opened again was not sent.
             left = (before if is_refusal(error) else written) > 0
-            raise ConnectionLost(error, sent=left, replies=replies, written=written) from error
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
         except BaseException:
-            await taken.drop()
+            await self._drop(taken)
             raise
-        if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
-            # It was the master; opened again, the connection asks Sentinel for the master of now.
+        if ReadOnlyError in map(type, replies):
+            # It was the master and is a replica now. Connections that are opened again find the new
+            # master: by Sentinel, or behind the same address.
             await redispy.async_close_quietly(connection)
+            with contextlib.suppress(AttributeError, RedisError, OSError):
+                await taken.source.disconnect(inuse_connections=False)
 
     async def _read(self, connection: Any, count: int, replies: Replies) -> None:
         """Read until there are `count` replies."""
@@ -402,6 +551,10 @@ class Tasks(AsyncRedirecting):
     async def _read_soon(self, connection: Any, count: int, replies: Replies) -> None:
         async with asyncio.timeout(CANCELLED_SECONDS):
             await self._read(connection, count, replies)
+
+
+def _refusal_of(replies: Replies) -> Exception | None:
+    return next(filter(is_slot_refusal, replies), None)
 
 
 def _look_for_cancellation(task: asyncio.Task[Any] | None, before: int) -> None:

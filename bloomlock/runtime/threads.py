@@ -12,10 +12,10 @@ import time
 import weakref
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from redis.exceptions import AskError, MovedError, ReadOnlyError, RedisClusterException, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from bloomlock.commands import EXEC, Replies, ends_transaction, join_commands
@@ -37,13 +37,25 @@ from bloomlock.effects import (
     Request,
 )
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
-from bloomlock.refusals import ends_connection, is_refusal
+from bloomlock.refusals import ends_connection, is_refusal, is_slot_refusal
 
 from . import redispy
 from .clients import free_memory
 from .clock import boot_clock
-from .cluster import Sent, may_wait, no_server
-from .nodes import Redirecting
+from .cluster import (
+    Again,
+    ClientServers,
+    Pauses,
+    Sent,
+    find_servers,
+    follow,
+    is_ask,
+    may_wait,
+    no_server,
+    note_moved,
+    pool_of_address,
+    pool_of_key,
+)
 from .scopes import STEPS, Scope
 from .subscriptions import Listeners
 from .workers import fan_out, out_of_time, run_behind, within
@@ -57,10 +69,11 @@ if TYPE_CHECKING:
     from bloomlock.effects import Outcome, Subscribe
     from bloomlock.parallel import Write
 
-    from .connections import Taken
     from .subscriptions import Listener
 
 T = TypeVar("T")
+Taken: TypeAlias = tuple[Any, Any]
+"""A redis-py connection pool and a connection taken from it."""
 
 KEPT_SECONDS = 5.0
 """How long a connection in use is kept out of the pool, whose release has hooks."""
@@ -68,7 +81,7 @@ FRESH_SECONDS = 0.05
 """A connection used so recently is not asked whether it is still open."""
 
 
-class Threads(Redirecting):
+class Threads(ClientServers):
     """Runs cores; safe to use from many threads. Get one by `threads_for`.
 
     One idle connection is kept out of the client's pool between requests, because taking one from
@@ -91,7 +104,6 @@ class Threads(Redirecting):
         self._listeners = Listeners()
         pool = redispy.own_pool(client)
         self._keeps_idle = redispy.may_keep_one(pool)
-        self._asks_sentinel = redispy.asks_sentinel(pool)
         self._read_reply = redispy.reply_reader(pool)
 
     def run(self, core: Core[T]) -> T:
@@ -206,8 +218,7 @@ class Threads(Redirecting):
         taken = self._take(self._source_of(request.key))
         replies = self._exchange(taken, request.commands, request.room)
         self._end(taken, request.commands, replies)
-        sent = Sent(request.key, request.commands, replies)
-        self._follow([sent], until, waits=request.waits)
+        self._follow(Sent(request.key, request.commands, replies), until, waits=request.waits)
         return replies
 
     def _request_on(
@@ -219,10 +230,94 @@ class Threads(Redirecting):
         watches = taken is not None
         taken = taken or self._take(self._source(request.key))
         replies = self._exchange(taken, request.commands)
+        if self._cluster is not None and (refusal := _refusal_of(replies)) is not None:
+            # The slot has moved from under the WATCH, which has to begin anew at another server.
+            self._note_moved(refusal)
+            self._drop(taken)
+            return replies, None
         if request.hold:
             return replies, taken
         self._end(taken, request.commands, replies, watches=watches)
         return replies, None
+
+    def _begin_to_hold(self, request: Request, until: float | None) -> tuple[Replies, Taken | None]:
+        """Send a first request under WATCH to the server that has the slot, when one has it."""
+        pauses = Pauses(until, waits=request.waits)
+        while True:
+            taken = self._take(self._source_of(request.key))
+            replies = self._exchange(taken, request.commands)
+            if (refusal := _refusal_of(replies)) is None:
+                return replies, taken
+            self._drop(taken)
+            self._note_moved(refusal)
+            pause = pauses.next_s(refusal, is_redirection=not is_ask(refusal))
+            if pause is None:
+                error = pauses.explain(request.key, refusal) if request.waits else refusal
+                return [error] * len(replies), None
+            time.sleep(pause)
+
+    def _follow(self, sent: Sent, until: float | None, *, waits: bool) -> None:
+        """Send again what a cluster refused because a slot moves, until all is answered."""
+        if not any(map(is_slot_refusal, sent.replies)):
+            return
+        steps = follow(sent, until, waits=waits)
+        answer: Any = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = steps.send(answer)
+                if isinstance(step, Again):
+                    answer = self._send_again(step)
+                else:
+                    time.sleep(step.seconds)
+                    answer = None
+
+    def _send_again(self, again: Again) -> Outcome:
+        refusal = again.refusal
+        try:
+            self._note_moved(refusal)
+            source = None
+            if isinstance(refusal, AskError):
+                source = pool_of_address(self._cluster, refusal.host, refusal.port)
+                if source is None:
+                    self._look_for_nodes()
+            taken = self._take(source or self._source_of(again.key))
+            replies = self._exchange(taken, again.commands)
+        except ConnectionLost as lost:
+            return lost
+        except (RedisError, RedisClusterException, OSError) as error:
+            return ConnectionLost(error, sent=False, replies=[])
+        self._end(taken, again.commands, replies)
+        return replies
+
+    def _note_moved(self, refusal: Exception) -> None:
+        if isinstance(refusal, MovedError):
+            if refusal.host:
+                note_moved(self._cluster, refusal)
+            else:
+                self._look_for_nodes()
+
+    def _look_for_nodes(self) -> None:
+        """Ask a cluster anew who serves what, after one of its servers was not reachable."""
+        if self._cluster is not None:
+            with contextlib.suppress(RedisError, RedisClusterException, OSError):
+                find_servers(self._cluster)
+
+    def _by_source(
+        self, requests: Sequence[Request | Pipeline], outcomes: list[Any]
+    ) -> list[tuple[Any, Sequence[int]]]:
+        """Return the indices of the requests for each server; note those that have none."""
+        if self._cluster is None:
+            return [(self._source(""), range(len(requests)))]
+        groups: dict[int, tuple[Any, list[int]]] = {}
+        for index, request in enumerate(requests):
+            try:
+                source = self._source_of(request.key)
+            except ConnectionLost as lost:
+                outcomes[index] = lost
+            else:
+                groups.setdefault(id(source), (source, []))[1].append(index)
+        # In one order for all threads, which may have to wait for connections.
+        return [groups[number] for number in sorted(groups)]
 
     def ask_all(
         self, requests: Sequence[Request | Pipeline], until: float | None = None
@@ -244,9 +339,9 @@ class Threads(Redirecting):
         finally:
             for turn in turns:
                 turn.close()
-        if answered:
-            # What a server of a cluster refuses has to be sent to another one.
-            self._follow(answered, until, waits=any(may_wait(request) for request in requests))
+        waits = any(map(may_wait, requests))
+        for sent in answered:
+            self._follow(sent, until, waits=waits)
         return outcomes
 
     def _ask_server(
@@ -282,7 +377,7 @@ class Threads(Redirecting):
     def _source(self, key: str) -> Any:
         if self._cluster is None:
             return self.client.connection_pool
-        return redispy.pool_of_key(self._cluster, key)
+        return pool_of_key(self._cluster, key)
 
     def _source_of(self, key: str) -> Any:
         """Return what connections for a key come from; ConnectionLost where no server has it."""
@@ -292,7 +387,7 @@ class Threads(Redirecting):
             return self._source(key)
         except (RedisError, RedisClusterException, OSError) as error:
             self._look_for_nodes()
-            raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from error
+            raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from None
 
     def _take(self, pool: Any) -> Taken:
         try:
@@ -314,7 +409,7 @@ class Threads(Redirecting):
             return pool, pool.get_connection()
         except (RedisError, OSError) as error:
             self._look_for_nodes()
-            raise ConnectionLost(error, sent=False, replies=[]) from error
+            raise ConnectionLost(error, sent=False, replies=[]) from None
         except BaseException:
             # KeyboardInterrupt while it connects leaves redis-py a connection of no use.
             pool.disconnect(inuse_connections=False)
@@ -388,13 +483,12 @@ class Threads(Redirecting):
             self._drop(taken)
             # What is refused while a closed connection is opened again was not sent.
             sent = sent and not is_refusal(error)
-            raise ConnectionLost(error, sent=sent, replies=replies) from error
+            raise ConnectionLost(error, sent=sent, replies=replies) from None
         except BaseException:
             self._drop(taken)
             raise
-        if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
-            # It was the master; opened again, the connection asks Sentinel for the master of now.
-            redispy.close_quietly(connection)
+        if ReadOnlyError in map(type, replies):
+            self._leave_replica(taken)
         return replies
 
     def _exchange_many(
@@ -417,13 +511,23 @@ class Threads(Redirecting):
             self._drop(taken)
             # What is refused while a closed connection is opened again was not sent.
             left = (before if is_refusal(error) else written) > 0
-            raise ConnectionLost(error, sent=left, replies=replies, written=written) from error
+            raise ConnectionLost(error, sent=left, replies=replies, written=written) from None
         except BaseException:
             self._drop(taken)
             raise
-        if self._asks_sentinel and any(isinstance(r, ReadOnlyError) for r in replies):
-            # It was the master; opened again, the connection asks Sentinel for the master of now.
-            redispy.close_quietly(connection)
+        if ReadOnlyError in map(type, replies):
+            self._leave_replica(taken)
+
+    @staticmethod
+    def _leave_replica(taken: Taken) -> None:
+        """Close the connections to a server that was the master and is a replica now.
+
+        Opened again they find the new master: by Sentinel, or behind the same address.
+        """
+        pool, connection = taken
+        redispy.close_quietly(connection)
+        with contextlib.suppress(RedisError, OSError):
+            pool.disconnect(inuse_connections=False)
 
     def _read(self, connection: Any, count: int, replies: Replies) -> None:
         """Read until there are `count` replies."""
@@ -445,6 +549,10 @@ class Threads(Redirecting):
             replies += [error] * (count - len(replies))
         else:
             replies.append(error)
+
+
+def _refusal_of(replies: Replies) -> Exception | None:
+    return next(filter(is_slot_refusal, replies), None)
 
 
 def _pause(_: Threads, step: Pause) -> None:

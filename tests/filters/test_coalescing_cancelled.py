@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 import redis
 import redis.asyncio
-from lock_tools import LONG, CancelledAt, happened, other_tasks
+from lock_tools import LONG, CancelledAt, happened, in_use, other_tasks
 from proxy import Proxy
 
 from bloomlock import AsyncBloomFilter, BloomFilter, BloomlockError, OutcomeUnknownError
@@ -61,7 +61,7 @@ async def settled(client, made):
     """Nothing of any call is left: no connection, no task, nobody who waits."""
     pool = client.connection_pool
     # What a slow server has not answered goes on behind.
-    await happened(lambda: not (made._calls()._busy or pool._in_use_connections or other_tasks()))
+    await happened(lambda: not (made._calls()._busy or in_use(client) or other_tasks()))
     assert not made._calls()._waiting
     assert not made._calls()._under_way
     assert tasks_for(client)._bounds.of(pool)._value == MOST_AT_ONCE

@@ -76,6 +76,24 @@ def test_a_filter_may_be_forgotten_while_its_pool_is_closed(pooled):
     pool.release(connection)
 
 
+def test_filters_of_asyncio_that_are_forgotten_give_their_connection_back(valkey):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey, max_connections=20) as client:
+            gc.freeze()
+            for number in range(20):
+                made = await AsyncBloomFilter("x", 1000, client=client)
+                await made.add(str(number))
+                assert in_use(client) == 1
+                del made
+                gc.collect()
+                async with asyncio.timeout(30):
+                    while in_use(client):  # noqa: ASYNC110 - it goes back by a task
+                        await asyncio.sleep(0)
+            gc.unfreeze()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
 def test_a_pool_of_one_connection_is_enough(valkey, kind):
     client = redis.Redis(connection_pool=kind.from_url(valkey, max_connections=1))
@@ -158,9 +176,12 @@ def test_no_connection_goes_back_with_watch_or_multi(pooled, valkey, way):
 def test_no_connection_goes_back_with_watch_or_multi_in_asyncio(pooled, valkey, way):
     async def run():
         async with redis.asyncio.Redis.from_url(valkey) as client:
+            tasks = tasks_for(client)
             with contextlib.suppress(*LEAVES):
-                await tasks_for(client).run(WAYS_OUT[way]())
+                await tasks.run(WAYS_OUT[way]())
             await assert_soon_none_pending(pooled)
+            assert in_use(client) <= 1
+            await tasks.close()
             assert in_use(client) == 0
 
     asyncio.run(run())

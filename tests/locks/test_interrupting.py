@@ -12,7 +12,15 @@ import redis
 import redis.asyncio
 from contract.lock_backends import TTL
 from interrupting import InterruptedAt, was_in_acquire
-from lock_tools import CancelledAt, OvertakingProxy, happened, is_free, other_tasks, queue_of
+from lock_tools import (
+    CancelledAt,
+    OvertakingProxy,
+    happened,
+    in_use,
+    is_free,
+    other_tasks,
+    queue_of,
+)
 from people import Person
 from servers import wait_until
 
@@ -126,7 +134,7 @@ async def cancelled(work, number, *, late):
 async def check_settled(client, r, lock):
     pool = client.connection_pool
     # What a slow server has not answered goes on behind.
-    await happened(lambda: not pool._in_use_connections and not other_tasks())
+    await happened(lambda: not in_use(client) and not other_tasks())
     assert is_free(r, lock)
     assert tasks_for(client)._bounds.of(pool)._value == MOST_AT_ONCE
 

@@ -324,7 +324,7 @@ def two_servers(one, two, kept, lost):
 
 
 @pytest.mark.parametrize("shards", [6, 64])
-def test_shards_load_the_masters_evenly(cluster, nodes, shards):
+def test_every_master_has_its_part_of_the_shards(cluster, nodes, shards):
     made = BloomFilter("pages", 5000, 1e-9, client=cluster, shards=shards)
     made.add_many(map(str, range(1000)))
     counts = sorted(len(node.keys("*:bits")) for node in nodes)

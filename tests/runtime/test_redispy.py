@@ -27,6 +27,7 @@ from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 from servers import wait_until
 
 from bloomlock.commands import EXEC, MULTI, encode_command, encode_large, join_commands
+from bloomlock.runtime import cluster as cluster_map
 from bloomlock.runtime import redispy
 from bloomlock.server import PrivateServer
 
@@ -606,24 +607,24 @@ def test_the_servers_of_a_cluster(nodes):
     with redis.RedisCluster(host="127.0.0.1", port=first) as cluster:
         assert redispy.own_pool(cluster) is None
         slot = nodes[0].execute_command("CLUSTER", "KEYSLOT", "{a}b")
-        assert redispy.slot_of("{a}b") == redispy.slot_of("a") == slot
-        assert port_of(redispy.pool_of_key(cluster, "a")) == first
-        assert redispy.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
-        assert port_of(redispy.pool_of_address(cluster, "127.0.0.1", first)) == first
-        assert redispy.pool_of_address(cluster, "127.0.0.1", 1) is None
-        assert redispy.server_of_key(nodes[0], "a") == ""
+        assert cluster_map.slot_of("{a}b") == cluster_map.slot_of("a") == slot
+        assert port_of(cluster_map.pool_of_key(cluster, "a")) == first
+        assert cluster_map.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
+        assert port_of(cluster_map.pool_of_address(cluster, "127.0.0.1", first)) == first
+        assert cluster_map.pool_of_address(cluster, "127.0.0.1", 1) is None
+        assert cluster_map.server_of_key(nodes[0], "a") == ""
         try:
             hand_over(nodes, slot, nodes[1])
-            redispy.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
-            assert port_of(redispy.pool_of_key(cluster, "a")) == second
-            redispy.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
-            assert port_of(redispy.pool_of_key(cluster, "a")) == first
-            redispy.find_servers(cluster)
-            assert port_of(redispy.pool_of_key(cluster, "a")) == second
-            made = redispy.pool_of_key(cluster, "a").get_connection()
+            cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
+            assert port_of(cluster_map.pool_of_key(cluster, "a")) == second
+            cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
+            assert port_of(cluster_map.pool_of_key(cluster, "a")) == first
+            cluster_map.find_servers(cluster)
+            assert port_of(cluster_map.pool_of_key(cluster, "a")) == second
+            made = cluster_map.pool_of_key(cluster, "a").get_connection()
             redispy.send(made, encode_command("SET", "a", "1"))
             assert redispy.reply_reader(None)(made) == b"OK"
-            redispy.pool_of_key(cluster, "a").release(made)
+            cluster_map.pool_of_key(cluster, "a").release(made)
         finally:
             nodes[1].flushall()
             hand_over(nodes, slot, nodes[0])
@@ -631,25 +632,26 @@ def test_the_servers_of_a_cluster(nodes):
 
 def test_the_servers_of_a_cluster_for_asyncio(nodes):
     first, second = (port_of(node.connection_pool) for node in nodes)
-    slot = redispy.slot_of("a")
+    slot = cluster_map.slot_of("a")
 
     async def run():
         async with redis.asyncio.RedisCluster(host="127.0.0.1", port=first) as cluster:
-            source = await redispy.source_of_key(cluster, "a")
+            await cluster.initialize()
+            source = cluster.get_node_from_key("a")
             assert port_of(source) == first
             assert redispy.max_connections(source, 16) > 16
-            assert redispy.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
-            assert redispy.source_of_address(cluster, "127.0.0.1", first) is source
-            assert redispy.source_of_address(cluster, "127.0.0.1", 1) is None
+            assert cluster_map.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
+            assert cluster_map.node_of_address(cluster, "127.0.0.1", first) is source
+            assert cluster_map.node_of_address(cluster, "127.0.0.1", 1) is None
             assert source in redispy.sources_of(cluster)
             hand_over(nodes, slot, nodes[1])
-            await redispy.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
-            assert port_of(await redispy.source_of_key(cluster, "a")) == second
-            await redispy.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
-            assert port_of(await redispy.source_of_key(cluster, "a")) == first
-            assert redispy.source_of_address(cluster, "", first) is None
-            await redispy.async_find_servers(cluster)
-            source = await redispy.source_of_key(cluster, "a")
+            await cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
+            assert port_of(cluster.get_node_from_key("a")) == second
+            await cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
+            assert port_of(cluster.get_node_from_key("a")) == first
+            assert cluster_map.node_of_address(cluster, "", first) is None
+            await cluster_map.find_servers(cluster)
+            source = cluster.get_node_from_key("a")
             assert port_of(source) == second
             assert not redispy.waits_in_release(source)
             made = await redispy.async_get_connection(source)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from proxy import Proxy
 
+from bloomlock.runtime.tasks import tasks_for
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
 
@@ -50,6 +52,12 @@ async def happened(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LONG):
         while not condition():  # noqa: ASYNC110 - it is so on the server, which sets no event
             await asyncio.sleep(0.001)
+
+
+def in_use(client: Any) -> bool:
+    """Tell whether requests use connections of a client; the runtime keeps an idle one."""
+    kept = {connection for connection, _ in tasks_for(client)._kept._idle}
+    return client.connection_pool._in_use_connections != kept
 
 
 class CancelledAt:
