@@ -1,0 +1,199 @@
+"""A server that is dead, or that was the master: what is raised, and who is asked next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+import redis.asyncio
+from lock_tools import CancelledAt
+from proxy import Proxy
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import ReadOnlyError
+from redis.retry import Retry
+
+from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock
+from bloomlock.commands import encode_command
+from bloomlock.effects import ConnectionLost, Request
+from bloomlock.runtime import redispy
+from bloomlock.runtime.tasks import Tasks, tasks_for
+from bloomlock.server import PrivateServer
+
+ONCE = Retry(NoBackoff(), 0)
+PING = encode_command("PING")
+STRATEGIES = ["atomic", "transaction", "lock"]
+
+
+def has_circle(error):
+    """Follow an exception's chain by all its links, as tracebacks and handlers of users do."""
+
+    def visit(one, above):
+        links = [link for link in (one.__cause__, one.__context__) if link is not None]
+        return one in above or any(visit(link, [*above, one]) for link in links)
+
+    return visit(error, [])
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr("bloomlock.delivery.RETRY_PAUSES", (0.0, 0.0))
+
+
+CALLS = {
+    "add": lambda made: made.add("a"),
+    "exists": lambda made: made.exists("a"),
+    "add_many": lambda made: made.add_many(map(str, range(3000))),
+    "exists_many": lambda made: made.exists_many(map(str, range(3000))),
+    "update": lambda made: made.update(map(str, range(3000))),
+    "count": lambda made: made.count(),
+    "info": lambda made: made.info(),
+    "clear": lambda made: made.clear(),
+    "delete": lambda made: made.delete(),
+}
+EXTRAS = {
+    "discard": lambda made: made.discard("a"),
+    "claim": lambda made: made.claim("a"),
+    "claim_many": lambda made: made.claim_many(["a", "b"]),
+    "rebuild": lambda made: made.rebuild(["a"], 2000),
+}
+
+
+def calls_of(strategy):
+    return {**CALLS, **(EXTRAS if strategy in ("atomic", "lua") else {})}
+
+
+def fails_plainly(call, *arguments):
+    with pytest.raises(redis.RedisError) as raised:
+        call(*arguments)
+    assert not has_circle(raised.value)
+
+
+def test_no_error_of_a_dead_server_has_itself_in_its_chain():
+    with PrivateServer() as server, redis.Redis.from_url(server.url, retry=ONCE) as client:
+        made = {each: BloomFilter(each, 1000, client=client, strategy=each) for each in STRATEGIES}
+        lock, held = Lock("free", client=client), Lock("held", client=client)
+        held.acquire()
+        server.kill()
+        for strategy, one in made.items():
+            for call in calls_of(strategy).values():
+                fails_plainly(call, one)
+        fails_plainly(lock.acquire, 0)
+        fails_plainly(held.release)
+
+
+def test_no_error_of_a_dead_server_has_itself_in_its_chain_in_asyncio():
+    async def run(server):
+        async with redis.asyncio.Redis.from_url(
+            server.url, retry=AsyncRetry(NoBackoff(), 0)
+        ) as client:
+            made = await AsyncBloomFilter("x", 1000, client=client)
+            lock = AsyncLock("free", client=client)
+            server.kill()
+            for call in (*calls_of("atomic").values(), lambda _: lock.acquire(timeout=0)):
+                with pytest.raises(redis.RedisError) as raised:
+                    await call(made)
+                assert not has_circle(raised.value)
+
+    with PrivateServer() as server:
+        asyncio.run(run(server))
+
+
+@pytest.fixture
+def endpoint():
+    """An address behind which the master was, is demoted, and another server is from then on."""
+    with PrivateServer(port=0) as old, PrivateServer(port=0) as new, Proxy(old.url) as proxy:
+
+        def fail_over():
+            with redis.Redis.from_url(old.url) as admin:
+                admin.replicaof("127.0.0.1", new.port)
+            proxy.server = urlsplit(new.url).path
+
+        yield proxy.url, fail_over
+
+
+@pytest.mark.parametrize("strategy", ["atomic", "lua", "transaction"])
+def test_a_demoted_master_is_left_after_one_refusal(endpoint, strategy):
+    url, fail_over = endpoint
+    with redis.Redis.from_url(url) as client:
+        options = {"on_lost": "recreate", "strategy": strategy}
+        made = BloomFilter("x", 1000, client=client, **options)
+        others = [client.connection_pool.get_connection() for _ in range(3)]
+        for each in others:
+            client.connection_pool.release(each)
+        assert made.add("a")
+        fail_over()
+        with pytest.raises(ReadOnlyError):
+            made.add("b")
+        assert made.add_many(["b", "c"]) == [True, True]
+
+
+def test_a_demoted_master_is_left_in_asyncio(endpoint):
+    url, fail_over = endpoint
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(url) as client:
+            made = await AsyncBloomFilter("x", 1000, client=client, on_lost="recreate")
+            assert all(await asyncio.gather(*(made.add_many([str(n)]) for n in range(5))))
+            fail_over()
+            with pytest.raises(ReadOnlyError):
+                await made.add("b")
+            assert await made.add_many(["b", "c"]) == [True, True]
+
+    asyncio.run(run())
+
+
+async def until_done(awaited):
+    return await awaited
+
+
+class Own(redis.asyncio.UnixDomainSocketConnection):
+    """One of a class of its own, which redis-py sends by."""
+
+
+@pytest.mark.parametrize("kind", [redis.asyncio.UnixDomainSocketConnection, Own])
+def test_a_cancellation_that_comes_as_the_bytes_are_written_is_none_that_is_lost(valkey, kind):
+    async def run():
+        client = redis.asyncio.Redis.from_url(valkey, socket_timeout=60)
+        client.connection_pool.connection_class = kind
+        async with client:
+            made = await redispy.async_get_connection(client.connection_pool)
+            awaited = CancelledAt(redispy.async_send(made, PING), 0, late=True)
+            task = asyncio.ensure_future(until_done(awaited))
+            await asyncio.wait([task])
+            assert task.cancelled() is awaited.reached
+            await redispy.async_close_quietly(made)
+            await redispy.async_release(client.connection_pool, made)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_sent_again_after_a_cancellation_that_was_swallowed(valkey, monkeypatch):
+    asked = []
+
+    async def swallow(_, request, until=None):
+        asked.append(request)
+        asyncio.current_task().cancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            raise ConnectionLost(redis.ConnectionError(), sent=True, replies=[]) from None
+
+    monkeypatch.setattr(Tasks, "_request", swallow)
+
+    def core():
+        for _ in range(2):
+            with contextlib.suppress(ConnectionLost):
+                yield Request("a", [PING])
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            task = asyncio.ensure_future(tasks_for(client).run(core()))
+            await asyncio.wait([task])
+            assert task.cancelled()
+            assert len(asked) == 1
+
+    asyncio.run(run())
