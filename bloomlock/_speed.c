@@ -4,8 +4,6 @@
    (bitmaps.py, filters/memory_bits.py), Places.operations and encode_bitfield write them as
    commands and read_bits reads the replies (strategies/atomic.py); encode_cells is for cells of
    slices (strategies/cells.py).
-   Kept knows the items of a near-cache (filters/near_cache.py), by boot_clock (runtime/clock.py);
-   both are there where the system has that clock.
 
    Threads. Whatever writes bits holds the interpreter's lock from its first bit to its last, so to
    test and set the bits of an item is one step for all threads, and there is no other lock that a
@@ -24,7 +22,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
-#include <time.h>
 
 #ifndef BLOOMLOCK_VERSION
 #error "BLOOMLOCK_VERSION is not defined"
@@ -35,7 +32,6 @@
 #define MAX_BITS (((uint64_t)1 << 32) - FIRST_BIT)
 #define FIRST_BYTE 24
 #define FIRST_BIT (8 * FIRST_BYTE)
-#define BITS_PER_SLICE 65536
 #define ROWS_AHEAD 16
 #define MERGE_BYTES ((Py_ssize_t)1 << 20)
 #define DIGITS 10
@@ -124,8 +120,6 @@ typedef struct {
 typedef struct {
     PyTypeObject *places;
     PyTypeObject *bits;
-    PyTypeObject *kept; /* NULL: there is none on this system */
-    uint64_t secret; /* other in each process, so that no one can choose what meets in a table */
 } State;
 
 static void digest(const Shape *shape, const char *data, Py_ssize_t size, uint64_t *out)
@@ -404,10 +398,8 @@ typedef struct {
     int writable;
     uint32_t held; /* views taken */
     Py_buffer *images;
-    uint64_t counted; /* new items that try_add has added */
-    uint64_t taken;   /* of them, those that take_count has returned */
-    uint64_t limit;   /* of counted */
-    uint64_t secret;
+    unsigned long long added; /* new items that `add` has added */
+    unsigned long long limit; /* of added */
 } Bits;
 
 static void bits_dealloc(PyObject *object)
@@ -438,7 +430,6 @@ static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     self->shape = ((Places *)places)->shape;
     self->writable = writable;
-    self->secret = state->secret;
     if (PyTuple_Size(images) != self->shape.shards) {
         PyErr_SetString(PyExc_ValueError, "images must be one for each shard");
         goto fail;
@@ -468,33 +459,21 @@ static inline uint8_t *bitmap_of(const Bits *self, uint32_t shard)
     return (uint8_t *)self->images[shard].buf + FIRST_BYTE;
 }
 
-static inline int is_set(const uint8_t *bitmap, const uint32_t *places, uint32_t hashes)
+/* Return whether all bits were set; with `write` set those that were not. */
+static inline int take_bits(uint8_t *bitmap, const uint32_t *places, uint32_t hashes, int write)
 {
-    for (uint32_t i = 0; i < hashes; i++)
-        if (!(LOAD(&bitmap[places[i] >> 3]) & 128 >> (places[i] & 7)))
-            return 0;
-    return 1;
-}
-
-/* Set the bits; return whether any was 0. */
-static inline int set_bits(uint8_t *bitmap, const uint32_t *places, uint32_t hashes)
-{
-    int is_new = 0;
+    int was_set = 1;
     for (uint32_t i = 0; i < hashes; i++) {
         uint8_t *cell = &bitmap[places[i] >> 3];
         uint8_t mask = (uint8_t)(128 >> (places[i] & 7)), byte = LOAD(cell);
-        if (!(byte & mask)) {
-            STORE(cell, (uint8_t)(byte | mask));
-            is_new = 1;
-        }
+        if (byte & mask)
+            continue;
+        was_set = 0;
+        if (!write)
+            break;
+        STORE(cell, (uint8_t)(byte | mask));
     }
-    return is_new;
-}
-
-static inline void prefetch(const uint8_t *bitmap, const uint32_t *places, uint32_t hashes)
-{
-    for (uint32_t i = 0; i < hashes; i++)
-        PREFETCH(&bitmap[places[i] >> 3]);
+    return was_set;
 }
 
 /* Find the places of one item and return its bitmap; NULL where Python has to look at it. */
@@ -510,72 +489,28 @@ static inline uint8_t *find(const Bits *self, PyObject *item, uint32_t *places)
     return bitmap_of(self, shard_of(&self->shape, words[0]));
 }
 
-static int check_writable(const Bits *self)
-{
-    if (!self->writable)
-        PyErr_SetString(PyExc_ValueError, "these bits cannot be changed");
-    return self->writable ? 0 : -1;
-}
-
-static PyObject *bad_item(void)
-{
-    PyErr_SetString(PyExc_TypeError, "item must be bytes, or a str that has a UTF-8 form");
-    return NULL;
-}
-
-static PyObject *bits_try_add(PyObject *object, PyObject *item)
-{
-    Bits *self = (Bits *)object;
-    uint32_t places[MAX_HASHES];
-    uint8_t *bitmap;
-    if (self->counted >= self->limit || (bitmap = find(self, item, places)) == NULL)
-        return Py_NewRef(Py_None);
-    if (!set_bits(bitmap, places, self->shape.hashes))
-        return Py_NewRef(Py_False);
-    self->counted++;
-    return Py_NewRef(Py_True);
-}
-
 static PyObject *bits_add(PyObject *object, PyObject *item)
 {
     Bits *self = (Bits *)object;
     uint32_t places[MAX_HASHES];
     uint8_t *bitmap;
-    if (check_writable(self) < 0)
-        return NULL;
-    if ((bitmap = find(self, item, places)) == NULL)
-        return bad_item();
-    return PyBool_FromLong(set_bits(bitmap, places, self->shape.hashes));
+    if (self->added >= self->limit || !self->writable ||
+        (bitmap = find(self, item, places)) == NULL)
+        return Py_NewRef(Py_None);
+    if (take_bits(bitmap, places, self->shape.hashes, 1))
+        return Py_NewRef(Py_False);
+    self->added++;
+    return Py_NewRef(Py_True);
 }
 
 static PyObject *bits_exists(PyObject *object, PyObject *item)
 {
     const Bits *self = (Bits *)object;
     uint32_t places[MAX_HASHES];
-    const uint8_t *bitmap = find(self, item, places);
+    uint8_t *bitmap = find(self, item, places);
     if (bitmap == NULL)
         return Py_NewRef(Py_None);
-    return PyBool_FromLong(is_set(bitmap, places, self->shape.hashes));
-}
-
-static PyObject *bits_take_count(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    Bits *self = (Bits *)object;
-    uint64_t count = self->counted - self->taken;
-    self->taken = self->counted;
-    return PyLong_FromUnsignedLongLong(count);
-}
-
-static PyObject *bits_allow(PyObject *object, PyObject *number)
-{
-    Bits *self = (Bits *)object;
-    long long count = PyLong_AsLongLong(number);
-    if (count == -1 && PyErr_Occurred())
-        return NULL;
-    if (count > 0 && check_writable(self) < 0)
-        return NULL;
-    self->limit = self->taken + (uint64_t)(count > 0 ? count : 0);
-    return Py_NewRef(Py_None);
+    return PyBool_FromLong(take_bits(bitmap, places, self->shape.hashes, 0));
 }
 
 /* Many items, in the order of their shards. */
@@ -629,32 +564,36 @@ static inline Py_ssize_t item_at(const Batch *batch, Py_ssize_t row)
     return batch->order ? batch->order[row] : row;
 }
 
-/* Place some rows of a shard and let the processor fetch their bytes. */
-static inline void place_rows(const Bits *self, const Batch *batch, const uint8_t *bitmap,
-                              Py_ssize_t first, Py_ssize_t stop, uint32_t *places)
+static inline Py_ssize_t smaller(Py_ssize_t a, Py_ssize_t b) { return a < b ? a : b; }
+
+/* Note for each item whether it was there, in order; with `write` add those that were not. Some
+   rows are placed ahead, so that the processor fetches their bytes meanwhile. */
+static void take_all(const Bits *self, const Batch *batch, int write, uint8_t *found)
 {
     const Shape *shape = &self->shape;
-    for (Py_ssize_t row = first; row < stop; row++, places += shape->hashes) {
-        place(shape, batch->digests + item_at(batch, row) * shape->words, places);
-        prefetch(bitmap, places, shape->hashes);
+    const uint32_t k = shape->hashes;
+    uint32_t places[ROWS_AHEAD * MAX_HASHES];
+    for (uint32_t shard = 0; shard < shape->shards; shard++) {
+        uint8_t *bitmap = bitmap_of(self, shard);
+        Py_ssize_t end = batch->starts[shard + 1];
+        for (Py_ssize_t row = batch->starts[shard]; row < end; row += ROWS_AHEAD) {
+            Py_ssize_t rows = smaller(ROWS_AHEAD, end - row);
+            for (Py_ssize_t i = 0; i < rows; i++) {
+                uint32_t *mine = places + i * k;
+                place(shape, batch->digests + item_at(batch, row + i) * shape->words, mine);
+                for (uint32_t j = 0; j < k; j++)
+                    PREFETCH(&bitmap[mine[j] >> 3]);
+            }
+            for (Py_ssize_t i = 0; i < rows; i++)
+                found[item_at(batch, row + i)] =
+                    (uint8_t)take_bits(bitmap, places + i * k, k, write);
+        }
     }
 }
 
-static inline Py_ssize_t smaller(Py_ssize_t a, Py_ssize_t b) { return a < b ? a : b; }
-
-static PyObject *answer_list(const uint8_t *flags, Py_ssize_t count)
+/* Return for each item whether it was there; Python has to look at an item: None. */
+static PyObject *take_many(const Bits *self, PyObject *items, int write)
 {
-    PyObject *answers = PyList_New(count);
-    for (Py_ssize_t i = 0; answers != NULL && i < count; i++)
-        if (PyList_SetItem(answers, i, Py_NewRef(flags[i] ? Py_True : Py_False)) < 0)
-            Py_CLEAR(answers);
-    return answers;
-}
-
-static PyObject *bits_exists_many(PyObject *object, PyObject *items)
-{
-    const Bits *self = (Bits *)object;
-    const uint32_t k = self->shape.hashes;
     Batch batch;
     int done = batch_fill(&batch, &self->shape, items);
     if (done <= 0)
@@ -662,159 +601,51 @@ static PyObject *bits_exists_many(PyObject *object, PyObject *items)
     PyObject *answers = NULL;
     uint8_t *found = allocate(batch.count, 1);
     if (found != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        uint32_t places[ROWS_AHEAD * MAX_HASHES];
-        for (uint32_t shard = 0; shard < self->shape.shards; shard++) {
-            const uint8_t *bitmap = bitmap_of(self, shard);
-            Py_ssize_t end = batch.starts[shard + 1];
-            for (Py_ssize_t row = batch.starts[shard]; row < end; row += ROWS_AHEAD) {
-                Py_ssize_t stop = smaller(row + ROWS_AHEAD, end);
-                place_rows(self, &batch, bitmap, row, stop, places);
-                for (Py_ssize_t i = row; i < stop; i++)
-                    found[item_at(&batch, i)] =
-                        (uint8_t)is_set(bitmap, places + (i - row) * k, k);
-            }
+        if (write) {
+            take_all(self, &batch, 1, found);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            take_all(self, &batch, 0, found);
+            Py_END_ALLOW_THREADS
         }
-        Py_END_ALLOW_THREADS
-        answers = answer_list(found, batch.count);
+        answers = PyList_New(batch.count);
     }
+    for (Py_ssize_t i = 0; answers != NULL && i < batch.count; i++)
+        /* An add answers whether the item is new. */
+        if (PyList_SetItem(answers, i, Py_NewRef(found[i] == write ? Py_False : Py_True)) < 0)
+            Py_CLEAR(answers);
     PyMem_Free(found);
     batch_free(&batch);
     return answers;
 }
 
-static PyObject *bits_set_many(PyObject *object, PyObject *items)
+static PyObject *bits_exists_many(PyObject *object, PyObject *items)
 {
-    Bits *self = (Bits *)object;
-    const uint32_t k = self->shape.hashes;
-    Batch batch;
-    if (check_writable(self) < 0)
-        return NULL;
-    int done = batch_fill(&batch, &self->shape, items);
-    if (done <= 0)
-        return done < 0 ? NULL : Py_NewRef(Py_False);
-    uint32_t places[ROWS_AHEAD * MAX_HASHES];
-    for (uint32_t shard = 0; shard < self->shape.shards; shard++) {
-        uint8_t *bitmap = bitmap_of(self, shard);
-        Py_ssize_t end = batch.starts[shard + 1];
-        for (Py_ssize_t row = batch.starts[shard]; row < end; row += ROWS_AHEAD) {
-            Py_ssize_t stop = smaller(row + ROWS_AHEAD, end);
-            place_rows(self, &batch, bitmap, row, stop, places);
-            set_bits(bitmap, places, (uint32_t)(stop - row) * k);
-        }
-    }
-    batch_free(&batch);
-    return Py_NewRef(Py_True);
+    return take_many((Bits *)object, items, 0);
 }
 
-/* A table of rows by their digests, in which a repeated digest is found. */
-typedef struct {
-    int32_t *rows;
-    size_t mask;
-    int shift;
-} Table;
-
-static int is_first(Table *table, const Bits *self, const Batch *batch, Py_ssize_t first,
-                    Py_ssize_t row)
+static int check_writable(const Bits *self)
 {
-    const uint32_t words = self->shape.words;
-    const uint64_t *mine = batch->digests + item_at(batch, row) * words;
-    size_t slot = (size_t)((mine[words - 1] ^ self->secret) * (self->secret | 1) >> table->shift);
-    for (;; slot = (slot + 1) & table->mask) {
-        if (table->rows[slot] < 0) {
-            table->rows[slot] = (int32_t)(row - first);
-            return 1;
-        }
-        const uint64_t *other =
-            batch->digests + item_at(batch, first + table->rows[slot]) * words;
-        if (!memcmp(mine, other, words * sizeof(uint64_t)))
-            return 0;
-    }
-}
-
-/* As add_rows in bitmaps.py: new is what has a bit that was 0 before its slice, once. */
-static Py_ssize_t add_slice(Bits *self, const Batch *batch, uint8_t *bitmap, Py_ssize_t first,
-                            Py_ssize_t end, uint32_t *places, Table *table, uint8_t *is_new)
-{
-    const uint32_t k = self->shape.hashes;
-    Py_ssize_t count = 0;
-    for (Py_ssize_t row = first; row < end; row += ROWS_AHEAD) {
-        Py_ssize_t stop = smaller(row + ROWS_AHEAD, end);
-        place_rows(self, batch, bitmap, row, stop, places + (row - first) * k);
-        for (Py_ssize_t i = row; i < stop; i++) {
-            int missing = !is_set(bitmap, places + (i - first) * k, k);
-            is_new[item_at(batch, i)] = (uint8_t)missing;
-            count += missing;
-        }
-    }
-    if (!count)
-        return 0;
-    memset(table->rows, 0xff, (table->mask + 1) * sizeof(int32_t));
-    for (Py_ssize_t row = first; row < end; row++) {
-        uint8_t *flag = &is_new[item_at(batch, row)];
-        if (!*flag)
-            continue;
-        if (is_first(table, self, batch, first, row)) {
-            set_bits(bitmap, places + (row - first) * k, k);
-        } else {
-            *flag = 0;
-            count--;
-        }
-    }
-    return count;
+    if (!self->writable)
+        PyErr_SetString(PyExc_ValueError, "these bits cannot be changed");
+    return self->writable ? 0 : -1;
 }
 
 static PyObject *bits_add_many(PyObject *object, PyObject *items)
 {
-    Bits *self = (Bits *)object;
-    const Py_ssize_t step = BITS_PER_SLICE / self->shape.hashes;
-    PyObject *answers = NULL;
-    Table table = {NULL, 1, 63};
-    uint32_t *places = NULL;
-    uint8_t *is_new = NULL;
-    Py_ssize_t count = 0;
-    Batch batch;
-    if (check_writable(self) < 0)
-        return NULL;
-    int done = batch_fill(&batch, &self->shape, items);
-    if (done <= 0)
-        return done < 0 ? NULL : Py_NewRef(Py_None);
-    const Py_ssize_t most = smaller(step, batch.count);
-    while ((Py_ssize_t)table.mask + 1 < 2 * most) {
-        table.mask = table.mask * 2 + 1;
-        table.shift--;
-    }
-    if ((table.rows = allocate((Py_ssize_t)table.mask + 1, sizeof(int32_t))) == NULL ||
-        (places = allocate(most * self->shape.hashes, sizeof(uint32_t))) == NULL ||
-        (is_new = allocate(batch.count, 1)) == NULL)
-        goto end;
-    for (uint32_t shard = 0; shard < self->shape.shards; shard++) {
-        Py_ssize_t end = batch.starts[shard + 1];
-        for (Py_ssize_t row = batch.starts[shard]; row < end; row += step)
-            count += add_slice(self, &batch, bitmap_of(self, shard), row, smaller(row + step, end),
-                               places, &table, is_new);
-    }
-    if ((answers = answer_list(is_new, batch.count)) != NULL)
-        answers = Py_BuildValue("(Nn)", answers, count);
-end:
-    PyMem_Free(table.rows);
-    PyMem_Free(places);
-    PyMem_Free(is_new);
-    batch_free(&batch);
-    return answers;
+    return check_writable((Bits *)object) < 0 ? NULL : take_many((Bits *)object, items, 1);
 }
 
-/* Take every bit that is set in either, or those that are set in both. */
-static PyObject *combine(PyObject *object, PyObject *other_object, int both)
+/* combine(other, both): take every bit that is set in either, or with `both` those set in both */
+static PyObject *bits_combine(PyObject *object, PyObject *args)
 {
-    Bits *self = (Bits *)object;
-    if (check_writable(self) < 0)
+    Bits *self = (Bits *)object, *other;
+    PyObject *given;
+    int both;
+    if (!PyArg_ParseTuple(args, "O!p:combine", Py_TYPE(object), &given, &both) ||
+        check_writable(self) < 0)
         return NULL;
-    if (Py_TYPE(other_object) != Py_TYPE(object)) {
-        PyErr_SetString(PyExc_TypeError, "other must be Bits");
-        return NULL;
-    }
-    const Bits *other = (Bits *)other_object;
+    other = (Bits *)given;
     if (other->shape.bits != self->shape.bits || other->shape.shards != self->shape.shards) {
         PyErr_SetString(PyExc_ValueError, "other has another shape");
         return NULL;
@@ -825,27 +656,13 @@ static PyObject *combine(PyObject *object, PyObject *other_object, int both)
         Py_ssize_t size = self->images[shard].len;
         for (Py_ssize_t start = 0; start < size; start += MERGE_BYTES) {
             Py_ssize_t stop = smaller(start + MERGE_BYTES, size);
-            if (both)
-                for (Py_ssize_t i = start; i < stop; i++)
-                    STORE(&mine[i], (uint8_t)(mine[i] & theirs[i]));
-            else
-                for (Py_ssize_t i = start; i < stop; i++)
-                    STORE(&mine[i], (uint8_t)(mine[i] | theirs[i]));
+            for (Py_ssize_t i = start; i < stop; i++)
+                STORE(&mine[i], (uint8_t)(both ? mine[i] & theirs[i] : mine[i] | theirs[i]));
             Py_BEGIN_ALLOW_THREADS /* others have their turn between two parts */
             Py_END_ALLOW_THREADS
         }
     }
     return Py_NewRef(Py_None);
-}
-
-static PyObject *bits_merge(PyObject *object, PyObject *other_object)
-{
-    return combine(object, other_object, 0);
-}
-
-static PyObject *bits_intersect(PyObject *object, PyObject *other_object)
-{
-    return combine(object, other_object, 1);
 }
 
 static PyObject *bits_clear(PyObject *object, PyObject *Py_UNUSED(ignored))
@@ -1163,121 +980,6 @@ static PyObject *read_cells(PyObject *Py_UNUSED(module), PyObject *args)
     return masks;
 }
 
-#ifdef CLOCK_BOOTTIME
-#define HAS_KEPT
-
-/* A clock that goes on while the machine is suspended, and items known until a moment of it. */
-
-static int read_clock(double *seconds)
-{
-    struct timespec time;
-    if (clock_gettime(CLOCK_BOOTTIME, &time) != 0) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        return -1;
-    }
-    *seconds = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-    return 0;
-}
-
-static PyObject *boot_clock(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
-{
-    double seconds;
-    return read_clock(&seconds) < 0 ? NULL : PyFloat_FromDouble(seconds);
-}
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *young;
-    PyObject *old;
-    PyObject *now;
-    double until;
-} Kept;
-
-static int holds(PyObject *set, PyObject *key)
-{
-    if (set == NULL)
-        return 0;
-    /* What compares keys may let another thread run, which may put a set in its place. */
-    Py_INCREF(set);
-    int found = PySet_Contains(set, key);
-    Py_DECREF(set);
-    return found;
-}
-
-static int is_in_time(const Kept *self)
-{
-    double seconds;
-    if (self->now == NULL)
-        return 0;
-    if (PyCFunction_Check(self->now) && PyCFunction_GetFunction(self->now) == boot_clock) {
-        if (read_clock(&seconds) < 0)
-            return -1;
-    } else {
-        PyObject *clock = self->now;
-        Py_INCREF(clock);
-        PyObject *number = PyObject_CallNoArgs(clock);
-        Py_DECREF(clock);
-        if (number == NULL)
-            return -1;
-        seconds = PyFloat_AsDouble(number);
-        Py_DECREF(number);
-        if (seconds == -1.0 && PyErr_Occurred())
-            return -1;
-    }
-    return seconds < self->until;
-}
-
-static PyObject *kept_knows(PyObject *object, PyObject *item)
-{
-    Kept *self = (Kept *)object;
-    PyObject *key;
-    if (PyUnicode_CheckExact(item)) {
-        key = item;
-        Py_INCREF(key);
-    } else if (!PyBytes_CheckExact(item)) {
-        Py_RETURN_FALSE;
-    } else if ((key = PyTuple_Pack(1, item)) == NULL) {
-        return NULL;
-    }
-    int known = holds(self->young, key);
-    if (known == 0 && (known = holds(self->old, key)) > 0) {
-        PyObject *recalled = PyObject_CallMethod(object, "_recall", "(O)", key);
-        known = recalled == NULL ? -1 : 1;
-        Py_XDECREF(recalled);
-    }
-    Py_DECREF(key);
-    if (known > 0)
-        known = is_in_time(self);
-    return known < 0 ? NULL : PyBool_FromLong(known);
-}
-
-static int kept_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    Kept *self = (Kept *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->young);
-    Py_VISIT(self->old);
-    Py_VISIT(self->now);
-    return 0;
-}
-
-static int kept_clear(PyObject *object)
-{
-    Kept *self = (Kept *)object;
-    Py_CLEAR(self->young);
-    Py_CLEAR(self->old);
-    Py_CLEAR(self->now);
-    return 0;
-}
-
-static void kept_dealloc(PyObject *object)
-{
-    PyObject_GC_UnTrack(object);
-    kept_clear(object);
-    free_object(object);
-}
-#endif
-
 /* The module. */
 
 static PyMethodDef places_methods[] = {
@@ -1306,22 +1008,21 @@ static PyType_Spec places_spec = {
 };
 
 static PyMethodDef bits_methods[] = {
-    {"try_add", bits_try_add, METH_O,
-     "Add an item within the limit; None: nothing was done, Python has to."},
-    {"add", bits_add, METH_O, "Add an item; True if any of its bits was 0."},
+    {"add", bits_add, METH_O,
+     "Add an item within the limit, return whether it is new; None: Python has to."},
     {"exists", bits_exists, METH_O, "Return whether all bits are 1; None: Python has to."},
     {"add_many", bits_add_many, METH_O,
-     "Add items; return the answers and how many are new; None: Python has to."},
+     "Add items one by one, return which are new; None: Python has to."},
     {"exists_many", bits_exists_many, METH_O, "Test items; None: Python has to."},
-    {"set_many", bits_set_many, METH_O, "Add items; False: nothing was done, Python has to."},
-    {"take_count", bits_take_count, METH_NOARGS,
-     "Return how many new items try_add added since this was asked last."},
-    {"allow", bits_allow, METH_O,
-     "Limit the new items that try_add adds beyond those that take_count has returned."},
-    {"merge", bits_merge, METH_O, "Set every bit that is set in the other."},
-    {"intersect", bits_intersect, METH_O, "Clear every bit that is not set in the other."},
+    {"combine", bits_combine, METH_VARARGS, "Take the bits set in either, or those set in both."},
     {"clear", bits_clear, METH_NOARGS, "Clear every bit, the header's too."},
     {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef bits_members[] = {
+    {"added", T_ULONGLONG, offsetof(Bits, added), READONLY, NULL},
+    {"limit", T_ULONGLONG, offsetof(Bits, limit), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot bits_slots[] = {
@@ -1329,6 +1030,7 @@ static PyType_Slot bits_slots[] = {
     {Py_tp_new, bits_new},
     {Py_tp_dealloc, bits_dealloc},
     {Py_tp_methods, bits_methods},
+    {Py_tp_members, bits_members},
     {0, NULL},
 };
 
@@ -1339,70 +1041,23 @@ static PyType_Spec bits_spec = {
     .slots = bits_slots,
 };
 
-#ifdef HAS_KEPT
-static PyMethodDef kept_methods[] = {
-    {"knows", kept_knows, METH_O, "Return whether an item is kept, and it is not too late."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef kept_members[] = {
-    {"_young", T_OBJECT_EX, offsetof(Kept, young), 0, NULL},
-    {"_old", T_OBJECT_EX, offsetof(Kept, old), 0, NULL},
-    {"_now", T_OBJECT_EX, offsetof(Kept, now), 0, NULL},
-    {"_answers_until", T_DOUBLE, offsetof(Kept, until), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot kept_slots[] = {
-    {Py_tp_doc, "Items that are known until a moment."},
-    {Py_tp_dealloc, kept_dealloc},
-    {Py_tp_traverse, kept_traverse},
-    {Py_tp_clear, kept_clear},
-    {Py_tp_methods, kept_methods},
-    {Py_tp_members, kept_members},
-    {0, NULL},
-};
-
-static PyType_Spec kept_spec = {
-    .name = "bloomlock._speed.Kept",
-    .basicsize = sizeof(Kept),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_BASETYPE |
-             Py_TPFLAGS_HAVE_GC,
-    .slots = kept_slots,
-};
-#endif
-
 static PyMethodDef functions[] = {
     {"encode_bitfield", encode_bitfield, METH_VARARGS, "Return a BITFIELD of some offsets."},
     {"encode_cells", encode_cells, METH_VARARGS, "Return a BITFIELD of the cells at some offsets."},
     {"read_bits", read_bits, METH_VARARGS, "Return which items of a BITFIELD had a bit of 0."},
     {"read_cells", read_cells, METH_VARARGS, "Return the slices that have all bits of items."},
-#ifdef HAS_KEPT
-    {"boot_clock", boot_clock, METH_NOARGS, "Return the seconds since the machine started."},
-#endif
     {NULL, NULL, 0, NULL},
 };
 
 static int execute(PyObject *module)
 {
     State *state = PyModule_GetState(module);
-    PyObject *text = PyUnicode_FromString("bloomlock");
-    if (text == NULL)
-        return -1;
-    Py_hash_t secret = PyObject_Hash(text);
-    Py_DECREF(text);
-    state->secret = mix((uint64_t)secret);
     if ((state->places = (PyTypeObject *)PyType_FromModuleAndSpec(module, &places_spec, NULL)) ==
             NULL ||
         (state->bits = (PyTypeObject *)PyType_FromModuleAndSpec(module, &bits_spec, NULL)) == NULL)
         return -1;
     if (PyModule_AddType(module, state->places) < 0 || PyModule_AddType(module, state->bits) < 0)
         return -1;
-#ifdef HAS_KEPT
-    if ((state->kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, &kept_spec, NULL)) == NULL ||
-        PyModule_AddType(module, state->kept) < 0)
-        return -1;
-#endif
     return PyModule_AddStringConstant(module, "VERSION", BLOOMLOCK_VERSION);
 }
 
@@ -1411,7 +1066,6 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     Py_VISIT(state->places);
     Py_VISIT(state->bits);
-    Py_VISIT(state->kept);
     return 0;
 }
 
@@ -1420,7 +1074,6 @@ static int clear(PyObject *module)
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->places);
     Py_CLEAR(state->bits);
-    Py_CLEAR(state->kept);
     return 0;
 }
 

@@ -61,33 +61,28 @@ def rows_missing(bits: Bytes, rows: Rows) -> Flags:
     return missing
 
 
-def add_rows(bits: Bytes, rows: Rows, digests: Words) -> Flags:
-    """Set every bit of every row, and return for each whether its item is new.
-
-    An item is new if one of its bits was 0 before its slice of the batch (BITS_PER_SLICE) and no
-    earlier item of the slice is the same. Adding one by one differs in one way only: there an item
-    whose bits were all set by others of its slice would be taken for a seen one.
+def add_rows(bits: Bytes, rows: Rows) -> Flags:
+    """Set every bit of every row, and return for each whether one was 0 when its turn came.
 
     Args:
         bits: The bitmap.
         rows: n rows of k bit numbers.
-        digests: The n digests the rows come from, which distinguish the items.
 
     >>> bits, rows = np.zeros(16, np.uint8), np.array([[64, 72], [65, 72], [64, 72]], np.uint64)
-    >>> add_rows(bits, rows, rows).tolist()
+    >>> add_rows(bits, rows).tolist()
     [True, True, False]
     """
-    new = np.empty(len(rows), np.bool_)
+    new = np.zeros(len(rows), np.bool_)
     for start, stop in _slices(rows):
         index, masks = _split(rows[start:stop])
         found = bits.take(index)
-        unset = found & masks == 0
-        new[start:stop] = _any_of_row(unset, stop - start)
-        positions = np.flatnonzero(unset)
-        if positions.size:
-            new[start:stop] &= first_of_each(digests[start:stop])
-            if positions.size < index.size // 2:
-                index, masks, found = index[positions], masks[positions], found[positions]
+        unset = np.flatnonzero(found & masks == 0)
+        if unset.size:
+            index, masks, found = index[unset], masks[unset], found[unset]
+            # The bit and its row in one number: of the rows that set a bit the first comes first.
+            turns = np.sort(((index << 8 | masks) << 16) + unset % (stop - start))
+            firsts = np.flatnonzero(np.diff(turns >> 16, prepend=-1))
+            new[start + (turns[firsts] & 0xFFFF)] = True
             _set(bits, index, masks, found)
     return new
 

@@ -19,11 +19,7 @@ PURE = "BLOOMLOCK_PURE"
 
 
 class Core(NamedTuple):
-    """What bloomlock/_speed.c offers; see _speed.pyi.
-
-    Attributes:
-        kept: What a near-cache is made of, and the clock it goes by; None on a system without.
-    """
+    """What bloomlock/_speed.c offers; see _speed.pyi."""
 
     places: type[_speed.Places]
     bits: type[_speed.Bits]
@@ -31,8 +27,6 @@ class Core(NamedTuple):
     encode_cells: Callable[[bytes, list[int], int, int, int], bytes]
     read_bits: Callable[[list[int], int], list[bool]]
     read_cells: Callable[[list[int], int, int], list[int]]
-    kept: type[_speed.Kept] | None
-    boot_clock: Callable[[], float] | None
 
 
 def find_core() -> Core | None:
@@ -55,8 +49,6 @@ def find_core() -> Core | None:
         found.encode_cells,
         found.read_bits,
         found.read_cells,
-        getattr(found, "Kept", None),
-        getattr(found, "boot_clock", None),
     )
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from bloomlock.descriptor import HEADER_BYTES
 from bloomlock.errors import ConfigurationError
 from bloomlock.hash_keys import check_key
-from bloomlock.hashing import encode_item
 from bloomlock.parameters import Wanted
 
 from . import memory_file
@@ -18,7 +17,7 @@ from .memory_state import MemoryState
 from .options import refuses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Literal, Self, Unpack
 
     import numpy as np
@@ -90,7 +89,7 @@ class MemoryBloomFilter(Parameters):
         descriptor = Wanted.check(capacity, error_rate, key=key, **bits).describe()
         _refuse_what_is_not_here(descriptor)
         refuse = refuses(on_full)
-        self._state = MemoryState(descriptor, MemoryBits(descriptor), refuse=refuse)
+        self._hold(MemoryState(descriptor, MemoryBits(descriptor), refuse=refuse))
 
     @classmethod
     def load(
@@ -166,8 +165,16 @@ class MemoryBloomFilter(Parameters):
     @classmethod
     def _with(cls, state: MemoryState) -> Self:
         made = cls.__new__(cls)
-        made._state = state  # noqa: SLF001 - a second constructor
+        made._hold(state)  # noqa: SLF001 - a second constructor
         return made
+
+    def _hold(self, state: MemoryState) -> None:
+        self._state = state
+        # What most calls are is one call of the engine.
+        self._add: Callable[[str | bytes], bool | None] = state.bits.engine.add
+        self._exists: Callable[[str | bytes], bool | None] = (
+            state.bits.exists if state.bits.is_mapped else state.bits.engine.exists
+        )
 
     @property
     def _descriptor(self) -> Descriptor:
@@ -187,17 +194,13 @@ class MemoryBloomFilter(Parameters):
             CapacityError: If the filter is full, the item new, and `on_full="raise"`.
             ConfigurationError: If the filter was loaded with mode "r".
         """
-        state = self._state
-        if state.try_add is not None and (new := state.try_add(item)) is not None:
-            return new
-        return state.add(encode_item(item))
+        new = self._add(item)
+        return self._state.add(item) if new is None else new
 
     def exists(self, item: str | bytes) -> bool:
         """Return whether an item was added (or, at the error rate, looks like it)."""
-        state = self._state
-        if state.try_exists is not None and (found := state.try_exists(item)) is not None:
-            return found
-        return state.bits.exists(encode_item(item))
+        found = self._exists(item)
+        return self._state.bits.exists(item) if found is None else found
 
     def __contains__(self, item: str | bytes) -> bool:
         """Return `exists(item)`."""
@@ -210,8 +213,7 @@ class MemoryBloomFilter(Parameters):
             items: Any iterable; read in chunks of 16,384 items.
 
         Returns:
-            One answer for each item, in order. It differs from that of `add` only where all bits
-            of a new item are set by others of the same few thousand: here it is new.
+            One answer for each item, in order, as `add` one by one gives it.
 
         Raises:
             As `add`. Where answers are known already, the error is a PartialResultError that has

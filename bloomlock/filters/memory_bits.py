@@ -1,4 +1,4 @@
-"""The bits of a filter in this process: one array for each shard, one lock for all writers.
+"""The bits of a filter in this process: one array for each shard.
 
 Each array is the image of a shard's Redis string with a header of zeros, so it goes to Redis, and
 comes from there, as it is.
@@ -6,20 +6,21 @@ comes from there, as it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from bloomlock.arrays import np
-from bloomlock.bitmaps import add_rows, rows_missing, set_rows
+from bloomlock.bitmaps import add_rows, rows_missing
 from bloomlock.compiled import core
-from bloomlock.hashing import encode_items
+from bloomlock.hashing import encode_item, encode_items
 from bloomlock.runtime.forks import LockOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
+    from bloomlock.hashing import Hasher
 
     from .memory_file import MappedFile
 
@@ -31,60 +32,32 @@ BYTES_PER_COUNT = 2**16
 _MASKS = tuple(128 >> place for place in range(8))
 
 
-class MemoryBits(LockOwner):
-    """Tests and sets bits.
+class PythonBits(LockOwner):
+    """What bloomlock/_speed.c has as `Bits`, for filters with a key and without a compiler.
 
     Setting a bit is reading a byte and writing it, two steps between which another thread may
     run (and NumPy gives up the interpreter's lock by itself), so writers take turns. Readers take
-    no lock: no writer ever clears a bit that was set before it began. A child of fork has the bits
-    as they were at that instant; what another thread of the parent was clearing may be half there.
-
-    With the compiled core all writers are in C, and take turns by the interpreter's lock.
+    no lock: no writer ever clears a bit that was set before it began. In C all writers take turns
+    by the interpreter's lock.
 
     Attributes:
-        images: The arrays.
-        writable: Whether bits can be set.
-        compiled: What does the same in C, where it can.
-        is_mapped: Whether the images lie in a file.
+        added: How many new items `add` has added.
+        limit: Of `added`; at the limit `add` does nothing.
     """
 
-    def __init__(
-        self,
-        descriptor: Descriptor,
-        images: Sequence[Bytes] | None = None,
-        file: MappedFile | None = None,
-    ) -> None:
+    def __init__(self, hasher: Hasher, images: Sequence[Bytes]) -> None:
         super().__init__()
-        if images is None:
-            length = descriptor.string_bytes
-            images = [np.zeros(length, np.uint8) for _ in range(descriptor.size.shards)]
-        self.images = list(images)
-        self._hasher = descriptor.hasher()
-        self._locate = self._hasher.locate
+        self.added = self.limit = 0
+        self._hasher = hasher
+        self._images = images
         # One byte of a memoryview is read and written in two thirds of the time of an array's.
-        self._cells = [image.data for image in self.images]
-        self._file = file
-        self.is_mapped = file is not None
-        self.writable = all(image.flags.writeable for image in self.images)
-        places, self.compiled = self._hasher.compiled, None
-        if core is not None and places is not None:
-            self.compiled = core.bits(places, tuple(self.images), self.writable)
+        self._cells = [image.data for image in images]
 
-    def check_file(self) -> None:
-        """Raise FilterLostError if the file the images lie in was cut.
-
-        Cost: a system call, about a microsecond.
-        """
-        if self._file is not None:
-            self._file.check()
-
-    def add(self, data: bytes) -> bool:
-        """Set the bits of one encoded item; True if any was 0."""
-        if self._file is not None:
-            self._file.check()
-        if self.compiled is not None:
-            return self.compiled.add(data)
-        number, offsets = self._locate(data)
+    def add(self, item: str | bytes) -> bool | None:
+        """Add an item within the limit and return whether it is new; None: nothing was done."""
+        if self.added >= self.limit:
+            return None
+        number, offsets = self._hasher.locate(encode_item(item))
         cell = self._cells[number]
         new = False
         with self._lock:
@@ -94,92 +67,143 @@ class MemoryBits(LockOwner):
                 if not byte & mask:
                     cell[place] = byte | mask
                     new = True
+            self.added += new
         return new
 
-    def exists(self, data: bytes) -> bool:
-        """Return whether all bits of one encoded item are 1."""
-        if self._file is not None:
-            self._file.check()
-        if self.compiled is not None:
-            return bool(self.compiled.exists(data))
-        number, offsets = self._locate(data)
+    def exists(self, item: str | bytes) -> bool:
+        """Return whether all bits of an item are 1."""
+        number, offsets = self._hasher.locate(encode_item(item))
         cell = self._cells[number]
         for offset in offsets:  # noqa: SIM110 - all() over a generator takes twice the time
             if not cell[offset >> 3] & _MASKS[offset & 7]:
                 return False
         return True
 
-    def add_many(self, items: Sequence[str | bytes], first: int = 0) -> tuple[list[bool], int]:
-        """Set the bits of many items; return for each whether it is new, and how many are.
-
-        See `add_rows`; `first` is the index of the first item, for messages.
-        """
-        self.check_file()
-        if self.compiled is not None and (done := self.compiled.add_many(items)) is not None:
-            return done
-        digests = self._hasher.digests(encode_items(items, first))
+    def add_many(self, items: Sequence[bytes]) -> list[bool]:
+        """Add items, as if one by one; return which are new."""
         new = np.empty(len(items), np.bool_)
-        for number, chosen, rows in self._by_shard(digests):
+        for number, chosen, rows in self._by_shard(items):
             with self._lock:
-                new[chosen] = add_rows(self.images[number], rows, digests[chosen])
-        return new.tolist(), int(new.sum())
+                new[chosen] = add_rows(self._images[number], rows)
+        answers: list[bool] = new.tolist()
+        return answers
 
-    def exists_many(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
-        """Return for each of many items whether all its bits are 1."""
-        self.check_file()
-        if self.compiled is not None and (found := self.compiled.exists_many(items)) is not None:
-            return found
-        digests = self._hasher.digests(encode_items(items, first))
+    def exists_many(self, items: Sequence[bytes]) -> list[bool]:
+        """Return for each item whether all its bits are 1."""
         seen = np.empty(len(items), np.bool_)
-        for number, chosen, rows in self._by_shard(digests):
-            seen[chosen] = ~rows_missing(self.images[number], rows)
+        for number, chosen, rows in self._by_shard(items):
+            seen[chosen] = ~rows_missing(self._images[number], rows)
         answers: list[bool] = seen.tolist()
         return answers
 
-    def set_many(self, items: Sequence[str | bytes], first: int = 0) -> None:
-        """Set the bits of many items."""
-        self.check_file()
-        if self.compiled is not None and self.compiled.set_many(items):
-            return
-        for number, _, rows in self._by_shard(self._hasher.digests(encode_items(items, first))):
-            with self._lock:
-                set_rows(self.images[number], rows)
-
     def _by_shard(
-        self, digests: Words
+        self, items: Sequence[bytes]
     ) -> Iterator[tuple[int, slice | npt.NDArray[np.intp], Words]]:
-        shards, rows = self._hasher.place(digests)
-        if len(self.images) == 1:
+        shards, rows = self._hasher.place(self._hasher.digests(items))
+        if len(self._images) == 1:
             yield 0, slice(None), rows
             return
         order = np.argsort(shards, kind="stable")
-        ends = np.cumsum(np.bincount(shards.astype(np.intp), minlength=len(self.images))).tolist()
+        ends = np.cumsum(np.bincount(shards.astype(np.intp), minlength=len(self._images))).tolist()
         for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
             if start < end:
                 chosen = order[start:end]
                 yield number, chosen, rows[chosen]
 
-    def merge(self, other: MemoryBits) -> None:
-        """Set every bit that is set in the other, which has the same shape."""
-        self.check_file()
-        other.check_file()
-        if self.compiled is not None and other.compiled is not None:
-            self.compiled.merge(other.compiled)
-            return
-        for mine, theirs in zip(self.images, other.images, strict=True):
+    def combine(self, other: PythonBits, both: bool, /) -> None:
+        """Take every bit that is set in either, or with `both` those that are set in both."""
+        operate = np.bitwise_and if both else np.bitwise_or
+        for mine, theirs in zip(self._images, other._images, strict=True):
             with self._lock:
-                np.bitwise_or(mine, theirs, out=mine)
+                operate(mine, theirs, out=mine)
 
-    def intersect(self, other: MemoryBits) -> None:
-        """Clear every bit that is not set in the other, which has the same shape."""
+    def clear(self) -> None:
+        """Clear every bit."""
+        with self._lock:
+            for image in self._images:
+                image[:] = 0
+
+
+class MemoryBits:
+    """The images of all shards, and what tests and sets their bits.
+
+    A child of fork has the bits as they were at that instant; what another thread of the parent
+    was clearing may be half there.
+
+    Attributes:
+        images: The arrays.
+        writable: Whether bits can be set.
+        engine: Tests and sets them: `_speed.Bits`, or PythonBits.
+        is_mapped: Whether the images lie in a file, whose length has to be looked at first.
+    """
+
+    def __init__(
+        self,
+        descriptor: Descriptor,
+        images: Sequence[Bytes] | None = None,
+        file: MappedFile | None = None,
+    ) -> None:
+        if images is None:
+            length = descriptor.string_bytes
+            images = [np.zeros(length, np.uint8) for _ in range(descriptor.size.shards)]
+        self.images = list(images)
+        self._cells = [image.data for image in self.images]
+        self._file = file
+        self.is_mapped = file is not None
+        self.writable = all(image.flags.writeable for image in self.images)
+        hasher = descriptor.hasher()
+        self.engine: Any
+        if core is not None and hasher.compiled is not None:
+            self.engine = core.bits(hasher.compiled, tuple(self.images), self.writable)
+        else:
+            self.engine = PythonBits(hasher, self.images)
+
+    def check_file(self) -> None:
+        """Raise FilterLostError if the file the images lie in was cut.
+
+        Cost: a system call, about a microsecond.
+        """
+        if self._file is not None:
+            self._file.check()
+
+    def exists(self, item: str | bytes) -> bool:
+        """Return whether all bits of an item are 1."""
+        self.check_file()
+        found = self.engine.exists(item)
+        # None: it is neither str nor bytes, or has no UTF-8 form, which is an error here.
+        return bool(self.engine.exists(encode_item(item)) if found is None else found)
+
+    def add_many(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
+        """Set the bits of many items, as if one by one; return for each whether it is new.
+
+        `first` is the index of the first item, for messages.
+        """
+        self.check_file()
+        return self._for_many(self.engine.add_many, items, first)
+
+    def exists_many(self, items: Sequence[str | bytes], first: int = 0) -> list[bool]:
+        """Return for each of many items whether all its bits are 1."""
+        self.check_file()
+        return self._for_many(self.engine.exists_many, items, first)
+
+    def _for_many(
+        self, step: Callable[[Any], Any], items: Sequence[str | bytes], first: int
+    ) -> list[bool]:
+        if isinstance(self.engine, PythonBits):
+            answers: list[bool] | None = step(encode_items(items, first))
+        elif (answers := step(items)) is None:
+            # An item is neither str nor bytes, or has no UTF-8 form, which is an error here.
+            answers = step(list(encode_items(items, first)))
+        return cast("list[bool]", answers)
+
+    def combine(self, other: MemoryBits, *, both: bool) -> None:
+        """Take every bit that is set here or in the other, or with `both` those set in both.
+
+        The other has the same shape.
+        """
         self.check_file()
         other.check_file()
-        if self.compiled is not None and other.compiled is not None:
-            self.compiled.intersect(other.compiled)
-            return
-        for mine, theirs in zip(self.images, other.images, strict=True):
-            with self._lock:
-                np.bitwise_and(mine, theirs, out=mine)
+        self.engine.combine(other.engine, both)
 
     def copies(self) -> list[Bytes]:
         """Return a copy of each image."""
@@ -189,12 +213,7 @@ class MemoryBits(LockOwner):
     def clear(self) -> None:
         """Clear every bit."""
         self.check_file()
-        if self.compiled is not None:
-            self.compiled.clear()
-            return
-        with self._lock:
-            for image in self.images:
-                image[:] = 0
+        self.engine.clear()
 
     def flush(self) -> None:
         """Write changes to the file the images lie in, if that is where changes go."""

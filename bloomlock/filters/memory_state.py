@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bloomlock.descriptor import READY
 from bloomlock.errors import CapacityError, ConfigurationError
+from bloomlock.hashing import encode_item
 
 from .batches import check_batch_size, fail_after, fail_after_adding, take_known
 from .counting import Counted
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 ITEMS_PER_CHUNK = 2**14
 """Items taken from an iterable at a time: some megabytes while their bits are worked on."""
 
-ITEMS_PER_LOOK = 256
-"""Fewest items of a chunk while a filter that refuses new items fills up."""
-
 
 class MemoryState:
     """Parameters, bits and fill of one filter object.
@@ -37,23 +35,14 @@ class MemoryState:
         descriptor: The parameters; the generation is of no account.
         bits: The bits.
         refuse: Whether adds are refused once the filter is full.
-
-    Attributes:
-        try_add: Adds an item in C; None: nothing was done, `add` has to. None where it cannot.
-        try_exists: The same for `exists`.
     """
-
-    try_add: Callable[[object], bool | None] | None = None
-    try_exists: Callable[[object], bool | None] | None = None
 
     def __init__(self, descriptor: Descriptor, bits: MemoryBits, *, refuse: bool) -> None:
         self.descriptor = descriptor
         self.bits = bits
         self.fill = FillWatch("(in memory)", refuse=refuse)
-        # The length of a mapped file has to be looked at first.
-        self._compiled = None if bits.is_mapped or not bits.writable else bits.compiled
-        if self._compiled is not None:
-            self.try_add, self.try_exists = self._compiled.try_add, self._compiled.exists
+        # What `engine.added` was when it was looked at last.
+        self._noted = 0
         self.look()
 
     def look(self) -> None:
@@ -67,26 +56,25 @@ class MemoryState:
 
     def _note(self, new: int) -> None:
         """Count new items, and look if it is time."""
-        if self._compiled is not None:
-            new += self._compiled.take_count()
+        added = self.bits.engine.added
+        new, self._noted = new + added - self._noted, added
         if self.fill.due(new):
             self.look()
         else:
             self._allow()
 
     def _allow(self) -> None:
-        """Let C add all but the last of the items before the next look."""
-        if self._compiled is not None:
-            self._compiled.allow(0 if self.fill.refusing else self.fill.until_look - 1)
+        """Let the engine add all but the last of the items before the next look.
 
-    def add(self, data: bytes) -> bool:
-        """Add one encoded item; True if it is new."""
-        if self.fill.refusing or not self.bits.writable:
-            return self.add_chunk([data])[0]
-        new = self.bits.add(data)
-        if new:
-            self._note(1)
-        return new
+        It may add none to a mapped file, whose length has to be looked at first.
+        """
+        allowed = self.bits.writable and not (self.bits.is_mapped or self.fill.refusing)
+        most = max(0, self.fill.until_look - 1) if allowed else 0
+        self.bits.engine.limit = self._noted + most
+
+    def add(self, item: str | bytes) -> bool:
+        """Add an item that the engine did not; True if it is new."""
+        return self.add_chunk([encode_item(item)])[0]
 
     def add_many(self, items: Items) -> list[bool]:
         """Add many items; one answer for each, in order."""
@@ -123,11 +111,9 @@ class MemoryState:
                 if self._refusing():
                     self._refuse_new(taken, added)
                 else:
-                    self.bits.set_many(taken, added)
+                    self._note(sum(self.bits.add_many(taken, added)))
             except Exception as error:  # noqa: BLE001 - raised again
                 fail_after_adding(added, error)
-            # How many of them are new was not asked; looking too often costs little.
-            self._note(len(taken))
             added += len(taken)
 
     def merge(self, other: MemoryState) -> None:
@@ -136,14 +122,14 @@ class MemoryState:
         self.check_same_bits(other.descriptor)
         if self._refusing():
             raise self._full()
-        self.bits.merge(other.bits)
+        self.bits.combine(other.bits, both=False)
         self.look()
 
     def intersect(self, other: MemoryState) -> None:
         """Keep what another filter holds as well."""
         self.check_writable()
         self.check_same_bits(other.descriptor)
-        self.bits.intersect(other.bits)
+        self.bits.combine(other.bits, both=True)
         self._begin_anew()
 
     def jaccard(self, other: MemoryState) -> float:
@@ -171,8 +157,6 @@ class MemoryState:
 
     def _begin_anew(self) -> None:
         """Look at the fill after bits were cleared."""
-        if self._compiled is not None:
-            self._compiled.take_count()
         self.fill = FillWatch("(in memory)", refuse=self.fill.refuse)
         self.look()
 
@@ -181,8 +165,8 @@ class MemoryState:
         self.check_writable()
         if self._refusing():
             return self._refuse_new(items, first)
-        answers, new = self.bits.add_many(items, first)
-        self._note(new)
+        answers = self.bits.add_many(items, first)
+        self._note(sum(answers))
         return answers
 
     def estimate(self, bits_set: int) -> int:
@@ -279,7 +263,7 @@ class MemoryState:
     def _chunk_size(self) -> int:
         if not self.fill.refuse or self.fill.refusing:
             return ITEMS_PER_CHUNK
-        return min(max(self.fill.until_look, ITEMS_PER_LOOK), ITEMS_PER_CHUNK)
+        return min(max(1, self.fill.until_look), ITEMS_PER_CHUNK)
 
 
 def _shape(descriptor: Descriptor) -> str:

@@ -41,7 +41,6 @@ from dataclasses import dataclass
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bloomlock.compiled import core
 from bloomlock.errors import ConfigurationError
 from bloomlock.runtime.forks import LockOwner
 
@@ -102,35 +101,7 @@ class NearCaching:
         return NearCache(header, self, math.inf if lasts else self.clock() + self.max_staleness)
 
 
-class PythonKept:
-    """What the compiled core has as well: one look-up is one call there."""
-
-    _young: set[Any]
-    _old: set[Any]
-    _now: Callable[[], float]
-    _answers_until: float
-
-    def _recall(self, key: Any) -> bool:
-        raise NotImplementedError
-
-    def knows(self, item: Any) -> bool:
-        """Return whether the item is kept and the generation was confirmed lately enough."""
-        if type(item) is not str:
-            if type(item) is not bytes:
-                return False
-            item = (item,)
-        return (
-            item in self._young or (item in self._old and self._recall(item))
-        ) and self._now() < self._answers_until
-
-
-if TYPE_CHECKING:
-    Kept = PythonKept
-else:
-    Kept = core.kept if core is not None and core.kept is not None else PythonKept
-
-
-class NearCache(LockOwner, Kept):
+class NearCache(LockOwner):
     """The last N items seen in one generation; safe to use from many threads.
 
     Items lie in two sets. What is used goes to the young one, and when that holds N it becomes the
@@ -157,6 +128,16 @@ class NearCache(LockOwner, Kept):
         self._answers_until = -math.inf
         self._young: set[Any] = set()
         self._old: set[Any] = set()
+
+    def knows(self, item: Any) -> bool:
+        """Return whether the item is kept and the generation was confirmed lately enough."""
+        if type(item) is not str:
+            if type(item) is not bytes:
+                return False
+            item = (item,)
+        return (
+            item in self._young or (item in self._old and self._recall(item))
+        ) and self._now() < self._answers_until
 
     def missed(self, keys: Keys) -> Sequence[int]:
         """Return where the items stand of which that is not so; the clock is read once for all.

@@ -6,15 +6,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bloomlock.compiled import core
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def _find_clock() -> Callable[[], float]:
-    if core is not None and core.boot_clock is not None:
-        return core.boot_clock
     if hasattr(time, "CLOCK_BOOTTIME"):
         return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     # macOS: its monotonic clock stops in suspend, and Python has no other one there.

@@ -279,8 +279,7 @@ class LifeContract:
         added = len(caught.value.results)
         # In filters as small as this the server's own takes one or two items for seen ones.
         assert caught.value.results.count(False) <= (place.backend.strategy == "native") * 3
-        # In the memory of a process a batch is looked at by chunks of 512 items.
-        assert 300 <= added <= (512 if place.r is None else 330)
+        assert 300 <= added <= 330
         assert made.exists_many(items[:added]) == [True] * added
         assert made.exists_many(items[added:]).count(True) <= 3
         assert made.add(items[0]) is False

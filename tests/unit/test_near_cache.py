@@ -9,7 +9,6 @@ import threading
 import pytest
 from servers import wait_until
 
-from bloomlock.filters import near_cache
 from bloomlock.filters.near_cache import NearCaching
 from bloomlock.runtime.clock import boot_clock
 
@@ -24,17 +23,8 @@ class Clock:
         return self.now
 
 
-class InPython(near_cache.NearCache):
-    knows = near_cache.PythonKept.knows
-
-
-@pytest.fixture(params=["compiled", "python"])
-def clock(request, monkeypatch):
-    """A clock for near-caches that look up with the compiled core, and without."""
-    if request.param == "python":
-        monkeypatch.setattr(near_cache, "NearCache", InPython)
-    elif near_cache.Kept is near_cache.PythonKept:
-        pytest.skip("the compiled core is not there, or has no clock here")
+@pytest.fixture
+def clock():
     return Clock()
 
 
