@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.server import process
-from bloomlock.server.paths import Home, find_home
+from bloomlock.server.home import Home, find_home
 from bloomlock.server.probe import (
     Answer,
     ask,
@@ -139,7 +139,6 @@ def stop(timeout: float = 10.0) -> bool:
         home.check()
         if not home.life_lock.is_held():
             return False
-        home.check_files()
         deadline = time.monotonic() + timeout
         with _sole_starter(home, deadline):
             if not home.life_lock.is_held():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.server.paths import fits_socket, short_temp_dir, socket_url
+from bloomlock.server.home import fits_socket, short_temp_dir, socket_url
 from bloomlock.server.probe import ask, log_size, log_tail
 from bloomlock.server.process import ProcessGuard, valkey_binary
 

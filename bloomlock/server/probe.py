@@ -19,13 +19,13 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from bloomlock.errors import ServerError
-from bloomlock.server.paths import WAY_OUT
+from bloomlock.server.home import WAY_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from bloomlock.server.paths import Home
+    from bloomlock.server.home import Home
 
 # "4242:M 20 Nov 2025 20:06:00.123 # " at the start of each log line.
 _LOG_PREFIX = re.compile(r"^\d+:\w \d{1,2} \w{3} \d{4} [\d:.]+ [^\w\s] ")

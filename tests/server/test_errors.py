@@ -12,6 +12,7 @@ import servers
 from bloomlock import server
 from bloomlock.errors import ServerError
 from bloomlock.server import embedded
+from bloomlock.server.home import Home, find_home
 
 LAST_FILE = "appendonlydir/appendonly.aof.1.incr.aof"
 
@@ -132,3 +133,18 @@ def test_data_in_use_on_another_host_are_left_alone(home, monkeypatch, pid):
     with pytest.raises(ServerError, match="embedded server of the host elsewhere"):
         server.embedded_url(timeout=0.1)
     assert servers.exists(number)
+
+
+def test_stop_waits_for_the_process_id_of_a_server_that_starts(home, monkeypatch, pid):
+    """Another process has just started it; it has neither a socket yet nor written its id."""
+    server.start()
+    number, asked = pid(), []
+    find_home().socket_path.unlink()
+
+    def late(_):
+        asked.append(number)
+        return None if len(asked) < 5 else number
+
+    monkeypatch.setattr(Home, "pid", late)
+    assert server.stop()
+    assert not find_home().life_lock.is_held()

@@ -11,7 +11,7 @@ import redis
 
 from bloomlock import server
 from bloomlock.errors import ConfigurationError, ServerError
-from bloomlock.server.paths import find_home
+from bloomlock.server.home import find_home
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -1,8 +1,11 @@
-"""The files of the embedded server, who may touch them, and the lock a living server holds."""
+"""The directory of the embedded server: which files it has, who may use it, and its life lock.
+
+A directory of mode 0700 that belongs to this user is what protects the data: nobody else can put a
+file there, or reach the socket. A directory that another user owns or can write is refused.
+"""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import socket
@@ -24,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOME_VARIABLE = "BLOOMLOCK_HOME"
+WAY_OUT = f"set {HOME_VARIABLE} to another directory or give the URL of a server"
 _WRITABLE_BY_OTHERS = 0o022
 _SOCKET_NAME = "server.sock"
 _LIFE_NAME = "server.alive"
 # sun_path without its closing zero byte.
 _SOCKET_LIMIT = 103 if sys.platform == "darwin" else 107
-WAY_OUT = f"set {HOME_VARIABLE} to another directory or give the URL of a server"
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Home:
 
     @property
     def pid_file(self) -> Path:
-        """Written by the server."""
+        """Written by the server, some time after it took the life lock."""
         return self.data_dir / "server.pid"
 
     @property
@@ -72,29 +75,27 @@ class Home:
     def pid(self) -> int | None:
         """Return the process id the server wrote down; true only while its life lock is held."""
         try:
-            with os.fdopen(open_own(self.pid_file, os.O_RDONLY)) as file:
-                return int(file.read())
-        except (OSError, ValueError, ServerError):
+            return int(self.pid_file.read_text())
+        except (OSError, ValueError):
             return None
 
     def prepare(self) -> None:
-        """Create what is missing, closed to all other users."""
-        _make_private(self.data_dir)
-        if self.socket_path.parent != self.data_dir:
-            _make_private(self.socket_path.parent)
-        self.check_files()
-
-    def check_files(self) -> None:
-        """Refuse files that others may have put in the places of those that are written here."""
-        old_log = self.log_file.with_suffix(".log.1")
-        for path in (self.start_lock, self.life_lock.path, self.pid_file, self.log_file, old_log):
-            found = _lstat(path)
-            if found is not None:
-                _refuse_planted(path, found)
+        """Create the directories that are missing, closed to all other users."""
+        for path in {self.data_dir, self.socket_path.parent}:
+            try:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except FileExistsError:
+                pass  # something else, which is refused below
+            except OSError as error:
+                raise ServerError(
+                    f"the embedded server's directory {path} cannot be created: "
+                    f"{error.strerror}; {WAY_OUT}"
+                ) from error
+            _is_private(path)
 
     def check(self) -> bool:
         """Return whether there is a socket; refuse one that others could have put there."""
-        if not is_private(self.data_dir) or not is_private(self.socket_path.parent):
+        if not _is_private(self.data_dir) or not _is_private(self.socket_path.parent):
             return False
         found = _lstat(self.socket_path)
         if found is None:
@@ -132,7 +133,7 @@ class LifeLock:
         """
         import fcntl  # noqa: PLC0415 - does not exist on Windows, where URLs are used all the same
 
-        fd = open_own(self.path, os.O_RDWR | os.O_CREAT)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,7 +151,7 @@ class LifeLock:
         import fcntl  # noqa: PLC0415 - as above
 
         try:
-            fd = open_own(self.path, os.O_RDONLY)
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
@@ -196,7 +197,16 @@ def find_home() -> Home:
         )
     # Two spellings of one directory have to lead to one socket.
     data_dir = path.resolve()
-    return Home(data_dir, _socket_path(data_dir))
+    socket_path = data_dir / _SOCKET_NAME
+    if not fits_socket(socket_path):
+        digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
+        socket_path = _fixed_temp_dir() / f"bloomlock-{os.geteuid()}-{digest}" / _SOCKET_NAME
+        if not fits_socket(socket_path):
+            raise ServerError(
+                f"the data directory {data_dir} is too long for a unix socket, and so is the "
+                f"temporary directory; {WAY_OUT}"
+            )
+    return Home(data_dir, socket_path)
 
 
 def socket_url(path: Path) -> str:
@@ -223,25 +233,13 @@ def short_temp_dir() -> Path:
     )
 
 
-def open_own(path: Path, flags: int) -> int:
-    """Open a file that only this user can have made; nothing of another one is changed."""
-    # A pipe would be waited for.
-    safe = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        fd = os.open(path, flags | safe, 0o600)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _planted(path) from error
-        raise
-    try:
-        _refuse_planted(path, os.fstat(fd))
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+def _fixed_temp_dir() -> Path:
+    # TMPDIR may differ between the processes of one user, and all have to find the same socket.
+    fixed = Path("/tmp")  # noqa: S108 - a 0700 directory with checked owner is made inside it
+    return fixed if fixed.is_dir() else Path(tempfile.gettempdir())
 
 
-def is_private(path: Path) -> bool:
+def _is_private(path: Path) -> bool:
     """Return whether a directory exists, and refuse one that others own; close it to others."""
     found = _lstat(path)
     if found is None:
@@ -255,52 +253,16 @@ def is_private(path: Path) -> bool:
             f"{path} can be written by other users (mode {mode:04o}), who may have put files "
             f"there; look at what it holds and chmod it to 0700, or {WAY_OUT}"
         )
-    if found.st_mode & 0o077:
-        _close(path)
+    if mode & 0o077:
+        names = {entry.name for entry in path.iterdir()}
+        if names and _LIFE_NAME not in names:
+            # A directory that has another purpose keeps its mode.
+            raise ServerError(
+                f"{path} is open to other users and holds other files, so the embedded server is "
+                f"not put there; use a directory of its own, or {WAY_OUT}"
+            )
+        path.chmod(0o700)
     return True
-
-
-def _socket_path(data_dir: Path) -> Path:
-    path = data_dir / _SOCKET_NAME
-    if fits_socket(path):
-        return path
-    digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
-    path = _fixed_temp_dir() / f"bloomlock-{os.geteuid()}-{digest}" / _SOCKET_NAME
-    if fits_socket(path):
-        return path
-    raise ServerError(
-        f"the data directory {data_dir} is too long for a unix socket, and so is the temporary "
-        f"directory; {WAY_OUT}"
-    )
-
-
-def _fixed_temp_dir() -> Path:
-    # TMPDIR may differ between the processes of one user, and all have to find the same socket.
-    fixed = Path("/tmp")  # noqa: S108 - a 0700 directory with checked owner is made inside it
-    return fixed if fixed.is_dir() else Path(tempfile.gettempdir())
-
-
-def _close(path: Path) -> None:
-    """Take away the rights of others, but never from a directory that has another purpose."""
-    names = {entry.name for entry in path.iterdir()}
-    if names and _LIFE_NAME not in names:
-        raise ServerError(
-            f"{path} is open to other users and holds other files, so the embedded server is not "
-            f"put there; use a directory of its own, or {WAY_OUT}"
-        )
-    path.chmod(0o700)
-
-
-def _make_private(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o700, parents=True)
-    except FileExistsError:
-        pass  # as a directory or as something that is refused below
-    except OSError as error:
-        raise ServerError(
-            f"the embedded server's directory {path} cannot be created: {error.strerror}; {WAY_OUT}"
-        ) from error
-    is_private(path)
 
 
 def _lstat(path: Path) -> os.stat_result | None:
@@ -310,20 +272,6 @@ def _lstat(path: Path) -> os.stat_result | None:
         return None
     except OSError as error:
         raise ServerError(f"{path} cannot be read: {error.strerror}; {WAY_OUT}") from error
-
-
-def _refuse_planted(path: Path, found: os.stat_result) -> None:
-    _refuse_foreign(path, found)
-    # A second name of a file elsewhere is a link, too.
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        raise _planted(path)
-
-
-def _planted(path: Path) -> ServerError:
-    return ServerError(
-        f"{path} is a link or no file, so the embedded server does not write there; remove it, or "
-        f"{WAY_OUT}"
-    )
 
 
 def _refuse_foreign(path: Path, found: os.stat_result) -> None:
