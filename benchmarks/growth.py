@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bloomlock import BloomFilter
+from bloomlock import BloomFilter, Growth
 
 from . import show
 from .figures import ratios
@@ -74,7 +74,7 @@ def _costs(url: str, prefix: str, meter: Meter, capacity: int, repetitions: int)
     most = TIMES * capacity
     with (
         BloomFilter(
-            "grown", capacity, COST_RATE, client=url, prefix=prefix, on_full="grow", up_to=most,
+            "grown", capacity, COST_RATE, client=url, prefix=prefix, on_full=Growth(up_to=most),
             shards=1,
         ) as grown,
         BloomFilter("right", most, COST_RATE, client=url, prefix=prefix, shards=1) as right,
@@ -137,7 +137,7 @@ def _operations(held: int) -> dict[str, Callable[[BloomFilter], object]]:
 def _count(url: str, prefix: str, client: Any, capacity: int) -> dict[str, Any]:
     """Count errors of a filter that has grown to the end."""
     most = TIMES * capacity
-    options: dict[str, Any] = {"on_full": "grow", "up_to": most}
+    options: dict[str, Any] = {"on_full": Growth(up_to=most)}
     with BloomFilter("counted", capacity, ERROR_RATE, client=url, prefix=prefix, **options) as made:
         items = [f"item {number}" for number in range(most)]
         made.update(items)

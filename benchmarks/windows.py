@@ -17,7 +17,7 @@ from benchmarks.engine import Case, Stage
 from benchmarks.place import Meter, connect, forget
 from benchmarks.scale_parts import Part
 from benchmarks.workloads import fingerprints
-from bloomlock import BloomFilter
+from bloomlock import BloomFilter, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,10 @@ ENTRIES = (
     c.Entry("no-window", "no window", "ours.Shared", {"optimize": "memory"}),
     c.ours("window", "window of a week", optimize="memory", window=WEEK_S),
     c.ours(
-        "window-refresh", "the same, refresh=True", optimize="memory", window=WEEK_S, refresh=True
+        "window-refresh",
+        "the same, refresh=True",
+        optimize="memory",
+        window=Window(WEEK_S, refresh=True),
     ),
 )
 

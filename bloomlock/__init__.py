@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from .filters.files import FileInfo, verify_file
     from .filters.inspection import FilterInfo
     from .filters.memory import MemoryBloomFilter
+    from .filters.options import NearCache, Window
+    from .growth import Growth
     from .idempotency.consumers import ACK, RETRY, Action, Consumed, async_consume, consume
     from .idempotency.once import once
     from .locks.async_lock import (
@@ -94,6 +96,7 @@ __all__ = [
     "FilterMismatchError",
     "FilterNotFoundError",
     "FingerprintMismatchError",
+    "Growth",
     "InProgress",
     "Lock",
     "LockError",
@@ -103,6 +106,7 @@ __all__ = [
     "LockStrategy",
     "LockTimeoutError",
     "MemoryBloomFilter",
+    "NearCache",
     "OnceError",
     "OpenClaim",
     "OutcomeUnknownError",
@@ -113,6 +117,7 @@ __all__ = [
     "Redlock",
     "ReentrantLock",
     "ServerError",
+    "Window",
     "async_consume",
     "async_delete_filter",
     "async_list_filters",
@@ -159,6 +164,7 @@ _MODULES = {
     "FilterMismatchError": ".errors",
     "FilterNotFoundError": ".errors",
     "FingerprintMismatchError": ".errors",
+    "Growth": ".growth",
     "InProgress": ".errors",
     "Lock": ".locks.lock",
     "LockError": ".errors",
@@ -168,6 +174,7 @@ _MODULES = {
     "LockStrategy": ".strategies.lock",
     "LockTimeoutError": ".errors",
     "MemoryBloomFilter": ".filters.memory",
+    "NearCache": ".filters.options",
     "OnceError": ".errors",
     "OpenClaim": ".filters.claim_lists",
     "OutcomeUnknownError": ".errors",
@@ -178,6 +185,7 @@ _MODULES = {
     "Redlock": ".locks.redlock",
     "ReentrantLock": ".locks.lock",
     "ServerError": ".errors",
+    "Window": ".filters.options",
     "__speed__": ".compiled",
     "async_consume": ".idempotency.consumers",
     "async_delete_filter": ".filters._async.catalog",

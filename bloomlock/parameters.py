@@ -62,8 +62,8 @@ class Wanted:
 
         A `native` filter is one that the server has itself.
         """
-        refused = {"seeds": seeds, "window": window, "slices": slices}
-        _check_grows(grows, {"growth": growth, "up_to": up_to}, refused, native)
+        if grows:
+            _refuse_with_growth({"seeds": seeds, "window": window}, native)
         if native:
             given = {"seeds": seeds, "num_hashes": num_hashes, "optimize": optimize}
             for name, value in given.items():
@@ -222,17 +222,8 @@ class Wanted:
         return found if other_key is None else [*found, other_key]
 
 
-def _check_grows(
-    grows: bool, given: dict[str, object], refused: dict[str, object], native: bool
-) -> None:
-    """Raise ConfigurationError for what does not go with growth, or makes no sense without it."""
-    if not grows:
-        for name, value in given.items():
-            if value is not None:
-                raise ConfigurationError(
-                    f"{name} must be None unless on_full='grow', not {value!r:.80}"
-                )
-        return
+def _refuse_with_growth(refused: dict[str, object], native: bool) -> None:
+    """Raise ConfigurationError for what does not go with growth."""
     if native:
         raise ConfigurationError(
             "on_full must be 'warn' or 'raise' with strategy='native', where the server's filter "

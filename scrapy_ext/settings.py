@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
 
-from bloomlock import BloomFilter, ConfigurationError
+from bloomlock import BloomFilter, ConfigurationError, NearCache, Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,18 +98,18 @@ class FilterSettings:
 
     def open(self, client: Any, *, near_cache: int = 0, shards: int | None = None) -> BloomFilter:
         """Create the filter or attach to it; errors are those of BloomFilter."""
+        if self.window is None and self.slices is not None:
+            raise ConfigurationError("BLOOMLOCK_SLICES needs BLOOMLOCK_WINDOW, which it divides")
         return BloomFilter(
             self.name,
             self.capacity,
             self.error_rate,
             client=client,
             strategy=self.strategy,
-            near_cache=near_cache,
-            max_staleness=self.max_staleness,
+            near_cache=NearCache(near_cache, self.max_staleness),
             optimize=self.optimize,
             num_hashes=self.num_hashes,
-            window=self.window,
-            slices=self.slices,
+            window=None if self.window is None else Window(self.window, self.slices),
             key=self.key,
             on_full=self.on_full,
             on_lost="recreate",

@@ -30,6 +30,7 @@ from benchmarks.jobs import cut
 from benchmarks.place import Place, connect, forget, memory_of, sort_out
 from benchmarks.tables import number
 from benchmarks.workloads import items
+from bloomlock import NearCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ NEAR = Entry(
     "claims-near-cache",
     "bloomlock, near-cache",
     "claims.Claims",
-    {"near_cache": 10_000, "max_staleness": 60.0},
+    {"near_cache": NearCache(10_000, max_staleness=60.0)},
     operations=("exists",),
 )
 ASYNC = Entry(

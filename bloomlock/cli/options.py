@@ -258,7 +258,11 @@ class FilterOptions:
 
     def new_window(self) -> dict[str, Any]:
         """Return the time window of a filter that is created, as arguments."""
-        return {"window": self.window, "slices": self.slices}
+        if self.window is not None:
+            return {"window": bloomlock.Window(self.window, self.slices)}
+        if self.slices is not None:
+            raise Failure("--slices needs --window, which it divides")
+        return {}
 
     def create_or_open(self, name: str) -> bloomlock.BloomFilter:
         """Create the filter, or attach to one that has the parameters the user gave."""

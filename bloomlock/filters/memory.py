@@ -18,18 +18,19 @@ from .options import refuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Literal, Self, Unpack
+    from typing import Literal, Self
 
     import numpy as np
     import numpy.typing as npt
 
     from bloomlock.descriptor import Descriptor
+    from bloomlock.sizing import Optimize
 
     from .files import FilePath
     from .inspection import FilterInfo
     from .memory_file import Mode
     from .memory_state import Items
-    from .options import BitsParameters, OnFullHere
+    from .options import OnFullHere
 
     Images = list[npt.NDArray[np.uint8]]
 
@@ -82,11 +83,17 @@ class MemoryBloomFilter(Parameters):
         error_rate: float = 1e-6,
         *,
         key: str | bytes | Literal[True] | None = None,
+        seeds: Iterable[int] | None = None,
+        num_hashes: int | None = None,
+        optimize: Optimize | None = None,
+        shards: int | None = None,
         on_full: OnFullHere = "warn",
-        **bits: Unpack[BitsParameters],
     ) -> None:
         """Make an empty filter."""
-        descriptor = Wanted.check(capacity, error_rate, key=key, **bits).describe()
+        wanted = Wanted.check(
+            capacity, error_rate, seeds, shards, key=key, num_hashes=num_hashes, optimize=optimize
+        )
+        descriptor = wanted.describe()
         _refuse_what_is_not_here(descriptor)
         refuse = refuses(on_full)
         self._hold(MemoryState(descriptor, MemoryBits(descriptor), refuse=refuse))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from bloomlock.errors import ConfigurationError
+from bloomlock.growth import Growth
 from bloomlock.hash_keys import check_key
 from bloomlock.keys import DEFAULT_PREFIX
 from bloomlock.parameters import Wanted, refuse_key
@@ -22,13 +23,42 @@ if TYPE_CHECKING:
     from bloomlock.hash_keys import HashKey
     from bloomlock.sizing import Optimize
     from bloomlock.strategies import Strategy
-    from bloomlock.windows import Window
+    from bloomlock.windows import Window as StoredWindow
 
 OnFull = Literal["warn", "raise", "grow"]
 OnFullHere = Literal["warn", "raise"]
 """Of a filter in the process, which does not grow."""
 OnLost = Literal["raise", "recreate"]
 OnUnknown = Literal["raise", "new"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """For how long a filter remembers items; see BloomFilter.
+
+    Attributes:
+        length: A timedelta, or seconds, for which an item is remembered at least.
+        slices: Into how many parts the window is divided. An item is forgotten one of them later at
+            most. None: 14.
+        refresh: Whether an `add` of an item that is there renews it.
+    """
+
+    length: timedelta | float
+    slices: int | None = None
+    refresh: bool = False
+
+
+@dataclass(frozen=True)
+class NearCache:
+    """How many positive answers an object keeps, and for how long; see BloomFilter.
+
+    Attributes:
+        size: The last N answers are kept for certain, and at most 2 N.
+        max_staleness: For how many seconds after a clear by another client they may be given still.
+    """
+
+    size: int
+    max_staleness: float = MAX_STALENESS_SECONDS
 
 
 class BitsParameters(TypedDict, total=False):
@@ -40,36 +70,17 @@ class BitsParameters(TypedDict, total=False):
     shards: int | None
 
 
-class ShapeParameters(BitsParameters, total=False):
-    """BitsParameters, and for how long items are remembered."""
-
-    window: timedelta | float | None
-    slices: int | None
-
-
-class GrowthParameters(TypedDict, total=False):
-    """What decides, with `on_full="grow"`, how a filter grows."""
-
-    growth: int | None
-    up_to: int | None
-
-
 class OpenParameters(TypedDict, total=False):
     """The options of a filter that is attached to as it is."""
 
     strategy: str | Strategy
     key: str | bytes | Literal[True] | None
-    near_cache: int
-    max_staleness: float
+    near_cache: int | NearCache
     on_full: OnFull
     on_lost: OnLost
     on_unknown: OnUnknown
     prefix: str
     refresh: bool
-
-
-class FilterParameters(ShapeParameters, GrowthParameters, OpenParameters, total=False):
-    """The options of a filter that is created or attached to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +101,8 @@ class OpenOptions:
 
     strategy: str | Strategy = "atomic"
     key: str | bytes | Literal[True] | None = field(default=None, repr=False)
-    near_cache: int = 0
-    max_staleness: float = MAX_STALENESS_SECONDS
-    on_full: OnFull = "warn"
+    near_cache: int | NearCache = 0
+    on_full: OnFull | Growth = "warn"
     on_lost: OnLost = "raise"
     on_unknown: OnUnknown = "raise"
     prefix: str = DEFAULT_PREFIX
@@ -112,13 +122,17 @@ class OpenOptions:
             refuse_key(hash_key)
         choice("on_lost", self.on_lost, OnLost)
         choice("on_unknown", self.on_unknown, OnUnknown)
-        caching = NearCaching.check(self.near_cache, self.max_staleness, boot_clock)
+        near = self.near_cache
+        if not isinstance(near, NearCache):
+            near = NearCache(near)
+        caching = NearCaching.check(near.size, near.max_staleness, boot_clock)
         if not isinstance(self.refresh, bool):
             raise ConfigurationError(f"refresh must be True or False, not {self.refresh!r:.80}")
         object.__setattr__(self, "wanted", wanted)
         object.__setattr__(self, "hash_key", hash_key)
         object.__setattr__(self, "updates", updates)
-        choice("on_full", self.on_full, OnFull)
+        if wanted is None:
+            choice("on_full", self.on_full, OnFull)
         object.__setattr__(self, "refuses", self.on_full == "raise")
         object.__setattr__(self, "caching", caching)
         if wanted is not None:
@@ -126,7 +140,7 @@ class OpenOptions:
 
     def strategy_for(
         self,
-        window: Window | None,
+        window: StoredWindow | None,
         on_epoch: Callable[[str, int, float], None] | None = None,
     ) -> Strategy:
         """Return the strategy for a filter with this window; raise ConfigurationError.
@@ -161,16 +175,20 @@ class FilterOptions(OpenOptions):
     num_hashes: int | None = None
     optimize: Optimize | None = None
     shards: int | None = None
-    window: timedelta | float | None = None
-    slices: int | None = None
-    growth: int | None = None
-    up_to: int | None = None
+    window: timedelta | float | Window | None = None
 
     def _wanted(self, native: bool) -> Wanted:
-        grows = choice("on_full", self.on_full, OnFull) == "grow"
-        strategy = make_strategy(self.strategy).name
-        if grows and not native:
-            check_support(GROWTH, strategy)
+        window, growth = self.window, None
+        if isinstance(window, Window):
+            object.__setattr__(self, "refresh", window.refresh)
+        elif window is not None:
+            window = Window(window)
+        if isinstance(self.on_full, Growth):
+            growth = self.on_full
+        elif choice("on_full", self.on_full, OnFull) == "grow":
+            growth = Growth()
+        if growth is not None and not native:
+            check_support(GROWTH, make_strategy(self.strategy).name)
         return Wanted.check(
             self.capacity,
             self.error_rate,
@@ -180,11 +198,11 @@ class FilterOptions(OpenOptions):
             optimize=self.optimize,
             shards=self.shards,
             native=native,
-            window=self.window,
-            slices=self.slices,
-            grows=grows,
-            growth=self.growth,
-            up_to=self.up_to,
+            window=None if window is None else window.length,
+            slices=None if window is None else window.slices,
+            grows=growth is not None,
+            growth=None if growth is None else growth.factor,
+            up_to=None if growth is None else growth.up_to,
         )
 
 
@@ -198,7 +216,7 @@ def choice(parameter: str, value: object, allowed: object) -> str:
     if isinstance(value, str) and value in choices:
         return value
     raise ConfigurationError(
-        f"{parameter} must be {' or '.join(map(repr, choices))}, not {value!r}"
+        f"{parameter} must be {' or '.join(map(repr, choices))}, not {value!r:.80}"
     )
 
 

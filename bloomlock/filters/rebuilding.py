@@ -30,7 +30,7 @@ from . import answers, closing
 from .batches import Chunks
 from .generation import View, new_generation
 from .lifecycle import repeated
-from .options import BitsParameters, OpenOptions
+from .options import OpenOptions
 from .prepared import Prepared
 from .state import ITEMS_PER_CHUNK, FilterState, in_one_generation
 from .stored_filter import look, look_at_shard
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from bloomlock.descriptor import Descriptor
     from bloomlock.effects import Core
+
+    from .options import BitsParameters
 
     Items = Iterable[str | bytes]
 
@@ -75,8 +77,6 @@ class Rebuild:
         error_rate: float | None,
         bits: BitsParameters,
     ) -> None:
-        if unknown := bits.keys() - BitsParameters.__annotations__.keys():
-            raise TypeError(f"rebuild() got an unexpected keyword argument {min(unknown)!r}")
         self._state = state
         self._asked = (capacity, error_rate, bits)
         self._closed: Descriptor | None = None

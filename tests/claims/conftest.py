@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 from claim_tools import stopped_clock
+from flat_options import given
 from proxy import Proxy
 
 from bloomlock import BloomFilter
@@ -38,7 +39,7 @@ def make(clock):
     """Makes filters of one name on that server, and closes them."""
     with contextlib.ExitStack() as stack:
         yield lambda client=clock.url, **options: stack.enter_context(
-            BloomFilter("pages", 1000, client=client, **options)
+            BloomFilter("pages", 1000, client=client, **given(options))
         )
 
 

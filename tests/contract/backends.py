@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import redis
 import redis.asyncio
+from flat_options import given
 
 from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter
 
@@ -144,11 +145,10 @@ REFUSES: dict[str, dict[str, str | None]] = {
     "memory": dict.fromkeys(
         (
             "server", "route", "discard", "claims", "run_script", "to_memory", "rebuild", "copy",
-            "copy_to", "export", "rename", "expire", "near_cache", "proxy", "clock",
+            "copy_to", "export", "rename", "expire", "near_cache", "proxy", "clock", "window",
         ),
         NOT_TESTED,
     ) | {
-        "window": "window must be None for a filter in the process",
         "growth": "on_full must be 'warn' or 'raise'",
     },
     "asyncio": _SAME_CHANGES,
@@ -244,7 +244,7 @@ class Place:
             if isinstance(at, str):
                 client = redis.Redis.from_url(at, socket_timeout=PATIENCE)
                 at = self._stack.enter_context(client)
-            made = kind(name, client=at, **options)
+            made = kind(name, client=at, **given(options))
             self._stack.callback(made.close)
             return made
         runner = self._runner
@@ -252,7 +252,7 @@ class Place:
         async def begin() -> Any:
             client = redis.asyncio.Redis.from_url(at, socket_timeout=PATIENCE)
             self._stack.callback(lambda: runner.run(client.aclose()))
-            return await kind(name, client=client, **options)
+            return await kind(name, client=client, **given(options))
 
         made = Awaited(runner, runner.run(begin()))
         self._stack.callback(made.close)

@@ -8,6 +8,7 @@ import pytest
 from contract.backends import FILTERS
 from contract.filter_items import collect
 from contract.needs import needs
+from flat_options import given
 
 from bloomlock import (
     BloomFilter,
@@ -48,7 +49,7 @@ def own_filters(place):
 def replace(place):
     place.other().delete()
     other = place.backend.options | {"strategy": place.backend.plain_strategy}
-    BloomFilter("x", **({"capacity": 2000} | other), client=place.r)
+    BloomFilter("x", **given({"capacity": 2000} | other), client=place.r)
 
 
 LOSSES = {

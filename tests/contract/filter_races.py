@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from contract.gaps import gaps
 from contract.needs import needs
+from flat_options import given
 
 from bloomlock import (
     BloomFilter,
@@ -121,7 +122,7 @@ class RacesContract:
             others = []
 
             def create():
-                others.append(BloomFilter("x", **options))  # noqa: B023 - in this round
+                others.append(BloomFilter("x", **given(options)))  # noqa: B023 - in this round
                 assert others[0].add("a") is True  # noqa: B023
 
             with gap.before(create):

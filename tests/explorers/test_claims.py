@@ -20,6 +20,7 @@ from explorer import (
     is_linearizable,
     put_back,
 )
+from flat_options import given
 from set_world import START
 
 from bloomlock import BloomFilter, ClaimLostError
@@ -91,7 +92,7 @@ class Workers:
         self.client, self.clocks = client, clocks
         clocks.set(START)
         client.flushdb()
-        made = clocks.of(BloomFilter("x", 50, 1e-9, client=client, **shape))
+        made = clocks.of(BloomFilter("x", 50, 1e-9, client=client, **given(shape)))
         assert made.add("another")
         with made.claim("another one"):
             pass

@@ -14,6 +14,7 @@ from bloomlock import (
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
+    Growth,
     MemoryBloomFilter,
     list_filters,
     verify_file,
@@ -158,7 +159,7 @@ def test_what_the_server_has_no_memory_for_is_refused_before_it_begins(path):
         PrivateServer(config={"maxmemory-policy": "noeviction"}) as server,
         redis.Redis.from_url(server.url) as client,
     ):
-        made = BloomFilter("x", 20_000, 1e-9, client=client, on_full="grow", growth=2)
+        made = BloomFilter("x", 20_000, 1e-9, client=client, on_full=Growth(2))
         made.update(map(str, range(20_000)))
         first = made.info().memory_bytes
         made.update(map(str, range(20_000, 23_000)))

@@ -12,6 +12,7 @@ from bloomlock import (
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
+    Growth,
     delete_filter,
 )
 from bloomlock.descriptor import slices_of
@@ -23,9 +24,14 @@ META, BITS = "bloomlock:{x}:meta", "bloomlock:{x}:bits"
 def grown(client, *, times=64, capacity=1000, error_rate=1e-3, shards=1, **options):
     """A filter whose capacity was a guess some times too small, full, and its items."""
     made = BloomFilter(
-        "x", capacity, error_rate, client=client, on_full="grow", up_to=times * capacity,
-        shards=shards, **options,
-    )  # fmt: skip
+        "x",
+        capacity,
+        error_rate,
+        client=client,
+        on_full=Growth(options.pop("growth", 4), times * capacity),
+        shards=shards,
+        **options,
+    )
     items = [f"item {number}" for number in range(times * capacity)]
     return made, items
 

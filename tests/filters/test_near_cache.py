@@ -9,6 +9,7 @@ import asyncio
 import random
 
 import pytest
+from flat_options import given
 from near_cache_tools import MANY, Clock, hold, lose_reply, only, slowly, trips, until_request
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -18,6 +19,7 @@ from bloomlock import (
     CapacityError,
     FilterLostError,
     MemoryBloomFilter,
+    NearCache,
     OutcomeUnknownError,
     PartialResultError,
 )
@@ -27,7 +29,7 @@ from bloomlock.filters import answers
 
 def cached(client, capacity=1000, **options):
     options = {"near_cache": MANY, "max_staleness": 600.0} | options
-    return BloomFilter("x", capacity, client=client, **options)
+    return BloomFilter("x", capacity, client=client, **given(options))
 
 
 def clear_by_another(client):
@@ -95,7 +97,7 @@ def test_batches_ask_only_for_what_is_not_kept(r, route, seed):
 
 def test_asyncio_keeps_answers(r, valkey):
     async def run():
-        made = await AsyncBloomFilter("x", 1000, client=valkey, near_cache=MANY, max_staleness=600)
+        made = await AsyncBloomFilter("x", 1000, client=valkey, near_cache=NearCache(MANY, 600))
         items = [str(number % 50) for number in range(100)]
         for _ in range(2):
             answered = await asyncio.gather(*map(made.add, items))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from flat_options import given
 from stepped import Crash, Stepped, crash
 
 from bloomlock import (
@@ -26,7 +27,7 @@ def impatient(monkeypatch):
 
 
 def filled(client, *, items=OLD, **shape):
-    made = BloomFilter("x", **{"capacity": 2_000, "client": client} | shape, error_rate=1e-9)
+    made = BloomFilter("x", **given({"capacity": 2_000, "client": client} | shape), error_rate=1e-9)
     for start in range(0, len(items), 100):
         made.update(items[start : start + 100])
     return made

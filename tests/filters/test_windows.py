@@ -11,7 +11,7 @@ from moved_clock import stopped_server
 from proxy import HANDSHAKE, Proxy
 from window_clocks import LAST, OVER, SLICE, SLICES, WINDOW, Clocks, notices
 
-from bloomlock import BloomFilter, ConfigurationError, OutcomeUnknownError
+from bloomlock import BloomFilter, ConfigurationError, OutcomeUnknownError, Window
 
 WEEK = timedelta(days=7)
 
@@ -129,7 +129,7 @@ def test_a_reply_that_is_lost_in_the_first_add_of_a_slice(clocks):
     for number in range(1, 10):
         clocks.client.flushall()
         clocks.set(0)
-        BloomFilter("x", 300_000, client=clocks.client, window=WINDOW, slices=SLICES).add("old")
+        BloomFilter("x", 300_000, client=clocks.client, window=Window(WINDOW, SLICES)).add("old")
         clocks.set(OVER)
         with Proxy(clocks.url) as proxy, BloomFilter.open("x", client=proxy.url) as made:
             sent = []

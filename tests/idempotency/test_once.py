@@ -20,6 +20,7 @@ from bloomlock import (
     FailedTooOften,
     InProgress,
     OnceError,
+    Window,
     once,
 )
 
@@ -174,7 +175,7 @@ def test_a_process_that_dies_holds_a_key_one_lease(clock):
 
 
 def test_a_key_is_new_again_when_the_window_is_over(clock):
-    with BloomFilter("done", 1000, client=clock.url, window=6000, slices=6) as done:
+    with BloomFilter("done", 1000, client=clock.url, window=Window(6000, 6)) as done:
         charge = once(done, key="order")(lambda order: f"charged {order}")
         answers = []
         for seconds in (0, 3000, 2900, 1200):

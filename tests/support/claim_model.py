@@ -22,6 +22,7 @@ import redis
 import redis.asyncio
 from claim_calls import ERROR, LEASE, OK, Calls, Handle, Reply, Worker
 from claim_rules import AFTER_LEASE, AT_ONCE, NEVER, NEW, Answer, Rules
+from flat_options import given
 from proxy import Proxy
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ClaimLostError, ClaimState
@@ -117,7 +118,7 @@ class Round(Calls):
             self.runner.run(asynchronous.aclose())
 
     def make(self, kind: Any, client: Any) -> Any:
-        options = {"capacity": 5000, "error_rate": 1e-9, "client": client} | KINDS[self.kind]
+        options = {"capacity": 5000, "error_rate": 1e-9, "client": client} | given(KINDS[self.kind])
         return self.wait(lambda: kind("model", **options))
 
     def judge(self, outcomes: Callable[[World], Iterator[World]], *said: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+from flat_options import given
+
 from bloomlock import BloomFilter
 from bloomlock.filters import combining, files, transfer, versions
 
@@ -28,7 +30,7 @@ IN_MEMORY = ("plain", "seeds", "keyed")
 
 def filled(client, kind="plain", name="x", items=ITEMS):
     """Make a filter of a kind, and add items; with discards some of them again, after others."""
-    made = BloomFilter(name, error_rate=1e-9, client=client, **KINDS[kind])
+    made = BloomFilter(name, error_rate=1e-9, client=client, **given(KINDS[kind]))
     if "discards" in kind:
         made.update([*GONE, *items[:20]])
         assert made.discard_many([*GONE, *items[:20]]) == [True] * (len(GONE) + len(items[:20]))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 import redis.asyncio
+from flat_options import given
 from proxy import Proxy, deliver
 
 from bloomlock import (
@@ -315,7 +316,7 @@ class Walk:
         return handle
 
     def make(self, name: str, *, is_async: bool, **options: Any) -> Any:
-        creates = "capacity" in options
+        creates, options = "capacity" in options, given(options)
         if is_async:
             kind = AsyncBloomFilter if creates else AsyncBloomFilter.open
 

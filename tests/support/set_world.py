@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 from explorer import Cores, Done, calls, contents_of, is_linearizable, put_back
+from flat_options import given
 
 from bloomlock import BloomFilter
 
@@ -125,7 +126,7 @@ class SetWorld:
         self._clocks.set(began)
         client.flushdb()
         shape = {"capacity": 50, "error_rate": 1e-9, **shape, **options}
-        made = self._clocks.of(BloomFilter("x", client=client, **shape))
+        made = self._clocks.of(BloomFilter("x", client=client, **given(shape)))
         for stage, step in zip(STAGES, STEPS, strict=True):
             if step:
                 assert getattr(made, step)(ITEM)
@@ -139,7 +140,7 @@ class SetWorld:
 
     def open(self) -> BloomFilter:
         """Return an object that has heard of nothing."""
-        return self._clocks.of(BloomFilter.open("x", client=self.client, **self._options))
+        return self._clocks.of(BloomFilter.open("x", client=self.client, **given(self._options)))
 
     def _clear(self) -> None:
         """Let another object clear the filter, with the same new generation each time."""

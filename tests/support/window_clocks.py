@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 
+from flat_options import given
 from near_cache_tools import MANY
 
 from bloomlock import BloomFilter
@@ -57,7 +58,7 @@ class Clocks:
             "x",
             error_rate=1e-9,
             client=client or self.client,
-            **({"capacity": 1000, "window": WINDOW, "slices": SLICES} | kept | options),
+            **given({"capacity": 1000, "window": WINDOW, "slices": SLICES} | kept | options),
         )
         if face is not BloomFilter:
             return made

@@ -26,6 +26,7 @@ from bloomlock import (
     ClaimState,
     FairLock,
     FilterInfo,
+    Growth,
     Lock,
     LockError,
     LockEvent,
@@ -33,16 +34,18 @@ from bloomlock import (
     LockNotOwnedError,
     LockStrategy,
     MemoryBloomFilter,
+    NearCache,
     OutcomeUnknownError,
     ReadWriteLock,
     Redlock,
     ReentrantLock,
+    Window,
     once,
 )
 
 
 def growth() -> None:
-    pages = BloomFilter("pages", 1000, on_full="grow", growth=2, up_to=64_000)
+    pages = BloomFilter("pages", 1000, on_full=Growth(factor=2, up_to=64_000))
     BloomFilter("pages", 1000, on_full="shrink")  # type: ignore[arg-type]
     BloomFilter.open("pages", up_to=64_000)  # type: ignore[call-arg]
     MemoryBloomFilter(1000, on_full="grow")  # type: ignore[arg-type]
@@ -58,9 +61,9 @@ def threads(client: redis.Redis, cluster: redis.RedisCluster) -> None:
     BloomFilter("pages", 1000, num_hash=5)  # type: ignore[call-arg]
     BloomFilter("pages", 1000, key=True)
     BloomFilter.open("pages", key="a secret of 16 bytes or more")
-    BloomFilter("pages", 1000, near_cache=1000, max_staleness=0.5)
+    BloomFilter("pages", 1000, near_cache=NearCache(1000, max_staleness=0.5))
     BloomFilter("pages", 1000, near_cache="all")  # type: ignore[arg-type]
-    BloomFilter.open("pages", near_cache=1000, max_staleness=2)
+    BloomFilter.open("pages", near_cache=NearCache(1000, 2))
     BloomFilter("pages", 1000, client=cluster, on_lost="recreate", on_unknown="new", shards=2)
     assert_type(BloomFilter.open("pages", client="redis://localhost"), BloomFilter)
     assert_type(pages.add("a"), bool)
@@ -102,7 +105,7 @@ def wholes(pages: BloomFilter) -> None:
     assert_type(bloomlock.verify_file("pages.bloom").window, timedelta | None)
     assert_type(bloomlock.verify_file(Path("pages.bloom"), key="secret"), bloomlock.FileInfo)
     assert_type(pages.ttl(), float | None)
-    BloomFilter("pages", 1000, window=timedelta(days=7), slices=6, refresh=True)
+    BloomFilter("pages", 1000, window=Window(timedelta(days=7), slices=6, refresh=True))
     BloomFilter("pages", 1000, window=60.0)
     BloomFilter.open("pages", refresh=True)
     BloomFilter("pages", 1000, window="7d")  # type: ignore[arg-type]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from datetime import timedelta
 
+import flat_options
 import pytest
 
 from bloomlock import AsyncBloomFilter, BloomFilter, ConfigurationError, MemoryBloomFilter
@@ -46,7 +48,6 @@ ON_SERVERS = [
     ("strategy", "hope", "strategy must be one of 'atomic', 'lua', 'transaction'"),
     ("on_lost", "weep", "on_lost must be 'raise' or 'recreate', not 'weep'"),
     ("on_unknown", "old", "on_unknown must be 'raise' or 'new', not 'old'"),
-    ("refresh", 1, "refresh must be True or False, not 1"),
     *(("near_cache", value, SIZE) for value in (-1, 1.5, True, "10", None, [], math.inf)),
     *(("max_staleness", value, STALENESS) for value in (0, -1, True, "1", None, math.inf)),
     ("max_staleness", math.nan, STALENESS),
@@ -58,19 +59,17 @@ TOGETHER = [
     ({"window": 60, "slices": 7}, "slices must be one of 6, 14, 30 or None, not 7"),
     ({"window": 60, "slices": True}, "not True"),
     ({"window": 1, "slices": 30}, "at least 3 s with 30 slices"),
-    ({"slices": 14}, "slices must be None without window="),
-    ({"refresh": True}, "refresh must be False for a filter without a window"),
+    (WITH_WINDOW | {"refresh": 1}, "refresh must be True or False, not 1"),
+    ({"window": 0, "refresh": True}, "window must be a timedelta or seconds"),
     ({"key": "x" * 16, "seeds": [1]}, "seeds must be None with a key"),
     ({"num_hashes": 2, "seeds": [1]}, "num_hashes must be None with seeds"),
     ({"optimize": "speed", "seeds": [1]}, "optimize must be None with seeds"),
     ({"optimize": "speed", "num_hashes": 3}, "optimize must be None with num_hashes"),
-    *((GROWS | {"growth": value}, GROWTH) for value in (1, 65, 2.5, True)),
-    *((GROWS | {"up_to": value}, UP_TO) for value in (999, 1e6, True)),
-    *((GROWS | {"up_to": 10**n}, "up_to must be at most") for n in (12, 14)),
-    (GROWS | {"up_to": 10**9, "shards": 1}, "up_to must be at most"),
+    *(({"growth": value}, GROWTH) for value in (1, 65, 2.5, True)),
+    *(({"up_to": value}, UP_TO) for value in (999, 1e6, True)),
+    *(({"up_to": 10**n}, "up_to must be at most") for n in (12, 14)),
+    ({"up_to": 10**9, "shards": 1}, "up_to must be at most"),
     (GROWS | {"seeds": [1, 2]}, "seeds must be None with on_full='grow'"),
-    ({"growth": 4}, "must be None unless on_full='grow'"),
-    ({"up_to": 10**6}, "must be None unless on_full='grow'"),
     ({"strategy": "native", "seeds": [1]}, "seeds must be None, the default, with strategy='nat"),
     ({"strategy": "native", "num_hashes": 3}, "num_hashes must be None, the default, with strat"),
     ({"strategy": "native", "key": "x" * 16}, "key must be None with strategy='native'"),
@@ -94,8 +93,8 @@ def refuse(make, says, *arguments, **options):
 
 
 def make_shared(given):
-    options = {"name": "x", "capacity": 1000, "error_rate": 1e-6, "client": NOWHERE} | given
-    return BloomFilter(**options)
+    options = {"name": "x", "capacity": 1000, "error_rate": 1e-6, "client": NOWHERE}
+    return BloomFilter(**options | flat_options.given(given))
 
 
 @pytest.mark.parametrize(("parameter", "value", "says"), EVERYWHERE + ON_SERVERS, ids=ascii)
@@ -116,8 +115,8 @@ def test_a_filter_in_the_process_refuses_the_same(parameter, value, says):
 
 def test_a_filter_of_asyncio_refuses_the_same():
     async def use(parameter, value):
-        options = {"name": "x", "capacity": 1000, "client": NOWHERE, parameter: value}
-        async with AsyncBloomFilter(**options):
+        options = {"name": "x", "capacity": 1000, "client": NOWHERE}
+        async with AsyncBloomFilter(**options | flat_options.given({parameter: value})):
             pass
 
     with asyncio.Runner() as runner:
@@ -131,6 +130,20 @@ def test_open_refuses_the_same(parameter):
         (value, says) for p, value, says in EVERYWHERE + ON_SERVERS if p == parameter
     )
     refuse(BloomFilter.open, says, "x", client=NOWHERE, **{parameter: value})
+
+
+def test_open_refuses_what_is_of_a_window_for_what_is_no_flag():
+    refuse(BloomFilter.open, "refresh must be True or False, not 1", "x", client=NOWHERE, refresh=1)
+
+
+@pytest.mark.parametrize("face", [BloomFilter, AsyncBloomFilter, MemoryBloomFilter])
+@pytest.mark.parametrize("method", ["__init__", "open", "rebuild"])
+def test_a_signature_shows_each_parameter_and_its_default(face, method):
+    if (function := getattr(face, method, None)) is None:
+        return
+    parameters = inspect.signature(function).parameters.values()
+    assert len(parameters) - (method == "__init__") <= 16
+    assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters)
 
 
 def test_no_message_shows_a_key():

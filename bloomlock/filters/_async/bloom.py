@@ -15,18 +15,23 @@ from bloomlock.filters import (
 )
 from bloomlock.filters.memory import MemoryBloomFilter
 from bloomlock.filters.options import FilterOptions, OpenOptions
+from bloomlock.keys import DEFAULT_PREFIX
 
 from .claims import AsyncClaimableFilter
 from .whole import AsyncWholeFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
-    from typing import Any, Self, Unpack
+    from datetime import timedelta
+    from typing import Any, Literal, Self
 
     from bloomlock.filters.async_connected import AsyncClient
     from bloomlock.filters.batches import Route
     from bloomlock.filters.inspection import FilterInfo
-    from bloomlock.filters.options import FilterParameters, OpenParameters
+    from bloomlock.filters.options import NearCache, OnFull, OnLost, OnUnknown, Window
+    from bloomlock.growth import Growth
+    from bloomlock.sizing import Optimize
+    from bloomlock.strategies import Strategy
 
 Item = TypeVar("Item", bound=str | bytes)
 
@@ -47,45 +52,39 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         error_rate: False-positive rate at that fill, 0 < p < 1.
         client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None: the URL
             in BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
-        strategy: How an update reaches Redis: "atomic" (the default), "lua", "transaction",
+        strategy: How an update reaches Redis: "atomic", "lua", "transaction",
             "pipeline", "lock", or "native" for a filter that the server has itself (BF.*).
+        key: A secret of 16 to 64 bytes (or a str of as many in UTF-8) that the bits of an item
+            depend on, for items chosen by strangers who gain if another item counts as seen.
+            Everyone who uses the filter gives the same; the server stores a check of it, never
+            the secret. True: a random one, stored with the filter, which `open` reads there. None:
+            no key, and anyone can make an item with the bits of another one.
         seeds: One Murmur3 seed for each hash function (this fixes k); None: one digest for all.
         num_hashes: Hash functions, 1 <= k <= 64, that a new filter gets and an existing one must
             have; fewer take less time and more memory. None: by `optimize`.
         optimize: "memory" takes the least of it, "speed" about 2.6 times as much for a third of the
             hash functions (at 1e-6), "balanced" 1.6 times for less than half. None: as an existing
             filter has it, "balanced" for a new one.
-        key: A secret of 16 to 64 bytes (or a str of as many in UTF-8) that the bits of an item
-            depend on, for items chosen by strangers who gain if another item counts as seen.
-            Everyone who uses the filter gives the same; the server stores a check of it, never
-            the secret. True: a random one, stored with the filter, which `open` reads there. None:
-            no key, and anyone can make an item with the bits of another one.
-        near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
-            and given without a round trip; 0 (the default) for none. With a window they are dropped
-            at the end of each slice, and with `refresh` only items that were added are kept.
-        max_staleness: Seconds (1.0) after a clear by another client for which they may be given
-            still.
-        on_full: "warn" (the default) logs when the filter is nearly full and full; "raise" refuses
-            new items then with CapacityError. Up to 64 clients that add at once pass the capacity
-            by a tenth at most: each looks again when it has added a 64th of what was free, or
-            after a second. Of many more clients each may add a 64th of the capacity beyond it.
-            "grow" adds slices and keeps the error rate, up to `up_to` items; it needs strategy
-            "atomic" or "lua", and takes no seeds and no window.
-        growth: By which factor a slice of a filter that grows is for more items than the one
-            before, 2 to 64; None: 4.
-        up_to: The most items that a filter that grows must be able to hold; None: as many as fit in
-            its strings.
-        on_lost: What to do when the filter turns out to be missing, cleared or replaced:
-            "raise" FilterLostError (the default), or "recreate" and go on.
-        on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError,
-            the default, or count the item as "new", which then may be absent.
         shards: Redis strings to spread the bits over; None: one for each 6 MiB, up to 4096.
         window: A timedelta, or seconds, for which an item is remembered at least, by the server's
-            clock; capacity is then the items of a window, spread evenly. None: for ever. It needs
-            strategy "atomic" and on_full "warn", and takes no near_cache.
-        slices: 6, 14 (the default) or 30: an item is forgotten window/slices later at most.
-        refresh: Whether an `add` of an item that is there renews it, in a filter with a window.
-        prefix: Start of all keys, "bloomlock:" by default.
+            clock; capacity is then the items of a window, spread evenly. `Window(...)` says more.
+            None: for ever. It needs strategy "atomic" and on_full "warn".
+        near_cache: Positive answers kept in the process, the last N for certain and at most 2 N,
+            and given without a round trip; 0 for none. For a second after a clear by another client
+            they may be given still; `NearCache(...)` says for how long. With a window they are
+            dropped at the end of each slice, and where adds refresh only items that were added are
+            kept.
+        on_full: "warn" logs when the filter is nearly full and full; "raise" refuses new items then
+            with CapacityError. Up to 64 clients that add at once pass the capacity by a tenth at
+            most: each looks again when it has added a 64th of what was free, or after a second. Of
+            many more clients each may add a 64th of the capacity beyond it. "grow", or
+            `Growth(...)`, adds slices and keeps the error rate; it needs strategy "atomic" or
+            "lua", and takes no seeds and no window.
+        on_lost: What to do when the filter turns out to be missing, cleared or replaced:
+            "raise" FilterLostError, or "recreate" and go on.
+        on_unknown: What to do when the reply to an add was lost: "raise" OutcomeUnknownError, or
+            count the item as "new", which then may be absent.
+        prefix: Start of all keys.
 
     Raises:
         ConfigurationError: If a parameter is not usable, or the server has not the memory for a
@@ -119,26 +118,82 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
         error_rate: float = 1e-6,
         *,
         client: AsyncClient = None,
-        **options: Unpack[FilterParameters],
+        strategy: str | Strategy = "atomic",
+        key: str | bytes | Literal[True] | None = None,
+        seeds: Iterable[int] | None = None,
+        num_hashes: int | None = None,
+        optimize: Optimize | None = None,
+        shards: int | None = None,
+        window: timedelta | float | Window | None = None,
+        near_cache: int | NearCache = 0,
+        on_full: OnFull | Growth = "warn",
+        on_lost: OnLost = "raise",
+        on_unknown: OnUnknown = "raise",
+        prefix: str = DEFAULT_PREFIX,
     ) -> None:
         """Check the parameters; for threads, also create the filter or attach to it."""
-        checked = FilterOptions(capacity=capacity, error_rate=error_rate, **options)
-        self._start(name, checked, client)
+        options = FilterOptions(
+            capacity=capacity,
+            error_rate=error_rate,
+            strategy=strategy,
+            key=key,
+            seeds=seeds,
+            num_hashes=num_hashes,
+            optimize=optimize,
+            shards=shards,
+            window=window,
+            near_cache=near_cache,
+            on_full=on_full,
+            on_lost=on_lost,
+            on_unknown=on_unknown,
+            prefix=prefix,
+        )
+        self._start(name, options, client)
 
     @classmethod
     async def open(
-        cls, name: str, *, client: AsyncClient = None, **options: Unpack[OpenParameters]
+        cls,
+        name: str,
+        *,
+        client: AsyncClient = None,
+        strategy: str | Strategy = "atomic",
+        key: str | bytes | Literal[True] | None = None,
+        refresh: bool = False,
+        near_cache: int | NearCache = 0,
+        on_full: OnFull = "warn",
+        on_lost: OnLost = "raise",
+        on_unknown: OnUnknown = "raise",
+        prefix: str = DEFAULT_PREFIX,
     ) -> Self:
         """Attach to a filter that exists, reading every parameter from the server.
 
-        Arguments are those of the class that are not stored: all but capacity, error_rate, seeds,
-        num_hashes, optimize, shards, window, slices, growth and up_to.
+        Args:
+            name: The filter.
+            client: As for the class, and so are all that follow.
+            strategy: See there.
+            key: See there.
+            refresh: Whether an `add` of an item that is there renews it, in a filter with a window.
+            near_cache: See there.
+            on_full: See there; "grow" for a filter that grows, which is not needed.
+            on_lost: See there.
+            on_unknown: See there.
+            prefix: See there.
 
         Raises:
             FilterNotFoundError: If there is no filter of that name.
             And as the class.
         """
-        return await cls._of(name, OpenOptions(**options), client)._attach()
+        options = OpenOptions(
+            strategy=strategy,
+            key=key,
+            refresh=refresh,
+            near_cache=near_cache,
+            on_full=on_full,
+            on_lost=on_lost,
+            on_unknown=on_unknown,
+            prefix=prefix,
+        )
+        return await cls._of(name, options, client)._attach()
 
     async def add(self, item: str | bytes) -> bool:
         """Add an item.

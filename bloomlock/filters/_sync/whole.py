@@ -12,7 +12,7 @@ from bloomlock.filters.options import OpenOptions
 from bloomlock.keys import FilterKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import datetime, timedelta
     from typing import BinaryIO, Self, Unpack
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bloomlock.filters.files import FilePath
     from bloomlock.filters.options import BitsParameters, OpenParameters
     from bloomlock.filters.rebuilding import Items
+    from bloomlock.sizing import Optimize
 
 
 class WholeFilter(ConnectedFilter):
@@ -328,7 +329,10 @@ class WholeFilter(ConnectedFilter):
         error_rate: float | None = None,
         *,
         late: Callable[[], Items] | None = None,
-        **bits: Unpack[BitsParameters],
+        seeds: Iterable[int] | None = None,
+        num_hashes: int | None = None,
+        optimize: Optimize | None = None,
+        shards: int | None = None,
     ) -> None:
         """Make the filter anew from its items, with other parameters, while it is in use.
 
@@ -347,9 +351,10 @@ class WholeFilter(ConnectedFilter):
             capacity: Of the new filter; None: as it is.
             error_rate: Of the new filter; None: as it is.
             late: Returns the items that came meanwhile; None: there are none.
-            **bits: `seeds`, `num_hashes`, `optimize`, `shards`
-                (not given: as of a new filter). The key stays. A filter that
-                grows begins anew with one slice.
+            seeds: Of the new filter, as for the class; the key stays.
+            num_hashes: See there.
+            optimize: See there.
+            shards: See there. A filter that grows begins again with one slice.
 
         Raises:
             FilterLostError: If the filter is cleared, replaced or lost meanwhile.
@@ -377,4 +382,10 @@ class WholeFilter(ConnectedFilter):
         """
         from bloomlock.filters import rebuilding  # noqa: PLC0415 - for few objects
 
+        bits: BitsParameters = {
+            "seeds": seeds,
+            "num_hashes": num_hashes,
+            "optimize": optimize,
+            "shards": shards,
+        }
         self._run(rebuilding.rebuild(self._state, items, capacity, error_rate, bits, late=late))
