@@ -16,11 +16,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError
 from redis.retry import Retry
 
-from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock
+from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, BloomlockError, Lock
 from bloomlock.commands import encode_command
 from bloomlock.effects import ConnectionLost, Request
 from bloomlock.runtime import redispy
 from bloomlock.runtime.tasks import Tasks, tasks_for
+from bloomlock.runtime.threads import threads_for
 from bloomlock.server import PrivateServer
 
 ONCE = Retry(NoBackoff(), 0)
@@ -67,17 +68,28 @@ def calls_of(strategy):
 
 
 def fails_plainly(call, *arguments):
-    with pytest.raises(redis.RedisError) as raised:
+    with pytest.raises((redis.RedisError, BloomlockError)) as raised:
         call(*arguments)
     assert not has_circle(raised.value)
 
 
-def test_no_error_of_a_dead_server_has_itself_in_its_chain():
-    with PrivateServer() as server, redis.Redis.from_url(server.url, retry=ONCE) as client:
+@pytest.fixture(params=["dead", "cutting"])
+def failing(request):
+    """A server, and what makes it dead, or a network that cuts each connection that is used."""
+    with PrivateServer() as server, Proxy(server.url, handshake=False) as proxy:
+        if request.param == "dead":
+            yield server.url, server.kill
+        else:
+            yield proxy.url, lambda: setattr(proxy, "judge", lambda *_: "before")
+
+
+def test_no_error_has_itself_in_its_chain(failing):
+    url, fail = failing
+    with redis.Redis.from_url(url, retry=ONCE) as client:
         made = {each: BloomFilter(each, 1000, client=client, strategy=each) for each in STRATEGIES}
         lock, held = Lock("free", client=client), Lock("held", client=client)
         held.acquire()
-        server.kill()
+        fail()
         for strategy, one in made.items():
             for call in calls_of(strategy).values():
                 fails_plainly(call, one)
@@ -85,21 +97,20 @@ def test_no_error_of_a_dead_server_has_itself_in_its_chain():
         fails_plainly(held.release)
 
 
-def test_no_error_of_a_dead_server_has_itself_in_its_chain_in_asyncio():
-    async def run(server):
-        async with redis.asyncio.Redis.from_url(
-            server.url, retry=AsyncRetry(NoBackoff(), 0)
-        ) as client:
+def test_no_error_of_asyncio_has_itself_in_its_chain(failing):
+    url, fail = failing
+
+    async def run():
+        async with redis.asyncio.Redis.from_url(url, retry=AsyncRetry(NoBackoff(), 0)) as client:
             made = await AsyncBloomFilter("x", 1000, client=client)
             lock = AsyncLock("free", client=client)
-            server.kill()
+            fail()
             for call in (*calls_of("atomic").values(), lambda _: lock.acquire(timeout=0)):
-                with pytest.raises(redis.RedisError) as raised:
+                with pytest.raises((redis.RedisError, BloomlockError)) as raised:
                     await call(made)
                 assert not has_circle(raised.value)
 
-    with PrivateServer() as server:
-        asyncio.run(run(server))
+    asyncio.run(run())
 
 
 @pytest.fixture
@@ -128,7 +139,11 @@ def test_a_demoted_master_is_left_after_one_refusal(endpoint, strategy):
         fail_over()
         with pytest.raises(ReadOnlyError):
             made.add("b")
+        # Nor are the connections used that other threads had.
+        threads_for(client).close()
+        used = client.connection_pool.get_connection()
         assert made.add_many(["b", "c"]) == [True, True]
+        client.connection_pool.release(used)
 
 
 def test_a_demoted_master_is_left_in_asyncio(endpoint):
