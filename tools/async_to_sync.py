@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = (ROOT / "bloomlock/filters/_async",)
+SOURCES = (ROOT / "bloomlock/filters/_async", ROOT / "bloomlock/runtime/_async")
 HEADER = "# Written by tools/async_to_sync.py from {source}; change that.\n"
 RULES = (
     (r"\n\n +With asyncio(?:[^\n]|\n(?! *\n))*?(?=\n *\n|\n? *\"\"\")", ""),

@@ -68,7 +68,7 @@ class MemoryState:
 
         It may add none to a mapped file, whose length has to be looked at first.
         """
-        allowed = self.bits.writable and not (self.bits.is_mapped or self.fill.refusing)
+        allowed = self.bits.writable and not self.bits.is_mapped
         most = max(0, self.fill.until_look - 1) if allowed else 0
         self.bits.engine.limit = self._noted + most
 

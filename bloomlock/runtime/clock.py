@@ -1,7 +1,8 @@
-"""The clock that leases are counted by: it goes on while the machine is suspended."""
+"""Pauses, and the clock that leases are counted by: it goes on while the machine is suspended."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,3 +20,5 @@ def _find_clock() -> Callable[[], float]:
 
 boot_clock = _find_clock()
 """Seconds since the machine started, suspended or not."""
+
+async_sleep, sleep = asyncio.sleep, time.sleep

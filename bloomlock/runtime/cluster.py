@@ -233,27 +233,40 @@ def pool_of_key(cluster: redis.RedisCluster, key: str) -> Any:
     return client.get_redis_connection(client.get_node_from_key(key)).connection_pool
 
 
-def pool_of_address(cluster: redis.RedisCluster, host: str, port: int) -> Any:
+def source_of_address(cluster: redis.RedisCluster, host: str, port: int) -> Any:
     """Return the pool for a server of a cluster; None if the client does not know it."""
     client: Any = cluster
     node = client.get_node(host=host, port=port) if host else None
     return None if node is None else client.get_redis_connection(node).connection_pool
 
 
-def node_of_address(cluster: redis.asyncio.RedisCluster, host: str, port: int) -> Any:
+def async_source_of_address(cluster: redis.asyncio.RedisCluster, host: str, port: int) -> Any:
     """Return a server of a cluster; None if the client does not know it."""
     return cluster.get_node(host=host, port=port) if host else None
 
 
 def note_moved(cluster: Any, error: MovedError) -> Any:
-    """Note which server has a slot now, as the reply MOVED says; what is returned is awaited."""
+    """Note which server has a slot now, as the reply MOVED says."""
     manager = cluster.nodes_manager
     if hasattr(manager, "move_slot"):
         return manager.move_slot(error)
     manager.update_moved_exception(error)  # before redis-py 7
-    return manager.get_node_from_slot(error.slot_id) and None
+    manager.get_node_from_slot(error.slot_id)
+    return None
 
 
-def find_servers(cluster: Any) -> Any:
-    """Ask a cluster anew which server has which slots; what is returned is awaited in asyncio."""
-    return cluster.nodes_manager.initialize()
+async def async_note_moved(cluster: Any, error: MovedError) -> None:
+    """Note the same for asyncio."""
+    if (noted := note_moved(cluster, error)) is not None:
+        await noted
+
+
+def find_servers(cluster: redis.RedisCluster) -> None:
+    """Ask a cluster anew which server has which slots."""
+    client: Any = cluster
+    client.nodes_manager.initialize()
+
+
+async def async_find_servers(cluster: redis.asyncio.RedisCluster) -> None:
+    """Ask the same in asyncio."""
+    await cluster.nodes_manager.initialize()

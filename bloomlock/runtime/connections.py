@@ -20,6 +20,13 @@ KEPT_SECONDS = 5.0
 """How long a connection in use is kept out of the pool, whose release has hooks."""
 
 
+class Taken(NamedTuple):
+    """A connection, and the pool it came from."""
+
+    source: Any
+    connection: Any
+
+
 class AsyncTaken(NamedTuple):
     """A connection, where it came from, and the bound that counts it."""
 
@@ -68,7 +75,7 @@ class Kept:
 
     def keep(self, source: Any, connection: Any) -> bool:
         """Keep a connection that a request gave back; return whether that is done."""
-        if source is not self._pool or self._idle:
+        if source is not self._pool or self._idle or not connection.is_connected:
             return False
         loop = asyncio.get_running_loop()
         now = loop.time()

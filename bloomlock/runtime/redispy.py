@@ -290,6 +290,11 @@ def is_readable(connection: Connection) -> bool:
     return bool(connection.can_read())
 
 
+def is_open(connection: Connection) -> bool:
+    """Return whether a connection has a socket; without one it connects when it sends."""
+    return getattr(connection, "_sock", None) is not None
+
+
 def may_be_kept(connection: Connection) -> bool:
     """Return whether a connection may be used again before its pool has had it back.
 

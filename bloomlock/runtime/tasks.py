@@ -8,53 +8,38 @@ import weakref
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.exceptions import AskError, MovedError, ReadOnlyError, RedisClusterException, RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 
-from bloomlock.commands import EXEC, Replies, ends_transaction, join_commands
+from bloomlock.commands import Replies, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
-    Call,
-    Clock,
     ConnectionLost,
     Core,
-    Elsewhere,
     FanOut,
-    FreeMemory,
-    IsCluster,
     Limit,
-    Parallel,
-    Pause,
     Pipeline,
     Request,
 )
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
-from bloomlock.refusals import ends_connection, is_refusal, is_slot_refusal
+from bloomlock.refusals import is_refusal
 
 from . import redispy
-from .clients import close_async_client, free_memory
+from ._async.scopes import STEPS, AsyncScope
+from ._async.sending import EFFECTS, AsyncSending
+from .clients import close_async_client
 from .clock import boot_clock
 from .cluster import (
-    Again,
-    ClientServers,
-    Pauses,
     Sent,
-    find_servers,
-    follow,
-    is_ask,
     may_wait,
-    no_server,
-    node_of_address,
-    note_moved,
 )
 from .connections import AsyncTaken, Bounds, Kept
 from .finishing import Background, finish
-from .scopes import ASYNC_STEPS, AsyncScope
 from .subscriptions import Hub
 from .workers import out_of_time
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     import redis.asyncio
 
@@ -69,7 +54,7 @@ CANCELLED_SECONDS = 0.5
 """How long a cancelled request waits for its reply at most."""
 
 
-class Tasks(ClientServers):
+class Tasks(AsyncSending):
     """Runs cores on the running event loop; a cancelled run leaves no connection half-used.
 
     Get one by `tasks_for`.
@@ -119,7 +104,7 @@ class Tasks(ClientServers):
                         replies = await carry_out(self, step)
                     else:
                         scope = scope or AsyncScope(self)
-                        replies = await ASYNC_STEPS[type(step)](scope, step)
+                        replies = await STEPS[type(step)](scope, step)
                     _look_for_cancellation(task, cancelled)
                 # Not GeneratorExit: then there is no loop that could carry out another step.
                 except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised again
@@ -145,19 +130,6 @@ class Tasks(ClientServers):
             await self._drop(held)
         if scope is not None:
             await scope.close()
-
-    async def _carry_out(
-        self, step: Request | Pipeline, taken: AsyncTaken | None, until: float | None
-    ) -> tuple[Replies, AsyncTaken | None]:
-        """Carry out what a server is asked; return a connection too that is to be held on."""
-        if isinstance(step, Pipeline):
-            (outcome,) = await self.ask_all((step,), until)
-            if isinstance(outcome, ConnectionLost):
-                raise outcome
-            return outcome, taken
-        if taken is not None or step.hold:
-            return await self._request_on(taken, step, until)
-        return await self._request(step, until), None
 
     async def _within(
         self, limit: Limit, step: Request | Pipeline, taken: AsyncTaken | None
@@ -224,10 +196,6 @@ class Tasks(ClientServers):
             await self._move_to_running_loop()
         await close_async_client(self.client)
 
-    async def settings_of(self, key: str) -> Mapping[str, Any]:
-        """Return the settings of the connections to the server of a key."""
-        return redispy.settings_of(await self._source(key))
-
     async def run_behind(self, step: Behind) -> None:
         """Carry out a core after what goes on in a line; wait for its end, but not for long."""
         await self._background.run_behind(self.run, step)
@@ -293,7 +261,7 @@ class Tasks(ClientServers):
         lost: ConnectionLost | None = None
         try:
             taken = await self._take(source)
-            await self._exchange(taken, writes_of(mine, sent), replies)
+            await self._exchange_many(taken, writes_of(mine, sent), replies)
         except ConnectionLost as one:
             lost = one
         each = outcomes_of(mine, replies, lost)
@@ -305,115 +273,6 @@ class Tasks(ClientServers):
         for index, outcome in zip(indices, each, strict=True):
             outcomes[index] = outcome
 
-    async def _request(self, request: Request, until: float | None = None) -> Replies:
-        taken = await self._take(await self._source_of(request.key))
-        replies = await self._exchange_once(taken, request.commands)
-        await self._end(taken, request.commands, replies)
-        if self._cluster is not None:
-            sent = Sent(request.key, request.commands, replies)
-            await self._follow(sent, until, waits=request.waits)
-        return replies
-
-    async def _request_on(
-        self, taken: AsyncTaken | None, request: Request, until: float | None
-    ) -> tuple[Replies, AsyncTaken | None]:
-        """Use the connection that was held, if one was; return it too if it is to be held on."""
-        if taken is None and self._cluster is not None:
-            return await self._begin_to_hold(request, until)
-        watches = taken is not None
-        taken = taken or await self._take(await self._source(request.key))
-        replies = await self._exchange_once(taken, request.commands)
-        if self._cluster is not None and (refusal := _refusal_of(replies)) is not None:
-            # The slot has moved from under the WATCH, which has to begin anew at another server.
-            await self._note_moved(refusal)
-            await self._drop(taken)
-            return replies, None
-        if request.hold:
-            return replies, taken
-        await self._end(taken, request.commands, replies, watches=watches)
-        return replies, None
-
-    async def _begin_to_hold(
-        self, request: Request, until: float | None
-    ) -> tuple[Replies, AsyncTaken | None]:
-        """Send a first request under WATCH to the server that has the slot, when one has it."""
-        pauses = Pauses(until, waits=request.waits)
-        while True:
-            taken = await self._take(await self._source_of(request.key))
-            replies = await self._exchange_once(taken, request.commands)
-            if (refusal := _refusal_of(replies)) is None:
-                return replies, taken
-            await self._drop(taken)
-            await self._note_moved(refusal)
-            pause = pauses.next_s(refusal, is_redirection=not is_ask(refusal))
-            if pause is None:
-                error = pauses.explain(request.key, refusal) if request.waits else refusal
-                return [error] * len(replies), None
-            await asyncio.sleep(pause)
-
-    async def _follow(self, sent: Sent, until: float | None, *, waits: bool) -> None:
-        """Send again what a cluster refused because a slot moves, until all is answered."""
-        if not any(map(is_slot_refusal, sent.replies)):
-            return
-        steps = follow(sent, until, waits=waits)
-        answer: Any = None
-        with contextlib.suppress(StopIteration):
-            while True:
-                step = steps.send(answer)
-                if isinstance(step, Again):
-                    answer = await self._send_again(step)
-                else:
-                    await asyncio.sleep(step.seconds)
-                    answer = None
-
-    async def _send_again(self, again: Again) -> Outcome:
-        refusal = again.refusal
-        try:
-            await self._note_moved(refusal)
-            source = None
-            if isinstance(refusal, AskError):
-                source = node_of_address(self._cluster, refusal.host, refusal.port)
-                if source is None:
-                    await self._look_for_nodes()
-            taken = await self._take(source or await self._source_of(again.key))
-            replies = await self._exchange_once(taken, again.commands)
-        except ConnectionLost as lost:
-            return lost
-        except (RedisError, RedisClusterException, OSError) as error:
-            return ConnectionLost(error, sent=False, replies=[])
-        await self._end(taken, again.commands, replies)
-        return replies
-
-    async def _note_moved(self, refusal: Exception) -> None:
-        if isinstance(refusal, MovedError):
-            if not refusal.host:
-                await self._look_for_nodes()
-            elif (noted := note_moved(self._cluster, refusal)) is not None:
-                await noted
-
-    async def _look_for_nodes(self) -> None:
-        """Ask a cluster anew who serves what, after one of its servers was not reachable."""
-        if self._cluster is not None:
-            with contextlib.suppress(RedisError, RedisClusterException, OSError):
-                await find_servers(self._cluster)
-
-    async def _by_source(
-        self, requests: Sequence[Request | Pipeline], outcomes: list[Any]
-    ) -> list[tuple[Any, Sequence[int]]]:
-        """Return the indices of the requests for each server; note those that have none."""
-        if self._cluster is None:
-            return [(await self._source(""), range(len(requests)))]
-        groups: dict[int, tuple[Any, list[int]]] = {}
-        for index, request in enumerate(requests):
-            try:
-                source = await self._source_of(request.key)
-            except ConnectionLost as lost:
-                outcomes[index] = lost
-            else:
-                groups.setdefault(id(source), (source, []))[1].append(index)
-        # In one order for all tasks, which may have to wait for connections.
-        return [groups[number] for number in sorted(groups)]
-
     async def _source(self, key: str) -> Any:
         """Return what connections come from: the pool, or the node of a cluster."""
         if self._loop is not asyncio.get_running_loop():
@@ -422,16 +281,6 @@ class Tasks(ClientServers):
             return self.client.connection_pool
         await self._cluster.initialize()
         return self._cluster.get_node_from_key(key)
-
-    async def _source_of(self, key: str) -> Any:
-        """Return what connections for a key come from; ConnectionLost where no server has it."""
-        if self._cluster is None:
-            return await self._source(key)
-        try:
-            return await self._source(key)
-        except (RedisError, RedisClusterException, OSError) as error:
-            await self._look_for_nodes()
-            raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from None
 
     async def _take(self, source: Any) -> AsyncTaken:
         bound = self._bounds.of(source)
@@ -449,20 +298,6 @@ class Tasks(ClientServers):
             raise
         return AsyncTaken(source, connection, bound)
 
-    async def _end(
-        self,
-        taken: AsyncTaken,
-        commands: Sequence[Command],
-        replies: Replies,
-        *,
-        watches: bool = False,
-    ) -> None:
-        """Give a connection back, or close it if MULTI or WATCH may be pending on it."""
-        if (watches or commands[-1] == EXEC) and not ends_transaction(commands, replies):
-            await self._drop(taken)
-        else:
-            await self._give_back(taken)
-
     async def _give_back(self, taken: AsyncTaken) -> None:
         source, connection, bound = taken
         try:
@@ -477,19 +312,23 @@ class Tasks(ClientServers):
             bound.release()
 
     async def _drop(self, taken: AsyncTaken) -> None:
-        """Give back a connection that is in the middle of something."""
         try:
             await redispy.async_close_quietly(taken.connection)
         finally:
             await self._give_back(taken)
 
-    async def _exchange_once(self, taken: AsyncTaken, commands: Sequence[Command]) -> Replies:
+    async def _exchange(
+        self,
+        taken: AsyncTaken,
+        commands: Sequence[Command],
+        room: memoryview | None = None,  # noqa: ARG002 - for threads
+    ) -> Replies:
         """Send commands in one write and return their replies."""
         replies: Replies = []
-        await self._exchange(taken, ((0, len(commands), join_commands(commands)),), replies)
+        await self._exchange_many(taken, ((0, len(commands), join_commands(commands)),), replies)
         return replies
 
-    async def _exchange(
+    async def _exchange_many(
         self,
         taken: AsyncTaken,
         writes: Iterable[Write],
@@ -519,11 +358,7 @@ class Tasks(ClientServers):
             await self._drop(taken)
             raise
         if ReadOnlyError in map(type, replies):
-            # It was the master and is a replica now. Connections that are opened again find the new
-            # master: by Sentinel, or behind the same address.
-            await redispy.async_close_quietly(connection)
-            with contextlib.suppress(AttributeError, RedisError, OSError):
-                await taken.source.disconnect(inuse_connections=False)
+            await self._leave_replica(taken)
 
     async def _read(self, connection: Any, count: int, replies: Replies) -> None:
         """Read until there are `count` replies."""
@@ -535,26 +370,9 @@ class Tasks(ClientServers):
             else:
                 replies.append(reply)
 
-    @staticmethod
-    async def _take_refusal(
-        connection: Any, error: Exception, count: int, replies: Replies
-    ) -> None:
-        """Take an error that is a reply, or `count` of them if no more will come; else raise it."""
-        if not is_refusal(error):
-            raise error
-        if ends_connection(error):
-            await redispy.async_close_quietly(connection)
-            replies += [error] * (count - len(replies))
-        else:
-            replies.append(error)
-
     async def _read_soon(self, connection: Any, count: int, replies: Replies) -> None:
         async with asyncio.timeout(CANCELLED_SECONDS):
             await self._read(connection, count, replies)
-
-
-def _refusal_of(replies: Replies) -> Exception | None:
-    return next(filter(is_slot_refusal, replies), None)
 
 
 def _look_for_cancellation(task: asyncio.Task[Any] | None, before: int) -> None:
@@ -567,49 +385,11 @@ def _look_for_cancellation(task: asyncio.Task[Any] | None, before: int) -> None:
         raise asyncio.CancelledError
 
 
-async def _pause(_: Tasks, step: Pause) -> None:
-    await asyncio.sleep(step.seconds)
-
-
-async def _clock(_: Tasks, __: Clock) -> Callable[[], float]:
-    return boot_clock
-
-
-async def _parallel(runtime: Tasks, step: Parallel) -> list[Outcome]:
-    return await runtime.ask_all(step.requests)
-
-
-async def _free_memory(runtime: Tasks, step: FreeMemory) -> int | None:
-    return free_memory(await runtime.settings_of(step.key))
-
-
-async def _elsewhere(_: Tasks, step: Elsewhere) -> tuple[Any, Exception | None]:
-    try:
-        return await step.run(step.core), None
-    except Exception as error:  # noqa: BLE001 - the core's to judge
-        return None, error
-
-
-async def _call(_: Tasks, step: Call) -> object:
-    return await asyncio.to_thread(step.function, *step.args)
-
-
-async def _is_cluster(runtime: Tasks, _: IsCluster) -> bool:
-    return runtime.is_cluster
-
-
-_EFFECTS: dict[type, Callable[[Tasks, Any], Awaitable[Any]]] = {
-    Pause: _pause,
-    Clock: _clock,
+_BACKGROUND: dict[type, Callable[[Tasks, Any], Awaitable[Any]]] = {
     Behind: Tasks.run_behind,
-    Parallel: _parallel,
     FanOut: Tasks.fan_out,
-    FreeMemory: _free_memory,
-    Elsewhere: _elsewhere,
-    Call: _call,
-    IsCluster: _is_cluster,
 }
-"""Steps that leave nothing open; a scope carries out the others."""
+_EFFECTS: dict[type, Callable[[Any, Any], Awaitable[Any]]] = {**EFFECTS, **_BACKGROUND}
 
 
 def tasks_for(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Tasks:

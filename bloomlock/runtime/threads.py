@@ -12,56 +12,41 @@ import time
 import weakref
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.exceptions import AskError, MovedError, ReadOnlyError, RedisClusterException, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from bloomlock.commands import EXEC, Replies, ends_transaction, join_commands
+from bloomlock.commands import Replies, join_commands
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
-    Call,
-    Clock,
     ConnectionLost,
     Core,
-    Elsewhere,
     FanOut,
-    FreeMemory,
-    IsCluster,
     Limit,
-    Parallel,
-    Pause,
     Pipeline,
     Request,
 )
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
-from bloomlock.refusals import ends_connection, is_refusal, is_slot_refusal
+from bloomlock.refusals import is_refusal
 
 from . import redispy
-from .clients import free_memory
+from ._sync.scopes import STEPS, Scope
+from ._sync.sending import EFFECTS, Sending
 from .clock import boot_clock
 from .cluster import (
-    Again,
-    ClientServers,
-    Pauses,
     Sent,
-    find_servers,
-    follow,
-    is_ask,
     may_wait,
-    no_server,
-    note_moved,
-    pool_of_address,
     pool_of_key,
 )
-from .scopes import STEPS, Scope
+from .connections import Taken
 from .subscriptions import Listeners
 from .workers import fan_out, out_of_time, run_behind, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     import redis
 
@@ -72,8 +57,6 @@ if TYPE_CHECKING:
     from .subscriptions import Listener
 
 T = TypeVar("T")
-Taken: TypeAlias = tuple[Any, Any]
-"""A redis-py connection pool and a connection taken from it."""
 
 KEPT_SECONDS = 5.0
 """How long a connection in use is kept out of the pool, whose release has hooks."""
@@ -81,7 +64,7 @@ FRESH_SECONDS = 0.05
 """A connection used so recently is not asked whether it is still open."""
 
 
-class Threads(ClientServers):
+class Threads(Sending):
     """Runs cores; safe to use from many threads. Get one by `threads_for`.
 
     One idle connection is kept out of the client's pool between requests, because taking one from
@@ -159,19 +142,6 @@ class Threads(ClientServers):
         work = partial(self._carry_out, step, taken, limit.until)
         return within(seconds, limit.line, work, self._drop_late)
 
-    def _carry_out(
-        self, step: Request | Pipeline, taken: Taken | None, until: float | None
-    ) -> tuple[Replies, Taken | None]:
-        """Carry out what a server is asked; return a connection too that is to be held on."""
-        if isinstance(step, Pipeline):
-            (outcome,) = self.ask_all((step,), until)
-            if isinstance(outcome, ConnectionLost):
-                raise outcome
-            return outcome, taken
-        if taken or step.hold:
-            return self._request_on(taken, step, until)
-        return self._request(step, until), None
-
     def _drop_late(self, answer: tuple[Replies, Taken | None]) -> None:
         if answer[1] is not None:
             self._drop(answer[1])
@@ -197,127 +167,6 @@ class Threads(ClientServers):
     def unsubscribe(self, listener: Listener) -> None:
         """Keep a listener for another core, or close it."""
         self._listeners.give_back(listener)
-
-    def settings_of(self, key: str) -> Mapping[str, Any]:
-        """Return the settings of the connections to the server of a key."""
-        return redispy.settings_of(self._source(key))
-
-    def _request(self, request: Request, until: float | None = None) -> Replies:
-        if self._cluster is not None:
-            return self._request_of_cluster(request, until)
-        commands = request.commands
-        taken = self._take(self.client.connection_pool)
-        replies = self._exchange(taken, commands, request.room)
-        if commands[-1] == EXEC:
-            self._end(taken, commands, replies)
-        else:
-            self._give_back(taken)
-        return replies
-
-    def _request_of_cluster(self, request: Request, until: float | None) -> Replies:
-        taken = self._take(self._source_of(request.key))
-        replies = self._exchange(taken, request.commands, request.room)
-        self._end(taken, request.commands, replies)
-        self._follow(Sent(request.key, request.commands, replies), until, waits=request.waits)
-        return replies
-
-    def _request_on(
-        self, taken: Taken | None, request: Request, until: float | None
-    ) -> tuple[Replies, Taken | None]:
-        """Use the connection that was held, if one was; return it too if it is to be held on."""
-        if taken is None and self._cluster is not None:
-            return self._begin_to_hold(request, until)
-        watches = taken is not None
-        taken = taken or self._take(self._source(request.key))
-        replies = self._exchange(taken, request.commands)
-        if self._cluster is not None and (refusal := _refusal_of(replies)) is not None:
-            # The slot has moved from under the WATCH, which has to begin anew at another server.
-            self._note_moved(refusal)
-            self._drop(taken)
-            return replies, None
-        if request.hold:
-            return replies, taken
-        self._end(taken, request.commands, replies, watches=watches)
-        return replies, None
-
-    def _begin_to_hold(self, request: Request, until: float | None) -> tuple[Replies, Taken | None]:
-        """Send a first request under WATCH to the server that has the slot, when one has it."""
-        pauses = Pauses(until, waits=request.waits)
-        while True:
-            taken = self._take(self._source_of(request.key))
-            replies = self._exchange(taken, request.commands)
-            if (refusal := _refusal_of(replies)) is None:
-                return replies, taken
-            self._drop(taken)
-            self._note_moved(refusal)
-            pause = pauses.next_s(refusal, is_redirection=not is_ask(refusal))
-            if pause is None:
-                error = pauses.explain(request.key, refusal) if request.waits else refusal
-                return [error] * len(replies), None
-            time.sleep(pause)
-
-    def _follow(self, sent: Sent, until: float | None, *, waits: bool) -> None:
-        """Send again what a cluster refused because a slot moves, until all is answered."""
-        if not any(map(is_slot_refusal, sent.replies)):
-            return
-        steps = follow(sent, until, waits=waits)
-        answer: Any = None
-        with contextlib.suppress(StopIteration):
-            while True:
-                step = steps.send(answer)
-                if isinstance(step, Again):
-                    answer = self._send_again(step)
-                else:
-                    time.sleep(step.seconds)
-                    answer = None
-
-    def _send_again(self, again: Again) -> Outcome:
-        refusal = again.refusal
-        try:
-            self._note_moved(refusal)
-            source = None
-            if isinstance(refusal, AskError):
-                source = pool_of_address(self._cluster, refusal.host, refusal.port)
-                if source is None:
-                    self._look_for_nodes()
-            taken = self._take(source or self._source_of(again.key))
-            replies = self._exchange(taken, again.commands)
-        except ConnectionLost as lost:
-            return lost
-        except (RedisError, RedisClusterException, OSError) as error:
-            return ConnectionLost(error, sent=False, replies=[])
-        self._end(taken, again.commands, replies)
-        return replies
-
-    def _note_moved(self, refusal: Exception) -> None:
-        if isinstance(refusal, MovedError):
-            if refusal.host:
-                note_moved(self._cluster, refusal)
-            else:
-                self._look_for_nodes()
-
-    def _look_for_nodes(self) -> None:
-        """Ask a cluster anew who serves what, after one of its servers was not reachable."""
-        if self._cluster is not None:
-            with contextlib.suppress(RedisError, RedisClusterException, OSError):
-                find_servers(self._cluster)
-
-    def _by_source(
-        self, requests: Sequence[Request | Pipeline], outcomes: list[Any]
-    ) -> list[tuple[Any, Sequence[int]]]:
-        """Return the indices of the requests for each server; note those that have none."""
-        if self._cluster is None:
-            return [(self._source(""), range(len(requests)))]
-        groups: dict[int, tuple[Any, list[int]]] = {}
-        for index, request in enumerate(requests):
-            try:
-                source = self._source_of(request.key)
-            except ConnectionLost as lost:
-                outcomes[index] = lost
-            else:
-                groups.setdefault(id(source), (source, []))[1].append(index)
-        # In one order for all threads, which may have to wait for connections.
-        return [groups[number] for number in sorted(groups)]
 
     def ask_all(
         self, requests: Sequence[Request | Pipeline], until: float | None = None
@@ -379,16 +228,6 @@ class Threads(ClientServers):
             return self.client.connection_pool
         return pool_of_key(self._cluster, key)
 
-    def _source_of(self, key: str) -> Any:
-        """Return what connections for a key come from; ConnectionLost where no server has it."""
-        if self._cluster is None:
-            return self._source(key)
-        try:
-            return self._source(key)
-        except (RedisError, RedisClusterException, OSError) as error:
-            self._look_for_nodes()
-            raise ConnectionLost(no_server(key, error), sent=False, replies=[]) from None
-
     def _take(self, pool: Any) -> Taken:
         try:
             taken, used = self._idle.pop()
@@ -406,7 +245,7 @@ class Threads(ClientServers):
         if _LEFT:
             _release_all(_LEFT)
         try:
-            return pool, pool.get_connection()
+            return Taken(pool, pool.get_connection())
         except (RedisError, OSError) as error:
             self._look_for_nodes()
             raise ConnectionLost(error, sent=False, replies=[]) from None
@@ -430,34 +269,21 @@ class Threads(ClientServers):
             self._drop(taken)
         return usable
 
-    def _end(
-        self, taken: Taken, commands: Sequence[Command], replies: Replies, *, watches: bool = False
-    ) -> None:
-        """Give a connection back, or close it if MULTI or WATCH may be pending on it.
-
-        Its next user would find its commands queued, or its EXEC refused.
-        """
-        if (watches or commands[-1] == EXEC) and not ends_transaction(commands, replies):
-            self._drop(taken)
-        else:
-            self._give_back(taken)
-
     def _give_back(self, taken: Taken) -> None:
         pool, connection = taken
         if self._keeps_idle and not self._idle:
             now = time.monotonic()
-            if now < self._release_at and not redispy.is_marked(connection):
+            # One that was closed would be opened in the middle of a request.
+            is_whole = redispy.is_open(connection) and not redispy.is_marked(connection)
+            if is_whole and now < self._release_at:
                 self._idle.append((taken, now))
                 return
             self._release_at = now + KEPT_SECONDS
         pool.release(connection)
 
-    @staticmethod
-    def _drop(taken: Taken) -> None:
-        """Give back a connection that is in the middle of something."""
-        pool, connection = taken
-        redispy.close_quietly(connection)
-        pool.release(connection)
+    def _drop(self, taken: Taken) -> None:
+        redispy.close_quietly(taken.connection)
+        taken.source.release(taken.connection)
 
     def _exchange(
         self, taken: Taken, commands: Sequence[Command], room: memoryview | None = None
@@ -518,17 +344,6 @@ class Threads(ClientServers):
         if ReadOnlyError in map(type, replies):
             self._leave_replica(taken)
 
-    @staticmethod
-    def _leave_replica(taken: Taken) -> None:
-        """Close the connections to a server that was the master and is a replica now.
-
-        Opened again they find the new master: by Sentinel, or behind the same address.
-        """
-        pool, connection = taken
-        redispy.close_quietly(connection)
-        with contextlib.suppress(RedisError, OSError):
-            pool.disconnect(inuse_connections=False)
-
     def _read(self, connection: Any, count: int, replies: Replies) -> None:
         """Read until there are `count` replies."""
         while len(replies) < count:
@@ -539,65 +354,12 @@ class Threads(ClientServers):
             else:
                 replies.append(reply)
 
-    @staticmethod
-    def _take_refusal(connection: Any, error: Exception, count: int, replies: Replies) -> None:
-        """Take an error that is a reply, or `count` of them if no more will come; else raise it."""
-        if not is_refusal(error):
-            raise error
-        if ends_connection(error):
-            redispy.close_quietly(connection)
-            replies += [error] * (count - len(replies))
-        else:
-            replies.append(error)
 
-
-def _refusal_of(replies: Replies) -> Exception | None:
-    return next(filter(is_slot_refusal, replies), None)
-
-
-def _pause(_: Threads, step: Pause) -> None:
-    time.sleep(step.seconds)
-
-
-def _clock(_: Threads, __: Clock) -> Callable[[], float]:
-    return boot_clock
-
-
-def _parallel(runtime: Threads, step: Parallel) -> list[Outcome]:
-    return runtime.ask_all(step.requests)
-
-
-def _free_memory(runtime: Threads, step: FreeMemory) -> int | None:
-    return free_memory(runtime.settings_of(step.key))
-
-
-def _elsewhere(_: Threads, step: Elsewhere) -> tuple[Any, Exception | None]:
-    try:
-        return step.run(step.core), None
-    except Exception as error:  # noqa: BLE001 - the core's to judge
-        return None, error
-
-
-def _call(_: Threads, step: Call) -> object:
-    return step.function(*step.args)
-
-
-def _is_cluster(runtime: Threads, _: IsCluster) -> bool:
-    return runtime.is_cluster
-
-
-_EFFECTS: dict[type, Callable[[Threads, Any], Any]] = {
-    Pause: _pause,
-    Clock: _clock,
+_EFFECTS: dict[type, Callable[[Any, Any], Any]] = {
+    **EFFECTS,
     Behind: Threads.run_behind,
-    Parallel: _parallel,
     FanOut: Threads.fan_out,
-    FreeMemory: _free_memory,
-    Elsewhere: _elsewhere,
-    Call: _call,
-    IsCluster: _is_cluster,
 }
-"""Steps that leave nothing open; a scope carries out the others."""
 
 
 def threads_for(client: redis.Redis | redis.RedisCluster) -> Threads:

@@ -94,6 +94,22 @@ def test_filters_of_asyncio_that_are_forgotten_give_their_connection_back(valkey
     asyncio.run(run())
 
 
+@pytest.mark.skipif(
+    not hasattr(redis.asyncio.Connection, "mark_for_reconnect"), reason="since redis-py 7"
+)
+def test_an_idle_connection_of_asyncio_that_redis_py_has_marked_goes_back_first(valkey):
+    async def run():
+        async with redis.asyncio.Redis.from_url(valkey) as client:
+            made = await AsyncBloomFilter("x", 1000, client=client)
+            await made.add("a")
+            [(connection, _)] = tasks_for(client)._kept._idle
+            connection.mark_for_reconnect()
+            await made.add("b")
+            assert not connection.should_reconnect()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
 def test_a_pool_of_one_connection_is_enough(valkey, kind):
     client = redis.Redis(connection_pool=kind.from_url(valkey, max_connections=1))

@@ -147,3 +147,11 @@ def test_a_batch_does_not_pass_the_capacity_of_a_small_filter(call):
         getattr(made, call)(items)
     assert 20 <= (len(caught.value.results) or caught.value.added) <= 30
     assert 20 <= sum(made.exists_many(items)) <= 30
+
+
+def test_items_one_by_one_do_not_pass_the_capacity():
+    made, added = MemoryBloomFilter(2_000, on_full="raise"), 0
+    with pytest.raises(CapacityError):
+        for number in range(4_000):
+            added += made.add(str(number))
+    assert 2_000 <= added <= 2_200

@@ -610,8 +610,8 @@ def test_the_servers_of_a_cluster(nodes):
         assert cluster_map.slot_of("{a}b") == cluster_map.slot_of("a") == slot
         assert port_of(cluster_map.pool_of_key(cluster, "a")) == first
         assert cluster_map.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
-        assert port_of(cluster_map.pool_of_address(cluster, "127.0.0.1", first)) == first
-        assert cluster_map.pool_of_address(cluster, "127.0.0.1", 1) is None
+        assert port_of(cluster_map.source_of_address(cluster, "127.0.0.1", first)) == first
+        assert cluster_map.source_of_address(cluster, "127.0.0.1", 1) is None
         assert cluster_map.server_of_key(nodes[0], "a") == ""
         try:
             hand_over(nodes, slot, nodes[1])
@@ -641,16 +641,16 @@ def test_the_servers_of_a_cluster_for_asyncio(nodes):
             assert port_of(source) == first
             assert redispy.max_connections(source, 16) > 16
             assert cluster_map.server_of_key(cluster, "a") == f"127.0.0.1:{first}"
-            assert cluster_map.node_of_address(cluster, "127.0.0.1", first) is source
-            assert cluster_map.node_of_address(cluster, "127.0.0.1", 1) is None
+            assert cluster_map.async_source_of_address(cluster, "127.0.0.1", first) is source
+            assert cluster_map.async_source_of_address(cluster, "127.0.0.1", 1) is None
             assert source in redispy.sources_of(cluster)
             hand_over(nodes, slot, nodes[1])
-            await cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
+            await cluster_map.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{second}"))
             assert port_of(cluster.get_node_from_key("a")) == second
-            await cluster_map.note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
+            await cluster_map.async_note_moved(cluster, MovedError(f"{slot} 127.0.0.1:{first}"))
             assert port_of(cluster.get_node_from_key("a")) == first
-            assert cluster_map.node_of_address(cluster, "", first) is None
-            await cluster_map.find_servers(cluster)
+            assert cluster_map.async_source_of_address(cluster, "", first) is None
+            await cluster_map.async_find_servers(cluster)
             source = cluster.get_node_from_key("a")
             assert port_of(source) == second
             assert not redispy.waits_in_release(source)

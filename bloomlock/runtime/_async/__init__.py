@@ -1,0 +1,1 @@
+"""The part of the runtimes that is written once: requests, redirections, what a run has open."""
