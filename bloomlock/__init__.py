@@ -49,16 +49,16 @@ if TYPE_CHECKING:
     from .growth import Growth
     from .idempotency.consumers import ACK, RETRY, Action, Consumed, async_consume, consume
     from .idempotency.once import once
-    from .locks.async_lock import (
+    from .locks._async.lock import (
         AsyncFairLock,
         AsyncLock,
         AsyncReadWriteLock,
         AsyncReentrantLock,
     )
-    from .locks.async_redlock import AsyncRedlock
+    from .locks._async.redlock import AsyncRedlock
+    from .locks._sync.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
+    from .locks._sync.redlock import Redlock
     from .locks.events import LockEvent
-    from .locks.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
-    from .locks.redlock import Redlock
     from .planning import Plan, plan
     from .strategies.lock import LockStrategy
 
@@ -138,11 +138,11 @@ _MODULES = {
     "Action": ".idempotency.consumers",
     "AsyncBloomFilter": ".filters._async.bloom",
     "AsyncClaim": ".filters._async.claims",
-    "AsyncFairLock": ".locks.async_lock",
-    "AsyncLock": ".locks.async_lock",
-    "AsyncReadWriteLock": ".locks.async_lock",
-    "AsyncRedlock": ".locks.async_redlock",
-    "AsyncReentrantLock": ".locks.async_lock",
+    "AsyncFairLock": ".locks._async.lock",
+    "AsyncLock": ".locks._async.lock",
+    "AsyncReadWriteLock": ".locks._async.lock",
+    "AsyncRedlock": ".locks._async.redlock",
+    "AsyncReentrantLock": ".locks._async.lock",
     "BatchError": ".errors",
     "BloomFilter": ".filters._sync.bloom",
     "BloomlockError": ".errors",
@@ -157,7 +157,7 @@ _MODULES = {
     "Duplicate": ".errors",
     "FailedItem": ".filters.claim_lists",
     "FailedTooOften": ".errors",
-    "FairLock": ".locks.lock",
+    "FairLock": ".locks._sync.lock",
     "FileInfo": ".filters.files",
     "FilterInfo": ".filters.inspection",
     "FilterLostError": ".errors",
@@ -166,7 +166,7 @@ _MODULES = {
     "FingerprintMismatchError": ".errors",
     "Growth": ".growth",
     "InProgress": ".errors",
-    "Lock": ".locks.lock",
+    "Lock": ".locks._sync.lock",
     "LockError": ".errors",
     "LockEvent": ".locks.events",
     "LockLostError": ".errors",
@@ -181,9 +181,9 @@ _MODULES = {
     "PartialResultError": ".errors",
     "Plan": ".planning",
     "QuorumError": ".errors",
-    "ReadWriteLock": ".locks.lock",
-    "Redlock": ".locks.redlock",
-    "ReentrantLock": ".locks.lock",
+    "ReadWriteLock": ".locks._sync.lock",
+    "Redlock": ".locks._sync.redlock",
+    "ReentrantLock": ".locks._sync.lock",
     "ServerError": ".errors",
     "Window": ".filters.options",
     "__speed__": ".compiled",

@@ -21,12 +21,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = (ROOT / "bloomlock/filters/_async", ROOT / "bloomlock/runtime/_async")
+SOURCES = tuple(ROOT.glob("bloomlock/**/_async"))
 HEADER = "# Written by tools/async_to_sync.py from {source}; change that.\n"
 RULES = (
     (r"\n\n +With asyncio(?:[^\n]|\n(?! *\n))*?(?=\n *\n|\n? *\"\"\")", ""),
     (r"\bawait ", ""),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
+    (r"\bCoroutine\[Any, Any, (\w+)\]", r"\1"),
     (r"\basync (?=def|with|for)", ""),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basync_(?=[a-z])", ""),

@@ -197,6 +197,7 @@ class ClaimSession:
         hold: The lease; None unless the state is NEW.
     """
 
+    what = "claim"
     steps = None
 
     def __init__(self, state: ClaimState, offer: Offer, attempts: int = 0) -> None:
@@ -395,11 +396,12 @@ class ClaimSession:
     def renewed(self, hold: Hold, now: float) -> None:
         """Do nothing: there is no observer."""
 
-    def lose_behind(self, hold: Hold, reason: str) -> None:
-        """Take note that the lease is not renewed any more."""
-        if not self.ended and not hold.lost:
-            hold.lost = reason
-            logger.warning("%s was lost: %s", self.label, reason)
+    def lose_behind(self, hold: Hold, reason: str) -> bool:
+        """Take note that the lease is not renewed any more; return whether that is news."""
+        if self.ended or hold.lost:
+            return False
+        hold.lost = reason
+        return True
 
 
 def check_payload(payload: object) -> Item | None:

@@ -27,7 +27,7 @@ from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.hashing import encode_item, encode_items
 from bloomlock.keys import ClaimKeys
 from bloomlock.locks.hold import RENEWALS_PER_LEASE, Hold
-from bloomlock.locks.protocol.model import SLICE_MS
+from bloomlock.locks.protocol.values import SLICE_MS
 from bloomlock.locks.protocol.waiting import deadline_of
 from bloomlock.locks.session import TOKENS
 from bloomlock.parallel import in_parallel

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bloomlock.runtime.clock import boot_clock
 
+from .reports import AT_END_SECONDS, REPORTS
 from .watchdog import (
-    AT_END_SECONDS,
     LONGEST_SLEEP,
     Schedule,
     give_back,
     give_up,
     key_of,
+    lose_all,
     renew,
     report_left,
 )
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from .hold import Hold
     from .watchdog import Watch, Watched
-
-logger = logging.getLogger("bloomlock.locks")
 
 
 class AsyncWatchdog:
@@ -96,8 +94,7 @@ class AsyncWatchdog:
         self._timer = None
         now = boot_clock()
         try:
-            for watch, reason in self._schedule.over(now):
-                self._lose(watch, reason)
+            lose_all(self._schedule.over(now), self.remove)
             for (runtime, *_), watches in self._schedule.due(now).items():
                 task = asyncio.get_running_loop().create_task(
                     self._renew(runtime, watches), name="bloomlock-renewal"
@@ -111,20 +108,14 @@ class AsyncWatchdog:
     async def _renew(self, runtime: Any, watches: list[Watch]) -> None:
         for part in runtime.by_server(watches, key_of):
             try:
-                await runtime.run(renew(part, boot_clock, self._lose))
-            except Exception:
-                logger.exception("renewing locks failed")
+                await runtime.run(renew(part, boot_clock, self.remove))
+            except Exception:  # noqa: BLE001 - reported
+                REPORTS.exception("lock", "renewing locks failed")
 
     def _after_renewal(self, watches: list[Watch], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         give_up(watches, boot_clock())
         self._set_timer()
-
-    def _lose(self, watch: Watch, reason: str) -> None:
-        self._schedule.remove(watch.hold)
-        session = watch.session()
-        if session is not None:
-            session.lose_behind(watch.hold, reason)
 
 
 def _task_is_over(owner: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -11,10 +10,12 @@ from redis.exceptions import RedisError
 
 from bloomlock.errors import ConfigurationError, LockError, LockTimeoutError
 from bloomlock.keys import LockKeys
-from bloomlock.runtime.clients import CLIENTS, not_portable
+from bloomlock.runtime.clients import not_portable
 from bloomlock.runtime.clock import boot_clock
 
+from .compat import in_order
 from .options import LockOptions
+from .reports import REPORTS
 from .session import LockSession
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from .options import LockParameters
-
-logger = logging.getLogger("bloomlock.locks")
 
 READERS = b"read"
 """The group of the read side of a read-write lock."""
@@ -44,20 +43,11 @@ class LockBase:
         **options: Unpack[LockParameters],
     ) -> None:
         """Check the parameters before anything is sent."""
-        if isinstance(name, CLIENTS):
-            # The order of redis-py's own locks, by which `r.lock(name, lock_class=Lock)` calls.
-            name, client = client, name
-        checked = LockOptions(ttl=ttl, **options)
-        session = LockSession(
-            name,
-            LockKeys.of(name, checked.prefix),
-            checked,
-            group=self._group,
-            # An owner comes back while he holds the lock; to wait behind others he must not.
-            may_join=self._reentrant,
-            reentrant=self._reentrant,
-        )
-        self._use(session, client)
+        name, client = in_order(name, client)
+        checked = LockOptions(ttl, **options)
+        keys = LockKeys.of(name, checked.prefix)
+        terms = (name, keys, checked, self._has_ended)
+        self._use(LockSession(*terms, group=self._group, reentrant=self._reentrant), client)
 
     def _use(self, session: LockSession, client: Any) -> None:
         self._session = session
@@ -77,12 +67,17 @@ class LockBase:
         """Call `on_lost`; what it raises is logged and harms no lock."""
         try:
             return on_lost(self)
-        except BaseException:
-            logger.exception("on_lost of lock %r raised", self.name)
+        except BaseException:  # noqa: BLE001 - reported
+            REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
             return None
 
     def _owner(self) -> object:
         """Return who acquires here: the thread or task."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _has_ended(owner: Any) -> bool:
+        """Return whether a thread or task has ended."""
         raise NotImplementedError
 
     @property
@@ -108,7 +103,7 @@ class LockBase:
     @property
     def blocking(self) -> bool:
         """Whether `acquire` waits by default."""
-        return bool(self._session.options.blocking)
+        return self._session.options.blocking
 
     @property
     def blocking_timeout(self) -> float | None:
@@ -118,12 +113,12 @@ class LockBase:
     @property
     def thread_local(self) -> bool:
         """Whether a hold belongs to the thread or task that acquired it."""
-        return bool(self._session.options.thread_local)
+        return self._session.options.thread_local
 
     @property
     def raise_on_release_error(self) -> bool:
         """Whether leaving a `with` raises LockLostError."""
-        return bool(self._session.options.raise_on_release_error)
+        return self._session.options.raise_on_release_error
 
     @property
     def fence(self) -> int | None:
@@ -203,7 +198,8 @@ class LockBase:
                 return True
         elif not isinstance(failure, (RedisError, OSError)):
             return True
-        logger.warning("lock %r was not released and is left to expire: %s", self.name, failure)
+        text = "lock %r was not released and is left to expire: %s"
+        REPORTS.warning("lock", text, self.name, failure)
         return False
 
 
@@ -235,19 +231,3 @@ def owner_group(owner: str | None) -> bytes:
     if not isinstance(owner, str) or not owner:
         raise ConfigurationError(f"owner must be a text that is not empty, not {owner!r:.80}")
     return b"owner-" + hashlib.sha256(owner.encode()).hexdigest()[:32].encode()
-
-
-def check_token(token: str | bytes) -> bytes:
-    """Return a token given by the caller, as bytes.
-
-    Raises:
-        ConfigurationError: If it cannot stand in a queue.
-    """
-    data = token.encode(errors="replace") if isinstance(token, str) else token
-    if isinstance(token, str) and data.decode() != token:
-        raise ConfigurationError(f"token must be a text that has a UTF-8 form, not {token!r:.80}")
-    if not isinstance(data, bytes) or len(data.split()) != 1 or data.split()[0] != data:
-        raise ConfigurationError(f"token must be a text without spaces, not {token!r:.80}")
-    if data.startswith(b"="):
-        raise ConfigurationError(f"token must not start with '=', as {token!r:.80} does")
-    return data

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from bloomlock.locks.hold import Hold
+from .reports import REPORTS
 
-logger = logging.getLogger("bloomlock.locks")
+if TYPE_CHECKING:
+    from .hold import Hold
 
 KEPT_EVENTS = 1000
 """How many events of one lock object wait for an observer that blocks."""
@@ -126,4 +125,4 @@ class Events:
         try:
             self._observer(event)  # type: ignore[misc]  # nothing is pending without one
         except logged:
-            logger.exception("the observer of lock %r raised", event.name)
+            REPORTS.exception("lock", "the observer of lock %r raised", event.name)

@@ -1,9 +1,8 @@
-"""The options of locks: declared once, and checked before anything is sent."""
+"""The options of locks, checked before anything is sent."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -15,17 +14,13 @@ if TYPE_CHECKING:
 
     from .events import Observer
 
-NOT_GIVEN = -1
-"""The time limit of `acquire` that leaves it to the lock object."""
 DEFAULT_TTL = 30.0
 SHORTEST_TTL = 0.05
 LONGEST_TTL = 365 * 86_400.0
-CONFIRM_SECONDS = 1.0
-"""How long replicas have to acknowledge a grant."""
 
 
 class SharedParameters(TypedDict, total=False):
-    """The options that all locks take by name, for type checkers."""
+    """The options that all locks take by name; see Lock."""
 
     renew: bool | None
     max_hold: float | None
@@ -46,17 +41,12 @@ class LockParameters(SharedParameters, total=False):
     raise_on_release_error: bool
 
 
-class RedlockParameters(SharedParameters, total=False):
-    """The options of a lock on several servers."""
-
-    server_timeout: float | None
-    longest_ttl: float | None
-    pauses: tuple[float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class LockOptions:
-    """The options of a lock, checked when they are made; see Lock for what they mean.
+    """The options of a lock, checked.
+
+    Args:
+        ttl: See Lock.
+        given: The others.
 
     Attributes:
         lease_s: The lease in seconds.
@@ -68,52 +58,37 @@ class LockOptions:
         ConfigurationError: If one of them is not usable.
     """
 
-    ttl: float | None = None
-    timeout: float | None = None
-    sleep: float | None = None
-    renew: bool | None = None
-    max_hold: float | None = None
-    on_lost: Callable[[Any], object] | None = None
-    blocking: bool = True
-    blocking_timeout: float | None = None
-    thread_local: bool = True
-    replicas: int = 0
-    observer: Observer | None = None
-    raise_on_release_error: bool = True
-    prefix: str = DEFAULT_PREFIX
-    lease_s: float = field(init=False)
-    lease_ms: int = field(init=False)
-    renews: bool = field(init=False)
-    wait_s: float | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        if self.timeout is not None and self.ttl is not None:
+    def __init__(self, ttl: float | None = None, **given: Any) -> None:
+        if unknown := next((key for key in given if key not in LockParameters.__annotations__), ""):
+            raise TypeError(f"a lock has no parameter {unknown!r}")
+        self.prefix: str = given.get("prefix", DEFAULT_PREFIX)
+        # redis-py's timeout is the longest a lock is held, so such a lease is not renewed.
+        timeout, renew = given.get("timeout"), given.get("renew")
+        if timeout is not None and ttl is not None:
             raise ConfigurationError("ttl and timeout mean the same here; give one of them")
-        for name, least in (("sleep", 0.0), ("max_hold", SHORTEST_TTL), ("blocking_timeout", 0.0)):
-            if (seconds := getattr(self, name)) is not None:
-                object.__setattr__(self, name, check_seconds(name, seconds, least=least))
-        replicas = self.replicas
+        self.lease_s = check_lease(ttl) if timeout is None else check_lease(timeout, "timeout")
+        self.renews = timeout is None if renew is None else check_flag("renew", renew)
+        self.max_hold = check_optional("max_hold", given, least=SHORTEST_TTL)
+        self.blocking_timeout = check_optional("blocking_timeout", given)
+        check_optional("sleep", given)
+        self.blocking = check_flag("blocking", given.get("blocking", True))
+        self.thread_local = check_flag("thread_local", given.get("thread_local", True))
+        self.raise_on_release_error = check_flag(
+            "raise_on_release_error", given.get("raise_on_release_error", True)
+        )
+        self.replicas = replicas = given.get("replicas", 0)
         if not isinstance(replicas, Integral) or isinstance(replicas, bool) or replicas < 0:
             raise ConfigurationError(
                 f"replicas must be a whole number from 0 on, not {replicas!r:.80}"
             )
-        for name in ("blocking", "thread_local", "raise_on_release_error"):
-            check_flag(name, getattr(self, name))
-        if self.renew is not None:
-            check_flag("renew", self.renew)
         for name in ("on_lost", "observer"):
-            if (function := getattr(self, name)) is not None and not callable(function):
+            if (function := given.get(name)) is not None and not callable(function):
                 raise ConfigurationError(f"{name} must be a function or None, not {function!r:.80}")
-        # redis-py's timeout is the longest a lock is held, so it is not renewed.
-        renews = self.timeout is None if self.renew is None else bool(self.renew)
-        lease_s = check_lease(self.ttl)
-        if self.timeout is not None:
-            lease_s = check_lease(self.timeout, "timeout")
-        longest = lease_s if self.max_hold is None else self.max_hold
-        object.__setattr__(self, "renews", renews)
-        object.__setattr__(self, "lease_s", lease_s)
-        object.__setattr__(self, "lease_ms", milliseconds(min(lease_s, longest)))
-        object.__setattr__(self, "wait_s", self.blocking_timeout if self.blocking else 0.0)
+        self.on_lost: Callable[[Any], object] | None = given.get("on_lost")
+        self.observer: Observer | None = given.get("observer")
+        longest = self.lease_s if self.max_hold is None else self.max_hold
+        self.lease_ms = milliseconds(min(self.lease_s, longest))
+        self.wait_s = self.blocking_timeout if self.blocking else 0.0
 
 
 def check_lease(ttl: float | None, name: str = "ttl") -> float:
@@ -133,47 +108,19 @@ def check_seconds(name: str, value: object, *, least: float, most: float = math.
     return float(value)  # type: ignore[arg-type]  # a number by now
 
 
-def check_flag(name: str, value: object) -> None:
-    """Raise ConfigurationError if `value` is not True or False."""
+def check_optional(name: str, given: dict[str, Any], *, least: float = 0.0) -> float | None:
+    """Return an option in seconds, None if it is not given."""
+    value = given.get(name)
+    return None if value is None else check_seconds(name, value, least=least)
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return True or False, or raise ConfigurationError if `value` is neither."""
     # threading.Lock is often asked by acquire(0); NumPy's True and False are no numbers.
     is_flag = isinstance(value, Integral) or str(getattr(value, "dtype", "")) == "bool"
     if not is_flag or value not in (0, 1):
         raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
-
-
-def seconds_to_wait(
-    options: LockOptions,
-    blocking: bool | None,
-    timeout: float | None,
-    blocking_timeout: float | None,
-    sleep: float | None,
-) -> float | None:
-    """Return how long `acquire` waits: seconds, 0 for not at all, None for ever.
-
-    Raises:
-        ConfigurationError: If the arguments contradict each other, as threading.Lock raises then.
-    """
-    if sleep is not None:
-        check_seconds("sleep", sleep, least=0.0)
-    if blocking_timeout is not None:
-        blocking_timeout = check_seconds("blocking_timeout", blocking_timeout, least=0.0)
-    if timeout is None:
-        timeout = NOT_GIVEN
-    if blocking_timeout is not None and timeout != NOT_GIVEN:
-        raise ConfigurationError("timeout and blocking_timeout mean the same; give one of them")
-    if timeout == NOT_GIVEN:
-        given = blocking_timeout
-    else:
-        given = check_seconds("timeout (other than -1)", timeout, least=0.0)
-    if blocking is None:
-        blocking = options.blocking
-    else:
-        check_flag("blocking", blocking)
-    if not blocking:
-        if timeout != NOT_GIVEN:
-            raise ConfigurationError(f"timeout must be -1 if blocking is False, not {timeout!r}")
-        return 0.0
-    return given if given is not None else options.blocking_timeout
+    return bool(value)
 
 
 def milliseconds(seconds: float) -> int:

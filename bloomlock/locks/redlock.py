@@ -1,204 +1,576 @@
-"""The lock over several independent servers, for threads."""
+"""The algorithm of a lock over several independent servers: all are asked at once.
+
+Two majorities of the same servers have one in common, and no server gives its lock to two. So the
+lock is held from when a majority has said yes until the first lease among those could be over,
+counted from before the servers were asked. It is lost at once when the servers that deny the
+token leave no majority that can have it.
+
+A server that was restarted may have forgotten what it granted. Until everything that it can have
+granted is over, by the longest lease that any client asks for, it has no vote.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import random
+import re
+from collections import Counter
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from bloomlock.commands import encode_command
+from bloomlock.effects import AnyRuntime, ConnectionLost, Core, FanOut, Pause
 from bloomlock.errors import ConfigurationError, QuorumError
-from bloomlock.runtime.clients import sync_clients
-from bloomlock.runtime.threads import threads_for, threads_over
+from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol.steps import ACQUIRE, LockSteps, Renewal, renew_all
+from bloomlock.locks.protocol.values import Busy, ReleaseRequest
+from bloomlock.locks.protocol.waiting import ENDLESS, Attempt, Obtained, deadline_of
+from bloomlock.runtime.clock import boot_clock
 
-from .lock import Lock, has_ended
-from .quorum_lock import make_session
-from .watchdog import WATCHDOG
+from .options import LONGEST_TTL, LockOptions, SharedParameters, check_seconds, milliseconds
+from .session import TOKENS, LockSession, Watcher, missing_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Unpack
+    from collections.abc import Callable, Sequence
 
-    import redis
+    from bloomlock.locks.protocol.values import AcquireRequest
 
-    from .options import RedlockParameters
-    from .quorum_lock import RedlockSession
+    from .hold import Hold
+
+INFO = encode_command("INFO", "server")
+_UPTIME = re.compile(rb"^uptime_in_seconds:(\d+)", re.MULTILINE)
+_RUN = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
+UPTIME_STEP = 1.0
+"""A server reports its uptime in whole seconds, which may be almost one too many."""
+SHORTEST_SERVER_TIMEOUT, LONGEST_SERVER_TIMEOUT = 0.05, 1.0
+SERVER_SHARE = 10
+"""A server is waited for a tenth of the lease, so that most of it is left."""
+SHORTEST_RETRY, LONGEST_RETRY = 0.1, 1.0
+LINGER_SECONDS = 10.0
+"""How long a release is repeated in the background at a server that does not answer."""
+PAUSES = (0.05, 0.25)
+SHORTEST_PAUSE = 0.001
+NO_FENCE = 0
+GIVEN_BACK = "what was taken was given back"
 
 
-class Redlock(Lock):
-    """A lock that lives on several independent servers and needs a majority of them.
+class RedlockParameters(SharedParameters, total=False):
+    """The options of a lock on several servers."""
 
-    It survives the loss of any minority of the servers, without a failover that could forget a
-    grant. Each server is asked at once and on its own; the lock is held if more than half of all
-    `clients` granted it, whether the others answer or not, and if its lease is not over by then:
-    the holder counts it from before it asked, less 1 % and 2 ms. The same for every renewal.
+    server_timeout: float | None
+    longest_ttl: float | None
+    pauses: tuple[float, float]
 
-    A server that was restarted may have forgotten whom it granted the lock. So it has no vote
-    until it has been up for `longest_ttl`: its uptime comes with each grant. Servers that write
-    each change to disk before they answer (`appendfsync always`) need no such wait; give 0 for
-    them. The servers must be masters without automatic failover: a replica that takes over has
-    not the age of what it forgot.
 
-    There is no fence: numbers counted on several servers drift apart, and a majority may be
-    another one each time. If what the lock protects must refuse late writers, use Lock. On each
-    server the lock is the Lock of the same name, and excludes it there.
+class Limits(NamedTuple):
+    """The parameters that only a lock on several servers has; see Redlock."""
 
-    There is no queue across servers: a waiter asks again after a pause of random length, so the
-    order is random.
+    server_timeout: float
+    longest_ttl: float
+    pauses: tuple[float, float]
 
-    Args:
-        name: Free text; the lock's identity on the servers.
-        clients: Redis-py clients or URLs, one for each server; an odd number is best. A server
-            that does not answer keeps a thread as long as its client waits for a reply, so give
-            clients with a `socket_timeout` (those made from URLs have one of 2 seconds).
-        ttl: The lease in seconds (30 if not given).
-        server_timeout: How many seconds a server is waited for; None: a tenth of the lease, but at
-            least 0.05 and at most 1.
-        longest_ttl: The longest lease in seconds that any client asks these servers for; None:
-            `ttl`. To be set where others use the same name with a longer `ttl`, or `extend` one.
-        pauses: The shortest and the longest pause in seconds before a waiter asks again.
-        renew: Whether the lease is renewed, each third of it, while the lock is held.
-        max_hold: Seconds after which it is renewed no more; None: no limit.
-        on_lost: Called with the lock, from a thread of its own, when a hold is lost.
-        blocking: Whether `acquire` waits by default.
-        blocking_timeout: How many seconds it waits by default; None: without limit.
-        thread_local: Whether a hold belongs to the thread that acquired it.
-        observer: Called with a LockEvent for whatever happens; see Lock.
-        prefix: Start of all keys.
+    @classmethod
+    def checked(
+        cls,
+        ttl: float,
+        server_timeout: float | None = None,
+        longest_ttl: float | None = None,
+        pauses: tuple[float, float] = PAUSES,
+    ) -> Limits:
+        """Return limits for a lease, or raise ConfigurationError."""
+        if server_timeout is None:
+            server_timeout = min(default_server_timeout(ttl), ttl)
+        check_seconds("server_timeout", server_timeout, least=SHORTEST_PAUSE, most=ttl)
+        if longest_ttl is None:
+            longest_ttl = ttl
+        check_seconds("longest_ttl", longest_ttl, least=0.0, most=LONGEST_TTL)
+        if 0 < longest_ttl < ttl:
+            raise ConfigurationError(
+                f"longest_ttl must be 0 or at least the ttl of {ttl:g} seconds, not {longest_ttl!r}"
+            )
+        if not isinstance(pauses, (tuple, list)) or len(pauses) != 2:  # noqa: PLR2004 - from, to
+            raise ConfigurationError(f"pauses must be two numbers of seconds, not {pauses!r:.80}")
+        shortest = check_seconds("pauses[0]", pauses[0], least=SHORTEST_PAUSE)
+        longest = check_seconds("pauses[1]", pauses[1], least=shortest)
+        return cls(float(server_timeout), float(longest_ttl), (shortest, longest))
 
-    Raises:
-        ConfigurationError: If a parameter is not usable, or a server stands twice in the list.
 
-    Cost: nothing is sent.
+class Vote(Enum):
+    """What came of asking one server.
 
-    >>> import contextlib
-    >>> from bloomlock.server import PrivateServer
-    >>> with contextlib.ExitStack() as stack:
-    ...     servers = [stack.enter_context(PrivateServer()) for _ in range(3)]
-    ...     lock = Redlock("report", clients=[server.url for server in servers], longest_ttl=0)
-    ...     servers[0].kill()
-    ...     with lock:
-    ...         lock.owned()
-    True
+    Attributes:
+        YES: It has the token.
+        NO: It has not.
+        ABSTAINS: It has it, but was restarted too lately for that to count.
+        SILENT: It is not known.
     """
 
-    _session: RedlockSession
+    YES = "yes"
+    NO = "no"
+    ABSTAINS = "abstains"
+    SILENT = "silent"
+
+
+def majority_of(servers: int) -> int:
+    """Return how many of the configured servers are a majority, whether they answer or not.
+
+    >>> [majority_of(servers) for servers in (1, 2, 3, 4, 5)]
+    [1, 2, 2, 3, 3]
+    """
+    return servers // 2 + 1
+
+
+def default_server_timeout(ttl: float) -> float:
+    """Return how many seconds one server is waited for.
+
+    >>> [default_server_timeout(ttl) for ttl in (0.1, 5.0, 30.0)]
+    [0.05, 0.5, 1.0]
+    """
+    return max(SHORTEST_SERVER_TIMEOUT, min(LONGEST_SERVER_TIMEOUT, ttl / SERVER_SHARE))
+
+
+def seconds_without_vote(uptime: int | None, longest_ttl: float) -> float:
+    """Return for how long a server must still abstain; 0.0: its vote counts.
+
+    Args:
+        uptime: Whole seconds for which it has been up, None if that is not known.
+        longest_ttl: The longest lease in seconds that any client asks these servers for; 0: they
+            forget nothing in a restart.
+
+    >>> [seconds_without_vote(uptime, 30.0) for uptime in (0, 30, 31)]
+    [31.0, 1.0, 0.0]
+    """
+    if not longest_ttl:
+        return 0.0
+    return ENDLESS if uptime is None else max(0.0, longest_ttl - (uptime - UPTIME_STEP))
+
+
+def voters(votes: Sequence[Vote | None]) -> int:
+    """Return how many servers gave a vote that counts."""
+    return sum(vote in {Vote.YES, Vote.NO} for vote in votes)
+
+
+def has_majority(votes: Sequence[Vote | None]) -> bool:
+    """Return whether a majority of all servers says yes."""
+    return votes.count(Vote.YES) >= majority_of(len(votes))
+
+
+def is_decided(votes: Sequence[Vote | None]) -> bool:
+    """Return whether votes that are still out (None) are not worth waiting for.
+
+    They could change neither whether there is a majority nor whether one was reached at all.
+    """
+    majority, out = majority_of(len(votes)), votes.count(None)
+    if has_majority(votes) or not out:
+        return True
+    return voters(votes) >= majority and votes.count(Vote.YES) + out < majority
+
+
+def agreement(yes: int, silent: int, servers: int) -> bool | None:
+    """Return whether a majority says yes; None: that depends on the silent servers."""
+    if yes >= majority_of(servers):
+        return True
+    return None if yes + silent >= majority_of(servers) else False
+
+
+class Ballot:
+    """What is known of one token at each server.
+
+    A fresh token for each try: a release of an earlier one that comes late takes nothing away.
+
+    Attributes:
+        token: Of one try of one client.
+        there: Whether the token may be on the server. False before it was asked, too.
+        counts_from: When the server's vote begins to count: later if it was restarted lately.
+        votes: What the server said last, None before that.
+        errors: Why it said nothing.
+        runs: Which run of a server program said so.
+        closed: Whether the token is being given back, so that no server is to be asked for it.
+        lines: What the runtime keeps the questions to each server in order by.
+    """
+
+    def __init__(self, token: bytes, servers: int) -> None:
+        self.token = token
+        self.there = [False] * servers
+        self.counts_from = [-ENDLESS] * servers
+        self.votes: list[Vote | None] = [None] * servers
+        self.errors: list[Exception | None] = [None] * servers
+        self.runs: list[bytes | None] = [None] * servers
+        self.closed = False
+        self.lines: list[list[Any]] = [[None] for _ in range(servers)]
+
+    def say_yes(self, server: int, sent: float) -> Vote:
+        """Note that the server gave the token a lease that was asked for at `sent`."""
+        self.there[server] = True
+        return Vote.ABSTAINS if sent < self.counts_from[server] else Vote.YES
+
+    def say_no(self, server: int) -> Vote:
+        """Note that the server has not got the token."""
+        self.there[server] = False
+        return Vote.NO
+
+    def same_run(self) -> tuple[int, int] | None:
+        """Return two servers that are in truth one, if there are any."""
+        seen: dict[bytes, int] = {}
+        for server, run in enumerate(self.runs):
+            if run is not None and seen.setdefault(run, server) != server:
+                return seen[run], server
+        return None
+
+
+class MajoritySteps(LockSteps):
+    """The steps of a lock on several servers: each is one question to all of them."""
 
     def __init__(
         self,
         name: str,
-        clients: Iterable[redis.Redis | redis.RedisCluster | str],
-        ttl: float | None = None,
-        **options: Unpack[RedlockParameters],
+        keys: LockKeys,
+        missing: Sequence[set[str]],
+        limits: Limits,
+        clock: Callable[[], float],
     ) -> None:
-        self._use(make_session(name, ttl, **options), clients)
+        super().__init__(keys, missing[0])
+        self._name = name
+        self._limits = limits
+        self._clock = clock
+        self._each = [LockSteps(keys, lacks) for lacks in missing]
 
-    def _start(self, client: Any) -> None:
-        made = sync_clients(client)
-        self._session.holdings.has_ended = has_ended
-        self._clients = [each for each, is_ours in made if is_ours]
-        self._runtime = threads_over([each for each, _ in made])
-        self._session.attach(self._runtime, WATCHDOG)
+    def new_ballot(self, token: bytes = b"") -> Ballot:
+        """Return the ballot of a token that no server was asked for yet."""
+        return Ballot(token, len(self._each))
 
-    @property
-    def fence(self) -> None:
-        """None: numbers counted on several servers would drift apart; see Lock for a fence."""
-        return
+    def ask_for(self, ballot: Ballot, request: AcquireRequest) -> Core[list[Vote | None]]:
+        """Ask every server for the lock, until the outcome is certain or time is up."""
+        until = self._clock() + self._limits.server_timeout
 
-    def acquire(
+        def question(server: int) -> Core[Vote]:
+            return self._ask_for(ballot, server, request, until)
+
+        return self._ask_each(ballot, question, is_decided, request.lease_ms)
+
+    def _ask_for(
+        self, ballot: Ballot, server: int, request: AcquireRequest, until: float
+    ) -> Core[Vote]:
+        # A thread may get its turn when it is too late to ask.
+        if ballot.closed or self._clock() >= until:
+            return Vote.SILENT
+        ballot.there[server] = True
+        # Its age is asked after the lock was taken, on the same connection, so that no restart
+        # hides in between. A server that does not tell it may have given the lock all the same.
+        longest_ttl = self._limits.longest_ttl
+        try:
+            answer, info = yield from ACQUIRE.run(
+                self.keys, request, *((INFO,) if longest_ttl else ())
+            )
+        except ConnectionLost as lost:
+            ballot.there[server] = lost.sent
+            raise
+        uptime = None
+        if longest_ttl:
+            found, run = _UPTIME.search(info), _RUN.search(info)
+            uptime = int(found[1]) if found else None
+            ballot.runs[server] = run[1] if run else None
+        if isinstance(answer, Busy):
+            return ballot.say_no(server)
+        now = self._clock()
+        if seconds := seconds_without_vote(uptime, longest_ttl):
+            ballot.counts_from[server] = now + seconds
+        return ballot.say_yes(server, now)
+
+    def renew(self, ballot: Ballot, renewal: Renewal) -> Core[bool | Exception]:
+        """Renew everywhere; True: on a majority, False: none can have it, else not known."""
+        until = self._clock() + self._limits.server_timeout
+
+        def question(server: int) -> Core[Vote]:
+            # A renewal extends what is there; it never takes the lock anew.
+            if not ballot.there[server]:
+                return Vote.NO
+            sent = self._clock()
+            if ballot.closed or sent >= until:
+                return Vote.SILENT
+            [held] = yield from renew_all([renewal])
+            if isinstance(held, Exception):
+                raise held
+            return ballot.say_yes(server, sent) if held else ballot.say_no(server)
+
+        votes = yield from self._ask_each(ballot, question, is_decided, renewal.lease_ms)
+        # A server that has the token, but no vote yet, may count next time.
+        held = _majority_of_votes(votes, Vote.SILENT, Vote.ABSTAINS)
+        return self.no_quorum(votes, ballot, "it was not renewed") if held is None else held
+
+    def give_back(self, hold: Hold) -> Core[bool | None]:
+        """Release everywhere; True: a majority had it, False: none can have had it.
+
+        ConnectionLost if that is not known.
+        """
+        ballot: Ballot = hold.ballot
+        votes = yield from self.release_all(ballot)
+        held = _majority_of_votes(votes, Vote.SILENT)
+        if held is None:
+            error = self.no_quorum(votes, ballot, "its lease ends by itself elsewhere")
+            raise ConnectionLost(error, sent=True, replies=[])
+        return held
+
+    def release_all(self, ballot: Ballot, *, wait_for_all: bool = False) -> Core[list[Vote | None]]:
+        """Release everywhere.
+
+        Those are waited for that are known to have the token. A server that has not answered
+        yet is asked as soon as it does.
+        """
+        ballot.closed = True
+        has_it = {Vote.YES, Vote.ABSTAINS}
+        waited = [s for s, vote in enumerate(ballot.votes) if wait_for_all or vote in has_it]
+        return self._ask_each(
+            ballot,
+            lambda server: self._release(ballot, server),
+            lambda answers: all(answers[server] is not None for server in waited),
+            round(LINGER_SECONDS * 1000),
+        )
+
+    def _release(self, ballot: Ballot, server: int) -> Core[Vote]:
+        """Give back at one server, again and again if it is there but does not answer."""
+        until, pause = self._clock() + LINGER_SECONDS, SHORTEST_RETRY
+        while ballot.there[server]:
+            try:
+                request = ReleaseRequest(ballot.token)
+                held = yield from self._each[server].release(request, waiters=False)
+            except ConnectionLost as lost:
+                is_slow = isinstance(lost.cause, RedisTimeoutError)
+                if not is_slow or self._clock() + pause > until:
+                    raise
+            else:
+                counts = self._clock() >= ballot.counts_from[server]
+                ballot.say_no(server)
+                if held is False:
+                    return Vote.NO
+                return Vote.YES if counts else Vote.ABSTAINS
+            yield Pause(pause)
+            pause = min(2 * pause, LONGEST_RETRY)
+        return Vote.NO
+
+    def is_held(self, token: bytes, group: bytes) -> Core[bool]:
+        """Return whether a majority has the token; QuorumError if that is not known."""
+        ballot = self.new_ballot(token)
+
+        def look(server: int) -> Core[Vote]:
+            held = yield from self._each[server].is_held(token, group)
+            return Vote.YES if held else Vote.NO
+
+        votes = yield from self._ask_each(ballot, look, is_decided, 0)
+        return self._known(_majority_of_votes(votes, Vote.SILENT), votes, ballot)
+
+    def value(self) -> Core[bytes | None]:
+        """Return the token that a majority has, None if none has; QuorumError if not known."""
+        ballot = self.new_ballot()
+        tokens: list[bytes | None] = [None] * len(self._each)
+
+        def look(server: int) -> Core[Vote]:
+            token = tokens[server] = yield from self._each[server].value()
+            return Vote.YES if token else Vote.NO
+
+        def verdict(votes: Sequence[Any]) -> tuple[bytes | None, bool | None]:
+            known = Counter(token for token in tokens if token)
+            token, count = known.most_common(1)[0] if known else (None, 0)
+            silent = sum(not isinstance(vote, Vote) for vote in votes)
+            return token, agreement(count, silent, len(votes))
+
+        votes = yield from self._ask_each(
+            ballot, look, lambda answers: verdict(answers)[1] is not None, 0
+        )
+        token, held = verdict(votes)
+        return token if self._known(held, votes, ballot) else None
+
+    def _known(self, held: bool | None, votes: Sequence[Vote | None], ballot: Ballot) -> bool:
+        if held is None:
+            raise self.no_quorum(votes, ballot, "whether it is held is not known")
+        return held
+
+    def no_quorum(self, votes: Sequence[Vote | None], ballot: Ballot, then: str) -> QuorumError:
+        """Return the error that says who did not answer, and what follows."""
+        reasons = []
+        for server, vote in enumerate(votes):
+            if vote is Vote.ABSTAINS:
+                left = ballot.counts_from[server] - self._clock()
+                why = f"restarted, it has no vote for {max(0.0, left):.0f} s more"
+            elif vote is None or vote is Vote.SILENT:
+                why = str(ballot.errors[server] or "no answer in time")
+            else:
+                continue
+            reasons.append(f"clients[{server}]: {why}")
+        answered = len(votes) - len(reasons)
+        return QuorumError(
+            f"lock {self._name!r}: {answered} of {len(votes)} servers answered within "
+            f"{self._limits.server_timeout:g} s, {majority_of(len(votes))} are needed; {then}"
+            + (f" ({'; '.join(reasons)})" if reasons else "")
+        )
+
+    def _ask_each(
         self,
-        blocking: bool | None = None,
-        timeout: float | None = -1,
-        *,
-        blocking_timeout: float | None = None,
-        sleep: float | None = None,
-        token: str | bytes | None = None,
-    ) -> bool:
-        """Take the lock, polling until it is free if need be.
+        ballot: Ballot,
+        question: Callable[[int], Core[Vote]],
+        is_enough: Callable[[Sequence[Any]], bool],
+        lease_ms: int,
+    ) -> Core[list[Vote | None]]:
+        seconds = self._limits.server_timeout
+        cores = [_recorded(question(s), ballot, s) for s in range(len(self._each))]
+        background_s = max(seconds, lease_ms / 1000)
+        fan_out = FanOut(cores, ballot.lines, self._clock() + seconds, is_enough, background_s)
+        votes: list[Vote | None] = []
+        for server, answer in enumerate((yield fan_out)):
+            if isinstance(answer, Exception):
+                error = answer.cause if isinstance(answer, ConnectionLost) else answer
+                ballot.errors[server] = error
+            votes.append(answer if isinstance(answer, Vote) else None)
+        return votes
 
-        Args:
-            blocking: Whether to wait; None: as the constructor says.
-            timeout: Seconds to wait at most; None or -1: as the constructor says.
-            blocking_timeout: redis-py's name for it.
-            sleep: redis-py's; accepted, but see `pauses`.
-            token: Must be None: each try has a fresh one.
 
-        Returns:
-            True if this thread holds the lock now, False if others had it all the time.
+def _recorded(core: Core[Vote], ballot: Ballot, server: int) -> Core[Vote]:
+    """Run what is asked of one server, and note what it said also if that comes late."""
+    vote = Vote.SILENT
+    try:
+        vote = yield from core
+    finally:
+        ballot.votes[server] = vote
+    return vote
 
-        Raises:
-            ConfigurationError: If the arguments contradict each other, or two of the clients
-                turn out to be one server.
-            LockError: If this thread holds the lock already and would wait for itself.
-            QuorumError: If fewer than a majority of the servers have a vote: when time is up,
-                or, without a limit, when none was reached for as long as the lease. What was
-                taken is given back then, as after KeyboardInterrupt; a server that does not
-                answer keeps it at most until the lease ends.
 
-        Cost: one round trip to each server at once, and a second one to give back what is no
-            majority; both for each pause of a wait. It returns with the majority's answer;
-            servers that do not answer cost nothing if the others are a majority, else
-            `server_timeout`.
+def _majority_of_votes(votes: Sequence[Vote | None], *unknown: Vote) -> bool | None:
+    silent = sum(vote is None or vote in unknown for vote in votes)
+    return agreement(votes.count(Vote.YES), silent, len(votes))
+
+
+class MajorityAttempt(Attempt):
+    """One attempt to get the lock: polls, with a pause of random length between two.
+
+    There is no queue across servers; the pauses keep two who ask at once from sharing the
+    votes between them again and again.
+    """
+
+    def __init__(
+        self,
+        steps: MajoritySteps,
+        request: AcquireRequest,
+        until: float | None,
+        clock: Callable[[], float],
+        pause: Callable[[], float],
+    ) -> None:
+        super().__init__(steps, request, until, clock)
+        self._majority = steps
+        self._pause = pause
+
+    def run(self) -> Core[Obtained | None]:
+        """Poll until a majority has given the lock for long enough; None: others had it.
+
+        Then nothing is left on any server that answers. QuorumError if no majority gave a vote
+        when time was up, or, without a limit, for longer than the lease.
         """
-        if token is not None:
-            raise ConfigurationError(f"token must be None for a Redlock, not {token!r:.80}")
-        return super().acquire(blocking, timeout, blocking_timeout=blocking_timeout, sleep=sleep)
+        self.begun = True
+        outage_since = self._clock()
+        while True:
+            sent = self._clock()
+            self.request = self.request._replace(token=TOKENS.new())
+            ballot = self.ballot = self._majority.new_ballot(self.request.token)
+            votes = yield from self._majority.ask_for(ballot, self.request)
+            deadline = deadline_of(sent, self.request.lease_ms)
+            if has_majority(votes) and self._clock() < deadline and not ballot.same_run():
+                return Obtained(NO_FENCE, False, deadline)
+            yield from self._majority.release_all(ballot)
+            self.ballot = None
+            if (same := ballot.same_run()) is not None:
+                raise ConfigurationError(
+                    f"clients must be independent servers, but clients[{same[0]}] and "
+                    f"clients[{same[1]}] are the same one"
+                )
+            now = self._clock()
+            majority = majority_of(len(votes))
+            is_answered = voters(votes) >= majority and not has_majority(votes)
+            # Servers that were restarted are up, though they have no vote yet.
+            if is_answered or voters(votes) + votes.count(Vote.ABSTAINS) >= majority:
+                outage_since = now
+            is_over = now >= self._until
+            if is_over and is_answered:
+                return None
+            longest_s = self.request.lease_ms / 1000 if self._until == ENDLESS else ENDLESS
+            if is_over or now - outage_since > longest_s:
+                then = GIVEN_BACK
+                if has_majority(votes):
+                    then = f"their answers came when nothing was left of the lease, and {then}"
+                raise self._majority.no_quorum(votes, ballot, then)
+            yield Pause(max(0.0, min(self._pause(), self._until - now)))
 
-    def release(self) -> None:
-        """Give the lock back everywhere.
+    def leave_behind(self) -> Core[None]:
+        """Give everything back; what is late goes on in the background."""
+        return self.leave()
 
-        A server that has not answered yet is asked as soon as it does, in the background.
+    def leave(self) -> Core[None]:
+        """Give back whatever the last poll took; never raises.
 
-        Raises:
-            LockNotOwnedError: If this thread does not hold it; nothing is sent.
-            LockLostError: If it was lost.
-            QuorumError: If no majority answered; the lease ends by itself.
-
-        Cost: one round trip to each server at once; `server_timeout` if one has stopped answering.
+        What a server cannot be asked to give back ends with its lease.
         """
-        super().release()
+        if self.ballot is not None:
+            yield from self._majority.release_all(self.ballot, wait_for_all=True)
 
-    def locked(self) -> bool:
-        """Return whether a majority of the servers knows one holder; one round trip to each.
 
-        Raises:
-            QuorumError: If that depends on servers that do not answer.
-        """
-        return super().locked()
+class RedlockSession(LockSession):
+    """One lock object over several servers.
 
-    def owned(self) -> bool:
-        """Ask whether a majority has this thread's token; one round trip to each, or none.
+    Args:
+        name: What users call it.
+        ttl: See Redlock.
+        given: The other options.
+        has_ended: Returns whether a thread or task has ended.
+    """
 
-        Raises:
-            QuorumError: If that depends on servers that do not answer.
-        """
-        return super().owned()
+    steps: MajoritySteps
 
-    def extend(self, ttl: float | None = None, *, replace_ttl: bool = True) -> bool:
-        """Let the lease be `ttl` seconds from now, and at each renewal from now on.
+    def __init__(
+        self,
+        name: str,
+        ttl: float | None,
+        given: RedlockParameters,
+        has_ended: Callable[[Any], bool],
+        jitter: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        if unknown := given.keys() - RedlockParameters.__annotations__.keys():
+            raise TypeError(f"a Redlock has no parameter {min(unknown)!r}")
+        shared: dict[str, Any] = dict(given)
+        of_several = {key: shared.pop(key) for key in Limits._fields if key in given}
+        options = LockOptions(ttl, **shared)
+        super().__init__(name, LockKeys.of(name, options.prefix), options, has_ended)
+        self.limits = Limits.checked(options.lease_s, **of_several)
+        self._jitter = jitter
 
-        Args:
-            ttl: Seconds, at most `longest_ttl`; None: the lease it has.
-            replace_ttl: See Lock.extend.
+    def attach(self, runtime: AnyRuntime, watcher: Watcher) -> None:
+        """Set what asks the servers, and what renews."""
+        super().attach(runtime, watcher)
+        missing = [missing_of(each) for each in runtime.members]
+        self.steps = MajoritySteps(self.name, self.keys, missing, self.limits, boot_clock)
 
-        Returns:
-            True.
+    def _attempt(self, request: AcquireRequest, until: float | None) -> Attempt:
+        pauses = self.limits.pauses
+        return MajorityAttempt(
+            self.steps, request, until, boot_clock, lambda: self._jitter(*pauses)
+        )
 
-        Raises:
-            ConfigurationError: If it is longer than `longest_ttl`.
-            LockNotOwnedError: If this thread does not hold it.
-            LockLostError: If the servers that deny it leave no majority that can have it.
-            QuorumError: If no majority answered; the lock is held for what `remaining` says.
+    def _hold(self, attempt: Attempt, got: Obtained, now: float) -> Hold:
+        hold = super()._hold(attempt, got, now)
+        hold.ballot = attempt.ballot
+        return hold
 
-        Cost: one round trip to each server at once; `server_timeout` if no majority answers.
-        """
-        return super().extend(ttl, replace_ttl=replace_ttl)
+    def _lease_to_extend_to(self, hold: Hold, ttl: float | None, *, add: bool) -> int:
+        """Return a lease in milliseconds, that a restarted server abstains for."""
+        lease_ms = super()._lease_to_extend_to(hold, ttl, add=add)
+        longest = self.limits.longest_ttl
+        if longest and ttl is not None and lease_ms > milliseconds(longest):
+            raise ConfigurationError(f"ttl must be at most longest_ttl = {longest:g}, not {ttl!r}")
+        return lease_ms
 
-    def close(self) -> None:
-        """Close the clients that this object made."""
-        for client in self._clients:
-            threads_for(client).close()
-            client.close()
+    def renewal_of(self, hold: Hold, lease_ms: int) -> Any:
+        """Return what asks for a lease."""
+        return hold.ballot, super().renewal_of(hold, lease_ms)
 
-    def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
-        # Logged, as for the other locks: what the body did was done under the lock.
-        if isinstance(failure, QuorumError):
-            failure = ConnectionError(str(failure))
-        return super()._explain_exit(failure, error)
+    def renew_all(self, renewals: Sequence[Any]) -> Core[list[bool | Exception]]:
+        """Renew one hold, as each is asked of every server."""
+        [(ballot, renewal)] = renewals
+        return [(yield from self.steps.renew(ballot, renewal))]

@@ -3,14 +3,17 @@
 There is one thread for all of the process, and one timer for all of an event loop, which is in
 async_watchdog.py. Neither waits for a server: renewals run in a short-lived thread, or task, for
 each client and server that has some due, so a server that does not answer holds up neither the
-locks of others nor the news that a lock is lost. A child of fork starts with nothing to watch.
+locks of others nor the news that a lock is lost. Neither logs nor calls what users gave, but for
+observers in asyncio. A child of fork starts with nothing to watch.
+
+What is watched stands in a dictionary that holders change while the watchdog reads copies of it.
+There is no mutex, so nobody waits for a thread that is held up.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import queue
 import threading
@@ -22,12 +25,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from redis.exceptions import RedisError
 
 from bloomlock.effects import ConnectionLost, Limit
-from bloomlock.locks.protocol.model import ReleaseRequest
 from bloomlock.locks.protocol.waiting import deadline_of
+from bloomlock.runtime import redispy
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.slot_moves import without_waiting
 
 from .hold import OUT_OF_LEASE
+from .owners import thread_is_over
+from .reports import AT_END_SECONDS, REPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
 
     from .hold import Hold
 
-logger = logging.getLogger("bloomlock.locks")
+    Place = tuple[Any, str, type]
 
 IDLE_SECONDS = 5.0
 
@@ -46,26 +51,33 @@ LONGEST_SLEEP = 1.0
 """Seconds between looks: what a watchdog sleeps by does not count suspend, the leases do."""
 GOES_ALONG = 0.25
 """By which part of the time between two renewals one may be early."""
-AT_END_SECONDS = 1.0
-"""How long what is held is given back when the process or the loop ends."""
 GONE = "its key was gone when it was to be renewed"
 ENDED = "the thread or task that held it has ended"
 
 
 class Watched(Protocol):
-    """What a hold belongs to: a lock object, or a claim."""
+    """What a hold belongs to: a lock object, or a claim.
+
+    Attributes:
+        what: "lock" or "claim".
+        label: What messages call it.
+        key: A key that names its server.
+        steps: What gives its holds back when the process or the loop ends; None: they are left.
+    """
+
+    what: str
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """See above."""
 
     @property
     def key(self) -> str:
-        """A key that names its server."""
+        """See above."""
 
     @property
     def steps(self) -> LockSteps | None:
-        """What gives its holds back when the process or the loop ends; None: they are left."""
+        """See above."""
 
     def is_orphan(self, hold: Hold) -> bool:
         """Return whether no thread or task is left to give a hold back."""
@@ -82,8 +94,8 @@ class Watched(Protocol):
     def renewed(self, hold: Hold, now: float) -> None:
         """Take note of a renewal."""
 
-    def lose_behind(self, hold: Hold, reason: str) -> None:
-        """Take note that a hold is lost; never raises."""
+    def lose_behind(self, hold: Hold, reason: str) -> bool:
+        """Take note that a hold is lost; return whether that is news. Never raises."""
 
 
 @dataclass(eq=False, slots=True)
@@ -102,7 +114,7 @@ class Watch:
     hold: Hold
     runtime: Any  # of the one kind or the other, as the watchdog
     session: weakref.ref[Watched]
-    kind: type
+    kind: Any
     steps: LockSteps | None
 
     def next_time(self) -> float:
@@ -124,24 +136,35 @@ def key_of(watch: Watch) -> str:
     return session.key if session is not None else ""
 
 
-def place_of(watch: Watch) -> tuple[Any, str, type]:
+def place_of(watch: Watch) -> Place:
     """Return through what it is renewed, on which server of a cluster, and by which step."""
     server_of = getattr(watch.runtime, "server_of", None)
     server = server_of(key_of(watch)) if server_of is not None else ""
     return watch.runtime, server, watch.kind
 
 
-class Schedule:
-    """The holds that are watched, and what is due when; the time is passed in.
+def address_of(watch: Watch) -> str:
+    """Return what messages call the server, or servers, of a hold."""
+    runtime, server, _ = place_of(watch)
+    if len(runtime.members) > 1:
+        return f"{len(runtime.members)} servers"
+    pool = redispy.own_pool(runtime.client)
+    settings = {} if pool is None else redispy.settings_of(pool)
+    address = f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+    return server or str(settings.get("path") or address)
 
-    Not safe to use from two threads at once.
-    """
+
+class Schedule:
+    """The holds that are watched, and what is due when; the time is passed in."""
 
     def __init__(self) -> None:
         self._watches: dict[int, Watch] = {}
 
     def __len__(self) -> int:
         return len(self._watches)
+
+    def _all(self) -> Iterable[Watch]:
+        return self._watches.copy().values()
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> Watch:
         """Watch a hold, anew if it is watched already."""
@@ -155,7 +178,7 @@ class Schedule:
 
     def next_time(self) -> float:
         """Return when to look again."""
-        return min((watch.next_time() for watch in self._watches.values()), default=float("inf"))
+        return min((watch.next_time() for watch in self._all()), default=float("inf"))
 
     def over(self, now: float) -> list[tuple[Watch, str]]:
         """Take out and return the holds that are over, each with the reason.
@@ -163,7 +186,7 @@ class Schedule:
         The owner of a hold is looked at whenever it is to be renewed.
         """
         over = []
-        for watch in list(self._watches.values()):
+        for watch in self._all():
             session = watch.session()
             if watch.hold.deadline <= now:
                 over.append((watch, OUT_OF_LEASE))
@@ -176,7 +199,7 @@ class Schedule:
     def take_abandoned(self, has_ended: Callable[[object], bool]) -> list[Watch]:
         """Take out and return the holds of owners that can give nothing back any more."""
         abandoned = []
-        for watch in list(self._watches.values()):
+        for watch in self._all():
             session = watch.session()
             mine = watch.steps is not None and watch.hold.pid == os.getpid()
             if mine and (session is None or session.is_abandoned(watch.hold, has_ended)):
@@ -184,7 +207,7 @@ class Schedule:
                 self.remove(watch.hold)
         return abandoned
 
-    def due(self, now: float) -> dict[tuple[Any, str, type], list[Watch]]:
+    def due(self, now: float) -> dict[Place, list[Watch]]:
         """Return the holds to renew now, by runtime, server and kind; each until it is answered.
 
         A server that is still busy with an earlier renewal waits its turn: one that does not
@@ -192,31 +215,33 @@ class Schedule:
         soon goes along with what is due now, so that holds that began one by one are renewed
         together.
         """
-        if not any(watch.is_due(now) for watch in self._watches.values()):
+        if not any(watch.is_due(now) for watch in self._all()):
             return {}
-        busy = {place_of(watch) for watch in self._watches.values() if watch.hold.renewing}
-        found: dict[tuple[Any, str, type], list[Watch]] = {}
+        busy = {place_of(watch) for watch in self._all() if watch.hold.renewing}
+        found: dict[Place, list[Watch]] = {}
         dropped: Counter[str] = Counter()
-        for watch in list(self._watches.values()):
-            if not watch.is_due(now + watch.hold.renewal_seconds * GOES_ALONG):
+        for watch in self._all():
+            hold = watch.hold
+            if not watch.is_due(now + hold.renewal_seconds * GOES_ALONG):
                 continue
-            session = watch.session()
-            if session is None:
-                dropped["claim" if watch.steps is None else "lock"] += 1
-                watch.hold.renew_at = None
+            if watch.session() is None:
+                dropped[watch.kind.what] += 1
+                hold.renew_at = None
             elif (place := place_of(watch)) in busy:
-                watch.hold.renew_at = now + retry_seconds(watch.hold)
+                hold.renew_at = now + retry_seconds(hold)
             else:
-                found.setdefault(place, []).append(watch)
+                hold.renewing = True
+                if hold.renew_at is None:
+                    # It is being extended. Whoever does that looks whether it is being renewed
+                    # after it has taken this away, so one of the two sees the other.
+                    hold.renewing = False
+                else:
+                    found.setdefault(place, []).append(watch)
         for what, number in dropped.items():
-            if number == 1:
-                logger.warning("a %s was dropped while held; it is left to expire", what)
-            else:
-                text = "%d %ss were dropped while held; they are left to expire"
-                logger.warning(text, number, what)
-        for watches in found.values():
-            for watch in watches:
-                watch.hold.renewing = True
+            text = "a %s was dropped while held; it is left to expire"
+            if number > 1:
+                text = f"{number} %ss were dropped while held; they are left to expire"
+            REPORTS.warning(what, text, what)
         return found
 
 
@@ -231,9 +256,7 @@ def give_back(watch: Watch, until: float) -> Core[Exception | None]:
         return None
     yield Limit(until, [None])
     try:
-        yield from watch.steps.release(
-            ReleaseRequest(watch.hold.token, watch.hold.group), waiters=watch.hold.waiters
-        )
+        yield from watch.steps.give_back(watch.hold)
     except (ConnectionLost, RedisError) as error:
         return error
     return None
@@ -244,11 +267,10 @@ def report_left(failures: Iterable[object]) -> None:
     left = [failure for failure in failures if failure is not None]
     if left:
         why = str(left[0]) or type(left[0]).__name__
-        if len(left) == 1:
-            logger.warning("a lock was not released at the end and is left to expire: %s", why)
-        else:
-            text = "%d locks were not released at the end and are left to expire: %s"
-            logger.warning(text, len(left), why)
+        text = "a lock was not released at the end and is left to expire: %s"
+        if len(left) > 1:
+            text = f"{len(left)} locks were not released at the end and are left to expire: %s"
+        REPORTS.warning("lock", text, why)
 
 
 def give_up(watches: Iterable[Watch], now: float) -> None:
@@ -260,9 +282,7 @@ def give_up(watches: Iterable[Watch], now: float) -> None:
 
 
 def renew(
-    watches: Iterable[Watch],
-    clock: Callable[[], float],
-    lose: Callable[[Watch, str], None],
+    watches: Iterable[Watch], clock: Callable[[], float], remove: Callable[[Hold], None]
 ) -> Core[None]:
     """Renew holds that one request may carry and note the answers.
 
@@ -280,16 +300,21 @@ def renew(
     if not asked:
         return
     # All are of one kind and go to the same server, or it is a single one.
+    first, of_first, _ = asked[0]
     renewals = [session.renewal_of(watch.hold, lease_ms) for watch, session, lease_ms in asked]
     # What waits for one slot of a cluster would hold up the holds in others of its server.
-    results = yield from without_waiting(asked[0][1].renew_all(renewals))
+    results = yield from without_waiting(of_first.renew_all(renewals))
+    failed: list[str] = []
+    gone: list[tuple[Watch, str]] = []
+    error: Exception | None = None
     for (watch, session, lease_ms), result in zip(asked, results, strict=True):
         hold = watch.hold
         if isinstance(result, Exception):
-            logger.warning("%s could not be renewed yet: %s", session.label, result)
+            failed.append(session.label)
+            error = error or result
             hold.schedule_renewal(clock() + retry_seconds(hold))
         elif not result:
-            lose(watch, GONE)
+            gone.append((watch, GONE))
         else:
             hold.deadline = max(hold.deadline, deadline_of(sent, lease_ms))
             hold.schedule_renewal(sent + hold.renewal_seconds)
@@ -297,6 +322,23 @@ def renew(
         hold.renewing = False
         if result is True:
             session.renewed(hold, sent)
+    lose_all(gone, remove)
+    if failed:
+        REPORTS.not_renewed(of_first.what, failed, address_of(first), error)
+    else:
+        REPORTS.renewed(of_first.what, address_of(first))
+
+
+def lose_all(over: Iterable[tuple[Watch, str]], remove: Callable[[Hold], None]) -> None:
+    """Note that holds are lost, each with the reason; one log line for each kind and reason."""
+    lost: dict[tuple[str, str], list[str]] = {}
+    for watch, reason in over:
+        remove(watch.hold)
+        session = watch.session()
+        if session is not None and session.lose_behind(watch.hold, reason):
+            lost.setdefault((session.what, reason), []).append(session.label)
+    for (what, reason), labels in lost.items():
+        REPORTS.lost(what, labels, reason)
 
 
 class Watchdog:
@@ -307,40 +349,36 @@ class Watchdog:
 
     def start_over(self) -> None:
         """Forget everything: a child of fork has no thread and holds nothing."""
-        # Both are C through and through: a KeyboardInterrupt in the middle of a Condition or an
+        # All are C through and through: a KeyboardInterrupt in the middle of a Condition or an
         # Event leaves it locked, and then nothing would be renewed any more.
-        self._lock = threading.RLock()
+        self._only_one = threading.Lock()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._schedule = Schedule()
         self._uncalled: deque[Callable[[], object]] = deque()
         self._idle_since = boot_clock()
-        self._wake_at = float("-inf")
+        self._wake_at = float("inf")
         self._runs = False
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         """Begin to watch a hold."""
-        with self._lock:
-            at = self._schedule.add(hold, session, runtime).next_time()
-            runs = self._runs
-            if runs and at < self._wake_at:
-                # The next hold, which is due later, need not wake it again: most are over by then.
-                self._wake.put(None)
-                self._wake_at = at
-        if not runs:
+        at = self._schedule.add(hold, session, runtime).next_time()
+        if not self._runs:
             start_thread("bloomlock-watchdog", self._run)
+        elif at < self._wake_at:
+            # The next hold, which is due later, need not wake it again: most are over by then.
+            self._wake_at = at
+            self._wake.put(None)
 
     def remove(self, hold: Hold) -> None:
         """Stop watching a hold."""
-        with self._lock:
-            self._schedule.remove(hold)
+        self._schedule.remove(hold)
 
     def give_back_all(self) -> None:
         """Release what is held when the process ends, but for what a running thread holds.
 
         The main thread is at its end then. A daemon thread may still work under its locks.
         """
-        with self._lock:
-            abandoned = self._schedule.take_abandoned(_thread_is_over)
+        abandoned = self._schedule.take_abandoned(thread_is_over)
         until = boot_clock() + AT_END_SECONDS
         failures: list[Exception | None] = []
         for watch in abandoned:
@@ -355,46 +393,46 @@ class Watchdog:
         try:
             start_thread("bloomlock-callback", function)
         except RuntimeError as error:
-            logger.warning("a callback of a lock has to wait: %s", error)
+            REPORTS.warning("lock", "a callback of a lock has to wait: %s", error)
             self._uncalled.append(function)
 
     def _run(self) -> None:
-        with self._lock:
-            if self._runs:
-                return
-            self._runs = True
-        self._idle_since = boot_clock()
-        goes_on = True
-        while goes_on:
+        if not self._only_one.acquire(blocking=False):
+            return
+        self._runs, self._idle_since = True, boot_clock()
+        while self._runs:
             try:
-                goes_on = self._look()
-            except BaseException:
+                self._look()
+            except BaseException:  # noqa: BLE001 - reported
                 # Without this thread every lock of the process would be lost.
-                logger.exception("watching locks failed")
+                REPORTS.exception("lock", "watching locks failed")
                 self._sleep(LONGEST_SLEEP)
+        self._only_one.release()
+        if len(self._schedule):
+            # It was added when this thread seemed to run still.
+            start_thread("bloomlock-watchdog", self._run)
 
-    def _look(self) -> bool:
-        """Do what is due, or sleep until something is; False: there is nothing to watch."""
-        with self._lock:
-            now = boot_clock()
-            over = self._schedule.over(now)
-            due = self._schedule.due(now)
-            if len(self._schedule) or over or self._uncalled:
-                self._idle_since = now
-            elif now - self._idle_since > IDLE_SECONDS:
-                self._runs = False
-                return False
-            asked_for = self._wake_at if self._wake_at > now else float("inf")
-            self._wake_at = min(self._schedule.next_time(), asked_for, now + LONGEST_SLEEP)
-        for watch, reason in over:
-            self._lose(watch, reason)
+    def _look(self) -> None:
+        """Do what is due, or sleep until something is; end if there is nothing to watch."""
+        now = boot_clock()
+        over = self._schedule.over(now)
+        due = self._schedule.due(now)
+        lose_all(over, self.remove)
         for (runtime, *_), watches in due.items():
             self._start_renewal(runtime, watches)
         for _ in range(len(self._uncalled)):
             self.call(self._uncalled.popleft())
+        if len(self._schedule) or over or self._uncalled:
+            self._idle_since = now
+        elif now - self._idle_since > IDLE_SECONDS:
+            self._runs = False
+            return
         if not over and not due:
-            self._sleep(self._wake_at - now)
-        return True
+            # Whoever adds a hold before the time is known wakes it in any case.
+            self._wake_at = float("inf")
+            wake_at = min(self._schedule.next_time(), now + LONGEST_SLEEP)
+            self._wake_at = wake_at
+            self._sleep(wake_at - now)
 
     def _sleep(self, seconds: float) -> None:
         with contextlib.suppress(queue.Empty):
@@ -406,36 +444,24 @@ class Watchdog:
         try:
             start_thread("bloomlock-renewal", self._renew, runtime, watches)
         except RuntimeError as error:  # there are too many threads
-            logger.warning("locks could not be renewed yet: %s", error)
+            REPORTS.warning("lock", "locks could not be renewed yet: %s", error)
             give_up(watches, boot_clock())
 
     def _renew(self, runtime: Any, watches: list[Watch]) -> None:
         try:
             for part in runtime.by_server(watches, key_of):
                 try:
-                    runtime.run(renew(part, boot_clock, self._lose))
-                except Exception:
-                    logger.exception("renewing locks failed")
+                    runtime.run(renew(part, boot_clock, self.remove))
+                except Exception:  # noqa: BLE001 - reported
+                    REPORTS.exception("lock", "renewing locks failed")
         finally:
             give_up(watches, boot_clock())
             self._wake.put(None)
-
-    def _lose(self, watch: Watch, reason: str) -> None:
-        self.remove(watch.hold)
-        session = watch.session()
-        if session is not None:
-            session.lose_behind(watch.hold, reason)
 
 
 def start_thread(name: str, target: Any, *arguments: Any) -> None:
     """Run a function in a thread that does not keep the process alive."""
     threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
-
-
-def _thread_is_over(owner: object) -> bool:
-    return not isinstance(owner, threading.Thread) or (
-        owner is threading.main_thread() or not owner.is_alive()
-    )
 
 
 WATCHDOG = Watchdog()

@@ -15,13 +15,13 @@ from __future__ import annotations
 import logging
 import secrets
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
 from redis.exceptions import RedisError, ResponseError, WatchError
 
 from bloomlock.commands import encode_command
-from bloomlock.delivery import Way, check, collect, deliver, run_way, run_ways
+from bloomlock.delivery import check, collect, deliver
 from bloomlock.effects import (
     NO_LIMIT,
     Behind,
@@ -36,15 +36,8 @@ from bloomlock.effects import (
 )
 from bloomlock.errors import ConfigurationError, LockTimeoutError
 from bloomlock.keys import LockKeys, stripe_keys
-from bloomlock.locks.protocol.model import AcquireRequest, ReleaseRequest
-from bloomlock.locks.protocol.steps import (
-    ACQUIRE,
-    RELEASE,
-    RELEASE_EXCLUSIVE,
-    SCRIPTS,
-    Call,
-    LockSteps,
-)
+from bloomlock.locks.protocol.steps import ACQUIRE, RELEASE, LockSteps, compare_and_delete
+from bloomlock.locks.protocol.values import AcquireRequest, ReleaseRequest
 from bloomlock.locks.protocol.waiting import CLEANUP_SECONDS, GRACE_SECONDS, OUTAGE_PAUSE, Attempt
 
 from .base import Segment, Strategy
@@ -159,7 +152,7 @@ class LockStrategy(Strategy):
             line: list[Any] = [None]
             try:
                 yield Limit(until + GRACE_SECONDS, line)
-                taken = yield from _take_and_watch(wanted, asking, self._missing)
+                taken = yield from _take_and_watch(wanted, asking)
                 if not taken:
                     taken = yield from self._wait_for(wanted[0], asking, until, clock)
                 yield NO_LIMIT
@@ -259,54 +252,28 @@ class _Update:
         return None
 
 
-class _Taking(NamedTuple):
-    """Locks to take at once, each by the same request; see `_take_and_watch`."""
-
-    locks: Sequence[LockKeys]
-    request: AcquireRequest
-    missing: set[str]
-
-
-def _take_and_watch(
-    locks: Sequence[LockKeys], request: AcquireRequest, missing: set[str]
-) -> Core[list[LockKeys]]:
+def _take_and_watch(locks: Sequence[LockKeys], request: AcquireRequest) -> Core[list[LockKeys]]:
     """Try once to take each lock, and watch those held then; one round trip if all are free.
 
     WATCH makes the fence part of the update: EXEC does nothing if a watched lock was lost since its
     holder was last seen in it, so a holder that slept through its lease cannot write. The
     connection is kept for the transaction that follows; see `_unwatch`.
     """
-    return (yield from run_way(_WAYS, _Taking(locks, request, missing), missing))
-
-
-def _take_by_script(items: Sequence[_Taking]) -> Core[list[list[LockKeys] | Exception]]:
-    [(locks, asked, _)] = items
-    take = [ACQUIRE.by_digest(Call(lock, asked)) for lock in locks]
-    request = Request(locks[0].lock, [*take, *_watching(locks)], hold=True)
-    replies = yield from deliver(request, repeatable=True)
+    take = [ACQUIRE.command(lock, request) for lock in locks]
+    asked = Request(locks[0].lock, [*take, *_watching(locks)], hold=True)
+    replies = yield from deliver(asked, repeatable=True)
+    held = list(locks)
     error = next((reply for reply in replies if isinstance(reply, Exception)), None)
-    if error is None and (held := _held(locks, replies, asked.token)) == list(locks):
-        return [held]
+    if error is None and (held := _held(locks, replies, request.token)) == list(locks):
+        return held
     yield from _unwatch(locks[0].lock)
-    if error is not None:
-        return [error]
-    return [(yield from _watch(held, asked.token)) if held else []]
-
-
-def _take_then_watch(items: Sequence[_Taking]) -> Core[list[list[LockKeys] | Exception]]:
-    [(locks, request, missing)] = items
-    calls = [Call(lock, request) for lock in locks]
-    for answer in (yield from run_ways(ACQUIRE.ways, calls, missing)):
-        if isinstance(answer, Exception):
-            return [answer]
-    return [(yield from _watch(locks, request.token))]
-
-
-# Any error is refusal enough: taken one after the other, locks also find another node of a cluster.
-_WAYS = (
-    Way(SCRIPTS, _take_by_script, lambda error: isinstance(error, ResponseError)),
-    Way("", _take_then_watch),
-)
+    if isinstance(error, ResponseError):
+        # Taken one after the other, locks also find another node of a cluster.
+        check((yield from ACQUIRE.run_all([(lock, request) for lock in locks])))
+        held = list(locks)
+    elif error is not None:
+        raise error
+    return (yield from _watch(held, request.token)) if held else []
 
 
 def _watch(locks: Sequence[LockKeys], token: bytes) -> Core[list[LockKeys]]:
@@ -340,17 +307,20 @@ def _release_all(locks: Sequence[LockKeys], token: bytes, missing: set[str]) -> 
 
     Never raises what the server or the network did: the leases end by themselves.
     """
-    calls = [Call(lock, ReleaseRequest(token)) for lock in locks]
-    if not calls:
+    if not locks:
         return
-    answers = yield from run_ways(RELEASE_EXCLUSIVE, calls, missing)
-    awaited = [
-        call
-        for call, answer in zip(calls, answers, strict=True)
-        if not isinstance(answer, Exception) and answer[1]
-    ]
-    if awaited:
-        answers += yield from run_ways(RELEASE.ways, awaited, missing)
+    answers: list[Any] = []
+    awaited = list(locks)
+    try:
+        native = yield from compare_and_delete(locks, token, missing, repeatable=True)
+        if native is not None:
+            answers = native[::2]
+            awaited = [lock for lock, queue in zip(locks, native[1::2], strict=True) if queue]
+        if awaited:
+            request = ReleaseRequest(token)
+            answers += yield from RELEASE.run_all([(lock, request) for lock in awaited])
+    except ConnectionLost as lost:
+        answers = [lost]
     error = next((answer for answer in answers if isinstance(answer, Exception)), None)
     if error is not None:
         logger.debug("releasing %d locks failed, they expire: %s", len(locks), error)

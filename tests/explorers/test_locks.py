@@ -1,6 +1,6 @@
 """Clients of a lock ask, wait, hold, renew and release in every order, with crashes and losses.
 
-The server is the pure transitions of the protocol, which `locks/protocol` holds to the scripts. Who
+The server is the rules of the scripts as pure functions, which `locks/protocol` holds to them. Who
 relies on the lock has it, alone or with its group; waiters are served in order; nobody who is
 awake waits for ever, and nobody leaves anything behind.
 """
@@ -15,7 +15,7 @@ from explorer import explore
 from lock_model import FINISHED, LEASE_MS, Budget, Client, Kind, World
 from lock_moves import moves
 
-from bloomlock.locks.protocol.model import LIVENESS_MS, SLICE_MS, Granted
+from bloomlock.locks.protocol.values import LIVENESS_MS, SLICE_MS, Granted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -15,8 +15,7 @@ from lock_tools import happened, is_free, other_tasks
 from servers import wait_until
 
 from bloomlock import AsyncLock, Lock, LockLostError
-from bloomlock.locks import lock as lock_module
-from bloomlock.locks import watchdog
+from bloomlock.locks import connected, watchdog
 from bloomlock.locks.session import LockSession
 
 MANY = 50
@@ -215,7 +214,7 @@ def test_a_full_server_takes_no_lock_from_its_holder(world, ann, bob, clock):
 def test_the_thread_ends_when_it_has_nothing_to_do(r, monkeypatch):
     monkeypatch.setattr(watchdog, "IDLE_SECONDS", 0.01)
     monkeypatch.setattr(watchdog, "LONGEST_SLEEP", 0.01)
-    monkeypatch.setattr(lock_module, "WATCHDOG", watchdog.Watchdog())
+    monkeypatch.setattr(connected, "WATCHDOG", watchdog.Watchdog())
 
     def running():
         return {t for t in threading.enumerate() if t.name == "bloomlock-watchdog"}

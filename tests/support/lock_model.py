@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bloomlock.locks.protocol import model
-from bloomlock.locks.protocol.model import (
+import lock_rules as rules
+from lock_rules import Announcement, LockState, read_record
+
+from bloomlock.locks.protocol.values import (
     LIVENESS_MS,
     SLICE_MS,
     AcquireRequest,
-    Announcement,
     Busy,
     Granted,
-    LockState,
     ReleaseRequest,
-    read_record,
 )
 from bloomlock.locks.protocol.waiting import Attempt, deadline_of
 
@@ -129,13 +128,13 @@ class World(NamedTuple):
     def state(self) -> LockState:
         """Return the server's state without what has expired by now."""
         state = self.server.thaw()
-        model._forget(state, self.now_ms * 1000)
+        rules._forget(state, self.now_ms * 1000)
         return state
 
     def holds(self, who: int) -> bool:
         """Tell whether the server thinks so."""
         asking = self.asking(who)
-        return model._holds(self.state(), asking.token, asking.group)
+        return rules._holds(self.state(), asking.token, asking.group)
 
     def is_waiter_alive(self, who: int) -> bool:
         return self.now_ms < self.clients[who].contact + LIVENESS_MS
@@ -153,7 +152,7 @@ def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
     """Let the server carry out an acquire; the answer is still under way."""
     asking, held = world.asking(who), world.holds(who)
     state, told = world.server.thaw(), list[Announcement]()
-    answer = model.acquire(state, world.now_ms * 1000, asking, told.append, world.hears)
+    answer = rules.acquire(state, world.now_ms * 1000, asking, told.append, world.hears)
     was_queued = any(record == asking.record for record, _ in world.server.queue)
     handed = any(announcement.token == asking.token for announcement in told)
     after = world.with_client(who, contact=world.now_ms)
@@ -170,7 +169,7 @@ def ask(world: World, who: int) -> tuple[World, Granted | Busy]:
 def give_up(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a release."""
     state, told = world.server.thaw(), list[Announcement]()
-    held = model.release(state, world.now_ms * 1000, world.leaving(who), told.append, world.hears)
+    held = rules.release(state, world.now_ms * 1000, world.leaving(who), told.append, world.hears)
     after = world._replace(order=tuple(client for client in world.order if client != who))
     return _settle(after, state, told), held
 
@@ -178,7 +177,7 @@ def give_up(world: World, who: int) -> tuple[World, bool]:
 def renew(world: World, who: int) -> tuple[World, bool]:
     """Let the server carry out a renewal."""
     state, asking = world.server.thaw(), world.asking(who)
-    held = model.renew(state, world.now_ms * 1000, asking.token, asking.group, asking.lease_ms)
+    held = rules.renew(state, world.now_ms * 1000, asking.token, asking.group, asking.lease_ms)
     return world._replace(server=Server.freeze(state)), held
 
 

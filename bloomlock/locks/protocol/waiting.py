@@ -22,8 +22,9 @@ from bloomlock.effects import (
     Subscribe,
     make,
 )
+from bloomlock.errors import ConfigurationError
 
-from .model import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_fence
+from .values import NO_CHANNEL, SLICE_MS, AcquireRequest, Busy, Granted, ReleaseRequest, read_fence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,10 @@ class Attempt:
     Attributes:
         request: As it stands now.
         begun: Whether anything may have been sent, so that there may be something to leave.
+        ballot: What several servers said of it, None if it is of one server.
     """
+
+    ballot: Any = None
 
     def __init__(
         self,
@@ -112,19 +116,22 @@ class Attempt:
         self._look = SHORTEST_LOOK
         self._line: list[Any] = [None]
 
-    def run(self) -> Core[Obtained | None]:
+    def run(self) -> Core[Obtained | None]:  # noqa: C901 - one request in a loop, with its cases
         """Get the lock, standing in its queue while another client has it.
+
+        The lock is free and the answer is a grant; or it is held and the grant comes as a message
+        or as the answer to a later look; or the server does not answer and is asked again.
 
         Returns:
             The lock, or None if time is up; then there is no queue entry either.
 
         Raises:
-            redis.exceptions.RedisError: If the server cannot be asked, at first; or later for
-                longer than the lease that is asked for. `leave` is to be run then, as after
-                any other exception.
+            redis.exceptions.RedisError: If the server cannot be asked at first, or later for
+                longer than the lease that is asked for, or when time is up and no answer came
+                after its last error. `leave` is to be run then, as after any other exception.
         """
         self.begun = True
-        clock = self._clock
+        clock, failure = self._clock, None
         if self._limit < ENDLESS:
             yield Limit(self._limit, self._line)
         if self._crowded and clock() < self._until and (channel := (yield self._steps.heed)):
@@ -132,28 +139,29 @@ class Attempt:
         while True:
             sent = clock()
             try:
-                answer = yield from self._steps.acquire(self.request)
+                answer, _ = yield from self._steps.acquire(self.request)
             except (ConnectionLost, *TEMPORARY) as error:
-                self._note_outage(error)
+                failure = error.cause if isinstance(error, ConnectionLost) else error
+                if self._is_given_up(error):
+                    raise failure from None
                 yield Pause(OUTAGE_PAUSE)
-                answer = None
             else:
+                failure, self._answered = None, clock()
                 if isinstance(answer, Granted):
                     deadline = deadline_of(sent, self.request.lease_ms)
                     return make(Obtained, (answer.fence, answer.waiters, deadline))
-                self._answered = clock()
+                busy = answer
             if clock() >= self._until:
                 break
             if not self.request.channel:
                 yield from self._connect()
-            elif answer is not None and (got := (yield from self._wait(answer, sent))):
+            elif failure is None and (got := (yield from self._wait(busy, sent))):
                 return got
-        yield from self._leave_queue()
-        return None
-
-    def _leave_queue(self) -> Core[None]:
+        if failure is not None:
+            raise failure from None
         if self.request.channel:
             yield from self.leave_behind()
+        return None
 
     def leave_behind(self) -> Core[None]:
         """Leave after what was sent, but hold up the caller not much beyond its time limit."""
@@ -168,7 +176,7 @@ class Attempt:
         given_up = ReleaseRequest(self.request.token, self.request.group, self.request.record)
         try:
             yield from self._steps.release(given_up, waiters=True)
-        except (ConnectionLost, redis.exceptions.RedisError):
+        except (ConnectionLost, redis.exceptions.RedisError, ConfigurationError):
             return
 
     def _connect(self) -> Core[None]:
@@ -177,14 +185,13 @@ class Attempt:
         channel = yield Subscribe(self._steps.keys.lock, True, seconds)
         self.request = self.request.listening(channel or NO_CHANNEL)
 
-    def _note_outage(self, error: Exception) -> None:
-        """Raise what the server did if it has not answered for longer than a lease."""
+    def _is_given_up(self, error: Exception) -> bool:
+        """Return whether the server has not answered for longer than a lease, or not at all."""
         now = self._clock()
         if self._answered is None and not isinstance(error, ConnectionLost):
             self._answered = now
         longest_s = self.request.lease_ms / 1000
-        if self._answered is None or now - self._answered > longest_s or now >= self._until:
-            raise (error.cause if isinstance(error, ConnectionLost) else error) from None
+        return self._answered is None or now - self._answered > longest_s or now >= self._until
 
     def _wait(self, busy: Busy, sent: float) -> Core[Obtained | None]:
         request = self.request

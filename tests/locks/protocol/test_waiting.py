@@ -6,18 +6,12 @@ import contextlib
 
 import pytest
 import redis
+from lock_rules import Announcement, read_record
 
 from bloomlock.effects import Behind, ConnectionLost, Limit, NextMessage, Pause, Request, Subscribe
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.model import (
-    SLICE_MS,
-    AcquireRequest,
-    Announcement,
-    Granted,
-    ReleaseRequest,
-    read_record,
-)
 from bloomlock.locks.protocol.steps import LockSteps
+from bloomlock.locks.protocol.values import SLICE_MS, AcquireRequest, Granted, ReleaseRequest
 from bloomlock.locks.protocol.waiting import NO_CHANNEL, Attempt, deadline_of
 from bloomlock.runtime.threads import threads_for
 
@@ -95,7 +89,7 @@ class Others:
         self._r, self._run, self._steps = r, threads_for(r).run, LockSteps(KEYS, set())
 
     def acquire(self, token, channel=b""):
-        return self._run(self._steps.acquire(AcquireRequest(token, LEASE_MS, channel=channel)))
+        return self._run(self._steps.acquire(AcquireRequest(token, LEASE_MS, channel=channel)))[0]
 
     def release(self, token=b"holder"):
         return self._run(self._steps.release(ReleaseRequest(token), waiters=True))

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from bloomlock.locks.protocol.quorum import (
+from bloomlock.locks.redlock import (
     Ballot,
     Vote,
     agreement,
@@ -50,16 +50,6 @@ def test_what_is_decided_no_vote_can_change_and_nothing_else_is(servers):
             )
         if is_decided(votes):
             assert len(outcomes) == 1
-
-
-@pytest.mark.parametrize("servers", SHOWN)
-def test_slow_servers_are_passed_over_only_if_others_have_votes(servers):
-    for votes in itertools.product([None, *Vote], repeat=servers):
-        for slow in itertools.product([False, True], repeat=servers):
-            if is_decided(votes, slow) and not is_decided(votes):
-                assert Vote.NO in votes
-                assert voters(votes) >= majority_of(servers)
-                assert all(slow[i] for i, vote in enumerate(votes) if vote is None)
 
 
 @pytest.mark.parametrize("servers", SIZES)

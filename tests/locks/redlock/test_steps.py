@@ -5,18 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bloomlock import QuorumError
-from bloomlock.delivery import deliver
-from bloomlock.effects import ConnectionLost, Pause, Request
+from bloomlock.effects import ConnectionLost
 from bloomlock.keys import LockKeys
-from bloomlock.locks.protocol.majority import (
-    Limits,
-    MajoritySteps,
-    VotingServer,
-    note_sending,
-)
-from bloomlock.locks.protocol.model import AcquireRequest, ReleaseRequest
-from bloomlock.locks.protocol.quorum import Vote
+from bloomlock.locks.hold import Hold
 from bloomlock.locks.protocol.steps import Renewal
+from bloomlock.locks.protocol.values import AcquireRequest
+from bloomlock.locks.redlock import Limits, MajoritySteps, Vote
 
 YES, NO, ABSTAINS = Vote.YES, Vote.NO, Vote.ABSTAINS
 DOWN = OSError("down")
@@ -25,12 +19,15 @@ KEYS = LockKeys.of("job")
 
 @pytest.fixture
 def steps():
-    """Those of a lock that is held."""
-    made = MajoritySteps(
+    """Those of a lock."""
+    return MajoritySteps(
         "job", KEYS, [set() for _ in range(3)], Limits(1.0, 0.0, (1, 1)), lambda: 100.0
     )
-    made.ballots[b"t"] = made.new_ballot(b"t")
-    return made
+
+
+@pytest.fixture
+def ballot(steps):
+    return steps.new_ballot(b"t")
 
 
 def result(core, votes):
@@ -55,8 +52,8 @@ def result(core, votes):
         ([YES, DOWN, None], None),
     ],
 )
-def test_renewal(steps, votes, held):
-    answer = result(steps.renew(Renewal(KEYS, b"t", b"", 5000)), votes)
+def test_renewal(steps, ballot, votes, held):
+    answer = result(steps.renew(ballot, Renewal(KEYS, b"t", b"", 5000)), votes)
     if held is None:
         assert isinstance(answer, QuorumError)
     else:
@@ -74,8 +71,8 @@ def test_renewal(steps, votes, held):
         ([YES, NO, None], None),
     ],
 )
-def test_release(steps, votes, held):
-    core = steps.release(ReleaseRequest(b"t"), waiters=False)
+def test_release(steps, ballot, votes, held):
+    core = steps.give_back(Hold(b"t", b"", 5000, None, False, 0.0, 5.0, 1, ballot=ballot))
     if held is not None:
         assert result(core, votes) is held
     else:
@@ -83,32 +80,19 @@ def test_release(steps, votes, held):
         with pytest.raises(ConnectionLost) as lost:
             core.send(votes)
         assert isinstance(lost.value.cause, QuorumError)
-    assert not steps.ballots
+    assert ballot.closed
 
 
-@pytest.mark.parametrize(("closed", "until"), [(True, 200.0), (False, 100.0)])
-def test_nothing_is_sent_for_a_try_that_is_over(steps, closed, until):
+def test_no_server_is_asked_for_what_is_being_given_back_or_too_late(steps):
     """As by a thread that gets its turn too late."""
-    ballot = steps.new_ballot(b"t")
-    ballot.closed = closed
-    server = VotingServer(0, KEYS, set(), 0.0, lambda: 100.0)
-    for core in (
-        server.vote(ballot, AcquireRequest(b"t", 5000), until),
-        server.leave(ballot),
-    ):
-        with pytest.raises(StopIteration):
-            next(core)
-    assert not any(ballot.there)
-
-
-def test_a_server_that_is_down_is_tried_twice_without_a_pause():
-    noted = []
-    request = Request(KEYS.lock, [b"x"])
-    core = note_sending(deliver(request, repeatable=True), noted.append)
-    assert next(core) == request
-    assert core.throw(ConnectionLost(DOWN, sent=True, replies=[])) == Pause(0.0)
-    assert core.send(None) == request
-    with pytest.raises(ConnectionLost):
-        core.throw(ConnectionLost(DOWN, sent=False, replies=[]))
-    assert noted[0]
-    assert not any(noted[1:])
+    for given_back, now in ((True, 100.0), (False, 102.0)):
+        ballot = steps.new_ballot(b"t")
+        fan_out = next(steps.ask_for(ballot, AcquireRequest(b"t", 5000)))
+        if given_back:
+            next(steps.release_all(ballot))
+        steps._clock = lambda now=now: now
+        for core in fan_out.cores:
+            with pytest.raises(StopIteration) as stop:
+                next(core)
+            assert stop.value.value is Vote.SILENT
+        assert not any(ballot.there)

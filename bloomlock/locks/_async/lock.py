@@ -1,52 +1,52 @@
-"""The locks for threads."""
+"""The locks on one server."""
 
 from __future__ import annotations
 
-import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bloomlock.runtime.clients import not_portable, sync_client
-from bloomlock.runtime.threads import threads_for
-
-from .base import READERS, LockBase, check_token, know_each_other, owner_group
-from .options import NOT_GIVEN, seconds_to_wait
-from .watchdog import WATCHDOG
+from bloomlock.locks.async_connected import AsyncConnectedLock
+from bloomlock.locks.base import READERS, know_each_other, owner_group
+from bloomlock.locks.compat import NOT_GIVEN, check_token, seconds_to_wait
+from bloomlock.runtime.clients import not_portable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Coroutine
     from types import TracebackType
     from typing import Self, Unpack
 
-    import redis
-
-    from .options import LockParameters
-
-    Client = redis.Redis | redis.RedisCluster | str | None
+    from bloomlock.locks.async_connected import AsyncClient
+    from bloomlock.locks.options import LockParameters
 
 
-class Lock(LockBase):
-    """A lock that one thread of all processes holds at a time.
+class AsyncLock(AsyncConnectedLock):
+    """A lock that one thread or task of all processes holds at a time.
 
     It is renewed while it is held, handed to the waiter that asked first when it is released, and
     its holder learns when it is lost.
 
+    With asyncio a hold belongs to the task that carries out `acquire()`. If that task has ended, it
+    belongs to the one that called `acquire()`: `asyncio.wait_for(lock.acquire(), 5)` runs it in a
+    task of its own before Python 3.12. If that one has ended too, the lock is lost: it is renewed
+    no more, and `on_lost` is called. All waiting tasks of a client share one connection. `on_lost`
+    and `observer` are called from the loop, which they must not block; `on_lost` may be a coroutine
+    function. A cancelled `acquire` leaves neither a hold nor a place in the queue.
+
     Args:
         name: Free text; the lock's identity on the server.
-        client: A redis-py client (standalone, Sentinel or Cluster), a URL, or None: the URL in
-            BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
+        client: A client of redis.asyncio (standalone, Sentinel or Cluster), a URL, or None: the URL
+            in BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
         ttl: The lease in seconds (30 if not given): how long the lock outlives its holder.
         renew: Whether the lease is renewed, each third of it, while the lock is held.
         max_hold: Seconds after which it is renewed no more; None: no limit.
-        on_lost: Called with the lock, from a thread of its own, when a hold is lost.
+        on_lost: Called with the lock when a hold is lost; for threads from a thread of its own.
         blocking: Whether `acquire` waits by default.
         blocking_timeout: How many seconds it waits by default; None: for ever.
-        thread_local: Whether a hold belongs to the thread that acquired it; False: any thread
-            may release it.
+        thread_local: Whether a hold belongs to the thread or task that acquired it; False: any may
+            release it.
         replicas: How many replicas must have acknowledged a grant, else it is given back.
-        observer: Called with a LockEvent for whatever happens: what the watchdog does and finds
-            from a thread of its own, the rest from the thread that acquires or releases. What it
-            raises is logged; SystemExit and its kin pass in the latter threads only.
+        observer: Called with a LockEvent for whatever happens: for threads, what the watchdog does
+            and finds from a thread of its own, the rest from the thread that acquires or releases.
+            What it raises is logged; SystemExit and its kin pass in the latter threads only.
         prefix: Start of all keys.
         timeout: redis-py's name for a lease that is not renewed.
         sleep: redis-py's; accepted, and not needed.
@@ -60,41 +60,26 @@ class Lock(LockBase):
 
     >>> from bloomlock.server import PrivateServer
     >>> with PrivateServer() as server:
-    ...     with Lock("report", client=server.url) as lock:
+    ...     async with AsyncLock("report", client=server.url) as lock:
     ...         lock.remaining() > 29, lock.fence > 0
-    ...         Lock("report", client=server.url).acquire(blocking=False)
+    ...         await AsyncLock("report", client=server.url).acquire(blocking=False)
     (True, True)
     False
     """
-
-    _event_class = threading.Event
 
     if TYPE_CHECKING:
 
         def __init__(
             self,
             name: str,
-            client: Client = None,
+            client: AsyncClient = None,
             ttl: float | None = None,
             **options: Unpack[LockParameters],
         ) -> None:
             """Check the parameters before anything is sent."""
 
-        @property
-        def lost(self) -> threading.Event:
-            """An event that is set when this hold is lost; a new one for each hold."""
-
-    def _start(self, client: Client) -> None:
-        self._session.holdings.has_ended = has_ended
-        made, self._owns_client = sync_client(client)
-        self._runtime = threads_for(made)
-        self._session.attach(self._runtime, WATCHDOG)
-
-    def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        WATCHDOG.call(partial(self._report_lost, on_lost))
-
-    # Not its number: that is given to another thread when this one has ended.
-    _owner = staticmethod(threading.current_thread)
+    # In asyncio no coroutine functions: who calls them is known, also where another task carries
+    # them out.
 
     def acquire(
         self,
@@ -104,7 +89,7 @@ class Lock(LockBase):
         blocking_timeout: float | None = None,
         sleep: float | None = None,
         token: str | bytes | None = None,
-    ) -> bool:
+    ) -> Coroutine[Any, Any, bool]:
         """Take the lock, waiting for it if need be.
 
         Args:
@@ -115,59 +100,79 @@ class Lock(LockBase):
             token: One to use instead of a fresh one; no other client may use it.
 
         Returns:
-            True if this thread holds the lock now, False if it was not obtained in time.
+            True if this thread or task holds the lock now, False if others had it all the time.
 
         Raises:
-            ConfigurationError: If the arguments contradict each other.
-            LockError: If this thread holds the lock already and would wait for itself, with a
-                `timeout` too (threading.Lock waits for that time and returns False).
+            ConfigurationError: If the arguments contradict each other, or the server runs no
+                scripts for this client.
+            LockError: If this thread or task holds the lock already and would wait for itself, with
+                a `timeout` too (threading.Lock waits for that time and returns False).
             QuorumError: If too few replicas acknowledged it.
             redis.exceptions.RedisError: If the server cannot be asked; at most a second after the
                 time limit. There is neither a hold nor a place in the queue then, as after
-                KeyboardInterrupt; from a server that is silent they are taken back when it answers.
+                KeyboardInterrupt or a cancellation; from a server that is silent they are taken
+                back when it answers.
 
         Cost: one round trip if the lock is free (one more with `replicas`), else one or two, and
         one each two seconds of waiting.
         """
-        seconds = self._session.options.wait_s
-        if not (blocking is sleep is blocking_timeout is None and timeout is NOT_GIVEN):
-            seconds = seconds_to_wait(
-                self._session.options, blocking, timeout, blocking_timeout, sleep
-            )
-        owner = self._owner()
-        attempt = self._session.begin(owner, seconds, None if token is None else check_token(token))
+        usual = self._session.options
+        seconds = seconds_to_wait(usual, blocking, timeout, blocking_timeout, sleep)
+        return self._acquire(self._owner(), seconds, check_token(token))
+
+    async def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
+        runtime, session = await self._attached(seconds), self._session
+        owner = caller
+        if True:  # ASYNC
+            owner = self._owner()
+        attempt = session.begin(owner, seconds, token)
         if isinstance(attempt, bool):
             return attempt
         try:
-            return self._runtime.run(self._session.acquire(attempt, owner))
+            if True:  # ASYNC
+                got = await runtime.run(session.acquire(attempt, owner))
+                if got and caller is not owner:
+                    session.holdings.bequeath(owner, caller)
+                return got
+            return await runtime.run(session.acquire(attempt, owner))
         except BaseException:
-            self._runtime.run(self._session.undo(attempt, owner))
+            await self._finish(session.undo(attempt, owner))
             raise
 
-    def release(self) -> None:
+    def release(self) -> Coroutine[Any, Any, None]:
         """Give the lock back; it goes to the next waiter in the same step.
 
+        With asyncio cancelling it does not keep the lock held.
+
         Raises:
-            LockNotOwnedError: If this thread does not hold it; nothing is sent.
+            LockNotOwnedError: If this thread or task does not hold it; nothing is sent.
             LockLostError: If it was lost.
             redis.exceptions.RedisError: If the server cannot be asked; the lease ends by itself.
 
         Cost: one round trip; two if a client began to wait meanwhile.
         """
-        self._runtime.run(self._session.release(self._owner()))
+        return self._release(self._owner())
 
-    def locked(self) -> bool:
+    async def _release(self, caller: object) -> None:
+        await self._finish(self._session.release(self._owner() if caller is None else caller))
+
+    async def locked(self) -> bool:
         """Return whether any client holds the lock; one round trip."""
-        return self._runtime.run(self._session.locked())
+        return await self._run(self._session.locked())
 
-    def owned(self) -> bool:
-        """Ask the server whether this thread holds the lock; one round trip, none if it does not.
+    def owned(self) -> Coroutine[Any, Any, bool]:
+        """Ask the server whether this thread or task holds the lock; no round trip if it does not.
 
         `check` does the same from what is known here.
         """
-        return self._runtime.run(self._session.owned(self._owner()))
+        return self._owned(self._owner())
 
-    def extend(self, ttl: float | None = None, *, replace_ttl: bool = True) -> bool:
+    async def _owned(self, caller: object) -> bool:
+        return await self._run(self._session.owned(self._owner() if caller is None else caller))
+
+    def extend(
+        self, ttl: float | None = None, *, replace_ttl: bool = True
+    ) -> Coroutine[Any, Any, bool]:
         """Let the lease be `ttl` seconds from now, and at each renewal from now on.
 
         Args:
@@ -179,30 +184,28 @@ class Lock(LockBase):
 
         Raises:
             ConfigurationError: If an argument is not usable.
-            LockNotOwnedError: If this thread does not hold it.
+            LockNotOwnedError: If this thread or task does not hold it.
             LockLostError: If it was lost.
 
         Cost: one round trip.
         """
-        return self._runtime.run(self._session.extend(self._owner(), ttl, add=not replace_ttl))
+        return self._extend(self._owner(), ttl, replace_ttl)
 
-    def reacquire(self) -> bool:
+    async def _extend(self, caller: object, ttl: float | None, replace_ttl: bool) -> bool:
+        owner = self._owner() if caller is None else caller
+        return await self._run(self._session.extend(owner, ttl, add=not replace_ttl))
+
+    def reacquire(self) -> Coroutine[Any, Any, bool]:
         """Let the lease begin anew; redis-py's name for `extend()`."""
         return self.extend()
 
-    def close(self) -> None:
-        """Give back the connections; closes the client only if this object made it."""
-        self._runtime.close()
-        if self._owns_client:
-            self._runtime.client.close()
-
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         """Acquire; LockTimeoutError if that does not succeed in time."""
-        if not self.acquire():
+        if not await self.acquire():
             raise self._not_obtained()
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
@@ -210,13 +213,13 @@ class Lock(LockBase):
     ) -> None:
         """Release; LockLostError if it was lost, unless the body raised something by itself."""
         try:
-            self.release()
+            await self.release()
         except Exception as failure:
             if self._explain_exit(failure, error):
                 raise
 
 
-class FairLock(Lock):
+class AsyncFairLock(AsyncLock):
     """A lock that is granted in the order of asking.
 
     A waiter that died, or whose connection broke, is passed over. Lock hands over in
@@ -226,11 +229,11 @@ class FairLock(Lock):
     """
 
 
-class ReentrantLock(Lock):
+class AsyncReentrantLock(AsyncLock):
     """A lock that its holder may acquire again, and then has to release as often.
 
-    Counted here, for each thread: a nested acquire costs no round trip, and a retry cannot count
-    twice.
+    Counted here, for each thread or task: a nested acquire costs no round trip, and a retry cannot
+    count twice.
 
     Args:
         name: As of Lock, and all that follow.
@@ -246,7 +249,7 @@ class ReentrantLock(Lock):
     def __init__(
         self,
         name: str,
-        client: Client = None,
+        client: AsyncClient = None,
         ttl: float | None = None,
         *,
         owner: str | None = None,
@@ -257,13 +260,13 @@ class ReentrantLock(Lock):
         super().__init__(name, client, ttl, **options)
 
 
-class ReadLock(Lock):
-    """The read side of a ReadWriteLock; get it there."""
+class AsyncReadLock(AsyncLock):
+    """The read side of a read-write lock; get it there."""
 
     _group = READERS
 
 
-class ReadWriteLock:
+class AsyncReadWriteLock:
     """A lock that many readers share, or one writer has.
 
     A waiting writer keeps out readers that come after it; when a writer is done all readers that
@@ -282,22 +285,22 @@ class ReadWriteLock:
 
     >>> from bloomlock.server import PrivateServer
     >>> with PrivateServer() as server:
-    ...     lock = ReadWriteLock("table", client=server.url)
-    ...     with lock.read:
-    ...         lock.write.acquire(blocking=False)
+    ...     lock = AsyncReadWriteLock("table", client=server.url)
+    ...     async with lock.read:
+    ...         await lock.write.acquire(blocking=False)
     False
     """
 
     def __init__(
         self,
         name: str,
-        client: Client = None,
+        client: AsyncClient = None,
         ttl: float | None = None,
         **options: Unpack[LockParameters],
     ) -> None:
         """Make both sides, over one client."""
-        self.read = ReadLock(name, client, ttl, **options)
-        self.write = Lock(name, self.read._runtime.client, ttl, **options)  # noqa: SLF001 - our own class
+        self.read = AsyncReadLock(name, client, ttl, **options)
+        self.write = AsyncLock(name, self.read._shared(client), ttl, **options)
         know_each_other(self.read, self.write)
 
     def __reduce__(self) -> NoReturn:
@@ -309,11 +312,7 @@ class ReadWriteLock:
         """The lock's name."""
         return self.read.name
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Give back the connections; closes the client only if this object made it."""
-        self.read.close()
-
-
-def has_ended(owner: object) -> bool:
-    """Return whether a thread that holds a lock has ended."""
-    return isinstance(owner, threading.Thread) and not owner.is_alive()
+        await self.read.close()
+        await self.write.close()

@@ -1,0 +1,300 @@
+# Written by tools/async_to_sync.py from bloomlock/locks/_async/lock.py; change that.
+"""The locks on one server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from bloomlock.locks.base import READERS, know_each_other, owner_group
+from bloomlock.locks.compat import NOT_GIVEN, check_token, seconds_to_wait
+from bloomlock.locks.connected import ConnectedLock
+from bloomlock.runtime.clients import not_portable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self, Unpack
+
+    from bloomlock.locks.connected import Client
+    from bloomlock.locks.options import LockParameters
+
+
+class Lock(ConnectedLock):
+    """A lock that one thread or task of all processes holds at a time.
+
+    It is renewed while it is held, handed to the waiter that asked first when it is released, and
+    its holder learns when it is lost.
+
+    Args:
+        name: Free text; the lock's identity on the server.
+        client: A client of redis (standalone, Sentinel or Cluster), a URL, or None: the URL
+            in BLOOMLOCK_URL, else in REDIS_URL, else the embedded server.
+        ttl: The lease in seconds (30 if not given): how long the lock outlives its holder.
+        renew: Whether the lease is renewed, each third of it, while the lock is held.
+        max_hold: Seconds after which it is renewed no more; None: no limit.
+        on_lost: Called with the lock when a hold is lost; for threads from a thread of its own.
+        blocking: Whether `acquire` waits by default.
+        blocking_timeout: How many seconds it waits by default; None: for ever.
+        thread_local: Whether a hold belongs to the thread or task that acquired it; False: any may
+            release it.
+        replicas: How many replicas must have acknowledged a grant, else it is given back.
+        observer: Called with a LockEvent for whatever happens: for threads, what the watchdog does
+            and finds from a thread of its own, the rest from the thread that acquires or releases.
+            What it raises is logged; SystemExit and its kin pass in the latter threads only.
+        prefix: Start of all keys.
+        timeout: redis-py's name for a lease that is not renewed.
+        sleep: redis-py's; accepted, and not needed.
+        raise_on_release_error: Whether leaving a `with` raises LockLostError.
+
+    Raises:
+        ConfigurationError: If a parameter is not usable.
+        ServerError: If the URL does not answer as a Redis server.
+
+    Cost: nothing is sent to the server, but for a client that is made from a URL.
+
+    >>> from bloomlock.server import PrivateServer
+    >>> with PrivateServer() as server:
+    ...     with Lock("report", client=server.url) as lock:
+    ...         lock.remaining() > 29, lock.fence > 0
+    ...         Lock("report", client=server.url).acquire(blocking=False)
+    (True, True)
+    False
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            client: Client = None,
+            ttl: float | None = None,
+            **options: Unpack[LockParameters],
+        ) -> None:
+            """Check the parameters before anything is sent."""
+
+    # In asyncio no coroutine functions: who calls them is known, also where another task carries
+    # them out.
+
+    def acquire(
+        self,
+        blocking: bool | None = None,
+        timeout: float | None = NOT_GIVEN,
+        *,
+        blocking_timeout: float | None = None,
+        sleep: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Take the lock, waiting for it if need be.
+
+        Args:
+            blocking: Whether to wait; None: the default of the object.
+            timeout: Seconds to wait at most; None or -1: the default of the object, else for ever.
+            blocking_timeout: redis-py's name for it.
+            sleep: redis-py's; accepted, and not needed.
+            token: One to use instead of a fresh one; no other client may use it.
+
+        Returns:
+            True if this thread or task holds the lock now, False if others had it all the time.
+
+        Raises:
+            ConfigurationError: If the arguments contradict each other, or the server runs no
+                scripts for this client.
+            LockError: If this thread or task holds the lock already and would wait for itself, with
+                a `timeout` too (threading.Lock waits for that time and returns False).
+            QuorumError: If too few replicas acknowledged it.
+            redis.exceptions.RedisError: If the server cannot be asked; at most a second after the
+                time limit. There is neither a hold nor a place in the queue then, as after
+                KeyboardInterrupt or a cancellation; from a server that is silent they are taken
+                back when it answers.
+
+        Cost: one round trip if the lock is free (one more with `replicas`), else one or two, and
+        one each two seconds of waiting.
+        """
+        usual = self._session.options
+        seconds = seconds_to_wait(usual, blocking, timeout, blocking_timeout, sleep)
+        return self._acquire(self._owner(), seconds, check_token(token))
+
+    def _acquire(self, caller: object, seconds: float | None, token: bytes | None) -> bool:
+        runtime, session = self._attached(seconds), self._session
+        owner = caller
+        attempt = session.begin(owner, seconds, token)
+        if isinstance(attempt, bool):
+            return attempt
+        try:
+            return runtime.run(session.acquire(attempt, owner))
+        except BaseException:
+            self._finish(session.undo(attempt, owner))
+            raise
+
+    def release(self) -> None:
+        """Give the lock back; it goes to the next waiter in the same step.
+
+        Raises:
+            LockNotOwnedError: If this thread or task does not hold it; nothing is sent.
+            LockLostError: If it was lost.
+            redis.exceptions.RedisError: If the server cannot be asked; the lease ends by itself.
+
+        Cost: one round trip; two if a client began to wait meanwhile.
+        """
+        return self._release(self._owner())
+
+    def _release(self, caller: object) -> None:
+        self._finish(self._session.release(self._owner() if caller is None else caller))
+
+    def locked(self) -> bool:
+        """Return whether any client holds the lock; one round trip."""
+        return self._run(self._session.locked())
+
+    def owned(self) -> bool:
+        """Ask the server whether this thread or task holds the lock; no round trip if it does not.
+
+        `check` does the same from what is known here.
+        """
+        return self._owned(self._owner())
+
+    def _owned(self, caller: object) -> bool:
+        return self._run(self._session.owned(self._owner() if caller is None else caller))
+
+    def extend(self, ttl: float | None = None, *, replace_ttl: bool = True) -> bool:
+        """Let the lease be `ttl` seconds from now, and at each renewal from now on.
+
+        Args:
+            ttl: Seconds; None: the lease it has. The lease does not go beyond `max_hold`.
+            replace_ttl: False: `ttl` is added to what is left of the lease, as redis-py does it.
+
+        Returns:
+            True.
+
+        Raises:
+            ConfigurationError: If an argument is not usable.
+            LockNotOwnedError: If this thread or task does not hold it.
+            LockLostError: If it was lost.
+
+        Cost: one round trip.
+        """
+        return self._extend(self._owner(), ttl, replace_ttl)
+
+    def _extend(self, caller: object, ttl: float | None, replace_ttl: bool) -> bool:
+        owner = self._owner() if caller is None else caller
+        return self._run(self._session.extend(owner, ttl, add=not replace_ttl))
+
+    def reacquire(self) -> bool:
+        """Let the lease begin anew; redis-py's name for `extend()`."""
+        return self.extend()
+
+    def __enter__(self) -> Self:
+        """Acquire; LockTimeoutError if that does not succeed in time."""
+        if not self.acquire():
+            raise self._not_obtained()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release; LockLostError if it was lost, unless the body raised something by itself."""
+        try:
+            self.release()
+        except Exception as failure:
+            if self._explain_exit(failure, error):
+                raise
+
+
+class FairLock(Lock):
+    """A lock that is granted in the order of asking.
+
+    A waiter that died, or whose connection broke, is passed over. Lock hands over in
+    the same order today, because that is also the quickest; here it is a promise.
+
+    Arguments and methods are those of Lock.
+    """
+
+
+class ReentrantLock(Lock):
+    """A lock that its holder may acquire again, and then has to release as often.
+
+    Counted here, for each thread or task: a nested acquire costs no round trip, and a retry cannot
+    count twice.
+
+    Args:
+        name: As of Lock, and all that follow.
+        client: See Lock.
+        ttl: See Lock.
+        owner: A text; all who give the same one share the lock, in other threads, processes
+            or machines, each with a lease of its own. It is free when all of them released it.
+        **options: See Lock.
+    """
+
+    _reentrant = True
+
+    def __init__(
+        self,
+        name: str,
+        client: Client = None,
+        ttl: float | None = None,
+        *,
+        owner: str | None = None,
+        **options: Unpack[LockParameters],
+    ) -> None:
+        """Check the parameters."""
+        self._group = owner_group(owner)
+        super().__init__(name, client, ttl, **options)
+
+
+class ReadLock(Lock):
+    """The read side of a read-write lock; get it there."""
+
+    _group = READERS
+
+
+class ReadWriteLock:
+    """A lock that many readers share, or one writer has.
+
+    A waiting writer keeps out readers that come after it; when a writer is done all readers that
+    wait then go together, and the next writer after them. So neither side starves. The
+    write side is the Lock of the same name.
+
+    Args:
+        name: As of Lock, and all that follow.
+        client: See Lock.
+        ttl: See Lock.
+        **options: See Lock.
+
+    Attributes:
+        read: The lock that readers take.
+        write: The lock that writers take.
+
+    >>> from bloomlock.server import PrivateServer
+    >>> with PrivateServer() as server:
+    ...     lock = ReadWriteLock("table", client=server.url)
+    ...     with lock.read:
+    ...         lock.write.acquire(blocking=False)
+    False
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Client = None,
+        ttl: float | None = None,
+        **options: Unpack[LockParameters],
+    ) -> None:
+        """Make both sides, over one client."""
+        self.read = ReadLock(name, client, ttl, **options)
+        self.write = Lock(name, self.read._shared(client), ttl, **options)
+        know_each_other(self.read, self.write)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied; see Lock."""
+        raise TypeError(not_portable(self))
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self.read.name
+
+    def close(self) -> None:
+        """Give back the connections; closes the client only if this object made it."""
+        self.read.close()
+        self.write.close()

@@ -1,0 +1,144 @@
+# Written by tools/async_to_sync.py from bloomlock/locks/_async/redlock.py; change that.
+"""The lock over several independent servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bloomlock.errors import ConfigurationError, QuorumError
+from bloomlock.locks.compat import NOT_GIVEN
+from bloomlock.locks.connected import ConnectedRedlock
+from bloomlock.locks.redlock import RedlockSession
+
+from .lock import Lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Unpack
+
+    from bloomlock.locks.connected import ServerClient
+    from bloomlock.locks.redlock import RedlockParameters
+
+
+class Redlock(ConnectedRedlock, Lock):
+    """A lock that lives on several independent servers and needs a majority of them.
+
+    It survives the loss of any minority of the servers, without a failover that could forget a
+    grant. Each server is asked at once and on its own; the lock is held if more than half of all
+    `clients` granted it, whether the others answer or not, and if its lease is not over by then:
+    the holder counts it from before it asked, less 1 % and 2 ms. The same for every renewal.
+
+    A server that was restarted may have forgotten whom it granted the lock. So it has no vote
+    until it has been up for `longest_ttl`: its uptime comes with each grant. Servers that write
+    each change to disk before they answer (`appendfsync always`) need no such wait; give 0 for
+    them. The servers must be masters without automatic failover: a replica that takes over has
+    not the age of what it forgot.
+
+    There is no fence: numbers counted on several servers drift apart, and a majority may be
+    another one each time. If what the lock protects must refuse late writers, use Lock. On each
+    server the lock is the Lock of the same name, and excludes it there.
+
+    The other methods are those of Lock. Each costs one round trip to each server at once, and
+    `server_timeout` where no majority answers; then it raises QuorumError: the lease of what was
+    to be released ends by itself, and what was to be extended is held for what `remaining` says. A
+    server that has not answered yet is told of a release as soon as it does, in the background.
+    `extend` takes no longer lease than `longest_ttl`.
+
+    There is no queue across servers: a waiter asks again after a pause of random length, so the
+    order is random.
+
+    Args:
+        name: Free text; the lock's identity on the servers.
+        clients: Clients of redis or URLs, one for each server; an odd number is best. For
+            threads, a server that does not answer keeps one as long as its client waits for a
+            reply, so give clients with a `socket_timeout` (those made from URLs have one of 2
+            seconds).
+        ttl: The lease in seconds (30 if not given).
+        server_timeout: How many seconds a server is waited for; None: a tenth of the lease, but at
+            least 0.05 and at most 1.
+        longest_ttl: The longest lease in seconds that any client asks these servers for; None:
+            `ttl`. To be set where others use the same name with a longer `ttl`, or `extend` one.
+        pauses: The shortest and the longest pause in seconds before a waiter asks again.
+        renew: Whether the lease is renewed, each third of it, while the lock is held.
+        max_hold: Seconds after which it is renewed no more; None: no limit.
+        on_lost: Called with the lock, from a thread of its own, when a hold is lost.
+        blocking: Whether `acquire` waits by default.
+        blocking_timeout: How many seconds it waits by default; None: without limit.
+        thread_local: Whether a hold belongs to the thread that acquired it.
+        observer: Called with a LockEvent for whatever happens; see Lock.
+        prefix: Start of all keys.
+
+    Raises:
+        ConfigurationError: If a parameter is not usable, or a server stands twice in the list.
+
+    Cost: nothing is sent.
+
+    >>> import contextlib
+    >>> from bloomlock.server import PrivateServer
+    >>> with contextlib.ExitStack() as stack:
+    ...     servers = [stack.enter_context(PrivateServer()) for _ in range(3)]
+    ...     lock = Redlock("report", clients=[server.url for server in servers], longest_ttl=0)
+    ...     servers[0].kill()
+    ...     with lock:
+    ...         lock.owned()
+    True
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clients: Iterable[ServerClient],
+        ttl: float | None = None,
+        **options: Unpack[RedlockParameters],
+    ) -> None:
+        self._use(RedlockSession(name, ttl, options, self._has_ended), clients)
+
+    @property
+    def fence(self) -> None:
+        """None: numbers counted on several servers would drift apart; see Lock for a fence."""
+        return
+
+    def acquire(
+        self,
+        blocking: bool | None = None,
+        timeout: float | None = NOT_GIVEN,
+        *,
+        blocking_timeout: float | None = None,
+        sleep: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Take the lock, polling until it is free if need be.
+
+        Args:
+            blocking: Whether to wait; None: as the constructor says.
+            timeout: Seconds to wait at most; None or -1: as the constructor says.
+            blocking_timeout: redis-py's name for it.
+            sleep: redis-py's; accepted, but see `pauses`.
+            token: Must be None: each try has a fresh one.
+
+        Returns:
+            True if this thread or task holds the lock now, False if others had it all the time.
+
+        Raises:
+            ConfigurationError: If the arguments contradict each other, or two of the clients
+                turn out to be one server.
+            LockError: If this thread or task holds the lock already and would wait for itself.
+            QuorumError: If fewer than a majority of the servers have a vote: when time is up,
+                or, without a limit, when none was reached for as long as the lease. What was
+                taken is given back then, as after KeyboardInterrupt; a server that does not
+                answer keeps it at most until the lease ends.
+
+        Cost: one round trip to each server at once, and a second one to give back what is no
+            majority; both for each pause of a wait. It returns with the majority's answer;
+            servers that do not answer cost nothing if the others are a majority, else
+            `server_timeout`.
+        """
+        if token is not None:
+            raise ConfigurationError(f"token must be None for a Redlock, not {token!r:.80}")
+        return super().acquire(blocking, timeout, blocking_timeout=blocking_timeout, sleep=sleep)
+
+    def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
+        # Logged, as for the other locks: what the body did was done under the lock.
+        if isinstance(failure, QuorumError):
+            failure = ConnectionError(str(failure))
+        return super()._explain_exit(failure, error)

@@ -1,0 +1,119 @@
+"""What clients and the server tell each other about one lock, as values.
+
+A lock is five keys on the server; the lock scripts (bloomlock/scripts) change them.
+
+    lock      the holder's token, or "=group" while a group shares the lock
+    holders   of a shared lock: token -> server time at which its lease ends
+    queue     waiters in the order of asking: record -> ticket
+    alive     record -> server time until which a waiter counts as alive, written when it
+              comes back; before that its ticket says how long ago it asked. Under "deaf record"
+              the same for a waiter that no message reached when it last asked
+    fence     the last fence given out
+
+A hold belongs to a group or, with the empty group, excludes all others. Holds of one group share
+the lock: the readers of a read-write lock, or all who give one owner's name.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bloomlock.effects import make
+
+SLICE_MS = 2_000
+"""A waiter comes back at least this often, and says by it that it is alive."""
+LIVENESS_MS = 3 * SLICE_MS
+"""A waiter that was not heard of for so long is passed over; lock_start.lua has the same number."""
+NO_CHANNEL = b"-"
+"""The channel of waiters to whom nothing can be announced."""
+
+
+class AcquireRequest(NamedTuple):
+    """Who asks for the lock.
+
+    Attributes:
+        token: No other client has it; fixed before the first byte is sent. Without spaces.
+        lease_ms: How long the hold lives without renewal.
+        group: Empty: exclusive. Otherwise shared with holds of the same group. Without spaces.
+        may_join: Whether it may join its own group past waiters (a re-entrant owner must, a
+            reader must not, or writers would starve).
+        channel: Where to announce a grant; empty: not willing to wait.
+        provisional_lease_ms: The lease of a grant that has to be announced; 0: `lease_ms`. A waiter
+            that renews keeps others waiting for no longer than this if it died in the queue.
+    """
+
+    token: bytes
+    lease_ms: int
+    group: bytes = b""
+    may_join: bool = False
+    channel: bytes = b""
+    provisional_lease_ms: int = 0
+
+    def listening(self, channel: bytes) -> AcquireRequest:
+        """Return the same request with a channel."""
+        return make(AcquireRequest, (*self[:4], channel, self[5]))
+
+    @property
+    def granted_ms(self) -> int:
+        """The lease a waiter counts on when its grant is announced."""
+        return min(self.lease_ms, self.provisional_lease_ms or self.lease_ms)
+
+    @property
+    def queued_ms(self) -> int:
+        """The lease that the server gives when it announces the grant: one slice longer.
+
+        The waiter counts its lease from when it last asked, which is at most a slice earlier.
+        """
+        return self.granted_ms + SLICE_MS
+
+    @property
+    def record(self) -> bytes:
+        """How this waiter stands in the queue; lock_acquire_plain.lua makes the same."""
+        if not self.channel:
+            return b""
+        return b"%b %d %b %b" % (self.token, self.queued_ms, self.group or b"-", self.channel)
+
+
+class ReleaseRequest(NamedTuple):
+    """Who gives up a hold, a place in the queue (`record`, or empty), or whichever he has."""
+
+    token: bytes
+    group: bytes = b""
+    record: bytes = b""
+
+
+class Granted(NamedTuple):
+    """The lock is held by who asked.
+
+    Attributes:
+        fence: Rises with every grant.
+        waiters: Whether a client is waiting behind.
+    """
+
+    fence: int
+    waiters: bool
+
+
+class Busy(NamedTuple):
+    """Another client has the lock.
+
+    Attributes:
+        remaining_ms: What is left of the holder's lease; negative: it has none.
+        position: How many wait before who asked, of a newcomer only whether any does, as 1 or 0;
+            -1: not in the queue.
+        fence: Every later grant has a higher one. A grant that is announced with no higher one
+            was made before this answer, and is over: the holder had been stopped for so long.
+    """
+
+    remaining_ms: int
+    position: int
+    fence: int
+
+
+def read_fence(message: bytes) -> int:
+    """Return the fence of the grant that a message announces.
+
+    >>> read_fence(b"t1 7 1")
+    7
+    """
+    return int(message.split(b" ")[1])
