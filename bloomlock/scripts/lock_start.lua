@@ -1,5 +1,5 @@
 -- What every lock script begins with; the plain cases come next, then lock_common.lua. The rules
--- stand in bloomlock/locks/protocol/model.py, under the same names.
+-- stand once more in tests/support/lock_rules.py, under the same names.
 -- KEYS of every lock script: 1 lock, 2 holders, 3 queue, 4 alive, 5 fence
 -- Commands are what a script costs, and then functions that are made and not called. So the plain
 -- cases, of an exclusive lock whose waiters can be reached, are settled before most are made. A

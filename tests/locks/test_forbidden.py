@@ -1,4 +1,4 @@
-"""Users who may not run scripts, or not publish or listen, get the lock all the same."""
+"""Users who may not run scripts get no lock; those who may not publish or listen get it."""
 
 from __future__ import annotations
 
@@ -8,33 +8,20 @@ from lock_tools import is_free, queue_of
 from people import Person
 from servers import wait_until
 
-from bloomlock import Lock, ReadWriteLock
+from bloomlock import ConfigurationError, Lock, ReadWriteLock
 from bloomlock.locks.protocol import waiting
 
 
-def test_without_scripts_a_waiter_is_handed_the_lock_by_one_with_scripts(r, as_user):
-    holder, waiter, person = Lock("job", r, TTL), Lock("job", as_user("-@scripting"), TTL), Person()
-    for one, other in ((holder, waiter), (waiter, holder)):
-        assert one.acquire(blocking=False)
-        assert other.acquire(blocking=False) is False
-        wait = person.start(other.acquire)
-        wait_until(lambda: queue_of(r, holder) == 1)
-        one.extend()
-        one.release()
-        assert wait.result(TTL) is True
-        person(other.release)
-        assert is_free(r, holder)
-    waiter.close()
-    person.end()
-
-
-def test_without_scripts_readers_share(r, as_user):
-    first, second = (ReadWriteLock("job", as_user("-@scripting")) for _ in range(2))
-    with first.read, second.read:
-        assert not first.write.acquire(blocking=False)
-    with second.write:
-        assert not first.read.acquire(blocking=False)
-    assert is_free(r, first.read)
+def test_without_scripts_there_is_no_lock_and_one_sentence_says_so(r, as_user):
+    client = as_user("-@scripting")
+    for lock in (Lock("job", client), ReadWriteLock("job", client).read):
+        for how in ({}, {"timeout": 1}, {"blocking": False}):
+            with pytest.raises(
+                ConfigurationError, match="^locks need a server that runs scripts for this client"
+            ):
+                lock.acquire(**how)
+        assert lock.token is None
+    assert not r.keys()
 
 
 @pytest.mark.parametrize("who", ["waiter", "holder", "both"])

@@ -198,7 +198,7 @@ def test_a_lock_that_cannot_be_given_back_says_so(three, caplog):
                 lock.release()
         elif leave == "with":
             lock.__exit__(None, None, None)
-            assert "left to expire" in caplog.text
+            wait_until(lambda: "left to expire" in caplog.text)
         else:
             error = KeyError()
             assert not lock.__exit__(KeyError, error, None)
