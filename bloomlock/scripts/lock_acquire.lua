@@ -9,7 +9,7 @@ local function is_available(value, is_behind)
     return (joinable or not value) and not is_behind
 end
 
-local value = forget()
+local value = look()
 if not value or value == token or group ~= '' then
     local waiters = call('EXISTS', KEYS[3])
     if is_available(value, waiters == 1) or holds(value, token, group) then
@@ -40,7 +40,7 @@ if not value or group ~= '' then
         set_lease(call('GET', KEYS[1]), token, group, lease_ms, true)
         return granted[token]
     end
-    value = call('GET', KEYS[1])
+    value = look()
     if record == '' and is_available(value, is_behind) then
         return hold(value, token, group, lease_ms, call('EXISTS', KEYS[3]))
     end

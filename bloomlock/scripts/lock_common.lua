@@ -1,26 +1,31 @@
 -- What the lock scripts share where a case is not plain.
 
--- The value of the lock, or false; holders whose lease is over, or whose lock is gone, are dropped.
-local function forget()
+-- The value of the lock, or false if it is free, also by the leases of those who share it. Nothing is
+-- written: a server without memory refuses the first write of a script, and none after it.
+local function look()
     local value = call('GET', KEYS[1])
     if not value or string.byte(value) ~= SHARED then
         return value
     end
-    call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms)
-    local last = call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-    if last[1] then
-        call('PEXPIREAT', KEYS[1], last[2])
-        return value
-    end
-    call('DEL', KEYS[1])
-    return false
+    return call('ZCOUNT', KEYS[2], '(' .. now_ms, '+inf') > 0 and value
 end
 
 local function holds(value, token, group)
     if group == '' then
         return value == token
     end
-    return value == '=' .. group and call('ZSCORE', KEYS[2], token)
+    return value == '=' .. group and (call('ZSCORE', KEYS[2], token) or 0) + 0 > now_ms
+end
+
+-- The key of a shared lock ends with the last lease.
+local function end_with_the_last()
+    local last = call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    if last[1] then
+        call('PEXPIREAT', KEYS[1], last[2])
+        call('PEXPIREAT', KEYS[2], last[2])
+    else
+        call('DEL', KEYS[1])
+    end
 end
 
 -- Refreshing never shortens a lease: it may be a late copy of an earlier request. A hold that was
@@ -35,14 +40,17 @@ local function set_lease(value, token, group, lease_ms, is_new)
         end
         return
     end
-    if not value then
+    local before_ms = not is_new and value and call('ZSCORE', KEYS[2], token) or 0
+    local until_ms = math.max(now_ms + lease_ms, before_ms)
+    -- The first write is one that a server without memory refuses.
+    call('SET', KEYS[1], '=' .. group, 'PXAT', until_ms)
+    if value then
+        call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms)
+    else
         call('DEL', KEYS[2])
     end
-    local before_ms = not is_new and call('ZSCORE', KEYS[2], token) or 0
-    call('ZADD', KEYS[2], math.max(now_ms + lease_ms, before_ms), token)
-    local last = call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-    call('SET', KEYS[1], '=' .. group, 'PXAT', last[2])
-    call('PEXPIREAT', KEYS[2], last[2])
+    call('ZADD', KEYS[2], until_ms, token)
+    end_with_the_last()
 end
 
 local function hold(value, token, group, lease_ms, waiters)

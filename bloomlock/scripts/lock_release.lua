@@ -1,5 +1,5 @@
 -- All other cases of lock_release_plain.lua.
-local value = forget()
+local value = look()
 local held = holds(value, token, group)
 if record ~= '' then
     leave(record)
@@ -13,7 +13,8 @@ if held and group == '' then
 end
 if held then
     call('ZREM', KEYS[2], token)
-    value = forget()
+    end_with_the_last()
+    value = look()
 end
 promote(value, '')
 return held and 1 or 0

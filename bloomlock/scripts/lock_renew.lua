@@ -2,7 +2,7 @@
 -- ARGV: 1 group (empty: exclusive), 2 lease in ms from now, at least, 3 token
 -- Reply: 1 if the lock was held, else 0
 local group, lease_ms, token = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local value = forget()
+local value = look()
 if not holds(value, token, group) then
     return 0
 end

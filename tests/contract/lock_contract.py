@@ -462,8 +462,9 @@ class LockContract:
         try:
             for server in world.servers:
                 server.replicaof("127.0.0.1", "1")
-            with pytest.raises((redis.ResponseError, QuorumError), match="(?i)read.?only"):
-                ann(lock.acquire, blocking=False)
+            for how in ({"blocking": False}, {"timeout": MOMENT}):
+                with pytest.raises((redis.ResponseError, QuorumError), match="(?i)read.?only"):
+                    ann(lock.acquire, **how)
         finally:
             for server in world.servers:
                 server.replicaof("no", "one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import threading
 
@@ -124,6 +125,24 @@ def test_a_hold_is_not_that_of_the_next_thread_with_the_same_number(r):
             break
     assert {token for _, token in seen} == {None}
     assert number in {ident for ident, _ in seen}
+
+
+def test_a_thread_that_python_did_not_start_ends_as_any_other(r, clock):
+    """The threading module takes such a thread to be alive for ever."""
+    told, ended = [], threading.Event()
+    lock = Lock("job", r, TTL, on_lost=told.append)
+
+    def hold():
+        lock.acquire()
+        clock.advance(0.4 * TTL)
+        lock.check()
+        assert lock.extend()
+        ended.set()
+
+    _thread.start_new_thread(hold, ())
+    assert ended.wait(TTL)
+    assert lock.token is None
+    wait_until(lambda: clock.advance(0.4 * TTL) or told == [lock])
 
 
 def test_without_thread_local_the_end_of_its_owner_is_no_end_of_the_hold(world, ann, bob, clock):

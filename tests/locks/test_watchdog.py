@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 
 import pytest
@@ -195,7 +196,9 @@ def test_a_full_server_takes_no_lock_from_its_holder(world, ann, bob, clock):
     events = []
     lock = world.lock(observer=events.append)
     [r] = world.servers
+    readers = world.lock_class("ReadWriteLock")("shared", world._client(world.urls[0]), 10 * TTL)
     ann(lock.acquire)
+    ann(readers.read.acquire)
     r.config_set("maxmemory-policy", "noeviction")
     r.config_set("maxmemory", "1")
     try:
@@ -203,12 +206,17 @@ def test_a_full_server_takes_no_lock_from_its_holder(world, ann, bob, clock):
         is_renewed(events, clock, times=2)
         assert r.pttl(lock.key) > 10_000
         ann(lock.extend, 10 * TTL)
-        with pytest.raises(redis.ResponseError, match="OOM|maxmemory"):
-            bob(world.lock(name="another").acquire)
+        another = world.lock_class("ReadWriteLock")("another", world._client(world.urls[0]))
+        for refused in (world.lock(name="another"), another.read, readers.read):
+            with pytest.raises(redis.ResponseError, match="OOM|maxmemory"):
+                bob(refused.acquire)
+        assert r.zcard(f"{readers.read.key}:holders") == 1
+        ann(readers.read.release)
         ann(lock.release)
     finally:
         r.config_set("maxmemory", "0")
     assert world.is_free(lock)
+    assert world.is_free(readers.read)
 
 
 def test_the_thread_ends_when_it_has_nothing_to_do(r, monkeypatch):
@@ -224,6 +232,90 @@ def test_the_thread_ends_when_it_has_nothing_to_do(r, monkeypatch):
         with Lock("job", client=r):
             [thread] = running() - before
         wait_until(lambda thread=thread: not thread.is_alive())
+
+
+# -- log lines ------------------------------------------------------------------------------------
+
+
+class Handler(logging.Handler):
+    """Takes a lock itself for each line, and does not come back until told."""
+
+    def __init__(self, url):
+        super().__init__()
+        self.taken, self.over, self.lines = Lock("of the log", url, TTL), threading.Event(), []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+        with self.taken:
+            self.over.wait(TTL)
+
+
+@pytest.fixture
+def handler(valkey):
+    made, logger = Handler(valkey), logging.getLogger("bloomlock")
+    logger.addHandler(made)
+    yield made
+    logger.removeHandler(made)
+    made.over.set()
+    made.taken.close()
+
+
+def test_a_log_handler_that_blocks_holds_up_no_lock(world, ann, bob, clock, handler):
+    [proxy] = world.proxies()
+    events = []
+    good = world.lock(name="good", observer=events.append)
+    away = world.lock(name="away", urls=[proxy.url])
+    wiped = world.lock(name="wiped", on_lost=fail, observer=fail)
+    for lock in (good, away, wiped, world.lock(name="dropped")):
+        ann(lock.acquire)
+    world._closed.pop()
+    del lock
+    proxy.judge = lambda _name, _number: "before"
+    world.wipe(wiped)
+    ann(gc.collect)
+    is_renewed(events, clock, times=2)
+    wait_until(lambda: handler.lines)
+    with pytest.raises(LockLostError):
+        ann(wiped.release)
+    ann(good.check)
+    with pytest.raises(redis.ConnectionError):
+        ann(away.release)
+    quiet = world.lock(name="quiet", raise_on_release_error=False)
+    ann.enter(quiet)
+    world.wipe(quiet)
+    ann.leave(quiet)
+    is_renewed(events, clock, times=2)
+    ann(good.release)
+    assert len(handler.lines) == 1
+
+
+def fail(_):
+    raise ValueError
+
+
+def test_an_outage_is_one_line_for_each_server(world, ann, clock, caplog):
+    [proxy] = world.proxies()
+    events = []
+    locks = [world.lock(name=f"{n}", urls=[proxy.url], observer=events.append) for n in range(MANY)]
+    other = world.lock(name="other", observer=events.append)
+    for lock in (*locks, other):
+        ann(lock.acquire)
+    proxy.judge = lambda _name, _number: "before"
+    clock.advance(0.4 * TTL)
+    for cuts in (3, 6, 9):
+        wait_until(lambda cuts=cuts: proxy.cuts["before"] >= cuts, TTL)
+    proxy.judge = lambda _name, _number: "pass"
+    wait_until(lambda: renewals(events) > MANY, what="all are renewed after a pause of a second")
+    wait_until(lambda: "renews again" in caplog.text)
+    first, last = (line for line in caplog.messages if "renew" in line)
+    assert f"and {MANY - 1} more could not be renewed yet: " in first
+    assert int(last.split("renews again; ")[1].split(" ")[0]) >= MANY
+    clock.advance(2 * TTL)
+    wait_until(lambda: "50 more were lost" in caplog.text)
+    assert sum("lost" in line for line in caplog.messages) == 1
+    for lock in locks:
+        with pytest.raises(LockLostError):
+            ann(lock.release)
 
 
 # -- what observers and on_lost do --------------------------------------------------------------

@@ -10,6 +10,7 @@ from lock_rules import Announcement, read_record
 
 from bloomlock.effects import Behind, ConnectionLost, Limit, NextMessage, Pause, Request, Subscribe
 from bloomlock.keys import LockKeys
+from bloomlock.locks.protocol import waiting
 from bloomlock.locks.protocol.steps import LockSteps
 from bloomlock.locks.protocol.values import SLICE_MS, AcquireRequest, Granted, ReleaseRequest
 from bloomlock.locks.protocol.waiting import NO_CHANNEL, Attempt, deadline_of
@@ -225,6 +226,30 @@ def test_a_server_that_is_away_for_less_than_a_lease_is_waited_for(r, others):
     while isinstance(step, Pause):
         step = waiter.go()
     assert isinstance(step, NextMessage)
+
+
+def test_an_answer_that_comes_after_an_error_is_the_answer_at_the_time_limit(r, others):
+    waiter = Waiter(r, until=1100.0)
+    assert isinstance(waiter.go(), NextMessage)
+    waiter.is_down = True
+    while waiter.go() != Pause(waiting.OUTAGE_PAUSE):
+        assert waiter.result is None
+    waiter.is_down = False
+    waiter.now += 200
+    assert waiter.go() is None
+    assert waiter.result is None
+    assert others.picture() == (b"holder", [])
+
+
+def test_an_error_that_comes_after_the_last_answer_is_raised_at_the_time_limit(r, others):
+    waiter = Waiter(r, until=1100.0)
+    assert isinstance(waiter.go(), NextMessage)
+    waiter.is_down = True
+    while waiter.go() != Pause(waiting.OUTAGE_PAUSE):
+        assert others.picture() == (b"holder", [b"waiter"])
+    waiter.now += 200
+    with pytest.raises(redis.ConnectionError, match="down"):
+        waiter.go()
 
 
 def test_a_server_that_is_away_for_longer_than_a_lease_is_given_up(r, others):
