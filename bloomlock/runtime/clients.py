@@ -16,7 +16,7 @@ from redis.retry import Retry
 from bloomlock.errors import ConfigurationError
 from bloomlock.server.urls import checked_address, explained, find_address, find_url, shown
 
-from . import redispy
+from . import pools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -147,14 +147,14 @@ def _checked(clients: Any, kinds: tuple[type, ...], allowed: str) -> list[Any]:
 def _place(client: Any, kinds: tuple[type, ...], name: str, allowed: str) -> object:
     """Return where a client's server is, as far as that is known without a request."""
     if isinstance(client, kinds):
-        pool = redispy.own_pool(client)
-        if pool is None or redispy.asks_sentinel(pool):
+        pool = pools.own_pool(client)
+        if pool is None or pools.asks_sentinel(pool):
             return id(client)
-        place = redispy.settings_of(pool)
+        place = pools.settings_of(pool)
     else:
         address = checked_address(client, name, f"one of the {allowed}, which start with ")
         with explained(address):
-            place = redispy.address_of_url(client)
+            place = pools.address_of_url(client)
     if "path" in place:
         return place["path"]
     return place.get("host", "localhost"), int(place.get("port", 6379))

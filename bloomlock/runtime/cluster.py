@@ -1,8 +1,9 @@
 """Slots of a cluster that move: who has them now, and what is sent again.
 
-https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (MOVED, ASK, TRYAGAIN). A
-command that is refused so was not carried out, so sending it again is safe even for an update. Its
-neighbours in the same request may have been carried out, so only the refused ones are sent again.
+https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (MOVED, ASK, TRYAGAIN,
+CLUSTERDOWN). A command that is refused so was not carried out, so sending it again is safe even for
+an update. Its neighbours in the same request may have been carried out, so only the refused ones
+are sent again.
 
 redis-py keeps the map of slots and corrects it by what MOVED says. Its `execute_command` follows
 redirections too, but it also repeats an update whose reply was lost, and it cannot send a
@@ -22,7 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import redis
 import redis.asyncio
 import redis.crc
-from redis.exceptions import AskError, MovedError, RedisClusterException, RedisError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    RedisClusterException,
+    RedisError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from bloomlock.commands import MULTI, encode_command
@@ -42,6 +49,8 @@ T = TypeVar("T")
 
 MARGIN_S = 0.2
 """A request gives up so much before the limit of its caller, which then gets the reason."""
+DOWN_SECONDS = 1.0
+"""How long a request waits for a cluster that has no server for a slot now."""
 MAX_REDIRECTS = 5
 """Redirections that are followed without a pause."""
 CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
@@ -63,7 +72,7 @@ class Sent(NamedTuple):
 
     def refused(self) -> list[int]:
         """Return the indices of what a cluster refused; a transaction is refused as a whole."""
-        found = [i for i, reply in enumerate(self.replies) if is_slot_refusal(reply)]
+        found = [i for i, reply in enumerate(self.replies) if is_refused(reply)]
         if found and MULTI in self.commands:
             start = self.commands.index(MULTI)
             if found[-1] >= start:
@@ -85,6 +94,11 @@ class Again(NamedTuple):
     commands: list[Command]
 
 
+def is_refused(reply: object) -> bool:
+    """Return whether a cluster refused a command and may carry it out soon, here or elsewhere."""
+    return is_slot_refusal(reply) or isinstance(reply, ClusterDownError)
+
+
 def is_ask(error: object) -> bool:
     """Return whether a server answered ASK; MovedError is a kind of AskError in redis-py."""
     return isinstance(error, AskError) and not isinstance(error, MovedError)
@@ -95,8 +109,8 @@ def follow(
 ) -> Generator[Again | Pause, Outcome, None]:
     """Send again what a cluster refused because a slot moves, until all is answered.
 
-    Redirections are followed at once, but not for ever. TRYAGAIN, and redirections in a circle,
-    are followed after pauses, until time is up; then an error says why.
+    Redirections are followed at once, but not for ever. TRYAGAIN, CLUSTERDOWN and redirections in a
+    circle are followed after pauses, until time is up; then an error says why.
 
     Args:
         sent: The request and its replies, which are replaced in place.
@@ -105,7 +119,7 @@ def follow(
     """
     pauses = Pauses(until, waits=waits)
     while refused := sent.refused():
-        refusal = next(sent.replies[i] for i in refused if is_slot_refusal(sent.replies[i]))
+        refusal = next(sent.replies[i] for i in refused if is_refused(sent.replies[i]))
         pause = pauses.next_s(refusal)
         if pause is None:
             if waits:
@@ -153,10 +167,15 @@ class Pauses:
         # Those that wait for the same slot do not come back at the same moment.
         pause_s = self._longest_s * random.uniform(0.5, 1.0)
         self._longest_s = min(2 * self._longest_s, LONGEST_PAUSE_S)
-        return pause_s if boot_clock() + pause_s < self._until else None
+        until = self._until
+        if isinstance(refusal, ClusterDownError):
+            until = min(until, self._began + DOWN_SECONDS)
+        return pause_s if boot_clock() + pause_s < until else None
 
-    def explain(self, key: str, refusal: Exception) -> RedisError:
+    def explain(self, key: str, refusal: Exception) -> Exception:
         """Return the error that says how long a slot has been moving."""
+        if isinstance(refusal, ClusterDownError):
+            return refusal
         return moved_too_long(key, boot_clock() - self._began, refusal)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from . import redispy
+from . import pools, redispy
 
 MOST_AT_ONCE = 16
 """Requests of one client to one server that may be on their way at once.
@@ -51,7 +51,7 @@ class Bounds:
         name = str(getattr(source, "name", ""))
         bound = self._bounds.get(name)
         if bound is None:
-            most = min(MOST_AT_ONCE, redispy.max_connections(source, MOST_AT_ONCE))
+            most = min(MOST_AT_ONCE, pools.max_connections(source, MOST_AT_ONCE))
             bound = self._bounds[name] = asyncio.Semaphore(max(1, most))
         return bound
 
@@ -67,7 +67,7 @@ class Kept:
     """
 
     def __init__(self, pool: Any) -> None:
-        self._pool = pool if redispy.may_keep_one(pool) else None
+        self._pool = pool if pools.may_keep_one(pool) else None
         self._idle: list[tuple[Any, asyncio.AbstractEventLoop]] = []
         self._release_at = 0.0
         # The pool counts the connection as used; it must not do so for ever.
@@ -79,7 +79,7 @@ class Kept:
             return False
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if now >= self._release_at or redispy.is_marked(connection):
+        if now >= self._release_at or pools.is_marked(connection):
             self._release_at = now + KEPT_SECONDS
             return False
         self._idle.append((connection, loop))
@@ -90,7 +90,7 @@ class Kept:
         if not self._idle or source is not self._pool:
             return None
         connection, loop = self._idle[0]
-        if loop is asyncio.get_running_loop() and redispy.async_may_be_kept(connection):
+        if loop is asyncio.get_running_loop() and pools.async_may_be_kept(connection):
             self._idle.clear()
             return connection
         await self.give_back()
@@ -100,9 +100,9 @@ class Kept:
         """Let the pool have the connection."""
         if self._idle:
             connection, loop = self._idle.pop()
-            if loop is not asyncio.get_running_loop() or redispy.has_input(connection):
+            if loop is not asyncio.get_running_loop() or pools.has_input(connection):
                 await redispy.async_close_quietly(connection)
-            await redispy.async_release(self._pool, connection)
+            await pools.async_release(self._pool, connection)
 
 
 def _release_at_end(pool: Any, idle: list[tuple[Any, asyncio.AbstractEventLoop]]) -> None:
@@ -115,7 +115,7 @@ def _release_at_end(pool: Any, idle: list[tuple[Any, asyncio.AbstractEventLoop]]
 def _begin_release(loop: asyncio.AbstractEventLoop, pool: Any, connection: Any) -> None:
     async def release() -> None:
         with contextlib.suppress(RedisError, OSError):
-            await redispy.async_release(pool, connection)
+            await pools.async_release(pool, connection)
 
     task = loop.create_task(release())
     _RELEASES.add(task)

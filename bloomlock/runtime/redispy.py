@@ -1,18 +1,14 @@
-"""What is used of redis-py beyond its documentation.
+"""The short way around redis-py's connections: bytes are written and replies read directly.
 
-Documented are the clients, `get_connection`, `release` and `disconnect` of their pools, and the
-exceptions. Everything else that this library relies on stands here, one function for each thing,
-and tests/runtime/test_redispy.py holds each to what a real server does with it.
-
-`Source` is what connections come from: a connection pool, or a node of an asyncio cluster.
+redis-py connects, logs in, encrypts, renews credentials and sets the time-outs. Its layers around
+writing and reading take a sixth of an `add` by one client, and a third in asyncio. What is used
+here and in pools.py beyond its documentation is one function for each thing, and
+tests/runtime/test_redispy.py holds each to what a real server does with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import threading
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,32 +21,24 @@ import redis.asyncio.sentinel
 import redis.connection
 import redis.sentinel
 from redis._parsers.hiredis import NOT_ENOUGH_DATA, _AsyncHiredisParser, _HiredisParser
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
 Connection: TypeAlias = Any
 """A connection of redis-py for threads or for asyncio, a proxy of one included."""
-Source: TypeAlias = Any
-"""See the module."""
 
-FEW_CONNECTIONS = 16
 LONGEST_LINE = 64
 SHORTEST_READ_S = 0.001
-NO_RETRY = Retry(NoBackoff(), 0)
 MESSAGE_BUFFER = 4096
 READ_BYTES = 65536
 CLOSED = "Connection closed by server."
 
-# Connections for threads.
-
-_OWN_CLASSES = frozenset(
+OWN_CLASSES = frozenset(
     (
         redis.connection.Connection,
         redis.connection.SSLConnection,
@@ -63,22 +51,15 @@ _OWN_CLASSES = frozenset(
 """Connections whose socket and parser are used directly: a sixth of an add by one client.
 
 Not if they check their health, which is done when they send and read."""
-_KEEP_NONE = (
-    redis.BlockingConnectionPool,
-    redis.asyncio.BlockingConnectionPool,
-    redis.sentinel.SentinelConnectionPool,
-    redis.asyncio.sentinel.SentinelConnectionPool,
-)
-_HAS_MARKS = hasattr(redis.connection.Connection, "should_reconnect")
 _PLAIN_REPLIES = frozenset(b"*:$+")
-_PLAIN_TYPES = frozenset((int, bytes, list, type(None)))
+_PLAIN_TYPES = frozenset((int, bytes, type(None)))
 _read_by_redis_py: Callable[[Connection], Any] = methodcaller(
     "read_response", disable_decoding=True, disconnect_on_error=False
 )
 
 
 def _is_direct(connection: Connection) -> bool:
-    return type(connection) in _OWN_CLASSES and not connection.health_check_interval
+    return type(connection) in OWN_CLASSES and not connection.health_check_interval
 
 
 def _read_reply(connection: Connection) -> Any:
@@ -86,7 +67,7 @@ def _read_reply(connection: Connection) -> Any:
     # Without a call that can be spared: this is done for each reply.
     if (
         type(parser) is not _HiredisParser
-        or type(connection) not in _OWN_CLASSES
+        or type(connection) not in OWN_CLASSES
         or connection.health_check_interval
     ):
         return _read_by_redis_py(connection)
@@ -117,35 +98,34 @@ def _read_reply(connection: Connection) -> Any:
 def _next_reply(connection: Connection, parser: Any, reader: Any) -> Any:
     """Return a reply that came with the one before, of which the first byte is not seen."""
     reply = reader.gets(False)
-    if type(reply) not in _PLAIN_TYPES:
-        if reply is NOT_ENOUGH_DATA:
-            return _read_by_redis_py(connection)
-        message = parser._hiredis_PushNotificationType  # noqa: SLF001 - there is no public way
-        if message is not None and isinstance(reply, message):
-            parser.handle_push_response(reply)
-            return _read_by_redis_py(connection)
-        if isinstance(reply, Exception):
-            raise reply
-    elif type(reply) is list and reply and isinstance(reply[0], RedisConnectionError):
-        raise reply[0]
-    return reply
+    if reply is NOT_ENOUGH_DATA:
+        return _read_by_redis_py(connection)
+    if type(reply) in _PLAIN_TYPES or not _is_message(parser, reply):
+        return reply
+    parser.handle_push_response(reply)
+    return _read_by_redis_py(connection)
 
 
-def reply_reader(pool: Source | None) -> Callable[[Connection], Any]:
+def _is_message(parser: Any, reply: Any) -> bool:
+    """Return whether a reply is a message of RESP3 that was not asked for; raise an error."""
+    error = reply[0] if type(reply) is list and reply else reply
+    if isinstance(error, RedisConnectionError if error is not reply else Exception):
+        raise error
+    message = parser._hiredis_PushNotificationType  # noqa: SLF001 - there is no public way
+    return message is not None and isinstance(reply, message)
+
+
+def reply_reader(pool: object) -> Callable[[Connection], Any]:
     """Return a function that reads the next reply of a connection of a pool.
 
     It returns bytes, raises an error that is a reply, and leaves the connection open whatever
     comes.
     """
-    if asks_sentinel(pool):
+    if hasattr(pool, "sentinel_manager"):
         # The connection's own reading turns the reply READONLY into a lost connection.
-        return _read_managed_reply
+        read = redis.connection.AbstractConnection.read_response
+        return partial(read, disable_decoding=True, disconnect_on_error=False)
     return _read_reply
-
-
-def _read_managed_reply(connection: Connection) -> Any:
-    read = redis.connection.AbstractConnection.read_response
-    return read(connection, disable_decoding=True, disconnect_on_error=False)
 
 
 def push_reader(connection: Connection) -> Callable[[], Any]:
@@ -285,45 +265,6 @@ def _take_reply(data: memoryview, start: int) -> tuple[Any, int]:
     return elements, start
 
 
-def is_readable(connection: Connection) -> bool:
-    """Return whether something can be read, or the server has closed the connection."""
-    return bool(connection.can_read())
-
-
-def is_open(connection: Connection) -> bool:
-    """Return whether a connection has a socket; without one it connects when it sends."""
-    return getattr(connection, "_sock", None) is not None
-
-
-def may_be_kept(connection: Connection) -> bool:
-    """Return whether a connection may be used again before its pool has had it back.
-
-    Not if redis-py has something to do to it then, see `is_marked`, nor if it was made by a parent
-    of this process.
-    """
-    return connection.pid == os.getpid() and not is_marked(connection)
-
-
-def async_may_be_kept(connection: Connection) -> bool:
-    """Return the same for asyncio, where a connection must be open and have nothing to be read."""
-    return bool(connection.is_connected) and not (is_marked(connection) or has_input(connection))
-
-
-def is_marked(connection: Connection) -> bool:
-    """Return whether redis-py has something to do to a connection as soon as it is released.
-
-    It connects it to another server after a maintenance hand-off (since 7.0), or gives it a new
-    credential.
-    """
-    if type(connection) in _OWN_CLASSES and _HAS_MARKS:
-        # Without calls: this is asked in each request.
-        return connection._should_reconnect or connection._re_auth_token is not None  # noqa: SLF001
-    marked = getattr(connection, "should_reconnect", None)
-    return (marked is not None and marked()) or (
-        getattr(connection, "_re_auth_token", None) is not None
-    )
-
-
 def set_read_timeout(connection: Connection, seconds: float) -> None:
     """Let a read of an open connection raise TimeoutError after `seconds`.
 
@@ -337,89 +278,9 @@ def close_quietly(connection: Connection) -> None:
     connection.disconnect()
 
 
-# Pools and cluster clients for threads.
-
-
-def open_connection(pool: Source, seconds: float | None = None) -> Connection:
-    """Return an open connection with the settings of a pool, which does not count it."""
-    # RESP2: redis-py writes each message of RESP3 to a log before it returns it.
-    settings = {**settings_of(pool), "protocol": 2}
-    if seconds is not None:
-        for name in ("socket_connect_timeout", "socket_timeout"):
-            allowed = settings.get(name)
-            settings[name] = max(
-                SHORTEST_READ_S, seconds if allowed is None else min(seconds, allowed)
-            )
-        settings["retry"] = NO_RETRY
-    connection = pool.connection_class(**settings)
-    connection.connect()
-    return connection
-
-
-def settings_of(source: Source) -> Mapping[str, Any]:
-    """Return what connections of a source are made with: `host` and `port`, or `path`, and more."""
-    settings: Mapping[str, Any] = source.connection_kwargs
-    return settings
-
-
-def own_pool(client: object) -> Source | None:
-    """Return the pool of a client; None for that of a cluster."""
-    return getattr(client, "connection_pool", None)
-
-
-def max_connections(source: Source, default: int) -> int:
-    """Return how many connections a source may have at once, `default` if it does not say."""
-    return int(getattr(source, "max_connections", default))
-
-
-def may_keep_one(pool: Source | None) -> bool:
-    """Return whether a connection may be kept out of a pool while nothing is sent.
-
-    Not where connections are few or callers wait for one, nor where Sentinel looks at each
-    connection that comes back.
-    """
-    return (
-        pool is not None
-        and not isinstance(pool, _KEEP_NONE)
-        and max_connections(pool, 0) >= FEW_CONNECTIONS
-    )
-
-
-def asks_sentinel(pool: Source | None) -> bool:
-    """Return whether the connections of a pool ask Sentinel for the server when they open."""
-    return hasattr(pool, "sentinel_manager")
-
-
-def renew_lock(pool: Source | None) -> None:
-    """Let the lock of a pool be free in a child of fork, whichever thread had it in the parent.
-
-    redis-py takes that lock before it notices that its process is another one.
-    """
-    if pool is not None and hasattr(pool, "_lock"):
-        pool._lock = threading.RLock()  # noqa: SLF001 - there is no public way
-
-
-def is_in_use_here(pool: Source) -> bool:
-    """Return whether this thread is in the middle of what a pool does under its lock.
-
-    What runs when an object is no longer needed may come there, and must not change the pool.
-    """
-    is_owned = getattr(getattr(pool, "_lock", None), "_is_owned", None)
-    return is_owned is not None and bool(is_owned())
-
-
-def address_of_url(url: str) -> Mapping[str, Any]:
-    """Return the settings that a URL stands for; see `settings_of`."""
-    settings: Mapping[str, Any] = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
-    return settings
-
-
-# The same for asyncio.
-
-
-def async_reply_reader(pool: Source | None) -> Callable[[Connection], Awaitable[Any]]:
+def async_reply_reader(pool: object) -> Callable[[Connection], Awaitable[Any]]:
     """Return a function that reads the next reply; see `reply_reader`."""
-    if asks_sentinel(pool):
+    if hasattr(pool, "sentinel_manager"):
         read = redis.asyncio.connection.AbstractConnection.read_response
         return partial(read, disable_decoding=True, disconnect_on_error=False)
     return _async_read_reply
@@ -443,16 +304,10 @@ async def _async_read_reply(connection: Connection) -> Any:
                     reply = reader.gets(False)
         except OSError as error:  # TimeoutError is one
             raise _reading_failed(error) from error
-    if type(reply) not in _PLAIN_TYPES:
-        message = parser._hiredis_PushNotificationType  # noqa: SLF001
-        if message is not None and isinstance(reply, message):
-            await parser.handle_push_response(reply)
-            return await _read_by_redis_py(connection)
-        if isinstance(reply, Exception):
-            raise reply
-    elif type(reply) is list and reply and isinstance(reply[0], RedisConnectionError):
-        raise reply[0]
-    return reply
+    if type(reply) in _PLAIN_TYPES or not _is_message(parser, reply):
+        return reply
+    await parser.handle_push_response(reply)  # type: ignore[no-untyped-call]
+    return await _read_by_redis_py(connection)
 
 
 async def async_read_push(connection: Connection, seconds: float | None = None) -> Any:
@@ -494,59 +349,3 @@ async def async_send(connection: Connection, *data: bytes | memoryview) -> None:
 async def async_close_quietly(connection: Connection) -> None:
     """Close a connection without waiting for its end; the next command opens it again."""
     await connection.disconnect(nowait=True)
-
-
-async def async_open_connection(source: Source) -> Connection:
-    """Return an open connection with the settings of a source, which does not count it."""
-    connection = source.connection_class(**settings_of(source))
-    await connection.connect()
-    return connection
-
-
-async def async_get_connection(source: Source) -> Connection:
-    """Return an open connection of a pool or of a node."""
-    if hasattr(source, "acquire_connection"):
-        connection = source.acquire_connection()
-    else:
-        connection = await source.get_connection()
-    try:
-        if has_input(connection):
-            # While the loop was held up, the server closed an idle connection: the loop has not
-            # read the end of it yet. What is written to it now would be of unknown outcome.
-            await async_close_quietly(connection)
-        await connection.connect()
-    except BaseException:
-        await async_close_quietly(connection)
-        if (released := source.release(connection)) is not None:
-            await released
-        raise
-    return connection
-
-
-def has_input(connection: Connection) -> bool:
-    """Return whether bytes, or the end of the stream, wait at the socket of a connection."""
-    writer = connection._writer  # noqa: SLF001 - redis-py has no other way to the socket
-    sock = None if writer is None else writer.get_extra_info("socket")
-    if sock is None or sock.fileno() < 0:
-        return False
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-async def async_release(source: Source, connection: Connection) -> None:
-    """Give a connection back."""
-    if (released := source.release(connection)) is not None:  # None: from a node
-        await released
-
-
-def waits_in_release(source: Source) -> bool:
-    """Return whether giving back waits for a lock; cut off there, the source is one short."""
-    return isinstance(source, redis.asyncio.BlockingConnectionPool)
-
-
-def sources_of(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> list[Source]:
-    """Return all that connections of a client come from, as far as is known."""
-    if isinstance(client, redis.asyncio.RedisCluster):
-        return list(client.nodes_manager.nodes_cache.values())
-    return [client.connection_pool]

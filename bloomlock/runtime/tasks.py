@@ -24,7 +24,7 @@ from bloomlock.effects import (
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
 from bloomlock.refusals import is_refusal
 
-from . import redispy
+from . import pools, redispy
 from ._async.scopes import STEPS, AsyncScope
 from ._async.sending import EFFECTS, AsyncSending
 from .clients import close_async_client
@@ -66,7 +66,7 @@ class Tasks(AsyncSending):
         members: Sequence[Tasks] = (),
     ) -> None:
         super().__init__(client, members)
-        pool = redispy.own_pool(client)
+        pool = pools.own_pool(client)
         self._kept = Kept(pool)
         self._read_reply = redispy.async_reply_reader(pool)
         self._hub: Hub | None = None
@@ -185,7 +185,7 @@ class Tasks(AsyncSending):
     async def _disconnect(self) -> None:
         with contextlib.suppress(RuntimeError, RedisError, OSError):
             await self._kept.give_back()
-        for source in redispy.sources_of(self.client):
+        for source in pools.sources_of(self.client):
             # redis-py forgets a connection whose loop does not let it be closed.
             with contextlib.suppress(RuntimeError, RedisError, OSError):
                 await source.disconnect()
@@ -288,7 +288,7 @@ class Tasks(AsyncSending):
         try:
             connection = await self._kept.take(source)
             if connection is None:
-                connection = await redispy.async_get_connection(source)
+                connection = await pools.async_get_connection(source)
         except (RedisError, OSError) as error:
             bound.release()
             await self._look_for_nodes()
@@ -303,8 +303,8 @@ class Tasks(AsyncSending):
         try:
             if self._kept.keep(source, connection):
                 return
-            released = redispy.async_release(source, connection)
-            if redispy.waits_in_release(source):
+            released = pools.async_release(source, connection)
+            if pools.waits_in_release(source):
                 await finish(released)
             else:
                 await released

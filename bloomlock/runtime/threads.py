@@ -32,7 +32,7 @@ from bloomlock.effects import (
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
 from bloomlock.refusals import is_refusal
 
-from . import redispy
+from . import pools, redispy
 from ._sync.scopes import STEPS, Scope
 from ._sync.sending import EFFECTS, Sending
 from .clock import boot_clock
@@ -85,8 +85,8 @@ class Threads(Sending):
         weakref.finalize(self, _release_or_leave, self._idle).atexit = False
         self._release_at = time.monotonic() + KEPT_SECONDS
         self._listeners = Listeners()
-        pool = redispy.own_pool(client)
-        self._keeps_idle = redispy.may_keep_one(pool)
+        pool = pools.own_pool(client)
+        self._keeps_idle = pools.may_keep_one(pool)
         self._read_reply = redispy.reply_reader(pool)
 
     def run(self, core: Core[T]) -> T:
@@ -237,7 +237,7 @@ class Threads(Sending):
             return self._take_from(pool)
         kept_pool, connection = taken
         fresh = kept_pool is pool and time.monotonic() - used < FRESH_SECONDS
-        if fresh and connection.pid == os.getpid() and not redispy.is_marked(connection):
+        if fresh and connection.pid == os.getpid() and not pools.is_marked(connection):
             return taken
         return taken if self._is_usable(taken, pool) else self._take_from(pool)
 
@@ -257,12 +257,12 @@ class Threads(Sending):
     def _is_usable(self, taken: Taken, pool: Any) -> bool:
         """Look at a connection that was kept; it is given back, or closed, if it is of no use."""
         kept_pool, connection = taken
-        if not redispy.may_be_kept(connection):
+        if not pools.may_be_kept(connection):
             kept_pool.release(connection)
             return False
         try:
             # Readable means closed by the server, or that there are replies without a request.
-            usable = kept_pool is pool and not redispy.is_readable(connection)
+            usable = kept_pool is pool and not pools.is_readable(connection)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             usable = False
         if not usable:
@@ -274,7 +274,7 @@ class Threads(Sending):
         if self._keeps_idle and not self._idle:
             now = time.monotonic()
             # One that was closed would be opened in the middle of a request.
-            is_whole = redispy.is_open(connection) and not redispy.is_marked(connection)
+            is_whole = pools.is_open(connection) and not pools.is_marked(connection)
             if is_whole and now < self._release_at:
                 self._idle.append((taken, now))
                 return
@@ -381,7 +381,7 @@ _SHARED: weakref.WeakValueDictionary[int, Threads] = weakref.WeakValueDictionary
 
 def _renew_pool_locks() -> None:
     for runtime in list(_SHARED.values()):
-        redispy.renew_lock(redispy.own_pool(runtime.client))
+        pools.renew_lock(pools.own_pool(runtime.client))
 
 
 os.register_at_fork(after_in_child=_renew_pool_locks)
@@ -398,7 +398,7 @@ def _release_or_leave(idle: list[tuple[Taken, float]]) -> None:
     a pool that is being closed fails if a connection comes back.
     """
     for (pool, _), _ in list(idle):
-        if redispy.is_in_use_here(pool):
+        if pools.is_in_use_here(pool):
             _LEFT.extend(idle)
             return
     _release_all(idle)

@@ -19,7 +19,7 @@ from redis.retry import Retry
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, BloomlockError, Lock
 from bloomlock.commands import encode_command
 from bloomlock.effects import ConnectionLost, Request
-from bloomlock.runtime import redispy
+from bloomlock.runtime import pools, redispy
 from bloomlock.runtime.tasks import Tasks, tasks_for
 from bloomlock.runtime.threads import threads_for
 from bloomlock.server import PrivateServer
@@ -175,13 +175,13 @@ def test_a_cancellation_that_comes_as_the_bytes_are_written_is_none_that_is_lost
         client = redis.asyncio.Redis.from_url(valkey, socket_timeout=60)
         client.connection_pool.connection_class = kind
         async with client:
-            made = await redispy.async_get_connection(client.connection_pool)
+            made = await pools.async_get_connection(client.connection_pool)
             awaited = CancelledAt(redispy.async_send(made, PING), 0, late=True)
             task = asyncio.ensure_future(until_done(awaited))
             await asyncio.wait([task])
             assert task.cancelled() is awaited.reached
             await redispy.async_close_quietly(made)
-            await redispy.async_release(client.connection_pool, made)
+            await pools.async_release(client.connection_pool, made)
 
     asyncio.run(run())
 

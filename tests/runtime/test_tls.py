@@ -102,7 +102,7 @@ def test_requests_over_tls(valkey, certificate):
         assert not made.exists("c")
         [((_, connection), _)] = threads_for(client)._idle
         assert type(connection) is SSLConnection
-        assert type(connection) in redispy._OWN_CLASSES
+        assert type(connection) in redispy.OWN_CLASSES
         # Answers of many records of TLS, and one of them received past the parser.
         items = [str(number) for number in range(5000)]
         assert made.add_many(items, route="bitmap") == [True] * 5000

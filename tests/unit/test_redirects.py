@@ -8,6 +8,7 @@ import pytest
 import redis
 from redis.exceptions import (
     AskError,
+    ClusterDownError,
     ExecAbortError,
     MovedError,
     ResponseError,
@@ -18,7 +19,7 @@ from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
 from bloomlock.effects import ConnectionLost, Pause, Request
 from bloomlock.runtime import cluster
-from bloomlock.runtime.cluster import MAX_REDIRECTS, Again, Pauses, Sent, follow
+from bloomlock.runtime.cluster import DOWN_SECONDS, MAX_REDIRECTS, Again, Pauses, Sent, follow
 from bloomlock.slot_moves import LONGEST_PAUSE_S, MOVING_SECONDS, through_moves, without_waiting
 
 MULTI, EXEC, ASKING = (encode_command(name) for name in ("MULTI", "EXEC", "ASKING"))
@@ -133,6 +134,21 @@ def test_redirects_are_followed_at_once_and_then_with_pauses_until_time_is_up(cl
     assert Pauses(101.0, waits=True).next_s(TRY_AGAIN) is not None
     clock[0] += MOVING_SECONDS
     assert pauses.next_s(MOVED) is None
+
+
+def test_a_cluster_without_a_server_for_a_slot_is_waited_for_a_second(clock):
+    down = ClusterDownError("Hash slot not served")
+    again, replies = followed([b"a"], [down], [down], ["A"])
+    assert [step for step in again if not isinstance(step, Pause)] == [[b"a"]] * 2
+    assert replies == ["A"]
+    sent = Sent("k", [b"a"], [down])
+    steps = follow(sent, None, waits=True)
+    assert isinstance(next(steps), Pause)
+    next(steps)
+    clock[0] += DOWN_SECONDS
+    with pytest.raises(StopIteration):
+        steps.send([down])
+    assert sent.replies == [down], "the server's own error is the answer"
 
 
 def test_what_still_is_refused_then_says_so(clock):

@@ -6,7 +6,13 @@ import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import AskError, MovedError, RedisClusterException, RedisError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    RedisClusterException,
+    RedisError,
+)
 
 from bloomlock.commands import EXEC, ends_transaction
 from bloomlock.effects import (
@@ -20,8 +26,8 @@ from bloomlock.effects import (
     Pause,
     Pipeline,
 )
-from bloomlock.refusals import ends_connection, is_refusal, is_slot_refusal
-from bloomlock.runtime import cluster, redispy
+from bloomlock.refusals import ends_connection, is_refusal
+from bloomlock.runtime import cluster, pools, redispy
 from bloomlock.runtime.clients import free_memory
 from bloomlock.runtime.clock import async_sleep, boot_clock
 from bloomlock.runtime.cluster import Again, ClientServers, Pauses, Sent
@@ -196,11 +202,10 @@ class AsyncSending(ClientServers, ABC):
         return replies
 
     async def _note_moved(self, refusal: Exception) -> None:
-        if isinstance(refusal, MovedError):
-            if refusal.host:
-                await cluster.async_note_moved(self._cluster, refusal)
-            else:
-                await self._look_for_nodes()
+        if isinstance(refusal, MovedError) and refusal.host:
+            await cluster.async_note_moved(self._cluster, refusal)
+        elif isinstance(refusal, (MovedError, ClusterDownError)):
+            await self._look_for_nodes()
 
     async def _look_for_nodes(self) -> None:
         """Ask a cluster anew who serves what, after one of its servers was not reachable."""
@@ -233,7 +238,7 @@ class AsyncSending(ClientServers, ABC):
 
 
 def _refusal_of(replies: Replies) -> Exception | None:
-    return next(filter(is_slot_refusal, replies), None)
+    return next(filter(cluster.is_refused, replies), None)
 
 
 async def _pause(_: AsyncSending, step: Pause) -> None:
@@ -249,7 +254,7 @@ async def _parallel(runtime: AsyncSending, step: Parallel) -> list[Outcome]:
 
 
 async def _free_memory(runtime: AsyncSending, step: FreeMemory) -> int | None:
-    return free_memory(redispy.settings_of(await runtime._source(step.key)))
+    return free_memory(pools.settings_of(await runtime._source(step.key)))
 
 
 async def _elsewhere(_: AsyncSending, step: Elsewhere) -> tuple[Any, Exception | None]:

@@ -7,7 +7,13 @@ import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import AskError, MovedError, RedisClusterException, RedisError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    RedisClusterException,
+    RedisError,
+)
 
 from bloomlock.commands import EXEC, ends_transaction
 from bloomlock.effects import (
@@ -21,8 +27,8 @@ from bloomlock.effects import (
     Pause,
     Pipeline,
 )
-from bloomlock.refusals import ends_connection, is_refusal, is_slot_refusal
-from bloomlock.runtime import cluster, redispy
+from bloomlock.refusals import ends_connection, is_refusal
+from bloomlock.runtime import cluster, pools, redispy
 from bloomlock.runtime.clients import free_memory
 from bloomlock.runtime.clock import boot_clock, sleep
 from bloomlock.runtime.cluster import Again, ClientServers, Pauses, Sent
@@ -197,11 +203,10 @@ class Sending(ClientServers, ABC):
         return replies
 
     def _note_moved(self, refusal: Exception) -> None:
-        if isinstance(refusal, MovedError):
-            if refusal.host:
-                cluster.note_moved(self._cluster, refusal)
-            else:
-                self._look_for_nodes()
+        if isinstance(refusal, MovedError) and refusal.host:
+            cluster.note_moved(self._cluster, refusal)
+        elif isinstance(refusal, (MovedError, ClusterDownError)):
+            self._look_for_nodes()
 
     def _look_for_nodes(self) -> None:
         """Ask a cluster anew who serves what, after one of its servers was not reachable."""
@@ -232,7 +237,7 @@ class Sending(ClientServers, ABC):
 
 
 def _refusal_of(replies: Replies) -> Exception | None:
-    return next(filter(is_slot_refusal, replies), None)
+    return next(filter(cluster.is_refused, replies), None)
 
 
 def _pause(_: Sending, step: Pause) -> None:
@@ -248,7 +253,7 @@ def _parallel(runtime: Sending, step: Parallel) -> list[Outcome]:
 
 
 def _free_memory(runtime: Sending, step: FreeMemory) -> int | None:
-    return free_memory(redispy.settings_of(runtime._source(step.key)))
+    return free_memory(pools.settings_of(runtime._source(step.key)))
 
 
 def _elsewhere(_: Sending, step: Elsewhere) -> tuple[Any, Exception | None]:
