@@ -17,9 +17,7 @@ import hiredis
 import redis
 import redis.asyncio
 import redis.asyncio.connection
-import redis.asyncio.sentinel
 import redis.connection
-import redis.sentinel
 from redis._parsers.hiredis import NOT_ENOUGH_DATA, _AsyncHiredisParser, _HiredisParser
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
