@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.locks.protocol.waiting import deadline_of
-from bloomlock.runtime import redispy
+from bloomlock.runtime import pools
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.slot_moves import without_waiting
 
@@ -148,8 +148,8 @@ def address_of(watch: Watch) -> str:
     runtime, server, _ = place_of(watch)
     if len(runtime.members) > 1:
         return f"{len(runtime.members)} servers"
-    pool = redispy.own_pool(runtime.client)
-    settings = {} if pool is None else redispy.settings_of(pool)
+    pool = pools.own_pool(runtime.client)
+    settings = {} if pool is None else pools.settings_of(pool)
     address = f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
     return server or str(settings.get("path") or address)
 
