@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import redis.exceptions
 
-from bloomlock import BloomlockError
+from bloomlock.errors import BloomlockError
 
 from . import results, show, suites
 from .options import ERROR_RATES, Options

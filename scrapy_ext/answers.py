@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from bloomlock import CapacityError, OutcomeUnknownError, PartialResultError
+from bloomlock.errors import CapacityError, OutcomeUnknownError, PartialResultError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -13,7 +13,8 @@ from weakref import WeakValueDictionary
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
 
-from bloomlock import CapacityError, ClaimState
+from bloomlock import ClaimState
+from bloomlock.errors import CapacityError
 from scrapy_ext.answers import Verdict
 from scrapy_ext.guard import GuardedFilter
 from scrapy_ext.settlements import (

@@ -15,7 +15,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 from scrapy.utils.misc import load_object
 
-from bloomlock import ConfigurationError, ServerError
+from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.server import explained, find_address
 
 if TYPE_CHECKING:

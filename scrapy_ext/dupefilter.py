@@ -12,7 +12,7 @@ from scrapy.dupefilters import BaseDupeFilter
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import fingerprint as default_fingerprint
 
-from bloomlock import BloomlockError
+from bloomlock.errors import BloomlockError
 from scrapy_ext.answers import Check, LeftVerdicts, UnsharedFilter, Verdict
 from scrapy_ext.claims import ClaimingFilter
 from scrapy_ext.connection import redis_client

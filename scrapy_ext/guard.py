@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import redis.exceptions
 
-from bloomlock import (
-    BloomFilter,
-    BloomlockError,
-    CapacityError,
-    MemoryBloomFilter,
-    ServerError,
-)
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.errors import BloomlockError, CapacityError, ServerError
 from scrapy_ext.answers import LastRequests, Look, RoundTrip, Verdict
 from scrapy_ext.connection import place_of
 from scrapy_ext.threads import run_in_thread

@@ -18,7 +18,7 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.misc import load_object
 
-from bloomlock import ConfigurationError
+from bloomlock.errors import ConfigurationError
 from scrapy_ext.answers import Verdict
 from scrapy_ext.claims import SETTLE_SECONDS
 from scrapy_ext.controls import in_progress

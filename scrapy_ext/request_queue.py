@@ -23,7 +23,7 @@ from scrapy import signals
 from scrapy.utils.misc import load_object
 from scrapy.utils.request import fingerprint as default_fingerprint
 
-from bloomlock import ConfigurationError
+from bloomlock.errors import ConfigurationError
 from scrapy_ext.controls import BEGUN, FILTER, RECORD, RequestControls, returns
 from scrapy_ext.duplicates import DuplicateLog
 

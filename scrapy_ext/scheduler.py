@@ -24,7 +24,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
-from bloomlock import BloomlockError, CapacityError, ServerError
+from bloomlock.errors import BloomlockError, CapacityError, ServerError
 from scrapy_ext.answers import LastRequests
 from scrapy_ext.connection import place_of, redis_client
 from scrapy_ext.guard import CircuitBreaker

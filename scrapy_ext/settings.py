@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
 
-from bloomlock import BloomFilter, ConfigurationError, NearCache, Window
+from bloomlock import BloomFilter, NearCache, Window
+from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

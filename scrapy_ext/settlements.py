@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
-from bloomlock import CapacityError
+from bloomlock.errors import CapacityError
 from scrapy_ext.answers import RoundTrip
 
 if TYPE_CHECKING:

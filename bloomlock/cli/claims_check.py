@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import redis
 from redis.exceptions import RedisError
 
-from bloomlock import (
-    BloomFilter,
-    BloomlockError,
-    ClaimLostError,
-    ClaimState,
-    ServerError,
-    delete_filter,
-)
+from bloomlock import BloomFilter, ClaimState
+from bloomlock.catalog import delete_filter
+from bloomlock.errors import BloomlockError, ClaimLostError, ServerError
 from bloomlock.server import find_address
 
 if TYPE_CHECKING:

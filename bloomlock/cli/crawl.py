@@ -17,7 +17,7 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColum
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from bloomlock import BloomlockError, ConfigurationError
+from bloomlock.errors import BloomlockError, ConfigurationError
 
 from .errors import Failure, sentence, warn
 from .filters import size_text

@@ -13,7 +13,8 @@ import click
 from click.core import ParameterSource
 from redis.exceptions import RedisError
 
-from bloomlock import BloomlockError, CapacityError, MemoryBloomFilter
+from bloomlock import MemoryBloomFilter
+from bloomlock.errors import BloomlockError, CapacityError
 
 from .errors import Failure
 from .options import FilterOptions, bytes_for, examples, filter_options, zero_option

@@ -70,20 +70,20 @@ def advise(advice: str) -> Iterator[None]:
         with suppress(OSError):  # after SIGHUP the terminal may be gone
             warn(f"interrupted; {advice}")
         raise
-    except (bloomlock.CapacityError, BrokenPipeError):
+    except (bloomlock.errors.CapacityError, BrokenPipeError):
         raise
     except _reported() as error:
         raise Failure(f"{failure_of(error).message}; {advice}") from error
 
 
-def _reported() -> tuple[type[bloomlock.BloomlockError], type[RedisError], type[OSError]]:
+def _reported() -> tuple[type[bloomlock.errors.BloomlockError], type[RedisError], type[OSError]]:
     """Return the errors that are reported; redis-py is not imported before there is one."""
     from redis.exceptions import RedisError  # noqa: PLC0415
 
-    return bloomlock.BloomlockError, RedisError, OSError
+    return bloomlock.errors.BloomlockError, RedisError, OSError
 
 
-def failure_of(error: bloomlock.BloomlockError | RedisError | OSError) -> Failure:
+def failure_of(error: bloomlock.errors.BloomlockError | RedisError | OSError) -> Failure:
     """Return the Failure that reports an error of the library, the server or the system."""
     from redis.exceptions import ResponseError  # noqa: PLC0415 - as above
 

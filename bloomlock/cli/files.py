@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bloomlock import BloomFilter, FilterNotFoundError, MemoryBloomFilter, verify_file
+from bloomlock import BloomFilter, MemoryBloomFilter, verify_file
+from bloomlock.errors import FilterNotFoundError
 
 from .errors import Failure, Stopped, warn
 from .filters import size_text

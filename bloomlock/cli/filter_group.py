@@ -135,7 +135,7 @@ def ttl_command(name: str, *, url: str | None, key: bytes | None) -> int:
 def rename_command(name: str, new_name: str, *, url: str | None, dry_run: bool) -> None:
     """Give a filter another name, which must be free; its users find it lost."""
     if dry_run:
-        names = bloomlock.list_filters(client=url)
+        names = bloomlock.catalog.list_filters(client=url)
         if name not in names:
             raise Failure(f"there is no filter named {name!r}")
         if new_name == name:
@@ -144,7 +144,7 @@ def rename_command(name: str, new_name: str, *, url: str | None, dry_run: bool) 
             raise Failure(f"name {new_name!r} is taken by another filter")
         click.echo(f"would rename {name!r} to {new_name!r}")
         return
-    bloomlock.rename_filter(name, new_name, client=url)
+    bloomlock.catalog.rename_filter(name, new_name, client=url)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bloomlock import BloomlockError, delete_filter, list_filters
+from bloomlock.catalog import delete_filter, list_filters
+from bloomlock.errors import BloomlockError
 
 from .errors import ERROR, NO, Failure, sentence, warn
 from .options import examples, key_option, name_argument, open_as_it_is, url_option

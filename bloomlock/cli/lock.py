@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from redis.exceptions import RedisError
 
-from bloomlock import AsyncFairLock, AsyncLock, AsyncReadWriteLock, LockNotOwnedError
+from bloomlock import AsyncFairLock, AsyncLock, AsyncReadWriteLock
+from bloomlock.errors import LockNotOwnedError
 
 from .child import (
     LOST,

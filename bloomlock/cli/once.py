@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 from redis.exceptions import RedisError
 
-from bloomlock import AsyncBloomFilter, AsyncClaim, ClaimError, ClaimState
+from bloomlock import AsyncBloomFilter, AsyncClaim, ClaimState
+from bloomlock.errors import ClaimError
 
 from .child import LOST, SIGNAL_STATUS, Child, ChildCommand, Outcome, Supervisor, find_program
 from .child import seconds as seconds_type

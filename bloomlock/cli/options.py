@@ -198,10 +198,12 @@ def open_as_it_is(name: str, url: str | None, key: bytes | None) -> bloomlock.Bl
     """Open a filter, with the key only where it needs one: of several some may have none."""
     try:
         return bloomlock.BloomFilter.open(name, client=url)
-    except bloomlock.FilterMismatchError as error:
+    except bloomlock.errors.FilterMismatchError as error:
         mismatch = error
     # One that the server has itself, without a key; a server without such filters refuses.
-    with contextlib.suppress(bloomlock.FilterMismatchError, bloomlock.ConfigurationError):
+    with contextlib.suppress(
+        bloomlock.errors.FilterMismatchError, bloomlock.errors.ConfigurationError
+    ):
         return bloomlock.BloomFilter.open(name, client=url, strategy="native")
     if key is None:
         raise mismatch
@@ -269,7 +271,7 @@ class FilterOptions:
         try:
             # First, because it looks at every parameter before it sends anything.
             return self.create(name)
-        except bloomlock.FilterMismatchError:
+        except bloomlock.errors.FilterMismatchError:
             return self._open_as_it_is(name)
 
     async def open_async(self, name: str) -> bloomlock.AsyncBloomFilter:
@@ -309,7 +311,7 @@ class FilterOptions:
         ]
         if differences:
             found.close()
-            raise bloomlock.FilterMismatchError(
+            raise bloomlock.errors.FilterMismatchError(
                 f"filter {name!r} exists with other parameters ({'; '.join(differences)})"
             )
         if self.optimize is not None:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
-from bloomlock import (
-    BloomFilter,
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.errors import (
     BloomlockError,
     CapacityError,
     FilterLostError,
-    MemoryBloomFilter,
     OutcomeUnknownError,
     PartialResultError,
 )

@@ -13,7 +13,9 @@ import redis.exceptions
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from bloomlock import BloomFilter, ConfigurationError, FilterNotFoundError, delete_filter
+from bloomlock import BloomFilter
+from bloomlock.catalog import delete_filter
+from bloomlock.errors import ConfigurationError, FilterNotFoundError
 from scrapy_ext.crawl.frontier import Frontier, QueueState
 from scrapy_ext.crawl.site import Target, open_target
 from scrapy_ext.crawl.spider import CrawlConfig

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from bloomlock import ConfigurationError
+from bloomlock.errors import ConfigurationError
 from scrapy_ext.crawl.render import pydoc_site
 
 if TYPE_CHECKING:

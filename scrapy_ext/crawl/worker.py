@@ -21,7 +21,7 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
 from scrapy_redis.queue import FifoQueue
 
-from bloomlock import BloomlockError
+from bloomlock.errors import BloomlockError
 from scrapy_ext.crawl import frontier
 from scrapy_ext.crawl.site import TOKEN_HEADER
 from scrapy_ext.crawl.spider import CrawlConfig, SiteSpider

@@ -10,7 +10,8 @@ import redis
 import servers
 from claim_tools import let_expire
 
-from bloomlock import AsyncBloomFilter, BloomFilter, ClaimLostError, ClaimState
+from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
+from bloomlock.errors import ClaimLostError
 
 NEW, SEEN, BUSY, FAILED = ClaimState
 ITEMS = [f"item {number}" for number in range(200)]

@@ -14,7 +14,8 @@ from processes import FORKS
 from proxy import Proxy
 from servers import wait_until
 
-from bloomlock import BloomFilter, ClaimError, ClaimLostError, ClaimState, InProgress, once
+from bloomlock import BloomFilter, ClaimState, once
+from bloomlock.errors import ClaimError, ClaimLostError, InProgress
 
 WORKERS, KILLED = 4, 2
 ITEMS = [f"https://example.org/{number}" for number in range(300)]

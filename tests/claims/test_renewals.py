@@ -10,7 +10,8 @@ import threading
 import pytest
 from servers import wait_until
 
-from bloomlock import AsyncBloomFilter, ClaimLostError, ClaimState
+from bloomlock import AsyncBloomFilter, ClaimState
+from bloomlock.errors import ClaimLostError
 
 NEW, SEEN, BUSY, FAILED = ClaimState
 LEASE = 30.0

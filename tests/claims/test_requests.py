@@ -8,14 +8,9 @@ import pytest
 import redis
 from claim_tools import let_expire
 
-from bloomlock import (
-    BloomFilter,
-    CapacityError,
-    ClaimError,
-    ClaimState,
-    ConfigurationError,
-    delete_filter,
-)
+from bloomlock import BloomFilter, ClaimState
+from bloomlock.catalog import delete_filter
+from bloomlock.errors import CapacityError, ClaimError, ConfigurationError
 
 NEW, SEEN, BUSY, FAILED = ClaimState
 ITEMS = [f"item {number}" for number in range(100)]

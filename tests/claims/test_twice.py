@@ -15,7 +15,8 @@ from claim_tools import settled
 from proxy import deliver
 from servers import require_server, wait_until
 
-from bloomlock import AsyncBloomFilter, BloomFilter, ClaimError, ClaimLostError, ClaimState
+from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
+from bloomlock.errors import ClaimError, ClaimLostError
 from bloomlock.server import PrivateServer
 
 NEW, SEEN, BUSY, FAILED = ClaimState

@@ -11,7 +11,8 @@ import pytest
 from cli_process import PATIENCE
 from servers import wait_until
 
-from bloomlock import BloomFilter, MemoryBloomFilter, list_filters
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.catalog import list_filters
 from bloomlock.server import PrivateServer
 
 LINES = [f"{number}".encode() for number in range(1000)]

@@ -9,7 +9,8 @@ from dataclasses import asdict
 import pytest
 from servers import with_bloom
 
-from bloomlock import BloomFilter, list_filters, plan
+from bloomlock import BloomFilter, plan
+from bloomlock.catalog import list_filters
 from bloomlock.server import PrivateServer
 
 

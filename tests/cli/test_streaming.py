@@ -15,7 +15,8 @@ from cli_process import PATIENCE, answer, send
 from proxy import Proxy
 from servers import wait_until
 
-from bloomlock import BloomFilter, delete_filter
+from bloomlock import BloomFilter
+from bloomlock.catalog import delete_filter
 from bloomlock.server import PrivateServer
 
 LINES = [b"https://example.org/some/longer/path/%06d" % i for i in range(30_000)]

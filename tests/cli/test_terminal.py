@@ -11,7 +11,8 @@ import sys
 import pytest
 from cli_process import PATIENCE
 
-from bloomlock import BloomFilter, list_filters
+from bloomlock import BloomFilter
+from bloomlock.catalog import list_filters
 from bloomlock.cli import COMMANDS
 from bloomlock.cli.filter_group import COMMANDS as FILTER_COMMANDS
 

@@ -14,7 +14,7 @@ from contract.filter_life import LifeContract
 from contract.filter_races import RacesContract
 from proxy import Proxy
 
-from bloomlock import ConfigurationError
+from bloomlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import servers

@@ -9,15 +9,14 @@ import pytest
 import redis
 from contract.needs import needs
 
-from bloomlock import (
-    BloomFilter,
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.errors import (
+    ClaimError,
     ClaimLostError,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
-    MemoryBloomFilter,
 )
-from bloomlock.errors import ClaimError
 
 ITEMS = [f"item {number}" for number in range(60)]
 PUSH_NEW = """

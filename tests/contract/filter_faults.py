@@ -11,7 +11,7 @@ from contract.gaps import gaps
 from contract.needs import needs
 from proxy import Proxy
 
-from bloomlock import BatchError, BloomlockError, OutcomeUnknownError
+from bloomlock.errors import BatchError, BloomlockError, OutcomeUnknownError
 
 ITEMS = [f"item {number}" for number in range(40)]
 LATE = ("before", "after")

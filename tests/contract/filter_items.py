@@ -7,7 +7,8 @@ from itertools import count, islice
 import pytest
 from contract.needs import needs
 
-from bloomlock import BatchError, BloomFilter, ConfigurationError, FilterMismatchError
+from bloomlock import BloomFilter
+from bloomlock.errors import BatchError, ConfigurationError, FilterMismatchError
 
 ITEMS = [f"item {number}" for number in range(300)]
 BATCHES = ("add_many", "exists_many", "update")

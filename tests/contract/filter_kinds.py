@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from contract.backends import DAY, WINDOW
 
-from bloomlock import CapacityError
+from bloomlock.errors import CapacityError
 
 SLICE = DAY
 ITEMS = [f"item {number}" for number in range(40)]

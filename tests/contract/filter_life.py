@@ -10,15 +10,14 @@ from contract.filter_items import collect
 from contract.needs import needs
 from flat_options import given
 
-from bloomlock import (
-    BloomFilter,
+from bloomlock import BloomFilter
+from bloomlock.catalog import delete_filter, list_filters
+from bloomlock.errors import (
     CapacityError,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
     FilterNotFoundError,
-    delete_filter,
-    list_filters,
 )
 
 META = "bloomlock:{x}:meta"

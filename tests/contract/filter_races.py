@@ -7,12 +7,11 @@ from contract.gaps import gaps
 from contract.needs import needs
 from flat_options import given
 
-from bloomlock import (
-    BloomFilter,
+from bloomlock import BloomFilter, LockStrategy
+from bloomlock.errors import (
     FilterLostError,
     FilterMismatchError,
     FilterNotFoundError,
-    LockStrategy,
     LockTimeoutError,
 )
 

@@ -12,7 +12,7 @@ from people import is_lost
 from proxy import Proxy
 from servers import wait_until
 
-from bloomlock import (
+from bloomlock.errors import (
     ConfigurationError,
     LockError,
     LockLostError,

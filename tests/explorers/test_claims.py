@@ -23,7 +23,8 @@ from explorer import (
 from flat_options import given
 from set_world import START
 
-from bloomlock import BloomFilter, ClaimLostError
+from bloomlock import BloomFilter
+from bloomlock.errors import ClaimLostError
 from bloomlock.filters._sync.claims import Claim
 
 ITEM, LEASE = "item", 600

@@ -8,12 +8,9 @@ import pytest
 import redis
 import redis.asyncio
 
-from bloomlock import (
-    AsyncBloomFilter,
-    BloomFilter,
-    FilterLostError,
-    delete_filter,
-)
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.catalog import delete_filter
+from bloomlock.errors import FilterLostError
 
 
 def test_concurrent_first_uses_agree(valkey):

@@ -9,12 +9,9 @@ import pytest
 import redis
 from proxy import HANDSHAKE
 
-from bloomlock import (
-    BloomFilter,
-    LockStrategy,
-    LockTimeoutError,
-)
+from bloomlock import BloomFilter, LockStrategy
 from bloomlock.descriptor import header_of
+from bloomlock.errors import LockTimeoutError
 
 
 def do_before(proxy, number, action):

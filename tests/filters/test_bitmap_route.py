@@ -7,13 +7,8 @@ import pytest
 import redis
 from proxy import Proxy
 
-from bloomlock import (
-    BloomFilter,
-    ConfigurationError,
-    FilterLostError,
-    MemoryBloomFilter,
-    OutcomeUnknownError,
-)
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
 from bloomlock.strategies import bitmap
 
 SHAPES = {

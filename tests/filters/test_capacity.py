@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from proxy import Proxy
 
-from bloomlock import BloomFilter, CapacityError
+from bloomlock import BloomFilter
+from bloomlock.errors import CapacityError
 
 
 def test_exactly_the_capacity_fits(r):

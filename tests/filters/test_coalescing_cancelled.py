@@ -13,7 +13,8 @@ import redis.asyncio
 from lock_tools import LONG, CancelledAt, happened, in_use, other_tasks
 from proxy import Proxy
 
-from bloomlock import AsyncBloomFilter, BloomFilter, BloomlockError, OutcomeUnknownError
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.errors import BloomlockError, OutcomeUnknownError
 from bloomlock.filters import coalescing
 from bloomlock.runtime.connections import MOST_AT_ONCE
 from bloomlock.runtime.tasks import tasks_for

@@ -12,14 +12,8 @@ import redis.asyncio
 from lock_tools import commands_so_far
 from strategies import STRATEGIES, maker_of
 
-from bloomlock import (
-    AsyncBloomFilter,
-    BloomFilter,
-    CapacityError,
-    FilterLostError,
-    OutcomeUnknownError,
-)
-from bloomlock.errors import ServerError
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.errors import CapacityError, FilterLostError, OutcomeUnknownError, ServerError
 from bloomlock.filters import coalescing
 
 UPDATES = {"BITFIELD", "EVALSHA", "EXEC", "SETBIT", "BF.INSERT"}

@@ -9,16 +9,9 @@ from moved_clock import stopped_server
 from stepped import Stepped
 from window_clocks import LAST, OVER, SLICE, Clocks, notices
 
-from bloomlock import (
-    BloomFilter,
-    ConfigurationError,
-    FilterLostError,
-    FilterMismatchError,
-    Growth,
-    MemoryBloomFilter,
-    list_filters,
-    verify_file,
-)
+from bloomlock import BloomFilter, Growth, MemoryBloomFilter, verify_file
+from bloomlock.catalog import list_filters
+from bloomlock.errors import ConfigurationError, FilterLostError, FilterMismatchError
 from bloomlock.filters import versions
 from bloomlock.server import PrivateServer
 

@@ -7,15 +7,10 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bloomlock import (
-    BloomFilter,
-    BloomlockError,
-    FilterLostError,
-    FilterMismatchError,
-    delete_filter,
-    list_filters,
-)
+from bloomlock import BloomFilter
+from bloomlock.catalog import delete_filter, list_filters
 from bloomlock.descriptor import READY
+from bloomlock.errors import BloomlockError, FilterLostError, FilterMismatchError
 from bloomlock.keys import FilterKeys
 from bloomlock.parameters import Wanted
 from bloomlock.stored_descriptor import FIELDS, encode

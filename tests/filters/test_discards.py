@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 from turns import Turns
 
-from bloomlock import (
-    BloomFilter,
-    CapacityError,
-    ConfigurationError,
-    MemoryBloomFilter,
-)
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.keys import FilterKeys
 from bloomlock.sizing import FIRST_BYTE
 

@@ -15,12 +15,8 @@ import servers
 from stepped import Crash, Stepped, crash
 from strategies import STRATEGIES
 
-from bloomlock import (
-    BloomFilter,
-    ConfigurationError,
-    FilterLostError,
-    FilterNotFoundError,
-)
+from bloomlock import BloomFilter
+from bloomlock.errors import ConfigurationError, FilterLostError, FilterNotFoundError
 
 HOUR = 3600.0
 META = "bloomlock:{x}:meta"

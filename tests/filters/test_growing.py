@@ -6,16 +6,10 @@ import pytest
 import redis
 from turns import Turns
 
-from bloomlock import (
-    BloomFilter,
-    CapacityError,
-    ConfigurationError,
-    FilterLostError,
-    FilterMismatchError,
-    Growth,
-    delete_filter,
-)
+from bloomlock import BloomFilter, Growth
+from bloomlock.catalog import delete_filter
 from bloomlock.descriptor import slices_of
+from bloomlock.errors import CapacityError, ConfigurationError, FilterLostError, FilterMismatchError
 from bloomlock.filters import answers
 
 META, BITS = "bloomlock:{x}:meta", "bloomlock:{x}:bits"

@@ -11,14 +11,14 @@ from exports import GONE, ITEMS, WAYS, Pipe, filled, small_parts
 from proxy import HANDSHAKE, Proxy
 from stepped import Crash, Stepped, crash
 
-from bloomlock import (
-    BloomFilter,
+from bloomlock import BloomFilter
+from bloomlock.catalog import delete_filter
+from bloomlock.errors import (
     BloomlockError,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
     FilterNotFoundError,
-    delete_filter,
 )
 from bloomlock.server import PrivateServer
 

@@ -12,14 +12,9 @@ import pytest
 from mmh3 import mmh3_x64_128_utupledigest
 from murmur import item_with_digest
 
-from bloomlock import (
-    AsyncBloomFilter,
-    BloomFilter,
-    ConfigurationError,
-    FilterMismatchError,
-    MemoryBloomFilter,
-    delete_filter,
-)
+from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter
+from bloomlock.catalog import delete_filter
+from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.hashing import Hasher
 from bloomlock.sizing import FIRST_BIT
 

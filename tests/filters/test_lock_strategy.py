@@ -6,7 +6,8 @@ import pytest
 import redis
 from proxy import Proxy
 
-from bloomlock import BloomFilter, ConfigurationError, Lock, LockStrategy, LockTimeoutError
+from bloomlock import BloomFilter, Lock, LockStrategy
+from bloomlock.errors import ConfigurationError, LockTimeoutError
 
 STRIPE = "bloomlock:{x}:lock:0"
 

@@ -9,8 +9,9 @@ from proxy import HANDSHAKE
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bloomlock import BloomFilter, MemoryBloomFilter, OutcomeUnknownError
+from bloomlock import BloomFilter, MemoryBloomFilter
 from bloomlock.effects import ConnectionLost
+from bloomlock.errors import OutcomeUnknownError
 from bloomlock.filters.operation import Repeats
 
 PATIENCE = 60

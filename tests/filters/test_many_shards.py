@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from bloomlock import BloomFilter, FilterLostError
+from bloomlock import BloomFilter
+from bloomlock.errors import FilterLostError
 from bloomlock.hashing import encode_item
 from bloomlock.parameters import Wanted
 from bloomlock.sizing import FIRST_BIT

@@ -9,12 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock import (
-    BloomFilter,
-    CapacityError,
-    ConfigurationError,
-    MemoryBloomFilter,
-)
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.errors import CapacityError, ConfigurationError
 from bloomlock.filters.memory_state import ITEMS_PER_CHUNK
 
 SHAPES = [

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bloomlock import ConfigurationError, FilterLostError, MemoryBloomFilter
+from bloomlock import MemoryBloomFilter
 from bloomlock.descriptor import READY
+from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.filters import memory_state
 from bloomlock.parameters import Wanted
 from bloomlock.stored_descriptor import FIELDS, encode

@@ -8,15 +8,9 @@ import logging
 import pytest
 import redis
 
-from bloomlock import (
-    AsyncBloomFilter,
-    BatchError,
-    BloomFilter,
-    ConfigurationError,
-    FilterLostError,
-    FilterMismatchError,
-    delete_filter,
-)
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.catalog import delete_filter
+from bloomlock.errors import BatchError, ConfigurationError, FilterLostError, FilterMismatchError
 from bloomlock.filters import contents
 from bloomlock.keys import FilterKeys, native_key
 

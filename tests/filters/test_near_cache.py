@@ -13,17 +13,9 @@ from flat_options import given
 from near_cache_tools import MANY, Clock, hold, lose_reply, only, slowly, trips, until_request
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from bloomlock import (
-    AsyncBloomFilter,
-    BloomFilter,
-    CapacityError,
-    FilterLostError,
-    MemoryBloomFilter,
-    NearCache,
-    OutcomeUnknownError,
-    PartialResultError,
-)
+from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter, NearCache
 from bloomlock.effects import ConnectionLost, Pause
+from bloomlock.errors import CapacityError, FilterLostError, OutcomeUnknownError, PartialResultError
 from bloomlock.filters import answers
 
 

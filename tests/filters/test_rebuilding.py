@@ -6,13 +6,8 @@ import pytest
 from flat_options import given
 from stepped import Crash, Stepped, crash
 
-from bloomlock import (
-    BloomFilter,
-    BloomlockError,
-    ClaimLostError,
-    ConfigurationError,
-    FilterLostError,
-)
+from bloomlock import BloomFilter
+from bloomlock.errors import BloomlockError, ClaimLostError, ConfigurationError, FilterLostError
 from bloomlock.filters import closing
 
 OLD = [f"old {number}" for number in range(300)]

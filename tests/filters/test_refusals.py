@@ -6,10 +6,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from bloomlock import (
-    BloomFilter,
-    OutcomeUnknownError,
-)
+from bloomlock import BloomFilter
+from bloomlock.errors import OutcomeUnknownError
 from bloomlock.refusals import is_refusal
 
 ITEMS = [str(number) for number in range(700)]

@@ -6,18 +6,15 @@ import pytest
 import redis
 from stepped import Crash, Stepped, crash
 
-from bloomlock import (
-    BloomFilter,
+from bloomlock import BloomFilter, ClaimState
+from bloomlock.catalog import delete_filter, list_filters, rename_filter
+from bloomlock.errors import (
     BloomlockError,
     ClaimLostError,
-    ClaimState,
     ConfigurationError,
     FilterLostError,
     FilterMismatchError,
     FilterNotFoundError,
-    delete_filter,
-    list_filters,
-    rename_filter,
 )
 
 ITEMS = [str(number) for number in range(300)]

@@ -8,7 +8,8 @@ import logging
 import pytest
 import redis
 
-from bloomlock import AsyncBloomFilter, BloomFilter, ConfigurationError
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.errors import ConfigurationError
 from bloomlock.runtime import clients
 from bloomlock.server import PrivateServer
 

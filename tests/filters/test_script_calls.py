@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bloomlock import BloomFilter, FilterLostError
+from bloomlock import BloomFilter
+from bloomlock.errors import FilterLostError
 
 BITS = "bloomlock:{x}:bits"
 

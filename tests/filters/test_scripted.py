@@ -7,13 +7,8 @@ import asyncio
 import pytest
 import redis
 
-from bloomlock import (
-    AsyncBloomFilter,
-    BloomFilter,
-    CapacityError,
-    ConfigurationError,
-    FilterLostError,
-)
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.errors import CapacityError, ConfigurationError, FilterLostError
 
 PUSH_NEW = """
 local new = {}

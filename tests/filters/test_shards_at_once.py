@@ -14,13 +14,9 @@ from redis.retry import Retry
 from strategies import STRATEGIES, maker_of
 from turns import Turns
 
-from bloomlock import (
-    BatchError,
-    BloomFilter,
-    FilterLostError,
-    OutcomeUnknownError,
-)
+from bloomlock import BloomFilter
 from bloomlock.effects import ConnectionLost, Parallel, Pause
+from bloomlock.errors import BatchError, FilterLostError, OutcomeUnknownError
 from bloomlock.filters import answers
 
 ITEMS = [str(number) for number in range(100)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bloomlock import BloomFilter, ConfigurationError, MemoryBloomFilter
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.errors import ConfigurationError
 from bloomlock.filters.support import SUPPORT, check_support
 
 STRATEGIES = ("atomic", "lua", "transaction", "lock", "pipeline")

@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 from stepped import Crash, Stepped, crash
 
-from bloomlock import (
-    BloomFilter,
-    ConfigurationError,
-    FilterLostError,
-    MemoryBloomFilter,
-)
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.errors import ConfigurationError, FilterLostError
 from bloomlock.filters import combining
 from bloomlock.server import PrivateServer
 from bloomlock.sizing import FIRST_BYTE

@@ -11,7 +11,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from bloomlock import BloomFilter, ConfigurationError, ServerError
+from bloomlock import BloomFilter
+from bloomlock.errors import ConfigurationError, ServerError
 from bloomlock.runtime import clients
 
 BAD = [

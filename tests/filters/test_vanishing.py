@@ -8,12 +8,8 @@ import pytest
 import redis
 import servers
 
-from bloomlock import (
-    BloomFilter,
-    ConfigurationError,
-    FilterLostError,
-    OutcomeUnknownError,
-)
+from bloomlock import BloomFilter
+from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
 from bloomlock.server import PrivateServer
 
 pytestmark = pytest.mark.processes

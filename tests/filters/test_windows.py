@@ -11,7 +11,8 @@ from moved_clock import stopped_server
 from proxy import HANDSHAKE, Proxy
 from window_clocks import LAST, OVER, SLICE, SLICES, WINDOW, Clocks, notices
 
-from bloomlock import BloomFilter, ConfigurationError, OutcomeUnknownError, Window
+from bloomlock import BloomFilter, Window
+from bloomlock.errors import ConfigurationError, OutcomeUnknownError
 
 WEEK = timedelta(days=7)
 

@@ -14,14 +14,8 @@ from filelock import FileLock
 from proxy import Proxy
 from servers import wait_until
 
-from bloomlock import (
-    AsyncBloomFilter,
-    BatchError,
-    BloomFilter,
-    ConfigurationError,
-    LockStrategy,
-    OutcomeUnknownError,
-)
+from bloomlock import AsyncBloomFilter, BloomFilter, LockStrategy
+from bloomlock.errors import BatchError, ConfigurationError, OutcomeUnknownError
 
 ITEMS = [f"https://example.org/{number}" for number in range(40)]
 

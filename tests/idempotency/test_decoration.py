@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from bloomlock import AsyncBloomFilter, BloomFilter, ConfigurationError, MemoryBloomFilter, once
+from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter, once
+from bloomlock.errors import ConfigurationError
 
 
 @dataclass

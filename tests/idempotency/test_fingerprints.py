@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from bloomlock import AsyncBloomFilter, FingerprintMismatchError, InProgress, once
+from bloomlock import AsyncBloomFilter, once
+from bloomlock.errors import FingerprintMismatchError, InProgress
 
 
 def test_the_same_key_with_other_arguments(done):

@@ -12,17 +12,8 @@ import pytest
 from claim_tools import let_expire
 from servers import wait_until
 
-from bloomlock import (
-    AsyncBloomFilter,
-    BloomFilter,
-    ClaimLostError,
-    Duplicate,
-    FailedTooOften,
-    InProgress,
-    OnceError,
-    Window,
-    once,
-)
+from bloomlock import AsyncBloomFilter, BloomFilter, Window, once
+from bloomlock.errors import ClaimLostError, Duplicate, FailedTooOften, InProgress, OnceError
 
 LONG = 600.0
 

@@ -17,13 +17,13 @@ from bloomlock import (
     AsyncReadWriteLock,
     AsyncRedlock,
     AsyncReentrantLock,
-    ConfigurationError,
     FairLock,
     Lock,
     ReadWriteLock,
     Redlock,
     ReentrantLock,
 )
+from bloomlock.errors import ConfigurationError
 
 SECONDS = [-1, 0, math.nan, math.inf, "5", True, np.True_, [1]]
 SHARED = {

@@ -21,7 +21,8 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 from servers import wait_until
 
-from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, LockLostError, ReadWriteLock
+from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, ReadWriteLock
+from bloomlock.errors import LockLostError
 from bloomlock.server import PrivateServer
 
 NAMES = [f"job {number}" for number in range(12)]

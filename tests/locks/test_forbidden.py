@@ -8,7 +8,8 @@ from lock_tools import is_free, queue_of
 from people import Person
 from servers import wait_until
 
-from bloomlock import ConfigurationError, Lock, ReadWriteLock
+from bloomlock import Lock, ReadWriteLock
+from bloomlock.errors import ConfigurationError
 from bloomlock.locks.protocol import waiting
 
 

@@ -15,7 +15,8 @@ from lock_tools import is_free, queue_of
 from people import Person
 from servers import wait_until
 
-from bloomlock import FairLock, Lock, LockNotOwnedError, ReadWriteLock, ReentrantLock
+from bloomlock import FairLock, Lock, ReadWriteLock, ReentrantLock
+from bloomlock.errors import LockNotOwnedError
 
 MAKE = {
     "lock": Lock,

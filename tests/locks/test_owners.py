@@ -13,16 +13,8 @@ from lock_tools import happened, is_free
 from people import Person, is_lost
 from servers import wait_until
 
-from bloomlock import (
-    AsyncLock,
-    AsyncReadWriteLock,
-    Lock,
-    LockError,
-    LockLostError,
-    LockNotOwnedError,
-    ReadWriteLock,
-    ReentrantLock,
-)
+from bloomlock import AsyncLock, AsyncReadWriteLock, Lock, ReadWriteLock, ReentrantLock
+from bloomlock.errors import LockError, LockLostError, LockNotOwnedError
 
 
 async def refused(release):

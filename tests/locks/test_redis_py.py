@@ -15,16 +15,13 @@ from redis.exceptions import LockError as RedisLockError
 from redis.exceptions import LockNotOwnedError as RedisLockNotOwnedError
 from servers import wait_until
 
-from bloomlock import (
-    AsyncLock,
-    FairLock,
-    Lock,
+from bloomlock import AsyncLock, FairLock, Lock, ReentrantLock
+from bloomlock.errors import (
     LockError,
     LockLostError,
     LockNotOwnedError,
     LockTimeoutError,
     QuorumError,
-    ReentrantLock,
 )
 from bloomlock.locks.options import LockParameters
 from bloomlock.locks.protocol import waiting

@@ -10,7 +10,7 @@ import servers
 from contract.lock_backends import TTL, Backend, World
 from servers import wait_until
 
-from bloomlock import QuorumError
+from bloomlock.errors import QuorumError
 from bloomlock.server import PrivateServer
 
 

@@ -13,7 +13,8 @@ from lock_tools import NAME, commands_so_far, connections, happened, is_free, ot
 from people import Person
 from servers import wait_until
 
-from bloomlock import AsyncLock, Lock, LockLostError, ReadWriteLock
+from bloomlock import AsyncLock, Lock, ReadWriteLock
+from bloomlock.errors import LockLostError
 from bloomlock.locks.protocol import waiting
 
 

@@ -15,7 +15,8 @@ from gate import Hold
 from lock_tools import happened, is_free, other_tasks
 from servers import wait_until
 
-from bloomlock import AsyncLock, Lock, LockLostError
+from bloomlock import AsyncLock, Lock
+from bloomlock.errors import LockLostError
 from bloomlock.locks import connected, watchdog
 from bloomlock.locks.session import LockSession
 

@@ -19,17 +19,10 @@ from strategies import STRATEGIES, maker_of
 from turns import Turns, counting
 
 import bloomlock
-from bloomlock import (
-    AsyncBloomFilter,
-    BloomFilter,
-    ConfigurationError,
-    FilterLostError,
-    Lock,
-    LockStrategy,
-    OutcomeUnknownError,
-)
+from bloomlock import AsyncBloomFilter, BloomFilter, Lock, LockStrategy
 from bloomlock.commands import EXEC
 from bloomlock.effects import Request
+from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
 from bloomlock.server import PrivateServer
 
 
@@ -249,14 +242,14 @@ def _answers(made):
 def test_filters_of_a_cluster_are_listed_and_deleted(cluster, nodes):
     for name in ("one", "two", "three"):
         BloomFilter(name, 1000, client=cluster, shards=2)
-    assert bloomlock.list_filters(client=cluster) == ["one", "three", "two"]
+    assert bloomlock.catalog.list_filters(client=cluster) == ["one", "three", "two"]
 
     async def run():
         port = nodes[1].connection_pool.connection_kwargs["port"]
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
-        assert await bloomlock.async_delete_filter("two", client=client) is True
-        assert await bloomlock.async_delete_filter("two", client=client) is False
-        found = await bloomlock.async_list_filters(client=client)
+        assert await bloomlock.catalog.async_delete_filter("two", client=client) is True
+        assert await bloomlock.catalog.async_delete_filter("two", client=client) is False
+        found = await bloomlock.catalog.async_list_filters(client=client)
         await client.aclose()
         return found
 

@@ -12,7 +12,8 @@ import servers
 from scrapy import Request, Spider
 from scrapy.settings import Settings
 
-from bloomlock import BloomFilter, ConfigurationError
+from bloomlock import BloomFilter
+from bloomlock.errors import ConfigurationError
 from scrapy_ext.request_queue import Exchange, Push, RequestQueue
 from scrapy_ext.settings import QueueSettings
 

@@ -15,7 +15,8 @@ from claim_tools import settled
 from proxy import Proxy, Verdict, deliver
 from servers import wait_until
 
-from bloomlock import AsyncBloomFilter, FilterLostError
+from bloomlock import AsyncBloomFilter
+from bloomlock.errors import FilterLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,8 @@ from claim_rules import AFTER_LEASE, AT_ONCE, NEVER, NEW, Answer, Rules
 from flat_options import given
 from proxy import Proxy
 
-from bloomlock import AsyncBloomFilter, BloomFilter, ClaimLostError, ClaimState
+from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState
+from bloomlock.errors import ClaimLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

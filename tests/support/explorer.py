@@ -28,9 +28,9 @@ from unittest import mock
 
 import redis
 
-from bloomlock import OutcomeUnknownError
 from bloomlock.commands import EXEC, MULTI
 from bloomlock.effects import ConnectionLost, FreeMemory, Parallel, Pause, Pipeline, Request
+from bloomlock.errors import OutcomeUnknownError
 from bloomlock.locks.session import TOKENS
 from bloomlock.scripts import Script
 

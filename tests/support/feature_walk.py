@@ -21,15 +21,12 @@ import redis.asyncio
 from flat_options import given
 from proxy import Proxy, deliver
 
-from bloomlock import (
-    AsyncBloomFilter,
-    BloomFilter,
+from bloomlock import AsyncBloomFilter, BloomFilter, ClaimState, once
+from bloomlock.errors import (
     ClaimLostError,
-    ClaimState,
     FilterLostError,
     FilterNotFoundError,
     OutcomeUnknownError,
-    once,
 )
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from proxy import Proxy, deliver
 from servers import wait_until
 
 import bloomlock
-from bloomlock import LockError, LockLostError
+from bloomlock.errors import LockError, LockLostError
 
 if TYPE_CHECKING:
     import contextlib

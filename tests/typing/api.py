@@ -28,20 +28,17 @@ from bloomlock import (
     FilterInfo,
     Growth,
     Lock,
-    LockError,
     LockEvent,
-    LockLostError,
-    LockNotOwnedError,
     LockStrategy,
     MemoryBloomFilter,
     NearCache,
-    OutcomeUnknownError,
     ReadWriteLock,
     Redlock,
     ReentrantLock,
     Window,
     once,
 )
+from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, OutcomeUnknownError
 
 
 def growth() -> None:
@@ -101,7 +98,7 @@ def wholes(pages: BloomFilter) -> None:
     assert_type(pages.expire_at(1e9), None)
     assert_type(pages.persist(), None)
     assert_type(pages.rename("other"), BloomFilter)
-    assert_type(bloomlock.rename_filter("x", "y"), None)
+    assert_type(bloomlock.catalog.rename_filter("x", "y"), None)
     assert_type(bloomlock.verify_file("pages.bloom").window, timedelta | None)
     assert_type(bloomlock.verify_file(Path("pages.bloom"), key="secret"), bloomlock.FileInfo)
     assert_type(pages.ttl(), float | None)
@@ -210,8 +207,8 @@ async def tasks(client: redis.asyncio.Redis) -> None:
     assert_type(await pages.add_many(["a"]), list[bool])
     assert_type(pages.add_each([b"a"], batch_size=10), AsyncIterator[tuple[bytes, bool]])
     assert_type(await pages.update(["a"]), None)
-    assert_type(await bloomlock.async_list_filters(client="redis://x"), list[str])
-    assert_type(await bloomlock.async_delete_filter("x"), bool)
+    assert_type(await bloomlock.catalog.async_list_filters(client="redis://x"), list[str])
+    assert_type(await bloomlock.catalog.async_delete_filter("x"), bool)
     assert_type(bloomlock.plan(10**9, 1e-6, items_per_s=1e5).servers, int)
     assert_type(await pages.info(), FilterInfo)
     async with pages as same:

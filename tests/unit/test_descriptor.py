@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from bloomlock import ConfigurationError, FilterMismatchError
 from bloomlock.descriptor import READY, has_unknown_flags, header_of, is_header
+from bloomlock.errors import ConfigurationError, FilterMismatchError
 from bloomlock.parameters import Wanted
 from bloomlock.sizing import MAX_SHARD_BITS, MAX_SHARDS, bits_needed
 from bloomlock.stored_descriptor import FIELDS, decode, encode

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock import ConfigurationError
+from bloomlock.errors import ConfigurationError
 from bloomlock.growth import (
     GROWTH,
     MAX_GROWTH,

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from murmur import murmur3_x64_128
 
-from bloomlock import ConfigurationError
+from bloomlock.errors import ConfigurationError
 from bloomlock.hash_keys import check_seeds
 from bloomlock.hashing import OFFSETS_PER_SLICE, Hasher, encode_item, encode_items
 from bloomlock.sizing import FIRST_BIT, MAX_SHARD_BITS

@@ -10,7 +10,8 @@ from datetime import timedelta
 import flat_options
 import pytest
 
-from bloomlock import AsyncBloomFilter, BloomFilter, ConfigurationError, MemoryBloomFilter
+from bloomlock import AsyncBloomFilter, BloomFilter, MemoryBloomFilter
+from bloomlock.errors import ConfigurationError
 
 NOWHERE = "unix:///nowhere/at/all.sock"
 """A server that would be the complaint, were it asked first."""

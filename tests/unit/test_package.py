@@ -10,9 +10,13 @@ from importlib import import_module
 import pytest
 
 import bloomlock
-from bloomlock.errors import batch_error
+from bloomlock import errors
 
-ERRORS = [name for name in bloomlock.__all__ if name.endswith("Error")]
+ERRORS = [
+    name
+    for name, found in vars(errors).items()
+    if isinstance(found, type) and issubclass(found, errors.BloomlockError)
+]
 
 
 def modules_after(code: str, **variables: str) -> set[str]:
@@ -46,6 +50,12 @@ def test_adding_one_item_imports_no_numpy(r, valkey, pure):
     assert not found & {"numpy", "click", "rich", "bloomlock.filters._async.bloom"}
 
 
+def test_few_names_are_public():
+    assert len(bloomlock.__all__) <= 40
+    code = "import bloomlock; bloomlock.catalog.list_filters; bloomlock.errors.BloomlockError"
+    assert {"bloomlock.catalog", "bloomlock.errors"} < modules_after(code)
+
+
 @pytest.mark.parametrize("name", bloomlock.__all__)
 def test_a_public_name_is_that_of_its_module(name):
     found = getattr(bloomlock, name)
@@ -60,7 +70,7 @@ def test_other_names_are_refused():
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_error_shows_its_message(name):
-    made = getattr(bloomlock, name)("what went wrong")
+    made = getattr(errors, name)("what went wrong")
     assert repr(made) == f"{name}('what went wrong')"
     assert str(made) == "what went wrong"
-    assert "('what went wrong')" in repr(batch_error(made, [True]))
+    assert "('what went wrong')" in repr(errors.batch_error(made, [True]))

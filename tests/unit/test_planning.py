@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock import BloomFilter, ConfigurationError, plan
+from bloomlock import BloomFilter, plan
+from bloomlock.errors import ConfigurationError
 from bloomlock.planning import COMMAND_S
 
 COUNTS = st.integers(1, 10**11)

@@ -7,7 +7,7 @@ import logging
 import pytest
 from scrapy.settings import Settings
 
-from bloomlock import ConfigurationError
+from bloomlock.errors import ConfigurationError
 from scrapy_ext.settings import FilterSettings, QueueSettings, keeps_requests, warn_of_unknown
 
 

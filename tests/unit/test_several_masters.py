@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from bloomlock import ConfigurationError
 from bloomlock.effects import Request
+from bloomlock.errors import ConfigurationError
 from bloomlock.filters.room import check_room, masters_of_a_key
 from bloomlock.keys import FilterKeys
 from bloomlock.parameters import Wanted

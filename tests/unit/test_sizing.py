@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bloomlock import ConfigurationError, MemoryBloomFilter
+from bloomlock import MemoryBloomFilter
 from bloomlock.bitmaps import rows_missing, set_rows
+from bloomlock.errors import ConfigurationError
 from bloomlock.hashing import Hasher
 from bloomlock.parameters import Wanted
 from bloomlock.sizing import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bloomlock import BloomlockError
+from bloomlock.errors import BloomlockError
 from bloomlock.runtime.clients import async_client, sync_client, sync_clients
 from bloomlock.server.urls import find_url, hide_secret, shown
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bloomlock import QuorumError
 from bloomlock.effects import FanOut, Pause
+from bloomlock.errors import QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.protocol.values import AcquireRequest
 from bloomlock.locks.redlock import Limits, MajorityAttempt, MajoritySteps, Vote

@@ -16,7 +16,8 @@ from proxy import Proxy
 from servers import wait_until
 from several import LONG, QUICK
 
-from bloomlock import AsyncRedlock, Lock, LockLostError, QuorumError, Redlock
+from bloomlock import AsyncRedlock, Lock, Redlock
+from bloomlock.errors import LockLostError, QuorumError
 from bloomlock.runtime import workers
 
 OTHERS = "somebody else's"

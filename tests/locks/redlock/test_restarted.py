@@ -6,7 +6,8 @@ import pytest
 from servers import wait_until
 from several import LONG
 
-from bloomlock import ConfigurationError, QuorumError, Redlock
+from bloomlock import Redlock
+from bloomlock.errors import ConfigurationError, QuorumError
 
 TTL = 5.0
 """Servers that were started before are older than this soon."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bloomlock import QuorumError
 from bloomlock.effects import ConnectionLost
+from bloomlock.errors import QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.locks.hold import Hold
 from bloomlock.locks.protocol.steps import Renewal
