@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import flat_options
 import pytest
-from flat_options import given
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ def test_a_filter_has_what_was_planned(r, optimize, shards):
 def test_a_filter_with_a_window_has_what_was_planned(r, slices):
     shape = {"window": 3600, "slices": slices, "optimize": "memory"}
     planned = plan(200_000, 1e-4, **shape)
-    info = BloomFilter("x", 200_000, 1e-4, client=r, **given(shape)).info()
+    info = BloomFilter("x", 200_000, 1e-4, client=r, **flat_options.given(shape)).info()
     assert (planned.num_bits, planned.num_hashes, planned.shards) == (
         info.num_bits,
         info.num_hashes,
