@@ -19,12 +19,8 @@ from redis.retry import Retry
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, Lock
 from bloomlock.commands import encode_command
 from bloomlock.effects import ConnectionLost, Request
-<<<<<<< HEAD
-from bloomlock.runtime import pools, redispy
-=======
 from bloomlock.errors import BloomlockError
-from bloomlock.runtime import redispy
->>>>>>> 844fbb7 (36 public names: errors are in bloomlock.errors, functions over filters by name in bloomlock.catalog)
+from bloomlock.runtime import pools, redispy
 from bloomlock.runtime.tasks import Tasks, tasks_for
 from bloomlock.runtime.threads import threads_for
 from bloomlock.server import PrivateServer
