@@ -21,6 +21,7 @@ from bloomlock.effects import (
     Pipeline,
     Request,
 )
+from bloomlock.errors import ConfigurationError
 from bloomlock.parallel import answered_of, leaves_transaction, outcomes_of, writes_of
 from bloomlock.refusals import is_refusal
 
@@ -181,6 +182,12 @@ class Tasks(AsyncSending):
             # No caller takes a connection before it is done, even if its first caller is gone.
             await asyncio.shield(self._moving)
             self._loop, self._moving = loop, None
+        elif self._loop is not loop:
+            # Its connections would be read by two loops at once.
+            raise ConfigurationError(
+                "client must be used by one event loop at a time, and another one that uses it is "
+                "running; make a filter or lock with a client of its own for each loop"
+            )
 
     async def _disconnect(self) -> None:
         with contextlib.suppress(RuntimeError, RedisError, OSError):

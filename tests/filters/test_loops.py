@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis.asyncio
 
-from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock import AsyncBloomFilter, BloomFilter, ConfigurationError
 
 # Connections of a loop that has ended can only be closed by the garbage collection.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -56,3 +58,27 @@ def test_it_works_where_loops_take_turns(valkey):
     loops[0].run_until_complete(made.close())
     for loop in loops:
         loop.close()
+
+
+@pytest.mark.usefixtures("r")
+def test_two_loops_at_once_are_refused_in_one_sentence(valkey):
+    """The first loop runs, and waits in another thread, when the second one asks."""
+    made = AsyncBloomFilter("x", 1000, client=valkey)
+    begun, over = threading.Event(), threading.Event()
+
+    async def first():
+        assert await made.add("a")
+        begun.set()
+        await asyncio.to_thread(over.wait)
+        return await made.add("b")
+
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(asyncio.run, first())
+        begun.wait()
+        try:
+            with pytest.raises(ConfigurationError, match="one event loop at a time"):
+                asyncio.run(made.add("c"))
+        finally:
+            over.set()
+        assert answer.result()
+    assert asyncio.run(made.add("c"))

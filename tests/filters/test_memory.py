@@ -151,3 +151,13 @@ def test_items_one_by_one_do_not_pass_the_capacity():
         for number in range(4_000):
             added += made.add(str(number))
     assert 2_000 <= added <= 2_200
+
+
+def test_items_one_by_one_are_counted_so_that_a_full_filter_says_so(caplog):
+    made = MemoryBloomFilter(2_000)
+    for number in range(2_400):
+        made.add(str(number))
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "filter '(in memory)' is nearly full",
+        "filter '(in memory)' is full",
+    ]
