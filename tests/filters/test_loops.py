@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis.asyncio
 
-from bloomlock import AsyncBloomFilter, BloomFilter, ConfigurationError
+from bloomlock import AsyncBloomFilter, BloomFilter
+from bloomlock.errors import ConfigurationError
 
 # Connections of a loop that has ended can only be closed by the garbage collection.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
