@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from .watchdog import Watch, Watched
 
 
-class AsyncWatchdog:
+class AsyncWatchdog(Schedule):
     """Watches the holds of all tasks of one loop; get it by `watchdog_of_loop`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         # The loop must not be kept alive by what is kept for it.
         self._loop = weakref.ref(loop)
-        self._schedule = Schedule()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_end: AsyncGenerator[None, None] | None = None
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
-        """Begin to watch a hold."""
-        self._schedule.add(hold, session, runtime)
+        """Watch a hold, anew if it is watched already."""
+        super().add(hold, session, runtime)
         self._set_timer()
         if self._at_end is None:
             # A loop that ends closes its asynchronous generators while it still runs.
@@ -58,7 +58,7 @@ class AsyncWatchdog:
         finally:
             self._at_end = None
             until = boot_clock() + AT_END_SECONDS
-            abandoned = self._schedule.take_abandoned(_task_is_over)
+            abandoned = self.take_abandoned(_task_is_over)
             before = asyncio.all_tasks()
             report_left(
                 await asyncio.gather(
@@ -71,31 +71,28 @@ class AsyncWatchdog:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def remove(self, hold: Hold) -> None:
-        """Stop watching a hold."""
-        self._schedule.remove(hold)
-
     def _set_timer(self) -> None:
         loop = self._loop()
-        if loop is None or not len(self._schedule):
+        if loop is None or not self._watches:
             return
-        seconds = min(max(0.0, self._schedule.next_time() - boot_clock()), LONGEST_SLEEP)
+        seconds = min(max(0.0, self.next_time() - boot_clock()), LONGEST_SLEEP)
         if self._timer is not None:
             if self._timer.when() <= loop.time() + seconds:
                 return
             self._timer.cancel()
         self._timer = loop.call_later(seconds, self._look)
 
-    def call(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop."""
+    @staticmethod
+    def call(function: Callable[[], None]) -> None:
+        """Call a function that runs the user's code, in the loop."""
         function()
 
     def _look(self) -> None:
         self._timer = None
         now = boot_clock()
         try:
-            lose_all(self._schedule.over(now), self.remove)
-            for (runtime, *_), watches in self._schedule.due(now).items():
+            lose_all(self.over(now), self.remove)
+            for (runtime, *_), watches in self.due(now).items():
                 task = asyncio.get_running_loop().create_task(
                     self._renew(runtime, watches), name="bloomlock-renewal"
                 )
@@ -106,11 +103,11 @@ class AsyncWatchdog:
             self._set_timer()
 
     async def _renew(self, runtime: Any, watches: list[Watch]) -> None:
-        for part in runtime.by_server(watches, key_of):
-            try:
+        try:
+            for part in runtime.by_server(watches, key_of):
                 await runtime.run(renew(part, boot_clock, self.remove))
-            except Exception:  # noqa: BLE001 - reported
-                REPORTS.exception("lock", "renewing locks failed")
+        except Exception:  # noqa: BLE001 - reported
+            REPORTS.exception("lock", "renewing locks failed")
 
     def _after_renewal(self, watches: list[Watch], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

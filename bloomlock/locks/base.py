@@ -63,7 +63,7 @@ class LockBase:
         """Call `on_lost` where it delays no other lock."""
         raise NotImplementedError
 
-    def _report_lost(self, on_lost: Callable[[Any], object]) -> object:
+    def _report_lost(self, on_lost: Callable[[Any], object]) -> Any:
         """Call `on_lost`; what it raises is logged and harms no lock."""
         try:
             return on_lost(self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bloomlock.runtime.clients import sync_client, sync_clients
@@ -58,7 +57,7 @@ class ConnectedLock(LockBase):
     _finish = _run
 
     def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        WATCHDOG.call(partial(self._report_lost, on_lost))
+        WATCHDOG.call(lambda: self._report_lost(on_lost))
 
     _owner = staticmethod(this_thread)
     _has_ended = staticmethod(thread_has_ended)

@@ -29,14 +29,16 @@ from bloomlock.locks.protocol.waiting import ENDLESS, Attempt, Obtained, deadlin
 from bloomlock.runtime.clock import boot_clock
 
 from .options import LONGEST_TTL, LockOptions, SharedParameters, check_seconds, milliseconds
-from .session import TOKENS, LockSession, Watcher, missing_of
+from .session import TOKENS, LockSession, missing_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bloomlock.locks.protocol.values import AcquireRequest
 
+    from .async_watchdog import AsyncWatchdog
     from .hold import Hold
+    from .watchdog import Watchdog
 
 INFO = encode_command("INFO", "server")
 _UPTIME = re.compile(rb"^uptime_in_seconds:(\d+)", re.MULTILINE)
@@ -349,19 +351,15 @@ class MajoritySteps(LockSteps):
             pause = min(2 * pause, LONGEST_RETRY)
         return Vote.NO
 
-    def is_held(self, token: bytes, group: bytes) -> Core[bool]:
+    def is_held(self, token: bytes, group: bytes) -> Core[bool]:  # noqa: ARG002 - there are no groups
         """Return whether a majority has the token; QuorumError if that is not known."""
-        ballot = self.new_ballot(token)
-
-        def look(server: int) -> Core[Vote]:
-            held = yield from self._each[server].is_held(token, group)
-            return Vote.YES if held else Vote.NO
-
-        votes = yield from self._ask_each(ballot, look, is_decided, 0)
-        return self._known(_majority_of_votes(votes, Vote.SILENT), votes, ballot)
+        return (yield from self._token_of_majority(token)) is not None
 
     def value(self) -> Core[bytes | None]:
         """Return the token that a majority has, None if none has; QuorumError if not known."""
+        return self._token_of_majority(None)
+
+    def _token_of_majority(self, wanted: bytes | None) -> Core[bytes | None]:
         ballot = self.new_ballot()
         tokens: list[bytes | None] = [None] * len(self._each)
 
@@ -370,7 +368,7 @@ class MajoritySteps(LockSteps):
             return Vote.YES if token else Vote.NO
 
         def verdict(votes: Sequence[Any]) -> tuple[bytes | None, bool | None]:
-            known = Counter(token for token in tokens if token)
+            known = Counter(token for token in tokens if token and wanted in {None, token})
             token, count = known.most_common(1)[0] if known else (None, 0)
             silent = sum(not isinstance(vote, Vote) for vote in votes)
             return token, agreement(count, silent, len(votes))
@@ -379,12 +377,9 @@ class MajoritySteps(LockSteps):
             ballot, look, lambda answers: verdict(answers)[1] is not None, 0
         )
         token, held = verdict(votes)
-        return token if self._known(held, votes, ballot) else None
-
-    def _known(self, held: bool | None, votes: Sequence[Vote | None], ballot: Ballot) -> bool:
         if held is None:
             raise self.no_quorum(votes, ballot, "whether it is held is not known")
-        return held
+        return token if held else None
 
     def no_quorum(self, votes: Sequence[Vote | None], ballot: Ballot, then: str) -> QuorumError:
         """Return the error that says who did not answer, and what follows."""
@@ -541,7 +536,7 @@ class RedlockSession(LockSession):
         self.limits = Limits.checked(options.lease_s, **of_several)
         self._jitter = jitter
 
-    def attach(self, runtime: AnyRuntime, watcher: Watcher) -> None:
+    def attach(self, runtime: AnyRuntime, watcher: Watchdog | AsyncWatchdog) -> None:
         """Set what asks the servers, and what renews."""
         super().attach(runtime, watcher)
         missing = [missing_of(each) for each in runtime.members]

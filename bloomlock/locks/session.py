@@ -6,7 +6,7 @@ import itertools
 import os
 import secrets
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, Pause, make
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from bloomlock.keys import LockKeys
     from bloomlock.locks.protocol.waiting import Obtained
 
+    from .async_watchdog import AsyncWatchdog
     from .options import LockOptions
+    from .watchdog import Watchdog
 
 CONFIRM_SECONDS = 1.0
 """How long replicas have to acknowledge a grant."""
@@ -53,19 +55,6 @@ class Tokens:
     def new(self) -> bytes:
         """Return the next token."""
         return b"%b.%x" % (self._random, next(self._numbers))
-
-
-class Watcher(Protocol):
-    """What renews holds and finds out that they are lost."""
-
-    def add(self, hold: Hold, session: LockSession, runtime: AnyRuntime) -> None:
-        """Begin to watch a hold of a lock object, which is renewed through a runtime."""
-
-    def remove(self, hold: Hold) -> None:
-        """Stop; from now on it is not renewed."""
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Call a function that runs the user's code, where it stops no renewal; never raises."""
 
 
 class LockSession:
@@ -104,12 +93,12 @@ class LockSession:
         self.holdings = Holdings(has_ended, shared=not options.thread_local)
         self._group = group
         self._reentrant = reentrant
-        self._watcher: Watcher
+        self._watcher: Watchdog | AsyncWatchdog
         self._runtime: AnyRuntime
         self._lease_ms = options.lease_ms
         self._crowded = False
 
-    def attach(self, runtime: AnyRuntime, watcher: Watcher) -> None:
+    def attach(self, runtime: AnyRuntime, watcher: Watchdog | AsyncWatchdog) -> None:
         """Set the runtime that carries out commands, and the watchdog."""
         self._runtime = runtime
         self._watcher = watcher

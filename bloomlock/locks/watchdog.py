@@ -1,7 +1,7 @@
 """Watchdogs renew what is held, locks and claims, and find out what is lost.
 
 There is one thread for all of the process, and one timer for all of an event loop, which is in
-async_watchdog.py. Neither waits for a server: renewals run in a short-lived thread, or task, for
+async_watchdog.py. Neither waits for a server: renewals run in another thread, or task, for
 each client and server that has some due, so a server that does not answer holds up neither the
 locks of others nor the news that a lock is lost. Neither logs nor calls what users gave, but for
 observers in asyncio. A child of fork starts with nothing to watch.
@@ -18,15 +18,16 @@ import os
 import queue
 import threading
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
 from bloomlock.effects import ConnectionLost, Limit
 from bloomlock.locks.protocol.waiting import deadline_of
-from bloomlock.runtime import pools
+from bloomlock.runtime import pools, workers
 from bloomlock.runtime.clock import boot_clock
 from bloomlock.slot_moves import without_waiting
 
@@ -160,20 +161,16 @@ class Schedule:
     def __init__(self) -> None:
         self._watches: dict[int, Watch] = {}
 
-    def __len__(self) -> int:
-        return len(self._watches)
-
     def _all(self) -> Iterable[Watch]:
         return self._watches.copy().values()
 
-    def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> Watch:
+    def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         """Watch a hold, anew if it is watched already."""
         watch = Watch(hold, runtime, weakref.ref(session), type(session), session.steps)
         self._watches[id(hold)] = watch
-        return watch
 
     def remove(self, hold: Hold) -> None:
-        """Forget a hold."""
+        """Watch a hold no more; from now on it is not renewed."""
         self._watches.pop(id(hold), None)
 
     def next_time(self) -> float:
@@ -341,7 +338,7 @@ def lose_all(over: Iterable[tuple[Watch, str]], remove: Callable[[Hold], None]) 
         REPORTS.lost(what, labels, reason)
 
 
-class Watchdog:
+class Watchdog(Schedule):
     """Watches the holds of all threads."""
 
     def __init__(self) -> None:
@@ -349,52 +346,48 @@ class Watchdog:
 
     def start_over(self) -> None:
         """Forget everything: a child of fork has no thread and holds nothing."""
-        # All are C through and through: a KeyboardInterrupt in the middle of a Condition or an
+        super().__init__()
+        # Both are C through and through: a KeyboardInterrupt in the middle of a Condition or an
         # Event leaves it locked, and then nothing would be renewed any more.
         self._only_one = threading.Lock()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._schedule = Schedule()
-        self._uncalled: deque[Callable[[], object]] = deque()
         self._idle_since = boot_clock()
         self._wake_at = float("inf")
         self._runs = False
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
-        """Begin to watch a hold."""
-        at = self._schedule.add(hold, session, runtime).next_time()
+        """Watch a hold, anew if it is watched already."""
+        super().add(hold, session, runtime)
+        at = hold.deadline if hold.renew_at is None else min(hold.renew_at, hold.deadline)
         if not self._runs:
-            start_thread("bloomlock-watchdog", self._run)
+            self._start()
         elif at < self._wake_at:
             # The next hold, which is due later, need not wake it again: most are over by then.
             self._wake_at = at
             self._wake.put(None)
-
-    def remove(self, hold: Hold) -> None:
-        """Stop watching a hold."""
-        self._schedule.remove(hold)
 
     def give_back_all(self) -> None:
         """Release what is held when the process ends, but for what a running thread holds.
 
         The main thread is at its end then. A daemon thread may still work under its locks.
         """
-        abandoned = self._schedule.take_abandoned(thread_is_over)
         until = boot_clock() + AT_END_SECONDS
         failures: list[Exception | None] = []
-        for watch in abandoned:
+        for watch in self.take_abandoned(thread_is_over):
             try:
                 failures.append(watch.runtime.run(give_back(watch, until)))
             except Exception as error:  # noqa: BLE001 - reported
                 failures.append(error)
         report_left(failures)
 
-    def call(self, function: Callable[[], object]) -> None:
-        """Call a function in a thread of its own, as soon as there may be one more."""
-        try:
-            start_thread("bloomlock-callback", function)
-        except RuntimeError as error:
-            REPORTS.warning("lock", "a callback of a lock has to wait: %s", error)
-            self._uncalled.append(function)
+    @staticmethod
+    def call(function: Callable[[], None]) -> None:
+        """Call a function that runs the user's code, in another thread."""
+        workers.WORKERS.start(function)
+
+    def _start(self) -> None:
+        # A thread of its own, not a worker: it does not end with the job before.
+        threading.Thread(target=self._run, name="bloomlock-watchdog", daemon=True).start()
 
     def _run(self) -> None:
         if not self._only_one.acquire(blocking=False):
@@ -408,21 +401,18 @@ class Watchdog:
                 REPORTS.exception("lock", "watching locks failed")
                 self._sleep(LONGEST_SLEEP)
         self._only_one.release()
-        if len(self._schedule):
+        if self._watches:
             # It was added when this thread seemed to run still.
-            start_thread("bloomlock-watchdog", self._run)
+            self._start()
 
     def _look(self) -> None:
         """Do what is due, or sleep until something is; end if there is nothing to watch."""
         now = boot_clock()
-        over = self._schedule.over(now)
-        due = self._schedule.due(now)
+        over, due = self.over(now), self.due(now)
         lose_all(over, self.remove)
         for (runtime, *_), watches in due.items():
-            self._start_renewal(runtime, watches)
-        for _ in range(len(self._uncalled)):
-            self.call(self._uncalled.popleft())
-        if len(self._schedule) or over or self._uncalled:
+            workers.WORKERS.start(partial(self._renew, runtime, watches))
+        if self._watches or over:
             self._idle_since = now
         elif now - self._idle_since > IDLE_SECONDS:
             self._runs = False
@@ -430,8 +420,7 @@ class Watchdog:
         if not over and not due:
             # Whoever adds a hold before the time is known wakes it in any case.
             self._wake_at = float("inf")
-            wake_at = min(self._schedule.next_time(), now + LONGEST_SLEEP)
-            self._wake_at = wake_at
+            self._wake_at = wake_at = min(self.next_time(), now + LONGEST_SLEEP)
             self._sleep(wake_at - now)
 
     def _sleep(self, seconds: float) -> None:
@@ -440,28 +429,15 @@ class Watchdog:
             while True:
                 self._wake.get_nowait()
 
-    def _start_renewal(self, runtime: Any, watches: list[Watch]) -> None:
-        try:
-            start_thread("bloomlock-renewal", self._renew, runtime, watches)
-        except RuntimeError as error:  # there are too many threads
-            REPORTS.warning("lock", "locks could not be renewed yet: %s", error)
-            give_up(watches, boot_clock())
-
     def _renew(self, runtime: Any, watches: list[Watch]) -> None:
         try:
             for part in runtime.by_server(watches, key_of):
-                try:
-                    runtime.run(renew(part, boot_clock, self.remove))
-                except Exception:  # noqa: BLE001 - reported
-                    REPORTS.exception("lock", "renewing locks failed")
+                runtime.run(renew(part, boot_clock, self.remove))
+        except Exception:  # noqa: BLE001 - reported
+            REPORTS.exception("lock", "renewing locks failed")
         finally:
             give_up(watches, boot_clock())
             self._wake.put(None)
-
-
-def start_thread(name: str, target: Any, *arguments: Any) -> None:
-    """Run a function in a thread that does not keep the process alive."""
-    threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
 
 
 WATCHDOG = Watchdog()

@@ -111,14 +111,15 @@ def test_a_renewal_that_is_under_way_changes_nothing_after_the_release(world, an
 
 def test_a_renewal_is_not_reported_after_the_release(world, ann, clock, monkeypatch):
     """Its reply has come, and what reports it is held up until the lock is given back."""
-    replied, go_on, events, renewed = threading.Event(), threading.Event(), [], LockSession.renewed
+    replied, go_on, over = threading.Event(), threading.Event(), threading.Event()
+    events, renewed = [], LockSession.renewed
 
     def renewed_late(self, hold, now):
         replied.set()
         if world.loop is None:
             go_on.wait(TTL)
         renewed(self, hold, now)
-        go_on.set()
+        over.set()
 
     monkeypatch.setattr(LockSession, "renewed", renewed_late)
     lock = world.lock(observer=events.append)
@@ -128,7 +129,7 @@ def test_a_renewal_is_not_reported_after_the_release(world, ann, clock, monkeypa
     ann(lock.release)
     reported = [event.kind for event in events]
     go_on.set()
-    wait_until(lambda: not any(t.name == "bloomlock-renewal" for t in threading.enumerate()))
+    assert over.wait(TTL)
     assert [event.kind for event in events] == reported
     assert reported[-1] == "released"
 
