@@ -16,7 +16,7 @@ from .base import LockBase
 from .reports import REPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     import redis.asyncio
 
@@ -86,8 +86,8 @@ class AsyncConnectedLock(LockBase):
             next(core)
         return await finish(self._run(core), GRACE_SECONDS)
 
-    def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        outcome = self._report_lost(on_lost)
+    def _call_on_lost(self) -> None:
+        outcome = self._report_lost()
         if asyncio.iscoroutine(outcome):
             task = asyncio.ensure_future(self._await_report(outcome))
             self._on_lost_tasks.add(task)

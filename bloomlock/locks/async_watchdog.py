@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bloomlock.effects import AnyRuntime
 
     from .hold import Hold
-    from .watchdog import Watch, Watched
+    from .watchdog import Watched
 
 
 class AsyncWatchdog(Schedule):
@@ -62,7 +62,7 @@ class AsyncWatchdog(Schedule):
             before = asyncio.all_tasks()
             report_left(
                 await asyncio.gather(
-                    *(watch.runtime.run(give_back(watch, until)) for watch in abandoned),
+                    *(hold.runtime.run(give_back(hold, until)) for hold in abandoned),
                     return_exceptions=True,
                 )
             )
@@ -73,7 +73,7 @@ class AsyncWatchdog(Schedule):
 
     def _set_timer(self) -> None:
         loop = self._loop()
-        if loop is None or not self._watches:
+        if loop is None or not self._holds:
             return
         seconds = min(max(0.0, self.next_time() - boot_clock()), LONGEST_SLEEP)
         if self._timer is not None:
@@ -92,26 +92,26 @@ class AsyncWatchdog(Schedule):
         now = boot_clock()
         try:
             lose_all(self.over(now), self.remove)
-            for (runtime, *_), watches in self.due(now).items():
+            for (runtime, *_), holds in self.due(now).items():
                 task = asyncio.get_running_loop().create_task(
-                    self._renew(runtime, watches), name="bloomlock-renewal"
+                    self._renew(runtime, holds), name="bloomlock-renewal"
                 )
                 self._tasks.add(task)
                 # Also of one that is cancelled before its first step.
-                task.add_done_callback(partial(self._after_renewal, watches))
+                task.add_done_callback(partial(self._after_renewal, holds))
         finally:
             self._set_timer()
 
-    async def _renew(self, runtime: Any, watches: list[Watch]) -> None:
+    async def _renew(self, runtime: Any, holds: list[Hold]) -> None:
         try:
-            for part in runtime.by_server(watches, key_of):
+            for part in runtime.by_server(holds, key_of):
                 await runtime.run(renew(part, boot_clock, self.remove))
         except Exception:  # noqa: BLE001 - reported
             REPORTS.exception("lock", "renewing locks failed")
 
-    def _after_renewal(self, watches: list[Watch], task: asyncio.Task[None]) -> None:
+    def _after_renewal(self, holds: list[Hold], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        give_up(watches, boot_clock())
+        give_up(holds, boot_clock())
         self._set_timer()
 
 

@@ -19,7 +19,6 @@ from .reports import REPORTS
 from .session import LockSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Unpack
 
     from .options import LockParameters
@@ -52,21 +51,23 @@ class LockBase:
     def _use(self, session: LockSession, client: Any) -> None:
         self._session = session
         if session.options.on_lost is not None:
-            session.report_lost = _LossReport(self)
+            # It does not keep the lock alive.
+            session.report_lost = weakref.WeakMethod(self._call_on_lost)
         self._start(client)
 
     def _start(self, client: Any) -> None:
         """Connect the session to a client."""
         raise NotImplementedError
 
-    def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
+    def _call_on_lost(self) -> None:
         """Call `on_lost` where it delays no other lock."""
         raise NotImplementedError
 
-    def _report_lost(self, on_lost: Callable[[Any], object]) -> Any:
+    def _report_lost(self) -> Any:
         """Call `on_lost`; what it raises is logged and harms no lock."""
+        on_lost = self._session.options.on_lost
         try:
-            return on_lost(self)
+            return None if on_lost is None else on_lost(self)
         except BaseException:  # noqa: BLE001 - reported
             REPORTS.exception("lock", "on_lost of lock %r raised", self.name)
             return None
@@ -201,18 +202,6 @@ class LockBase:
         text = "lock %r was not released and is left to expire: %s"
         REPORTS.warning("lock", text, self.name, failure)
         return False
-
-
-class _LossReport:
-    """Calls `on_lost` without keeping the lock alive."""
-
-    def __init__(self, lock: LockBase) -> None:
-        self._lock = weakref.ref(lock)
-
-    def __call__(self) -> None:
-        lock = self._lock()
-        if lock is not None and (on_lost := lock._session.options.on_lost) is not None:  # noqa: SLF001 - the same module
-            lock._call_on_lost(on_lost)  # noqa: SLF001 - the same module
 
 
 def know_each_other(read: LockBase, write: LockBase) -> None:

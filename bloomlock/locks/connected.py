@@ -13,8 +13,6 @@ from .owners import this_thread, thread_has_ended
 from .watchdog import WATCHDOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import redis
 
     from bloomlock.effects import Core
@@ -56,8 +54,8 @@ class ConnectedLock(LockBase):
 
     _finish = _run
 
-    def _call_on_lost(self, on_lost: Callable[[Any], object]) -> None:
-        WATCHDOG.call(lambda: self._report_lost(on_lost))
+    def _call_on_lost(self) -> None:
+        WATCHDOG.call(self._report_lost)
 
     _owner = staticmethod(this_thread)
     _has_ended = staticmethod(thread_has_ended)

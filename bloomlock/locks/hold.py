@@ -38,6 +38,9 @@ class Hold:
         unreported: Emptied by the thread that reports that it is lost.
         event: Set when it is lost; made at its first use.
         reported: Kind of the event that was reported of it last; empty: none.
+        session, kind, runtime, steps: What a watchdog was given for it: the lock or claim, if that
+            is still there, its class, through what it is renewed, and what gives it back at the
+            end of the process or the loop (None: nothing does).
     """
 
     token: bytes
@@ -58,11 +61,22 @@ class Hold:
     unreported: list[None] = field(default_factory=partial(list, (None,)))
     event: Any = field(default=None)
     reported: str = ""
+    session: Any = None
+    kind: Any = None
+    runtime: Any = None
+    steps: Any = None
 
     @property
     def renewal_seconds(self) -> float:
         """After how long it is renewed."""
         return self.lease_ms / 1000 / RENEWALS_PER_LEASE
+
+    def next_time(self) -> float:
+        """Return when something is to be done about it."""
+        renew_at = self.renew_at  # which another thread may take away
+        if self.renewing or renew_at is None:
+            return self.deadline
+        return min(renew_at, self.deadline)
 
     def schedule_renewal(self, at: float) -> None:
         """Let the next renewal be due then, unless it is not to be renewed any more, or not now."""

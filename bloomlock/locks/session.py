@@ -85,8 +85,8 @@ class LockSession:
         self.keys = keys
         self.options = options
         self.steps: LockSteps
-        # Called once for each hold that is lost; set by the lock's class.
-        self.report_lost: Callable[[], None] = lambda: None
+        # Gives what is called for each hold that is lost, while the lock object lives.
+        self.report_lost: Callable[[], Callable[[], None] | None] = lambda: None
         # The write side of a read-write lock for its read side, and the other way round.
         self.other_side: LockSession | None = None
         self.events = Events(options.observer)
@@ -331,7 +331,8 @@ class LockSession:
             return None
         if hold.event is not None:
             hold.event.set()
-        self.report_lost()
+        if (report := self.report_lost()) is not None:
+            report()
         return LockEvent("lost", self.name, hold.fence, boot_clock() - hold.since, reason)
 
     def _require(self, owner: object) -> Hold:

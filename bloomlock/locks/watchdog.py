@@ -19,7 +19,6 @@ import queue
 import threading
 import weakref
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -99,54 +98,33 @@ class Watched(Protocol):
         """Take note that a hold is lost; return whether that is news. Never raises."""
 
 
-@dataclass(eq=False, slots=True)
-class Watch:
-    """A hold that is watched.
-
-    Attributes:
-        hold: The hold.
-        runtime: Through what it is renewed.
-        session: Of the lock object, or of the claim. If that is no more, no caller can release the
-            hold: it is renewed no more, and expires unless the process ends before.
-        kind: What is renewed by one step.
-        steps: Those of the lock; None: it is not given back at the end.
-    """
-
-    hold: Hold
-    runtime: Any  # of the one kind or the other, as the watchdog
-    session: weakref.ref[Watched]
-    kind: Any
-    steps: LockSteps | None
-
-    def next_time(self) -> float:
-        """Return when something is to be done about it."""
-        renew_at = self.hold.renew_at
-        if self.hold.renewing or renew_at is None:
-            return self.hold.deadline
-        return min(renew_at, self.hold.deadline)
-
-    def is_due(self, at: float) -> bool:
-        """Return whether it is to be renewed at that time."""
-        renew_at = self.hold.renew_at
-        return renew_at is not None and renew_at <= at and not self.hold.renewing
+def session_of(hold: Hold) -> Watched | None:
+    """Return the lock or claim of a hold; None: nobody can release it, so it is left to expire."""
+    session: Watched | None = hold.session()
+    return session
 
 
-def key_of(watch: Watch) -> str:
+def is_due(hold: Hold, at: float) -> bool:
+    """Return whether a hold is to be renewed at that time."""
+    renew_at = hold.renew_at  # which another thread may take away
+    return renew_at is not None and renew_at <= at and not hold.renewing
+
+
+def key_of(hold: Hold) -> str:
     """Return the key of a watched lock; empty if the lock object is no more."""
-    session = watch.session()
+    session = session_of(hold)
     return session.key if session is not None else ""
 
 
-def place_of(watch: Watch) -> Place:
+def place_of(hold: Hold) -> Place:
     """Return through what it is renewed, on which server of a cluster, and by which step."""
-    server_of = getattr(watch.runtime, "server_of", None)
-    server = server_of(key_of(watch)) if server_of is not None else ""
-    return watch.runtime, server, watch.kind
+    server_of = getattr(hold.runtime, "server_of", None)
+    return hold.runtime, server_of(key_of(hold)) if server_of is not None else "", hold.kind
 
 
-def address_of(watch: Watch) -> str:
+def address_of(hold: Hold) -> str:
     """Return what messages call the server, or servers, of a hold."""
-    runtime, server, _ = place_of(watch)
+    runtime, server, _ = place_of(hold)
     if len(runtime.members) > 1:
         return f"{len(runtime.members)} servers"
     pool = pools.own_pool(runtime.client)
@@ -159,52 +137,50 @@ class Schedule:
     """The holds that are watched, and what is due when; the time is passed in."""
 
     def __init__(self) -> None:
-        self._watches: dict[int, Watch] = {}
-
-    def _all(self) -> Iterable[Watch]:
-        return self._watches.copy().values()
+        self._holds: dict[Hold, None] = {}
 
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         """Watch a hold, anew if it is watched already."""
-        watch = Watch(hold, runtime, weakref.ref(session), type(session), session.steps)
-        self._watches[id(hold)] = watch
+        hold.session, hold.kind, hold.steps = weakref.ref(session), type(session), session.steps
+        hold.runtime = runtime
+        self._holds[hold] = None
 
     def remove(self, hold: Hold) -> None:
         """Watch a hold no more; from now on it is not renewed."""
-        self._watches.pop(id(hold), None)
+        self._holds.pop(hold, None)
 
     def next_time(self) -> float:
         """Return when to look again."""
-        return min((watch.next_time() for watch in self._all()), default=float("inf"))
+        return min((hold.next_time() for hold in self._holds.copy()), default=float("inf"))
 
-    def over(self, now: float) -> list[tuple[Watch, str]]:
+    def over(self, now: float) -> list[tuple[Hold, str]]:
         """Take out and return the holds that are over, each with the reason.
 
         The owner of a hold is looked at whenever it is to be renewed.
         """
         over = []
-        for watch in self._all():
-            session = watch.session()
-            if watch.hold.deadline <= now:
-                over.append((watch, OUT_OF_LEASE))
-            elif watch.is_due(now) and session is not None and session.is_orphan(watch.hold):
-                over.append((watch, ENDED))
-        for watch, _ in over:
-            self.remove(watch.hold)
+        for hold in self._holds.copy():
+            session = session_of(hold)
+            if hold.deadline <= now:
+                over.append((hold, OUT_OF_LEASE))
+            elif is_due(hold, now) and session is not None and session.is_orphan(hold):
+                over.append((hold, ENDED))
+        for hold, _ in over:
+            self.remove(hold)
         return over
 
-    def take_abandoned(self, has_ended: Callable[[object], bool]) -> list[Watch]:
+    def take_abandoned(self, has_ended: Callable[[object], bool]) -> list[Hold]:
         """Take out and return the holds of owners that can give nothing back any more."""
         abandoned = []
-        for watch in self._all():
-            session = watch.session()
-            mine = watch.steps is not None and watch.hold.pid == os.getpid()
-            if mine and (session is None or session.is_abandoned(watch.hold, has_ended)):
-                abandoned.append(watch)
-                self.remove(watch.hold)
+        for hold in self._holds.copy():
+            session = session_of(hold)
+            mine = hold.steps is not None and hold.pid == os.getpid()
+            if mine and (session is None or session.is_abandoned(hold, has_ended)):
+                abandoned.append(hold)
+                self.remove(hold)
         return abandoned
 
-    def due(self, now: float) -> dict[Place, list[Watch]]:
+    def due(self, now: float) -> dict[Place, list[Hold]]:
         """Return the holds to renew now, by runtime, server and kind; each until it is answered.
 
         A server that is still busy with an earlier renewal waits its turn: one that does not
@@ -212,28 +188,28 @@ class Schedule:
         soon goes along with what is due now, so that holds that began one by one are renewed
         together.
         """
-        if not any(watch.is_due(now) for watch in self._all()):
+        holds = self._holds.copy()
+        if not any(is_due(hold, now) for hold in holds):
             return {}
-        busy = {place_of(watch) for watch in self._all() if watch.hold.renewing}
-        found: dict[Place, list[Watch]] = {}
+        busy = {place_of(hold) for hold in holds if hold.renewing}
+        found: dict[Place, list[Hold]] = {}
         dropped: Counter[str] = Counter()
-        for watch in self._all():
-            hold = watch.hold
-            if not watch.is_due(now + hold.renewal_seconds * GOES_ALONG):
+        for hold in holds:
+            if not is_due(hold, now + hold.renewal_seconds * GOES_ALONG):
                 continue
-            if watch.session() is None:
-                dropped[watch.kind.what] += 1
+            if session_of(hold) is None:
+                dropped[hold.kind.what] += 1
                 hold.renew_at = None
-            elif (place := place_of(watch)) in busy:
+            elif (place := place_of(hold)) in busy:
                 hold.renew_at = now + retry_seconds(hold)
             else:
                 hold.renewing = True
-                if hold.renew_at is None:
+                if hold.renew_at is not None:
+                    found.setdefault(place, []).append(hold)
+                else:
                     # It is being extended. Whoever does that looks whether it is being renewed
                     # after it has taken this away, so one of the two sees the other.
                     hold.renewing = False
-                else:
-                    found.setdefault(place, []).append(watch)
         for what, number in dropped.items():
             text = "a %s was dropped while held; it is left to expire"
             if number > 1:
@@ -247,13 +223,11 @@ def retry_seconds(hold: Hold) -> float:
     return min(LONGEST_RETRY, hold.lease_ms / 10_000)
 
 
-def give_back(watch: Watch, until: float) -> Core[Exception | None]:
+def give_back(hold: Hold, until: float) -> Core[Exception | None]:
     """Release a hold that its owner did not, if the server answers in time; return why not."""
-    if watch.steps is None:
-        return None
     yield Limit(until, [None])
     try:
-        yield from watch.steps.give_back(watch.hold)
+        yield from hold.steps.give_back(hold)
     except (ConnectionLost, RedisError) as error:
         return error
     return None
@@ -270,48 +244,47 @@ def report_left(failures: Iterable[object]) -> None:
         REPORTS.warning("lock", text, why)
 
 
-def give_up(watches: Iterable[Watch], now: float) -> None:
+def give_up(holds: Iterable[Hold], now: float) -> None:
     """Note which renewals came to nothing for now; they are tried again."""
-    for watch in watches:
-        if watch.hold.renewing:
-            watch.hold.renewing = False
-            watch.hold.schedule_renewal(now + retry_seconds(watch.hold))
+    for hold in holds:
+        if hold.renewing:
+            hold.renewing = False
+            hold.schedule_renewal(now + retry_seconds(hold))
 
 
 def renew(
-    watches: Iterable[Watch], clock: Callable[[], float], remove: Callable[[Hold], None]
+    holds: Iterable[Hold], clock: Callable[[], float], remove: Callable[[Hold], None]
 ) -> Core[None]:
     """Renew holds that one request may carry and note the answers.
 
     A hold whose renewal is not answered is tried again until its deadline.
     """
     sent = clock()
-    asked: list[tuple[Watch, Watched, int]] = []
-    for watch in watches:
-        session, hold = watch.session(), watch.hold
+    asked: list[tuple[Hold, Watched, int]] = []
+    for hold in holds:
+        session = session_of(hold)
         lease_ms = hold.lease_to_ask_ms(sent)
         if session is None or not lease_ms:
             hold.renew_at, hold.renewing = None, False
         else:
-            asked.append((watch, session, lease_ms))
+            asked.append((hold, session, lease_ms))
     if not asked:
         return
     # All are of one kind and go to the same server, or it is a single one.
     first, of_first, _ = asked[0]
-    renewals = [session.renewal_of(watch.hold, lease_ms) for watch, session, lease_ms in asked]
+    renewals = [session.renewal_of(hold, lease_ms) for hold, session, lease_ms in asked]
     # What waits for one slot of a cluster would hold up the holds in others of its server.
     results = yield from without_waiting(of_first.renew_all(renewals))
     failed: list[str] = []
-    gone: list[tuple[Watch, str]] = []
+    gone: list[tuple[Hold, str]] = []
     error: Exception | None = None
-    for (watch, session, lease_ms), result in zip(asked, results, strict=True):
-        hold = watch.hold
+    for (hold, session, lease_ms), result in zip(asked, results, strict=True):
         if isinstance(result, Exception):
             failed.append(session.label)
             error = error or result
             hold.schedule_renewal(clock() + retry_seconds(hold))
         elif not result:
-            gone.append((watch, GONE))
+            gone.append((hold, GONE))
         else:
             hold.deadline = max(hold.deadline, deadline_of(sent, lease_ms))
             hold.schedule_renewal(sent + hold.renewal_seconds)
@@ -326,13 +299,13 @@ def renew(
         REPORTS.renewed(of_first.what, address_of(first))
 
 
-def lose_all(over: Iterable[tuple[Watch, str]], remove: Callable[[Hold], None]) -> None:
+def lose_all(over: Iterable[tuple[Hold, str]], remove: Callable[[Hold], None]) -> None:
     """Note that holds are lost, each with the reason; one log line for each kind and reason."""
     lost: dict[tuple[str, str], list[str]] = {}
-    for watch, reason in over:
-        remove(watch.hold)
-        session = watch.session()
-        if session is not None and session.lose_behind(watch.hold, reason):
+    for hold, reason in over:
+        remove(hold)
+        session = session_of(hold)
+        if session is not None and session.lose_behind(hold, reason):
             lost.setdefault((session.what, reason), []).append(session.label)
     for (what, reason), labels in lost.items():
         REPORTS.lost(what, labels, reason)
@@ -358,7 +331,7 @@ class Watchdog(Schedule):
     def add(self, hold: Hold, session: Watched, runtime: AnyRuntime) -> None:
         """Watch a hold, anew if it is watched already."""
         super().add(hold, session, runtime)
-        at = hold.deadline if hold.renew_at is None else min(hold.renew_at, hold.deadline)
+        at = hold.next_time()
         if not self._runs:
             self._start()
         elif at < self._wake_at:
@@ -373,9 +346,9 @@ class Watchdog(Schedule):
         """
         until = boot_clock() + AT_END_SECONDS
         failures: list[Exception | None] = []
-        for watch in self.take_abandoned(thread_is_over):
+        for hold in self.take_abandoned(thread_is_over):
             try:
-                failures.append(watch.runtime.run(give_back(watch, until)))
+                failures.append(hold.runtime.run(give_back(hold, until)))
             except Exception as error:  # noqa: BLE001 - reported
                 failures.append(error)
         report_left(failures)
@@ -401,7 +374,7 @@ class Watchdog(Schedule):
                 REPORTS.exception("lock", "watching locks failed")
                 self._sleep(LONGEST_SLEEP)
         self._only_one.release()
-        if self._watches:
+        if self._holds:
             # It was added when this thread seemed to run still.
             self._start()
 
@@ -410,9 +383,9 @@ class Watchdog(Schedule):
         now = boot_clock()
         over, due = self.over(now), self.due(now)
         lose_all(over, self.remove)
-        for (runtime, *_), watches in due.items():
-            workers.WORKERS.start(partial(self._renew, runtime, watches))
-        if self._watches or over:
+        for (runtime, *_), holds in due.items():
+            workers.WORKERS.start(partial(self._renew, runtime, holds))
+        if self._holds or over:
             self._idle_since = now
         elif now - self._idle_since > IDLE_SECONDS:
             self._runs = False
@@ -429,14 +402,14 @@ class Watchdog(Schedule):
             while True:
                 self._wake.get_nowait()
 
-    def _renew(self, runtime: Any, watches: list[Watch]) -> None:
+    def _renew(self, runtime: Any, holds: list[Hold]) -> None:
         try:
-            for part in runtime.by_server(watches, key_of):
+            for part in runtime.by_server(holds, key_of):
                 runtime.run(renew(part, boot_clock, self.remove))
         except Exception:  # noqa: BLE001 - reported
             REPORTS.exception("lock", "renewing locks failed")
         finally:
-            give_up(watches, boot_clock())
+            give_up(holds, boot_clock())
             self._wake.put(None)
 
 
