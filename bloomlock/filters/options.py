@@ -70,19 +70,6 @@ class BitsParameters(TypedDict, total=False):
     shards: int | None
 
 
-class OpenParameters(TypedDict, total=False):
-    """The options of a filter that is attached to as it is."""
-
-    strategy: str | Strategy
-    key: str | bytes | Literal[True] | None
-    near_cache: int | NearCache
-    on_full: OnFull
-    on_lost: OnLost
-    on_unknown: OnUnknown
-    prefix: str
-    refresh: bool
-
-
 @dataclass(frozen=True, kw_only=True)
 class OpenOptions:
     """The options of `open`, checked when they are made; see BloomFilter for what they mean.

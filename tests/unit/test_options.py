@@ -139,7 +139,7 @@ def test_open_refuses_what_is_of_a_window_for_what_is_no_flag():
 
 
 @pytest.mark.parametrize("face", [BloomFilter, AsyncBloomFilter, MemoryBloomFilter])
-@pytest.mark.parametrize("method", ["__init__", "open", "rebuild"])
+@pytest.mark.parametrize("method", ["__init__", "open", "rebuild", "import_file"])
 def test_a_signature_shows_each_parameter_and_its_default(face, method):
     if (function := getattr(face, method, None)) is None:
         return

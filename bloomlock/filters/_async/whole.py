@@ -8,19 +8,20 @@ from bloomlock.errors import ConfigurationError
 from bloomlock.filters import algebra, expiry, renaming, transfer
 from bloomlock.filters.async_connected import AsyncConnectedFilter
 from bloomlock.filters.options import OpenOptions
-from bloomlock.keys import FilterKeys
+from bloomlock.keys import DEFAULT_PREFIX, FilterKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime, timedelta
-    from typing import BinaryIO, Self, Unpack
+    from typing import BinaryIO, Literal, Self
 
     from bloomlock.filters.algebra import Progress
     from bloomlock.filters.async_connected import AsyncClient
     from bloomlock.filters.files import FilePath
-    from bloomlock.filters.options import BitsParameters, OpenParameters
+    from bloomlock.filters.options import BitsParameters, NearCache, OnFull, OnLost, OnUnknown
     from bloomlock.filters.rebuilding import Items
     from bloomlock.sizing import Optimize
+    from bloomlock.strategies import Strategy
 
 
 class AsyncWholeFilter(AsyncConnectedFilter):
@@ -240,7 +241,14 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         client: AsyncClient = None,
         replace: bool = False,
         progress: Progress | None = None,
-        **options: Unpack[OpenParameters],
+        strategy: str | Strategy = "atomic",
+        key: str | bytes | Literal[True] | None = None,
+        refresh: bool = False,
+        near_cache: int | NearCache = 0,
+        on_full: OnFull = "warn",
+        on_lost: OnLost = "raise",
+        on_unknown: OnUnknown = "raise",
+        prefix: str = DEFAULT_PREFIX,
     ) -> Self:
         """Make a filter of what `export_file` or `MemoryBloomFilter.save` wrote, and open it.
 
@@ -255,7 +263,14 @@ class AsyncWholeFilter(AsyncConnectedFilter):
             replace: Whether a filter of that name is replaced; objects attached to it find it
                 lost, as after a clear.
             progress: Called with how many bytes are done, and of how many.
-            **options: As for `open`.
+            strategy: As for `open`, and so are all that follow.
+            key: See there.
+            refresh: See there.
+            near_cache: See there.
+            on_full: See there.
+            on_lost: See there.
+            on_unknown: See there.
+            prefix: See there.
 
         Raises:
             ConfigurationError: If the name is taken and `replace` is False, the server has not the
@@ -272,7 +287,17 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         """
         from bloomlock.filters import portable  # noqa: PLC0415 - for few objects
 
-        made = cls._of(name, OpenOptions(**options), client)
+        options = OpenOptions(
+            strategy=strategy,
+            key=key,
+            refresh=refresh,
+            near_cache=near_cache,
+            on_full=on_full,
+            on_lost=on_lost,
+            on_unknown=on_unknown,
+            prefix=prefix,
+        )
+        made = cls._of(name, options, client)
         try:
             core = portable.import_file(made._state, path, replace=replace, progress=progress)
             await made._run(core)
