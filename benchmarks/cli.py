@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,24 +13,19 @@ import redis.exceptions
 
 from bloomlock.errors import BloomlockError
 
-from . import results, show, suites
-from .options import ERROR_RATES, Options
+from . import page, results, tables
 from .place import serving
-from .report import write_report
-from .results import machine, versions
+from .suite import Bench
 from .suites import SUITES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
-RATE = click.FloatRange(0, 1, min_open=True, max_open=True)
+DOCS = Path(__file__).parent.parent / "docs"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
-DOCS = Path(__file__).parent.parent / "docs"
-
-_names = click.argument(
-    "names", nargs=-1, metavar="[SUITE]...", type=click.Choice(list(SUITES)), required=False
-)
+_SUITES = "\b\n" + "\n".join(f"{name:9}{suite.about}" for name, suite in SUITES.items())
+_names = click.argument("names", nargs=-1, metavar="[SUITE]...", type=click.Choice(list(SUITES)))
 _results = click.option(
     "--results",
     "folder",
@@ -37,131 +33,73 @@ _results = click.option(
     default=results.FOLDER,
     help="Folder of the JSON files, one for each suite.  [default: benchmarks/results]",
 )
-_docs = click.option(
-    "--docs", type=FOLDER, default=DOCS, help="Where benchmarks.md goes.  [default: docs]"
-)
-_OPTIONS = (
-    click.option("--quick", is_flag=True, help="Less of everything, for a first look."),
-    click.option(
-        "--repetitions",
-        type=click.IntRange(min=1),
-        help="Slices of each contender, in place of each suite's own number.",
-    ),
-    click.option(
-        "--items",
-        type=click.IntRange(min=2),
-        help="Items of a slice, offered in all (winners, losses), lines (dedup) or cycles (locks), "
-        "in place of each suite's own number.",
-    ),
-    click.option(
-        "--error-rate",
-        "error_rates",
-        type=RATE,
-        multiple=True,
-        default=ERROR_RATES,
-        show_default=True,
-        help="Error rate of the filters; can be repeated. Only batch uses more than the first.",
-    ),
-    click.option(
-        "--processes",
-        type=click.IntRange(1, 64),
-        multiple=True,
-        help="Client processes; can be repeated (clients, winners, locks).",
-    ),
-    click.option(
-        "--contender",
-        "contenders",
-        type=click.Choice(suites.contender_names()),
-        multiple=True,
-        help="Measure only this one; can be repeated.",
-    ),
-    click.option(
-        "--seconds",
-        type=click.FloatRange(min=0, min_open=True),
-        help="Length of a slice with several clients on one lock (locks).  [default: 0.8; 0.4 "
-        "with --quick; more where each of them could not hold it 4 times]",
-    ),
-    click.option(
-        "--hold",
-        "holds",
-        type=click.FloatRange(min=0),
-        multiple=True,
-        help="Milliseconds for which a lock is held (locks); can be repeated.  "
-        "[default: 0, 1 and 10]",
-    ),
-    click.option(
-        "--site",
-        "sites",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        multiple=True,
-        help="Folder of HTML whose links are replayed; can be repeated.  [default: the pages of "
-        "the standard library, and of four packages]",
-    ),
-    click.option("--url", help="Server to use.  [default: a throw-away one on a unix socket]"),
-    click.option(
-        "--module",
-        type=FILE,
-        help="Module for the throw-away server; RedisBloom, if the extra is there.",
-    ),
-    click.option("--server", "program", type=FILE, help="Program of the throw-away server."),
-    _results,
-)
-
-
-def _measuring(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.group()
 def main() -> None:
-    """Measure bloomlock against its peers, and make a page of what was measured."""
-
-
-_SUITES = "\b\n" + "\n".join(f"{name:9} {suite.ABOUT}" for name, suite in SUITES.items())
+    """Measure bloomlock against its peers, and make a page and plots of what was measured."""
 
 
 @main.command("run", epilog=_SUITES)
 @_names
-@_measuring
-def run_command(names: tuple[str, ...], **chosen: Any) -> None:
+@click.option("--quick", is_flag=True, help="Less of everything, for a first look.")
+@click.option(
+    "--repetitions",
+    type=click.IntRange(min=1),
+    help="Slices of each contender, in place of each part's own number.",
+)
+@click.option(
+    "--items",
+    type=click.IntRange(min=2),
+    help="Items (pages, lines) of a slice, in place of each part's own number.",
+)
+@click.option(
+    "--part", "parts", multiple=True, help="Measure only this part of a suite; can be repeated."
+)
+@click.option(
+    "--contender", "contenders", multiple=True, help="Measure only this one; can be repeated."
+)
+@click.option("--url", help="Server to use.  [default: a throw-away one on a unix socket]")
+@click.option(
+    "--module",
+    type=FILE,
+    help="Module for the throw-away server; RedisBloom, if the extra `modules` is there.",
+)
+@click.option("--server", "program", type=FILE, help="Program of the throw-away server.")
+@_results
+def run_command(names: tuple[str, ...], folder: Path, **chosen: Any) -> None:
     """Measure the SUITEs, or all, all contenders of each on one server in one run.
 
     Prints what was measured and writes it to a folder, over what is there of the same suites.
+    Without --quick all of it takes an hour or so.
     """
-    _measure(names or SUITES, **chosen)
-
-
-@main.command("page", epilog=_SUITES)
-@_docs
-@_measuring
-def page_command(docs: Path, *, folder: Path, **chosen: Any) -> None:
-    """Measure everything and write docs/benchmarks.md: an hour or so, ten minutes with --quick."""
-    _measure(SUITES, folder=folder, **chosen)
-    click.echo(write_report(_load(folder), docs))
-
-
-def _measure(
-    names: Iterable[str],
-    *,
-    url: str | None,
-    module: Path | None,
-    program: Path | None,
-    folder: Path,
-    **chosen: Any,
-) -> None:
-    options = Options(**chosen)
-    out = show.console()
-    for name in dict.fromkeys(names):
+    parts, where = chosen.pop("parts"), [chosen.pop(key) for key in ("url", "module", "program")]
+    where[1] = where[1] and where[1].absolute()
+    chosen |= {key: chosen[key] or 0 for key in ("repetitions", "items")}
+    lines: list[list[str]] = []
+    for name in dict.fromkeys(names or SUITES):
+        suite = SUITES[name]
         # Each has a server of its own: none pays for what another one left behind.
-        with _failures(), serving(url, module and module.absolute(), program) as (where, prefix):
-            result = _about(name, options, where)
-            out.rule(f"{name}: {SUITES[name].ABOUT}")
-            out.print(show.header(result["machine"], result["versions"]))
-            result |= suites.run(name, options, where, prefix)
-        results.save(folder, result)
-        _print(result)
+        with _failures(), serving(*where) as (url, prefix):
+            bench = Bench(url, prefix, **chosen, step=_step)
+            result = {
+                "suite": name,
+                "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+                "quick": bench.quick,
+                "machine": results.machine(),
+                "versions": results.versions(url),
+            }
+            rows = [
+                row
+                for part in suite.parts
+                if not parts or part.name in parts
+                for row in part.measure(bench)
+            ]
+        _step("")
+        results.save(folder, result | {"missing": bench.missing}, rows)
+        _show(name, rows, bench.missing)
+        lines += tables.ratios(rows, suite.ratios)
+    _print_ratios(lines)
 
 
 @main.command("show")
@@ -173,25 +111,65 @@ def show_command(names: tuple[str, ...], folder: Path) -> None:
     for name in names or found:
         if name not in found:
             raise click.ClickException(f"{folder} has no result of {name}")
-        _print(found[name])
+        _show(name, results.rows_of(found[name]), found[name]["missing"])
 
 
-@main.command("report")
+@main.command("ratios")
 @_results
-@_docs
-def report_command(folder: Path, docs: Path) -> None:
-    """Write docs/benchmarks.md from the results."""
-    click.echo(write_report(_load(folder), docs))
+def ratios_command(folder: Path) -> None:
+    """Print the figures that must not get worse, from all results."""
+    found = _load(folder)
+    lines = [
+        line
+        for name, suite in SUITES.items()
+        if name in found
+        for line in tables.ratios(results.rows_of(found[name]), suite.ratios)
+    ]
+    _print_ratios(lines)
 
 
-def _print(result: dict[str, Any]) -> None:
-    out = show.console()
-    for table in suites.tables(result):
-        out.print()
-        out.print(table)
+@main.command("page")
+@_results
+@click.option(
+    "--page",
+    "file",
+    type=FILE,
+    default=DOCS / "benchmarks.md",
+    help="The page.  [default: docs/benchmarks.md]",
+)
+def page_command(folder: Path, file: Path) -> None:
+    """Write tables and pictures of the results between the markers of docs/benchmarks.md."""
+    page.fill(file, _load(folder))
 
 
-def _load(folder: Path) -> dict[str, dict[str, Any]]:
+@main.command("plot")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", type=FOLDER, default=DOCS / "pictures", help="Where the pictures go.")
+def plot_command(files: tuple[Path, ...], out: Path) -> None:
+    """Draw SVG pictures, light and dark, of the results in FILES; a folder is all in it."""
+    # PLC0415: matplotlib is slow to import, and part of the extra `bench`.
+    from . import plots  # noqa: PLC0415
+
+    for picture in plots.draw(results.load(*files), out):
+        click.echo(picture)
+
+
+def _show(name: str, rows: list[results.Row], missing: list[str]) -> None:
+    click.echo(f"\n== {name}: {SUITES[name].about}\n")
+    for part in SUITES[name].parts:
+        for table in tables.plain((row for row in rows if row.part == part.name), part.columns):
+            click.echo(tables.text(table))
+    for line in missing:
+        click.echo(f"not measured: {line}")
+
+
+def _print_ratios(lines: list[list[str]]) -> None:
+    if lines:
+        head = ["", "median (least-most)", "server's processor"]
+        click.echo(tables.text(tables.Table("\n== what must not get worse", head, lines)))
+
+
+def _load(folder: Path) -> dict[str, results.Result]:
     found = results.load(folder)
     if not found:
         raise click.ClickException(
@@ -200,14 +178,11 @@ def _load(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _about(name: str, options: Options, url: str) -> dict[str, Any]:
-    return {
-        "suite": name,
-        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
-        "options": options.plain(),
-        "machine": machine(),
-        "versions": versions(url),
-    }
+def _step(what: str) -> None:
+    """Say what is measured now, where someone looks."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{what}")
+        sys.stderr.flush()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Measures the stages of a suite.
+"""Measures contenders that take turns.
 
 In each repetition every contender runs one slice of each case, in an order that changes, so that
 what the machine does meanwhile hits all alike; the figures of one repetition are compared.
@@ -7,39 +7,39 @@ what the machine does meanwhile hits all alike; the figures of one repetition ar
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass, field, fields
-from itertools import product
+from contextlib import ExitStack
+from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from . import show
-from .delay_proxy import delayed
-from .jobs import MANY, Job
-from .place import Meter, Place, connect, forget, sort_out
-from .team import Team, assembled
+from .cluster import clustered
+from .jobs import MANY, Fill, Timed
+from .place import CLUSTER, Meter, Place, connect, forget
+from .proxies import delayed
+from .results import Row
+from .suite import Part
+from .team import assembled
 from .workloads import POPULAR, new_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from .contenders import Entry
-    from .jobs import Answer, Operation
-    from .options import Options
-    from .place import Cost
+    from .suite import Bench
+    from .team import Answer, Team
+    from .workloads import Span
 
-Workload = Literal["new", "seen", "half", "zipf", "links"]
+Workload = Literal["new", "seen", "half", "zipf", "crawl"]
 WORKLOADS: dict[Workload, str] = {
     "new": "new items",
     "seen": "seen items",
     "half": "half of the items seen",
     "zipf": "90 % of the items seen, Zipf",
-    "links": "links",
+    "crawl": "links of a crawl, 10 % new",
 }
-DIGITS = 6
-"""Significant digits that are kept of a figure."""
-FILL_BATCH = 10_000
-
-Span = tuple[str, int]
+SEEN: Span = ("seen", 5_000)
+CAPACITY, ERROR_RATE = 1_000_000, 1e-6
+"""Of filters of which nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,16 @@ class Case:
         tasks: Tasks of asyncio at the same time.
         fresh: Whether the filter is cleared before each slice; then no other case of the stage
             can know anything that was seen.
+        full: Whether it is left out of a quick run.
     """
 
-    operation: Operation
+    operation: str
     items: int
     workload: Workload = "new"
     batch: int = 1
     tasks: int = 0
     fresh: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,258 +73,181 @@ class Stage:
     Attributes:
         entries: The contenders.
         cases: What each does, where it can.
-        repetitions: Slices of each contender and case.
+        repetitions: Slices of each contender and case, and those of a quick run; 0: none.
         capacity: Distinct items of the filters.
         error_rate: Of the filters.
         processes: Numbers of client processes.
         round_trip_ms: Milliseconds to the server and back; 0 is a unix socket.
         fill: Items each filter holds before the first slice.
-        links: File with the links of a site.
-        site: What that site is called.
     """
 
-    entries: tuple[Entry, ...]
-    cases: tuple[Case, ...]
-    repetitions: int
-    capacity: int = 1_000_000
-    error_rate: float = 1e-6
+    entries: Sequence[Entry]
+    cases: Sequence[Case]
+    repetitions: tuple[int, int]
+    capacity: int = CAPACITY
+    error_rate: float = ERROR_RATE
     processes: tuple[int, ...] = (1,)
     round_trip_ms: float = 0.0
     fill: int = 0
-    links: str = ""
-    site: str = ""
 
 
-@dataclass(slots=True)
-class Row:
-    """All repetitions of one contender in one case; lists have a figure for each.
+def part(name: str, *stages: Stage) -> Part:
+    """Return the part of a suite that consists of some stages."""
 
-    Attributes:
-        contender: Its name.
-        title: Its title.
-        operation: As in the case, like `workload`, `batch` and `tasks`.
-        capacity: As in the stage, like `error_rate`, `processes`, `round_trip_ms` and `site`.
-        items: Items of a slice, of all processes together.
-        rates: Items per second of all processes together, from the first start to the last end.
-        p50: Microseconds of a call, the median; of several processes the median of these.
-        p99: The same, of the slowest hundredth the fastest; of the slowest process.
-        client: Microseconds of the clients' processors for each item.
-        server: Microseconds of the server's processor for each item.
-        to_server: Bytes the server read for each item.
-        from_server: Bytes the server wrote for each item.
-        round_trips: Times the server read something, for each item.
-        wrong: Answers, of all repetitions, that an exact set would not have given.
-    """
+    def measure(bench: Bench) -> Iterator[Row]:
+        for number, stage in enumerate(stages):
+            there = bench.choose(stage.entries)
+            if there and stage.repetitions[bench.quick and not bench.repetitions]:
+                yield from _Running(name, stage, bench, number).run(there)
 
-    contender: str
-    title: str
-    operation: str
-    workload: Workload
-    batch: int
-    tasks: int
-    capacity: int
-    error_rate: float
-    processes: int
-    round_trip_ms: float
-    site: str = ""
-    items: int = 0
-    rates: list[float] = field(default_factory=list)
-    p50: list[float] = field(default_factory=list)
-    p99: list[float] = field(default_factory=list)
-    client: list[float] = field(default_factory=list)
-    server: list[float] = field(default_factory=list)
-    to_server: list[float] = field(default_factory=list)
-    from_server: list[float] = field(default_factory=list)
-    round_trips: list[float] = field(default_factory=list)
-    wrong: int = 0
-
-    @property
-    def case(self) -> tuple[object, ...]:
-        """What rows must share to be compared: from `operation` to `site`."""
-        names = [f.name for f in fields(self)]
-        return tuple(getattr(self, name) for name in names[2 : names.index("items")])
+    return Part(name, measure, pivot="rate")
 
 
-def run(stages: Iterable[Stage], options: Options, url: str, prefix: str) -> dict[str, Any]:
-    """Measure all stages; return what was measured as plain data."""
-    rows: list[Row] = []
-    missing: dict[str, dict[str, str]] = {}
-    for stage in stages:
-        wanted = [
-            e for e in stage.entries if not options.contenders or e.name in options.contenders
-        ]
-        there, others = sort_out(wanted, url)
-        missing |= {other["contender"]: other for other in others}
-        if there:
-            rows += _Stage(stage, url, prefix).run(there)
-    return {"missing": list(missing.values()), "rows": [asdict(row) for row in rows]}
+def table_of(case: Case) -> str:
+    """Return the table of a case."""
+    if case.operation in MANY:
+        return f"{case.operation}: {WORKLOADS[case.workload]}"
+    return "add, by tasks of asyncio" if case.tasks else "one item in a call"
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    team: Team
-    case: Case
-    processes: int
-    repetition: int
+def column_of(stage: Stage, case: Case, processes: int = 1) -> str:
+    """Return what sets a case apart from the others of its table."""
+    words = [f"{case.operation}: {WORKLOADS[case.workload]}"]
+    if case.operation in MANY:
+        words = [f"{case.batch:,} in a call"]
+    elif case.tasks:
+        words = [f"{case.tasks:,} task{'s' * (case.tasks > 1)}"]
+    if processes > 1:
+        words.append(f"{processes} processes")
+    if stage.round_trip_ms:
+        words.append(f"round trip {stage.round_trip_ms:g} ms")
+    if stage.capacity != CAPACITY:
+        words.append(f"filter for {stage.capacity:,}")
+    if stage.error_rate != ERROR_RATE:
+        words.append(f"at {stage.error_rate:g}")
+    return ", ".join(words)
 
-    def words(self, repetitions: int) -> str:
-        case = self.case
-        batch = f" {case.batch:,}" if case.operation in MANY else ""
-        what = f"{case.operation}{batch} x{self.processes} {self.team.entry.name}"
-        return f"{self.repetition + 1}/{repetitions} {what}"
 
-
-class _Stage:
+class _Running:
     """One stage that is being measured."""
 
-    def __init__(self, stage: Stage, url: str, prefix: str) -> None:
+    def __init__(self, name: str, stage: Stage, bench: Bench, number: int) -> None:
+        self._part = name
         self._stage = stage
-        self._url = url
-        self._prefix = f"{prefix}{stage.capacity}:"
+        self._bench = bench
+        self._prefix = f"{bench.prefix}{name}{number}:"
+        cases = [self._sized(case) for case in stage.cases if not (case.full and bench.quick)]
+        self._cases = list(dict.fromkeys(cases))
         self._rows: dict[tuple[int, Case, str], Row] = {}
+        self._meters: dict[str, Meter] = {}
+
+    def _sized(self, case: Case) -> Case:
+        """Return the case with the number of items that is asked for."""
+        if not self._bench.items:
+            return case
+        batch = min(case.batch, self._bench.items)
+        return Case(
+            case.operation, self._bench.count(0, 0, batch), case.workload, batch,
+            case.tasks, case.fresh,
+        )  # fmt: skip
 
     def run(self, entries: list[Entry]) -> list[Row]:
         stage = self._stage
-        self._fill_slow(entries)
-        with (
-            connect(self._url) as client,
-            delayed(self._url, stage.round_trip_ms) as through,
-            assembled(self._plan(entries, through), max(stage.processes)) as teams,
-        ):
-            try:
-                meter = Meter(client)
-                for team in teams:
-                    if team.entry.slow == 1:
-                        self._fill(team)
-                slices = list(self._slices(teams))
-                with show.progress(len(slices)) as step:
-                    for one in slices:
-                        step(one.words(stage.repetitions))
-                        self._measure(meter, one)
-            finally:
-                forget(client, self._prefix)
-        order = product(stage.processes, stage.cases, (entry.name for entry in entries))
+        with ExitStack() as stack:
+            client = stack.enter_context(connect(self._bench.url))
+            stack.callback(forget, client, self._prefix)
+            through = stack.enter_context(delayed(self._bench.url, stage.round_trip_ms))
+            usual = Meter(client)
+            plan = []
+            for entry in entries:
+                url, self._meters[entry.name] = through, usual
+                if entry.masters:
+                    ports = stack.enter_context(clustered(entry.masters))
+                    urls = [f"redis://127.0.0.1:{port}" for port in ports]
+                    url, self._meters[entry.name] = CLUSTER + urls[0], Meter(*map(connect, urls))
+                place = Place(url, self._prefix, entry.name, stage.capacity, stage.error_rate)
+                plan.append((entry, place))
+            teams = stack.enter_context(assembled(plan, max(stage.processes)))
+            self._fill(teams)
+            self._turns(teams)
+        order = [(p, c, e.name) for p in stage.processes for c in self._cases for e in entries]
         return [self._rows[key] for key in order if key in self._rows]
 
-    def _fill_slow(self, entries: list[Entry]) -> None:
-        """Fill what would take for ever over a long way."""
-        slow = [entry for entry in entries if entry.slow > 1]
-        with assembled(self._plan(slow, self._url), 1) as teams:
-            for team in teams:
-                self._fill(team)
-
-    def _plan(self, entries: list[Entry], url: str) -> list[tuple[Entry, Place]]:
-        stage = self._stage
-        return [
-            (entry, Place(url, self._prefix, entry.name, stage.capacity, stage.error_rate))
-            for entry in entries
-        ]
-
-    def _fill(self, team: Team) -> None:
+    def _fill(self, teams: list[Team]) -> None:
         """Add what the slices take for seen, and what the filter is to hold."""
-        if "tasks" in team.entry.operations or team.entry.made_by == "ping.Ping":
-            return
-        workloads = {case.workload for case in self._stage.cases}
-        most = max(
-            (case.items for case in self._stage.cases if case.workload in _REPEATS), default=0
-        )
-        seen = [(_SEEN[0], min(most, _SEEN[1]))] if most else []
-        popular = [POPULAR] if "zipf" in workloads else []
-        fill = self._stage.fill // team.entry.slow
-        spans = (*seen, *popular, *([("fill", fill)] if fill else []))
-        if spans:
-            team.run([Job("fill", "add_many", spans, FILL_BATCH)])
+        asked = (span for case in self._cases for span in _spans(case, ""))
+        seen = max((count for tag, count in asked if tag == SEEN[0]), default=0)
+        spans = [(SEEN[0], seen)] * bool(seen)
+        spans += [POPULAR] * any(case.workload == "zipf" for case in self._cases)
+        if self._stage.fill:
+            spans.append(
+                ("fill", min(self._stage.fill, 10 * self._bench.items or self._stage.fill))
+            )
+        for team in teams:
+            if spans and "tasks" not in team.entry.operations and "ping" not in team.entry.name:
+                self._bench.step(f"fill {team.entry.name}")
+                team.run(Fill(tuple(spans)))
 
-    def _slices(self, teams: list[Team]) -> Iterator[_Slice]:
+    def _turns(self, teams: list[Team]) -> None:
         order = random.Random(0)
-        for repetition in range(self._stage.repetitions):
+        slices = self._bench.slices(*self._stage.repetitions)
+        for number in slices:
             for processes in self._stage.processes:
-                for case in self._stage.cases:
+                for case in self._cases:
                     able = [team for team in teams if case.operation in team.entry.operations]
                     order.shuffle(able)
-                    yield from (_Slice(team, case, processes, repetition) for team in able)
+                    for team in able:
+                        what = f"{case.operation} {case.batch:,} x{processes} {team.entry.name}"
+                        self._bench.step(f"{self._part} {number + 1}/{len(slices)} {what}")
+                        self._slice(team, case, processes, number)
 
-    def _measure(self, meter: Meter, one: _Slice) -> None:
-        team, case = one.team, one.case
-        spans = [
-            self._spans(team.entry, case, f"{case}/{one.processes}/{one.repetition}/{process}")
-            for process in range(one.processes)
-        ]
-        jobs = [Job("measure", case.operation, each, case.batch, case.tasks) for each in spans]
-        if case.fresh:
-            team.run([Job("clear", case.operation)])
-        team.prepare(jobs)
+    def _slice(self, team: Team, case: Case, processes: int, number: int) -> None:
+        spans = [_spans(case, f"{case}/{processes}/{number}/{one}") for one in range(processes)]
+        does = (case.batch, case.tasks, case.fresh)
+        team.prepare([Timed(case.operation, each, *does) for each in spans])
+        meter = self._meters[team.entry.name]
         meter.start()
         answers = team.go()
-        self._note(one, spans, answers, meter.stop())
-
-    def _spans(self, entry: Entry, case: Case, tag: str) -> tuple[Span, ...]:
-        items = case.items
-        if entry.slow > 1:
-            # Whole batches: what is compared is the cost of such a batch.
-            items = max(1, items // entry.slow // case.batch) * case.batch
-        match case.workload:
-            case "links":
-                return ((f"links:{self._stage.links}", items),)
-            case "zipf":
-                return ((f"zipf:{tag}", items),)
-            case "seen":
-                return ((_SEEN[0], min(items, _SEEN[1])),)
-            case "half":
-                seen = min(items // 2, _SEEN[1])
-                return ((_SEEN[0], seen), (tag, items - seen))
-            case _:
-                return ((tag, items),)
-
-    def _note(
-        self, one: _Slice, spans: list[tuple[Span, ...]], answers: list[Answer], cost: Cost
-    ) -> None:
-        case = one.case
-        row = self._rows.setdefault((one.processes, case, one.team.entry.name), self._row(one))
         items = sum(count for each in spans for _, count in each)
-        start = min(answer["start"] for answer in answers)
-        end = max(answer["end"] for answer in answers)
-        row.items = items
-        figures = {
-            "rates": items / ((end - start) / 1e9),
-            "p50": median(answer["p50"] for answer in answers),
-            "p99": max(answer["p99"] for answer in answers),
-            "client": 1e6 * sum(answer["cpu"] for answer in answers) / items,
-            "server": 1e6 * cost.busy / items,
-            "to_server": cost.received / items,
-            "from_server": cost.sent / items,
-            "round_trips": cost.round_trips / items,
-        }
-        for name, value in figures.items():
-            getattr(row, name).append(float(f"{value:.{DIGITS}g}"))
-        if answers[0]["yes"] is not None and case.operation != "update":
-            yes = sum(answer["yes"] for answer in answers)
-            row.wrong += abs(yes - sum(_expected(case, each) for each in spans))
-
-    def _row(self, one: _Slice) -> Row:
-        stage, case, entry = self._stage, one.case, one.team.entry
-        return Row(
-            entry.name,
-            entry.title,
-            case.operation,
-            case.workload,
-            case.batch,
-            case.tasks,
-            stage.capacity,
-            stage.error_rate,
-            one.processes,
-            stage.round_trip_ms,
-            stage.site,
-        )
+        cost = meter.stop(items)
+        key = (processes, case, team.entry.name)
+        if key not in self._rows:
+            column = column_of(self._stage, case, processes)
+            at = {"batch": case.batch, "capacity": self._stage.capacity}
+            self._rows[key] = Row(self._part, table_of(case), team.entry, column, **at)
+        row = self._rows[key]
+        row.note(**_figures(answers, items), **cost)
+        if case.operation != "update" and "ping" not in team.entry.name:
+            expected = sum(_expected(case, span) for each in spans for span in each)
+            row.note(wrong=abs(sum(answer["yes"] for answer in answers) - expected))
 
 
-_SEEN: Span = ("seen", 5_000)
-_REPEATS = {"seen", "half"}
-"""Workloads with items of that span."""
+def _spans(case: Case, tag: str) -> tuple[Span, ...]:
+    seen = min(case.items if case.workload == "seen" else case.items // 2, SEEN[1])
+    match case.workload:
+        case "zipf" | "crawl":
+            return ((f"{case.workload}:{tag}", case.items),)
+        case "seen":
+            return ((SEEN[0], seen),)
+        case "half":
+            return ((SEEN[0], seen), (tag, case.items - seen))
+        case _:
+            return ((tag, case.items),)
 
 
-def _expected(case: Case, spans: tuple[Span, ...]) -> int:
-    """Return how many answers are True."""
-    seen = sum(count for tag, count in spans if tag == _SEEN[0])
-    new = sum(new_in(tag, count) for tag, count in spans if tag != _SEEN[0])
-    return seen if case.operation in {"exists", "exists_many"} else new
+def _expected(case: Case, span: Span) -> int:
+    """Return how many answers about a span are True."""
+    seen = span[1] if span[0] == SEEN[0] else 0
+    if case.operation.startswith("exists"):
+        return seen
+    return 0 if seen else new_in(*span)
+
+
+def _figures(answers: list[Answer], items: int) -> dict[str, float]:
+    seconds = (max(a["end"] for a in answers) - min(a["start"] for a in answers)) / 1e9
+    return {
+        "rate": items / seconds,
+        "p50": median(answer["p50"] for answer in answers),
+        "p99": max(answer["p99"] for answer in answers),
+        "client": 1e6 * sum(answer["cpu"] for answer in answers) / items,
+    }

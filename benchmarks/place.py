@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import socket
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import redis
-from redis.connection import SSLConnection
+from redis.cluster import RedisCluster
 from redis.connection import parse_url as _parse_url
 
 from bloomlock.server import PrivateServer
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .contenders import Entry
 
 READINGS = 9
+CLUSTER = "cluster:"
+"""Before the URL of one of the servers of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ class Place:
     url: str
     prefix: str
     name: str
-    capacity: int
-    error_rate: float
+    capacity: int = 1_000_000
+    error_rate: float = 1e-6
 
     @property
     def key(self) -> str:
@@ -51,42 +53,34 @@ class Place:
 
 
 def parse_url(url: str) -> dict[str, Any]:
-    """Return what a Redis URL says, as redis-py's connections take it."""
-    return dict(_parse_url(url))  # type: ignore[no-untyped-call]  # redis-py left it untyped
+    """Return what a Redis URL says, as redis-py's clients take it."""
+    options = dict(_parse_url(url))  # type: ignore[no-untyped-call]  # redis-py left it untyped
+    if "path" in options:
+        options["unix_socket_path"] = options.pop("path")
+    options.pop("connection_class", None)
+    return options
 
 
-def connect(url: str) -> redis.Redis:
+def connect(url: str) -> Any:
     """Return a client as `redis.Redis(host=...)` makes it, with redis-py's default retries.
 
     `redis.Redis.from_url` does not set them (redis-py 8.1).
     """
-    options: dict[str, Any] = parse_url(url)
-    if "path" in options:
-        options["unix_socket_path"] = options.pop("path")
-    if issubclass(options.pop("connection_class", object), SSLConnection):
-        options["ssl"] = True
-    return redis.Redis(**options)
+    if url.startswith(CLUSTER):
+        return RedisCluster.from_url(url.removeprefix(CLUSTER))
+    return redis.Redis(**parse_url(url))
 
 
 def open_socket(url: str) -> socket.socket:
     """Return a socket that is connected to the server."""
     options = parse_url(url)
-    if "path" not in options:
+    if "unix_socket_path" not in options:
         return socket.create_connection(
             (options.get("host", "localhost"), options.get("port", 6379))
         )
     made = socket.socket(socket.AF_UNIX)
-    made.connect(options["path"])
+    made.connect(options["unix_socket_path"])
     return made
-
-
-def tcp_url(url: str) -> str:
-    """Return the URL of the same server by TCP; behind a unix socket it is on this machine."""
-    if "path" not in parse_url(url):
-        return url
-    with connect(url) as client:
-        found: Any = client.config_get("port")
-    return f"redis://127.0.0.1:{found['port']}"
 
 
 @contextmanager
@@ -122,100 +116,70 @@ def _redis_bloom() -> Path | None:
     return found if found.exists() else None
 
 
-def forget(client: redis.Redis, prefix: str) -> None:
+def forget(client: Any, prefix: str) -> None:
     """Delete all keys that start with `prefix`."""
     for key in client.scan_iter(match=prefix + "*", count=1000):
         client.unlink(key)
 
 
-def memory_of(client: Any, prefix: str, besides: str = "") -> int:
-    """Return the bytes that all keys that start with `prefix` take.
-
-    Args:
-        client: Of the server.
-        prefix: Start of the keys.
-        besides: End of the keys that do not count; empty: all count.
-    """
+def memory_of(client: Any, prefix: str, besides: bytes = b"\n") -> int:
+    """Return the bytes that all keys that start with `prefix` take, but those with this end."""
     keys = client.scan_iter(match=prefix + "*", count=1000)
-    counted = (key for key in keys if not (besides and key.endswith(besides.encode())))
-    return sum(client.memory_usage(key, samples=0) for key in counted)
+    return sum(client.memory_usage(key, samples=0) for key in keys if not key.endswith(besides))
 
 
-def sort_out(entries: Iterable[Entry], url: str) -> tuple[list[Entry], list[dict[str, str]]]:
+def sort_out(entries: Iterable[Entry], url: str) -> tuple[list[Entry], list[str]]:
     """Part the contenders that can be measured from those that cannot, and say why."""
+    with connect(url) as client:
+        commands: Any = client.command()
     there, missing = [], []
     for entry in entries:
-        why = _missing(entry, url)
-        if why:
-            missing.append({"contender": entry.name, "title": entry.title, "why": why})
+        kind, _, name = entry.needs.partition(":")
+        if kind == "package" and find_spec(name) is None:
+            missing.append(f"{entry.title}: {name} is not installed")
+        elif kind == "command" and name.lower() not in commands:
+            missing.append(f"{entry.title}: the server has no {name}")
         else:
             there.append(entry)
     return there, missing
 
 
-def _missing(entry: Entry, url: str) -> str:
-    kind, _, name = entry.needs.partition(":")
-    if kind == "package" and find_spec(name) is None:
-        return f"{name} is not installed"
-    if kind == "command" and not _has_command(url, name):
-        return f"the server has no {name}"
-    return ""
-
-
-def _has_command(url: str, name: str) -> bool:
-    with connect(url) as client:
-        known: Any = client.command()
-    return name.lower() in known
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What the server spent, by its own counters.
-
-    Attributes:
-        busy: Seconds of its processor time.
-        received: Bytes it read from clients.
-        sent: Bytes it wrote to clients.
-        round_trips: Times it read something from a client.
-        commands: Commands it ran, with those that scripts ran inside.
-    """
-
-    busy: float
-    received: float
-    sent: float
-    round_trips: float
-    commands: float
-
-    def less(self, other: Cost) -> Cost:
-        """Return the difference; at least 0 of everything."""
-        return Cost(*(max(0.0, a - b) for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-
 class Meter:
-    """Reads the counters by a client of its own, and takes off what reading them costs."""
+    """Reads what servers spent, by their own counters, and takes off what reading them costs."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
+    FIGURES = ("server", "to", "from", "trips", "commands")
+    """Microseconds of the processor, bytes read, bytes written, reads, and commands that ran."""
+
+    def __init__(self, *clients: Any) -> None:
+        self._clients = clients
         readings = [self._read() for _ in range(READINGS + 1)]
-        each = [astuple(b.less(a)) for a, b in itertools.pairwise(readings)]
-        self._own = Cost(*map(median, zip(*each, strict=True)))
+        costs = [_less(after, before) for before, after in pairwise(readings)]
+        self._own = [median(column) for column in zip(*costs, strict=True)]
         self._last = readings[-1]
 
     def start(self) -> None:
         """Begin to count."""
         self._last = self._read()
 
-    def stop(self) -> Cost:
-        """Return what the server spent since `start`."""
-        return self._read().less(self._last).less(self._own)
+    def stop(self, items: float = 1) -> dict[str, float]:
+        """Return what the servers spent since `start` for each item, at least 0 of everything."""
+        spent = _less(_less(self._read(), self._last), self._own)
+        return {name: value / items for name, value in zip(self.FIGURES, spent, strict=True)}
 
-    def _read(self) -> Cost:
-        fields: Any = self._client.info("all")
-        calls = (entry["calls"] for name, entry in fields.items() if name.startswith("cmdstat_"))
-        return Cost(
-            busy=fields["used_cpu_user"] + fields["used_cpu_sys"],
-            received=fields["total_net_input_bytes"],
-            sent=fields["total_net_output_bytes"],
-            round_trips=fields["total_reads_processed"],
-            commands=sum(calls),
-        )
+    def _read(self) -> list[float]:
+        readings = [_counters(client.info("all")) for client in self._clients]
+        return [sum(column) for column in zip(*readings, strict=True)]
+
+
+def _counters(info: dict[str, Any]) -> list[float]:
+    return [
+        1e6 * (info["used_cpu_user"] + info["used_cpu_sys"]),
+        info["total_net_input_bytes"],
+        info["total_net_output_bytes"],
+        info["total_reads_processed"],
+        sum(entry["calls"] for name, entry in info.items() if name.startswith("cmdstat_")),
+    ]
+
+
+def _less(some: list[float], others: list[float]) -> list[float]:
+    return [max(0.0, one - other) for one, other in zip(some, others, strict=True)]

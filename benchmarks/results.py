@@ -1,41 +1,28 @@
-"""Results as JSON files, one for each suite, and what they were measured on."""
+"""Rows of figures, what they come to, and the files they are kept in."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from .place import connect
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import redis
 
+    Result = dict[str, Any]
+
 FOLDER = Path(__file__).parent / "results"
-_FIGURES = re.compile(r"\[\n[^\[\]{}\"]*\]")
-
-
-def save(folder: Path, result: dict[str, Any]) -> None:
-    """Write the result of a suite over its last one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = _FIGURES.sub(_in_a_line, json.dumps(result, indent=1)) + "\n"
-    (folder / f"{result['suite']}.json").write_text(text, "utf-8")
-
-
-def load(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return all results of a folder by the names of their suites."""
-    found = (json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("*.json")))
-    return {result["suite"]: result for result in found}
-
-
-def _in_a_line(figures: re.Match[str]) -> str:
-    return f"[{' '.join(figures[0][1:-1].split())}]"
-
-
+DIGITS = 5
+"""Significant digits that are kept of a figure."""
 PACKAGES = (
     "bloomlock",
     "redis",
@@ -45,12 +32,86 @@ PACKAGES = (
     "scrapy",
     "scrapy-redis",
     "scrapy-redis-bloomfilter",
-    "pottery",
     "rbloom",
     "python-redis-lock",
-    "valkey-glide",
     "idemkit",
 )
+
+
+class Row:
+    """What one contender came to in one case.
+
+    Attributes:
+        part: The part of the suite, which says how its rows are shown.
+        table: The table it stands in.
+        name: The contender, and its title.
+        column: What sets this case apart from others of the table; empty: nothing.
+        figures: For each figure a value of each repetition. `rate` is in items per second; `server`
+            and `client` are microseconds of processor time for an item.
+        at: Where a plot puts it.
+    """
+
+    def __init__(self, part: str, table: str, entry: Any, column: str = "", **at: float) -> None:
+        self.part, self.table, self.column, self.at = part, table, column, at
+        self.name: str = entry.name
+        self.title: str = entry.title
+        self.figures: dict[str, list[float]] = {}
+
+    def note(self, **figures: float) -> None:
+        """Add the figures of one repetition."""
+        for name, value in figures.items():
+            self.figures.setdefault(name, []).append(float(f"{value:.{DIGITS}g}"))
+
+    def median(self, figure: str) -> float | None:
+        """Return the median of a figure; None where it has none."""
+        values = self.figures.get(figure)
+        return median(values) if values else None
+
+    def over(self, base: Row, figure: str) -> list[float]:
+        """Return its ratios to another row, repetition by repetition.
+
+        Both ran a second apart in a repetition; figures of different minutes differ more than two
+        contenders do.
+        """
+        pairs = zip(self.figures.get(figure, ()), base.figures.get(figure, ()), strict=False)
+        return [value / other for value, other in pairs if other]
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value that this share of the sorted ones does not exceed; 0.0 of none.
+
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5), percentile([1.0, 2.0], 0.99), percentile([], 0.5)
+    (3.0, 2.0, 0.0)
+    """
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
+def rows_of(result: Result) -> list[Row]:
+    """Return the rows of a result."""
+    rows = []
+    for plain in result["rows"]:
+        row = Row("", "", SimpleNamespace(name="", title=""))
+        vars(row).update(plain)
+        rows.append(row)
+    return rows
+
+
+def save(folder: Path, result: Result, rows: Iterable[Row]) -> None:
+    """Write the result of a suite over its last one, a row on each line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(vars(row), ensure_ascii=False) for row in rows)
+    head = json.dumps(result, ensure_ascii=False, indent=1)[:-2]
+    text = f'{head},\n "rows": [\n{lines}\n ]\n}}\n'
+    (folder / f"{result['suite']}.json").write_text(text, "utf-8")
+
+
+def load(*places: Path) -> dict[str, Result]:
+    """Return all results of files and folders by the names of their suites."""
+    files = [
+        file for place in places for file in (place.glob("*.json") if place.is_dir() else [place])
+    ]
+    found = (json.loads(file.read_text("utf-8")) for file in files)
+    return {result["suite"]: result for result in found}
 
 
 def machine() -> dict[str, Any]:
@@ -64,16 +125,18 @@ def machine() -> dict[str, Any]:
 
 
 def versions(url: str) -> dict[str, str]:
-    """Return the versions of the server, Python and the packages."""
+    """Return the versions of the server, Python, the packages and the server's modules."""
     with connect(url) as client:
         server = server_of(client)
         modules: Any = client.execute_command("MODULE", "LIST")
-    return {
-        "server": server,
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-        **{package: _version(package) for package in PACKAGES},
-        **dict(sorted(map(_module, modules))),
-    }
+    found = {"server": server}
+    found["python"] = f"{platform.python_implementation()} {platform.python_version()}"
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found | dict(map(_module, modules))
 
 
 def server_of(client: redis.Redis) -> str:
@@ -96,16 +159,11 @@ def _processor() -> str:
 
 def _module(reply: Any) -> tuple[str, str]:
     """Return the name and the version of a module, which is one number for all three parts."""
-    texts = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-    named = {key.decode() if isinstance(key, bytes) else key: texts[key] for key in texts}
-    name, number = named["name"], named["ver"]
-    name = name.decode() if isinstance(name, bytes) else name
-    parts = (number // 10_000, number // 100 % 100, number % 100)
-    return f"module {name}", ".".join(map(str, parts))
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    texts = {_text(key): _text(value) for key, value in pairs}
+    number = int(texts["ver"])
+    return f"module {texts['name']}", f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

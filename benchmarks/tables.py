@@ -1,168 +1,206 @@
-"""The tables of suites that the engine measures: all figures in full, and few for the page."""
+"""Tables of rows: on the terminal every figure, on the page the ratios."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from . import show
-from .contenders import PING, PING_BYTES, REDIS_BLOOM, SADD
-from .engine import WORKLOADS, Row
-from .figures import ratios, summarize
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.table import Table
+    from .results import Row
 
-_BASES = {"PING": PING.name, "SADD": SADD.name, "BF": REDIS_BLOOM.name}
-_TRIPS = {PING.name, PING_BYTES.name}
-_USUAL = ("1 client process", "unix socket")
-_OVERVIEW_BASES = (SADD.name, "async-sadd", REDIS_BLOOM.name, PING.name, "set")
-LARGE = 100.0
-PRECISE = 10.0
+LARGE, PRECISE = 100.0, 10.0
+BASES = ("exact", "sadd", "async-sadd", "set", "plain", "redis-py", "bf", "in-memory")
+"""What rates are compared with: the first of these that is in a column."""
 
-
-def groups(result: dict[str, Any]) -> list[list[Row]]:
-    """Return the rows that can be compared, together; in the order of the first of each."""
-    made: dict[tuple[object, ...], list[Row]] = {}
-    for row in (Row(**plain) for plain in result["rows"]):
-        made.setdefault(row.case, []).append(row)
-    return list(made.values())
+Form = Literal["median", "spread", "sum", "percent", "max"]
 
 
-def tables(result: dict[str, Any]) -> Iterator[Table]:
-    """Make two tables for each case: all figures, and our ratios to each peer."""
-    for group in groups(result):
-        yield _figures(group, result["missing"])
-        compared = _compared(group)
-        if compared is not None:
-            yield compared
+class Table(NamedTuple):
+    """A table of text: the first column is what the lines are about."""
+
+    title: str
+    columns: Sequence[str]
+    lines: Sequence[Sequence[str]]
 
 
-def overview(result: dict[str, Any]) -> Iterator[Table]:
-    """Make few tables: a line for each contender, a column for each case.
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table with a line for each contender.
 
-    One of a kind has the median rate over that of the column's base, the other the microseconds of
-    the server's and of the clients' processors for an item: what a busy machine pays.
+    Attributes:
+        head: Its head.
+        figure: What it shows of a row.
+        over: The contender whose figure it is divided by; empty: none.
+        form: The median, with the least and the greatest, or the sum of all repetitions.
     """
-    kinds: dict[tuple[str, str, float, str], list[list[Row]]] = {}
-    for group in sorted(groups(result), key=lambda group: (group[0].batch, group[0].capacity)):
-        first = group[0]
-        kind = (first.operation, first.workload, first.error_rate, first.site)
-        kinds.setdefault(kind, []).append(group)
-    alone = [cases[0] for cases in kinds.values() if len(cases) == 1]
-    for cases in (*filter(None, [alone]), *(cases for cases in kinds.values() if len(cases) > 1)):
-        yield _overview(cases, "rate", _rate)
-        yield _overview(cases, "µs of server + client processor for an item", _busy)
+
+    head: str
+    figure: str
+    over: str = ""
+    form: Form = "median"
 
 
-def _overview(cases: list[list[Row]], what: str, cell: Callable[[Row, Row], str]) -> Table:
-    columns = [{row.contender: row for row in group} for group in cases]
-    titles = {row.contender: row.title for group in cases for row in group}
-    bases = [_base(column) for column in columns]
-    lines = [
-        [
-            title,
-            *(
-                cell(column[name], base) if name in column else ""
-                for column, base in zip(columns, bases, strict=True)
-            ),
+class Ratio(NamedTuple):
+    """One figure that must not get worse.
+
+    Attributes:
+        what: In words.
+        table: Of the rows; `column` as well.
+        column: See Row.
+        name: The contender.
+        over: What it is compared with; empty: the figure itself.
+        figure: Which; with "rate" the server's processor time is shown too.
+    """
+
+    what: str
+    table: str
+    column: str
+    name: str
+    over: str = ""
+    figure: str = "rate"
+
+
+FULL = (
+    Column("items/s", "rate"),
+    Column("/ SADD", "rate", "sadd", "spread"),
+    Column("/ BF", "rate", "bf", "spread"),
+    Column("p50 µs", "p50"),
+    Column("p99 µs", "p99"),
+    Column("server µs", "server"),
+    Column("client µs", "client"),
+    Column("round trips", "trips"),
+    Column("B to", "to"),
+    Column("B from", "from"),
+    Column("wrong", "wrong", form="sum"),
+)
+"""All figures of the cases that the engine measures."""
+
+
+def plain(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[Table]:
+    """Make a table for each table and column of rows, with a line for each contender."""
+    groups: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault((row.table, row.column), {})[row.name] = row
+    for (table, column), named in groups.items():
+        shown = [
+            each
+            for each in columns
+            if any(each.figure in row.figures for row in named.values())
+            and (not each.over or each.over in named)
         ]
-        for name, title in titles.items()
-    ]
-    words = [_words(group[0]) for group in cases]
-    shared = [part for part in words[0] if all(part in other for other in words)]
-    heads = [", ".join(part for part in parts if part not in shared) or what for parts in words]
-    title = ", ".join(part for part in shared if part not in _USUAL)
-    return show.table(f"{title}: {what}" if title else what, ["", *heads], lines)
+        lines = [
+            [row.title, *(_cell(row, each, named) for each in shown)] for row in named.values()
+        ]
+        title = f"{table}, {column}" if column else table
+        yield Table(title, ["", *(each.head for each in shown)], lines)
 
 
-def _base(column: dict[str, Row]) -> Row:
-    """Return what a column is compared with: the first of the usual peers that is in it."""
-    return next(
-        (column[name] for name in _OVERVIEW_BASES if name in column), next(iter(column.values()))
-    )
+def pivot(rows: Sequence[Row], figure: str) -> Iterator[Table]:
+    """Make a table for each table of rows: a line for each contender, a column for each case.
+
+    A cell is the median. Of "rate" it is the median ratio to the column's base, and the server's
+    microseconds.
+    """
+    for title in dict.fromkeys(row.table for row in rows):
+        mine = [row for row in rows if row.table == title]
+        columns = {row.column: [one for one in mine if one.column == row.column] for row in mine}
+        lines = [
+            [text, *(_found(name, column, figure) for column in columns.values())]
+            for name, text in {row.name: row.title for row in mine}.items()
+        ]
+        yield Table(title, ["", *columns], lines)
 
 
-def _rate(row: Row, base: Row) -> str:
-    return number(ratios(row.rates, base.rates).median)
+def ratios(rows: Sequence[Row], wanted: Iterable[Ratio]) -> Iterator[list[str]]:
+    """Return a line for each figure that must not get worse and was measured."""
+    at = {(row.table, row.column, row.name): row for row in rows}
+    for each in wanted:
+        row = at.get((each.table, each.column, each.name))
+        base = at.get((each.table, each.column, each.over)) if each.over else None
+        if row is None or each.figure not in row.figures or (each.over and base is None):
+            continue
+        if base is None:
+            yield [each.what, spread(row.figures[each.figure]), ""]
+        else:
+            server = row.over(base, "server") if each.figure == "rate" else []
+            yield [each.what, spread(row.over(base, each.figure)), spread(server)]
 
 
-def _busy(row: Row, _base: Row) -> str:
-    return f"{number(summarize(row.server).median)} + {number(summarize(row.client).median)}"
-
-
-def headline(row: Row) -> str:
-    """Return what a row measures, in words."""
-    return ", ".join(words for words in _words(row) if words not in _USUAL)
-
-
-def _words(row: Row) -> list[str]:
-    parts = [f"{row.operation}: {WORKLOADS[row.workload]}{row.site and f' of {row.site}'}"]
-    if row.operation not in {"add", "exists", "tasks"}:
-        parts.append(f"{row.batch:,} in a call")
-    if row.tasks:
-        parts.append(_count(row.tasks, "task"))
-    parts.append(_count(row.processes, "client process", "es"))
-    parts.append(f"round trip {row.round_trip_ms:g} ms" if row.round_trip_ms else "unix socket")
-    parts.append(f"filter for {row.capacity:,} at {row.error_rate:g}")
-    return parts
-
-
-def _count(number: int, what: str, plural: str = "s") -> str:
-    return f"{number:,} {what}{plural if number > 1 else ''}"
-
-
-def _figures(group: list[Row], missing: list[dict[str, str]]) -> Table:
-    named = {row.contender: row for row in group}
-    bases = {label: named[name] for label, name in _BASES.items() if name in named}
-    columns: dict[str, Callable[[Row], str]] = {
-        "": lambda row: row.title,
-        "items/s": lambda row: f"{summarize(row.rates).median:,.0f}",
-        "µs/item (least-most)": _cost,
-        "p50 µs": lambda row: number(summarize(row.p50).median),
-        "p99 µs": lambda row: number(summarize(row.p99).median),
-        "client µs": lambda row: number(summarize(row.client).median),
-        "server µs": lambda row: number(summarize(row.server).median),
-        "B to": lambda row: number(summarize(row.to_server).median),
-        "B from": lambda row: number(summarize(row.from_server).median),
-        **{f"/ {label}": _over(base) for label, base in bases.items()},
-        "wrong": _wrong,
-    }
-    lines = [[cell(row) for cell in columns.values()] for row in group]
-    absent = [[each["title"], "not available", *[""] * (len(columns) - 2)] for each in missing]
-    return show.table(headline(group[0]), columns, lines + absent)
-
-
-def _over(base: Row) -> Callable[[Row], str]:
-    return lambda row: show.ratio(ratios(row.rates, base.rates))
-
-
-def _cost(row: Row) -> str:
-    found = summarize([1e6 / rate for rate in row.rates])
-    return f"{number(found.median)} ({number(found.low)}-{number(found.high)})"
-
-
-def _wrong(row: Row) -> str:
-    if row.contender in _TRIPS:
+def _found(name: str, column: Sequence[Row], figure: str) -> str:
+    named = {row.name: row for row in column}
+    row = named.get(name)
+    if row is None:
         return ""
-    return f"{row.wrong / (row.items * len(row.rates)):.2%}" if row.wrong else "0"
+    if figure != "rate":
+        return number(row.median(figure) or 0)
+    base = next((named[each] for each in BASES if each in named), column[0])
+    server = row.median("server")
+    return number(median(row.over(base, "rate"))) + (f" ({number(server)})" if server else "")
 
 
-def _compared(group: list[Row]) -> Table | None:
-    ours = [row for row in group if row.title.startswith("bloomlock")]
-    peers = [row for row in group if not row.title.startswith("bloomlock")]
-    if not ours or not peers:
-        return None
-    lines = [
-        [row.title, *(show.ratio(ratios(row.rates, peer.rates)) for peer in peers)] for row in ours
-    ]
-    title = f"{headline(group[0])}: items/s over each peer's"
-    return show.table(title, ["", *(peer.contender for peer in peers)], lines)
+def _cell(row: Row, column: Column, named: dict[str, Row]) -> str:
+    values = row.figures.get(column.figure, [])
+    if column.over:
+        values = row.over(named[column.over], column.figure)
+    if not values:
+        return ""
+    match column.form:
+        case "sum":
+            return f"{sum(values):,.0f}"
+        case "max":
+            return number(max(values))
+        case "percent":
+            return f"{median(values):.1%}"
+        case "spread":
+            return spread(values)
+        case _:
+            return number(median(values))
+
+
+def spread(values: Sequence[float]) -> str:
+    """Write the median, and the least and the greatest.
+
+    >>> spread([1.0, 3.0, 2.0]), spread([2.0]), spread([])
+    ('2.00 (1.00-3.00)', '2.00', '')
+    """
+    if not values:
+        return ""
+    middle, least, most = map(number, (median(values), min(values), max(values)))
+    return middle if least == most else f"{middle} ({least}-{most})"
 
 
 def number(value: float) -> str:
-    """Write a figure with two or three significant digits."""
+    """Write a figure with two or three significant digits.
+
+    >>> number(0.0), number(0.00123), number(2.0), number(12.34), number(1234.5)
+    ('0', '0.0012', '2.00', '12.3', '1,234')
+    """
     if value >= LARGE:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= PRECISE else f"{value:.2f}"
+    if value >= PRECISE:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 1 / PRECISE else f"{value:.2g}"
+
+
+def text(table: Table) -> str:
+    """Write a table for a terminal."""
+    cells = [list(table.columns), *map(list, table.lines)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if index else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+    return "\n".join([table.title, *lines, ""])
+
+
+def markdown(table: Table) -> str:
+    """Write a table as Markdown."""
+    lines: list[Sequence[Any]] = [table.columns, ["---", *["--:"] * (len(table.columns) - 1)]]
+    body = "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *table.lines])
+    return f"**{table.title}**\n\n{body}\n"

@@ -1,127 +1,157 @@
-"""The processes of one contender."""
+"""The processes of one contender.
+
+All are children of one small process that has imported what they need, so they start in
+milliseconds. They stay alive between slices and wait for jobs.
+"""
 
 from __future__ import annotations
 
-import json
-import select
-import subprocess
-import sys
+import gc
+import multiprocessing
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from .contenders import make
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from multiprocessing.connection import Connection
 
     from .contenders import Entry
-    from .jobs import Answer, Job
-    from .locks_jobs import Job as LockJob
     from .place import Place
 
-    AnyJob = Job | LockJob
+    Answer = Any
 
-ROOT = Path(__file__).parent.parent
+PRELOADED = ["benchmarks.contenders.claims", "benchmarks.contenders.locks", "benchmarks.crawl.job"]
 LONGEST_WAIT = 300.0
 """Seconds for one slice; a process that takes longer hangs."""
 
 
-class Team:
-    """Processes that wait for jobs; to be used as a context manager."""
+class Job(Protocol):
+    """One slice of work."""
 
-    def __init__(self, entry: Entry, place: Place, processes: int) -> None:
-        self.entry = entry
-        self.place = place
-        self._count = processes
-        self._processes: list[subprocess.Popen[str]] = []
-        self._busy: list[subprocess.Popen[str]] = []
+    def prepare(self, contender: Any) -> Callable[[], Answer]:
+        """Do all that is not to be timed, and return what is."""
+
+
+class Worker:
+    """A process that runs a function, and a pipe to it.
+
+    Attributes:
+        process: The process.
+        pipe: This end of the pipe; the function gets the other as its first argument.
+    """
+
+    def __init__(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        self.pipe: Connection
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
+        self.process.start()
+        theirs.close()
+        self._name = name
+
+    def hear(self) -> Answer:
+        """Return what it sends next.
+
+        Raises:
+            RuntimeError: If it ended instead, or says nothing for LONGEST_WAIT.
+        """
+        try:
+            if self.pipe.poll(LONGEST_WAIT):
+                return self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join(LONGEST_WAIT)
+            status = self.process.exitcode
+            raise RuntimeError(f"a process of {self._name} ended with status {status}") from None
+        raise RuntimeError(f"a process of {self._name} said nothing for {LONGEST_WAIT:g} s")
+
+    def tell(self, what: object) -> None:
+        """Send it something."""
+        try:
+            self.pipe.send(what)
+        except OSError:
+            self.hear()
+
+    def kill(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.kill()
-            process.communicate()
+        self.kill()
 
-    def start(self) -> None:
-        """Start the processes; `wait_ready` waits until they are ready."""
-        order = {
-            "made_by": self.entry.made_by,
-            "jobs": "locks_jobs" if self.entry.made_by == "locks.Locks" else "jobs",
-            "place": asdict(self.place),
-            "options": dict(self.entry.options),
-        }
-        for _ in range(self._count):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.worker", json.dumps(order)],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                # Not in the group that Ctrl-C reaches: the team ends its processes by itself.
-                process_group=0,
-            )
-            self._processes.append(process)
 
-    def wait_ready(self) -> None:
-        """Wait until every process has its connection."""
-        for process in self._processes:
-            self._hear(process)
+class Team:
+    """Processes that wait for jobs.
 
-    def run(self, jobs: Sequence[AnyJob]) -> list[Answer]:
-        """Give each process one job, start them together, and return their answers.
+    Attributes:
+        entry: Their contender.
+        place: Where it works.
+    """
 
-        Fewer jobs than processes leave the others waiting.
-        """
+    def __init__(self, entry: Entry, place: Place, workers: Sequence[Worker]) -> None:
+        self.entry = entry
+        self.place = place
+        self._workers = workers
+        self._busy: Sequence[Worker] = ()
+
+    def run(self, *jobs: Job) -> list[Answer]:
+        """Give each process one job, start them together, and return their answers."""
         self.prepare(jobs)
         return self.go()
 
-    def prepare(self, jobs: Sequence[AnyJob]) -> None:
-        """Give each process one job, and wait until all are ready to start."""
-        self._busy = self._processes[: len(jobs)]
-        for process, job in zip(self._busy, jobs, strict=True):
-            self._tell(process, asdict(job))
-        for process in self._busy:
-            self._hear(process)
+    def prepare(self, jobs: Iterable[Job]) -> None:
+        """Give each process one job, and wait until all are ready; fewer jobs leave some idle."""
+        self._busy = [
+            worker for worker, job in zip(self._workers, jobs, strict=False) if _give(worker, job)
+        ]
+        for worker in self._busy:
+            worker.hear()
 
     def go(self) -> list[Answer]:
         """Let them start together, and return their answers."""
-        for process in self._busy:
-            self._tell(process, "go")
-        return [self._hear(process) for process in self._busy]
+        for worker in self._busy:
+            worker.tell("go")
+        return [worker.hear() for worker in self._busy]
 
-    def _tell(self, process: subprocess.Popen[str], what: object) -> None:
-        if process.stdin is None or process.poll() is not None:
-            raise RuntimeError(self._ended(process))
-        process.stdin.write(json.dumps(what) + "\n")
-        process.stdin.flush()
 
-    def _hear(self, process: subprocess.Popen[str]) -> Answer:
-        if process.stdout is None:
-            raise RuntimeError(self._ended(process))
-        readable, _, _ = select.select([process.stdout], [], [], LONGEST_WAIT)
-        if not readable:
-            raise RuntimeError(
-                f"a process of {self.entry.name} said nothing for {LONGEST_WAIT:g} s"
-            )
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(self._ended(process))
-        answer: Any = json.loads(line)
-        return dict(answer)
-
-    def _ended(self, process: subprocess.Popen[str]) -> str:
-        return f"a process of {self.entry.name} ended with status {process.wait()}"
+def _give(worker: Worker, job: Job) -> bool:
+    worker.tell(job)
+    return True
 
 
 @contextmanager
-def assembled(plan: Sequence[tuple[Entry, Place]], processes: int) -> Iterator[list[Team]]:
+def assembled(plan: Sequence[tuple[Entry, Place]], processes: int = 1) -> Iterator[list[Team]]:
     """Provide a team for each entry, all ready, and end them."""
     with ExitStack() as stack:
-        teams = [stack.enter_context(Team(entry, place, processes)) for entry, place in plan]
-        for team in teams:
-            team.start()
-        for team in teams:
-            team.wait_ready()
-        yield teams
+        teams = []
+        for entry, place in plan:
+            workers = [
+                stack.enter_context(Worker(entry.name, _serve, entry, place))
+                for _ in range(processes)
+            ]
+            teams.append((Team(entry, place, workers), workers))
+        for _, workers in teams:
+            for worker in workers:
+                worker.hear()
+        yield [team for team, _ in teams]
+
+
+def _serve(pipe: Connection, entry: Entry, place: Place) -> None:
+    contender = make(entry.made_by, place, entry.options)
+    gc.freeze()  # so that no collection ever goes through all that was imported
+    pipe.send("ready")
+    while True:
+        try:
+            work = pipe.recv().prepare(contender)
+            pipe.send("ready")
+            pipe.recv()
+        except EOFError:
+            return
+        pipe.send(work())

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from bloomlock import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from benchmarks.place import Place
 
-    from .base import AsyncContender, Contender
-
 SINGLE = ("add", "exists")
-WITH_ANSWERS = (*SINGLE, "add_many", "exists_many")
-ALL = (*WITH_ANSWERS, "update")
+ALL = (*SINGLE, "add_many", "exists_many", "update")
 TASKS = ("tasks",)
-
-
-class _HasName(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-Named = TypeVar("Named", bound=_HasName)
 STRATEGIES = ("atomic", "lua", "transaction", "pipeline", "lock")
 
 
@@ -35,12 +27,12 @@ class Entry:
     Attributes:
         name: As on the command line.
         title: As in the tables.
-        made_by: "module.Class" in this package.
-        options: Keyword arguments of that class.
+        made_by: "module.function" in this package.
+        options: Keyword arguments of that function.
         operations: What to measure of it; "tasks" is for asyncio.
-        batches: Whether its `add_many` is more than a loop over `add`.
-        needs: A package that may not be installed ("package:pottery"), or a command that the
+        needs: A package that may not be installed ("package:rbloom"), or a command that the
             server may not have ("command:BF.ADD"); empty: nothing.
+        masters: Of the cluster that it works on; 0: the server that all others have.
         slow: By what its number of items is divided: it takes long.
     """
 
@@ -49,127 +41,93 @@ class Entry:
     made_by: str
     options: Mapping[str, Any] = field(default_factory=dict)
     operations: tuple[str, ...] = ALL
-    batches: bool = True
     needs: str = ""
+    masters: int = 0
     slow: int = 1
-
-    @property
-    def ours(self) -> bool:
-        """Whether it is bloomlock's."""
-        return self.title.startswith("bloomlock")
 
     def only(self, *operations: str) -> Entry:
         """Return it with fewer operations."""
         return replace(self, operations=operations)
 
 
-def ours(
-    name: str, title: str, *, slow: int = 1, operations: tuple[str, ...] = ALL, **options: Any
-) -> Entry:
+def make(made_by: str, place: Place, options: Mapping[str, Any]) -> Any:
+    """Return a contender, connected."""
+    module, _, name = made_by.partition(".")
+    return getattr(import_module(f"{__name__}.{module}"), name)(place, **options)
+
+
+def ours(name: str, title: str, **options: Any) -> Entry:
     """Return a filter of bloomlock's with these options."""
-    return Entry(name, f"bloomlock {title}", "ours.Shared", options, operations, slow=slow)
+    return Entry(name, f"bloomlock {title}".strip(), "filters.shared", options)
 
 
+_BF = "command:BF.ADD"
 NATIVE = replace(ours("native", "native", strategy="native"), needs="command:BF.INSERT")
 OURS = (*(ours(name, name, strategy=name) for name in STRATEGIES), NATIVE)
 ATOMIC, LUA = OURS[:2]
-ROUTES = (
-    # Their `update` is their `add_many`.
-    ours("items", "atomic, items", route="items", operations=WITH_ANSWERS),
-    ours("bitmap", "atomic, bitmap", route="bitmap", slow=20),
-)
+ITEMS = ours("items", "atomic, items", route="items")
+BITMAP = ours("bitmap", "atomic, bitmap", route="bitmap")
 NEAR = ours("near-cache", "atomic, near-cache", near_cache=100_000)
-SHARDED = tuple(ours(f"shards-{n}", f"atomic, {n} shards", shards=n) for n in (1, 16, 64))
-ASYNC = tuple(
-    Entry(
-        f"async-{name}",
-        f"bloomlock AsyncBloomFilter {name}",
-        "ours.Tasks",
-        {"strategy": name},
-        TASKS,
-    )
-    for name in STRATEGIES[:2]
-)
-MEMORY = Entry("memory", "bloomlock MemoryBloomFilter", "ours.Memory")
+SPEED = ours("speed", "atomic, optimize speed", optimize="speed")
+MEMORY = ours("memory", "atomic, optimize memory", optimize="memory")
+SADD = Entry("sadd", "SADD / SISMEMBER", "filters.sadd")
+SADD_COUNT = Entry("sadd-count", "SADD, only a count", "filters.counted", {}, ("add_many",))
+EXACT = Entry("exact", "MULTI SMISMEMBER + SADD", "filters.exact", {}, ("add_many",))
+BF = Entry("bf", "BF.ADD / BF.MADD", "filters.bloom", needs=_BF)
+PING = Entry("ping", "PING by redis-py", "filters.ping", {}, SINGLE)
+PING_BYTES = Entry("ping-bytes", "PING bytes", "filters.ping", {"way": "bytes"}, SINGLE)
 
-SADD = Entry("sadd", "SADD / SISMEMBER", "sets.Pipelined")
-SADD_COUNT = Entry("sadd-count", "SADD, only a count", "sets.Counted", {}, ("add_many",))
-EXACT = Entry("sadd-exact", "MULTI SMISMEMBER + SADD", "sets.Exact", {}, ("add_many",))
-GUARDED = Entry("set-sadd", "set of Python, then SADD", "sets.Guarded", {}, ("add", "add_many"))
-BARE = Entry("sadd-socket", "SADD on a socket, hiredis", "sets.Bare", {}, SINGLE, batches=False)
-REDIS_BLOOM = Entry("bf", "BF.ADD / BF.MADD", "filters.RedisBloom", needs="command:BF.ADD")
-REDIS_BLOOM_CUT = Entry(
-    "bf-1000",
-    "BF.MADD, 1,000 at a time",
-    "filters.RedisBloom",
-    {"chunk": 1000},
-    ("add_many", "exists_many", "update"),
-    needs="command:BF.ADD",
+IN_PROCESS = (
+    Entry("in-process", "bloomlock MemoryBloomFilter", "filters.memory"),
+    Entry("rbloom", "rbloom", "filters.rbloom", needs="package:rbloom"),
+    Entry("set", "set of Python", "filters.in_process"),
 )
-REDIS_BLOOM_PIPELINE = Entry(
-    "bf-pipeline",
-    "BF.ADD, pipelined",
-    "filters.RedisBloom",
-    {"pipelined": True},
-    ("add_many",),
-    needs="command:BF.ADD",
-)
-SETBIT = Entry("setbit", "SETBITs in a pipeline", "filters.ByHand", slow=4)
-SCRAPY_BLOOM = Entry(
-    "scrapy-redis-bloomfilter",
-    "scrapy-redis-bloomfilter",
-    "filters.ScrapyRedisBloomFilter",
-    operations=(*SINGLE, "add_many"),
-    batches=False,
-    needs="package:scrapy_redis_bloomfilter",
-    slow=5,
-)
-POTTERY = Entry(
-    "pottery", "pottery BloomFilter", "filters.Pottery", needs="package:pottery", slow=10
-)
-ASYNC_PEERS = (
-    Entry("async-sadd", "redis.asyncio SADD, 50 connections", "sets.Tasks", {}, TASKS),
+ASYNC = (
+    *(
+        Entry(f"async-{n}", f"bloomlock {n}", "tasks.shared", {"strategy": n}, TASKS)
+        for n in STRATEGIES[:2]
+    ),
+    Entry("async-sadd", "redis.asyncio SADD, 50 connections", "tasks.commands", {}, TASKS),
     Entry(
-        "async-sadd-single",
+        "async-sadd-one",
         "redis.asyncio SADD, 1 connection",
-        "sets.Tasks",
+        "tasks.commands",
         {"single": True},
         TASKS,
     ),
-    Entry("glide", "valkey-glide SADD, TCP", "sets.Glide", {}, TASKS, needs="package:glide"),
     Entry(
         "async-bf",
         "redis.asyncio BF.ADD, 50 connections",
-        "sets.Tasks",
-        {"command": "bf"},
+        "tasks.commands",
+        {"bloom": True},
         TASKS,
-        needs="command:BF.ADD",
+        _BF,
     ),
 )
-IN_PROCESS = (
-    Entry("rbloom", "rbloom", "filters.Rbloom", needs="package:rbloom"),
-    Entry(
-        "rbloom-mmh3",
-        "rbloom, hash that can be stored",
-        "filters.Rbloom",
-        {"lasting": True},
-        needs="package:rbloom",
-    ),
-    Entry("set", "set of Python", "sets.InProcess"),
+
+WEEK = timedelta(days=7)
+# The plain filter is what the others are compared with, and has the memory's bits as they have.
+PLAIN = Entry("plain", "no window", "filters.shared", {"optimize": "memory"})
+WINDOW = ours("window", "window of 6 slices", optimize="memory", window=Window(WEEK, 6))
+REFRESHED = ours(
+    "refresh", "the same, refresh=True", optimize="memory", window=Window(WEEK, 6, refresh=True)
 )
-_TRIPS = (*SINGLE, "add_many")
-PING = Entry("ping", "PING by redis-py", "ping.Ping", {}, _TRIPS, batches=False)
-PING_BYTES = Entry("ping-bytes", "PING bytes", "ping.Ping", {"way": "bytes"}, _TRIPS, batches=False)
+NEVER = Entry("plain", "nothing discarded", "filters.shared", {"shards": 1})
+DISCARDS = Entry("discards", "bloomlock with discarded items", "filters.discarding")
+RIGHT = Entry("plain", "of the right size", "filters.shared", {"shards": 1, "route": "items"})
+GROWN = Entry("grown", "bloomlock grown from a 64th", "filters.grown")
 
 
-def choose(entries: Iterable[Named], names: Iterable[str]) -> list[Named]:
-    """Return the entries with these names, all if there are none."""
-    wanted = set(names)
-    return [entry for entry in entries if not wanted or entry.name in wanted]
+def sharded(*numbers: int) -> tuple[Entry, ...]:
+    """Return filters over so many shards that send the bits of each item."""
+    return tuple(
+        ours(f"shards-{n}", f"{n:,} shard{'s' * (n > 1)}", shards=n, route="items") for n in numbers
+    )
 
 
-def make(made_by: str, place: Place, options: Mapping[str, Any]) -> Contender | AsyncContender:
-    """Return a contender, connected."""
-    module, _, name = made_by.partition(".")
-    made: Contender = getattr(import_module(f"{__name__}.{module}"), name)(place, **options)
-    return made
+def clusters(*masters: int) -> tuple[Entry, ...]:
+    """Return a filter over 24 shards on clusters of so many masters."""
+    return tuple(
+        replace(ours(f"masters-{n}", f"{n} master{'s' * (n > 1)}", shards=24), masters=n)
+        for n in masters
+    )

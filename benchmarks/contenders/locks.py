@@ -7,28 +7,15 @@ used again, which is the cheapest way for all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import redis.asyncio
-
+import bloomlock
 from benchmarks.place import Place, connect
 
-from .ping import Ping
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .filters import ping
 
 LEASE = 30
 """Seconds; nothing here holds a lock that long. Only ours would renew it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """What a cycle calls; of a lock for asyncio, both give something to await."""
-
-    acquire: Callable[[], Any]
-    release: Callable[[], Any]
 
 
 class Locks:
@@ -36,84 +23,28 @@ class Locks:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._pairs: dict[str, Pair] = {}
-        self._asyncio: redis.asyncio.Redis | None = None
+        self._made: dict[str, Any] = {}
 
-    def pair(self, name: str) -> Pair:
+    def lock(self, name: str) -> Any:
         """Return the lock of this name that the whole process uses."""
-        if name not in self._pairs:
-            self._pairs[name] = _MAKERS[name](self._place, f"{self._place.name}:{name}")
-        return self._pairs[name]
-
-    def task_pair(self, name: str) -> Pair:
-        """Return a lock for one task; the tasks of this process share one client."""
-        if self._asyncio is None:
-            self._asyncio = redis.asyncio.Redis.from_url(self._place.url)
-        return _TASK_MAKERS[name](self._asyncio, self._place, f"{self._place.name}:{name}")
+        if name not in self._made:
+            self._made[name] = _make(name, self._place)
+        return self._made[name]
 
 
-def _ping(place: Place, _name: str) -> Pair:
-    call = Ping(place).call
-    return Pair(call, call)
+def _make(name: str, place: Place) -> Any:
+    client, key = connect(place.url), f"{place.key}:{name}"
+    match name:
+        case "Lock" | "FairLock":
+            kind = getattr(bloomlock, name)
+            return kind(f"{place.name}:{name}", client, LEASE, prefix=place.prefix)
+        case "redis-py":
+            return client.lock(key, timeout=LEASE)
+        case "redis-py-1ms":
+            return client.lock(key, timeout=LEASE, sleep=0.001)
+        case "python-redis-lock":
+            import redis_lock  # noqa: PLC0415 - may not be installed
 
-
-def _ping_bytes(place: Place, _name: str) -> Pair:
-    call = Ping(place, way="bytes").call
-    return Pair(call, call)
-
-
-def _lock(place: Place, name: str) -> Pair:
-    from bloomlock import Lock  # noqa: PLC0415 - only where it is measured
-
-    lock = Lock(name, connect(place.url), LEASE, prefix=place.prefix)
-    return Pair(lock.acquire, lock.release)
-
-
-def _fair_lock(place: Place, name: str) -> Pair:
-    from bloomlock import FairLock  # noqa: PLC0415 - only where it is measured
-
-    lock = FairLock(name, connect(place.url), LEASE, prefix=place.prefix)
-    return Pair(lock.acquire, lock.release)
-
-
-def _redis_py(place: Place, name: str, sleep: float = 0.1) -> Pair:
-    lock: Any = connect(place.url).lock(place.prefix + name, timeout=LEASE, sleep=sleep)
-    return Pair(lock.acquire, lock.release)
-
-
-def _redis_py_1ms(place: Place, name: str) -> Pair:
-    return _redis_py(place, name, sleep=0.001)
-
-
-def _python_redis_lock(place: Place, name: str) -> Pair:
-    import redis_lock  # noqa: PLC0415 - may not be installed
-
-    lock = redis_lock.Lock(connect(place.url), place.prefix + name, expire=LEASE)
-    return Pair(lock.acquire, lock.release)
-
-
-def _async_lock(client: redis.asyncio.Redis, place: Place, name: str) -> Pair:
-    from bloomlock import AsyncLock  # noqa: PLC0415 - only where it is measured
-
-    lock = AsyncLock(name, client, LEASE, prefix=place.prefix)
-    return Pair(lock.acquire, lock.release)
-
-
-def _redis_py_asyncio(client: redis.asyncio.Redis, place: Place, name: str) -> Pair:
-    lock: Any = client.lock(place.prefix + name, timeout=LEASE)
-    return Pair(lock.acquire, lock.release)
-
-
-_MAKERS: dict[str, Callable[[Place, str], Pair]] = {
-    "ping": _ping,
-    "ping-bytes": _ping_bytes,
-    "Lock": _lock,
-    "FairLock": _fair_lock,
-    "redis-py": _redis_py,
-    "redis-py-1ms": _redis_py_1ms,
-    "python-redis-lock": _python_redis_lock,
-}
-_TASK_MAKERS: dict[str, Callable[[redis.asyncio.Redis, Place, str], Pair]] = {
-    "AsyncLock": _async_lock,
-    "redis-py-asyncio": _redis_py_asyncio,
-}
+            return redis_lock.Lock(client, key, expire=LEASE)
+        case _:
+            return ping(place, way=name.removeprefix("ping-"))

@@ -1,10 +1,4 @@
-"""The command line: duplicate lines of a file, by `bloomlock dedup`, awk and sort.
-
-Half of the lines are repeats, of lines anywhere before them. All write the result to a file, and
-sort and awk compare bytes (`LC_ALL=C`), as is fastest for them. Memory is the largest resident size
-of the process, less that of the same command with an empty file, for each new line; with a server,
-what the server's own memory grew by is added.
-"""
+"""Duplicate lines of a file."""
 
 from __future__ import annotations
 
@@ -13,199 +7,127 @@ import random
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import show
-from benchmarks.figures import ratios, summarize
-from benchmarks.place import connect
-from benchmarks.workloads import fingerprints
+from benchmarks.contenders import Entry
+from benchmarks.place import connect, forget
+from benchmarks.results import Row
+from benchmarks.suite import Bench, Part, Suite
+from benchmarks.tables import Column
+from benchmarks.workloads import items
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-    from rich.table import Table
-
-    from benchmarks.options import Options
-
-ABOUT = "duplicate lines of a file, beside awk and sort"
-LINES, QUICK_LINES = 5_000_000, 500_000
 ROOT = Path(__file__).parents[2]
-MEASURED = Path(__file__).parents[1] / "measured.py"
-_DEDUP = (sys.executable, "-m", "bloomlock.cli", "dedup", "{file}")
-_SHARED = ("--url", "{url}", "--name", "{name}", "--capacity", "{capacity}")
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "bloomlock dedup": _DEDUP,
-    "bloomlock dedup, server": (*_DEDUP, *_SHARED),
-    "awk '!seen[$0]++'": ("awk", "!seen[$0]++", "{file}"),
-    "mawk '!seen[$0]++'": ("mawk", "!seen[$0]++", "{file}"),
-    "sort -u": ("sort", "-u", "{file}"),
-}
+_DEDUP = f"{sys.executable} -m bloomlock.cli dedup {{file}}"
+_SHARED = " --url {url} --name {name} --capacity {lines}"
+COMMANDS = (
+    Entry("dedup", "bloomlock dedup", _DEDUP),
+    Entry("dedup-server", "bloomlock dedup, server", _DEDUP + _SHARED),
+    Entry("awk", "awk '!seen[$0]++'", "awk !seen[$0]++ {file}"),
+    Entry("mawk", "mawk '!seen[$0]++'", "mawk !seen[$0]++ {file}"),
+    Entry("sort", "sort -u", "sort -u {file}"),
+)
+MEASURED = """\
+import os, sys, time
+out, *command = sys.argv[1:]
+opened = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+start = time.monotonic()
+actions = [(os.POSIX_SPAWN_DUP2, opened, 1)]
+process = os.posix_spawnp(command[0], command, os.environ, file_actions=actions)
+_, status, used = os.wait4(process, 0)
+seconds = time.monotonic() - start
+if status:
+    sys.exit(os.waitstatus_to_exitcode(status))
+print(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss)
+"""
+"""Runs a command and prints seconds, processor seconds and the largest resident size.
+
+A process starts its life with the largest memory of the one that made it; this one is small.
+"""
+RSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
-@dataclass(slots=True)
-class Row:
-    """All repetitions of one command; lists have a figure for each.
-
-    Attributes:
-        title: The command.
-        lines: Lines of the file.
-        new: Different ones.
-        rates: Lines per second.
-        memory: Bytes for each new line.
-        cpu: Microseconds of processor time of the command for each line.
-        written: Lines it wrote; a filter may write fewer, at its error rate.
-    """
-
-    title: str
-    lines: int
-    new: int
-    rates: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    written: int = 0
+def measure(bench: Bench) -> Iterable[Row]:
+    """Run each command in turn."""
+    lines = bench.count(5_000_000, 500_000)
+    there = [entry for entry in bench.choose(COMMANDS) if which(entry.made_by.split()[0])]
+    with tempfile.TemporaryDirectory(prefix="bloomlock-") as made:
+        folder = Path(made)
+        new = _write(folder / "lines", lines)
+        (folder / "empty").touch()
+        table = f"{lines:,} lines, {new:,} different"
+        rows = {entry: Row("dedup", table, entry) for entry in there}
+        for _ in bench.slices(3, 1):
+            for entry, row in rows.items():
+                bench.step(entry.title)
+                row.note(**_measured(entry, folder, bench, lines, new))
+                with connect(bench.url) as client:
+                    forget(client, f"*{bench.prefix}")
+        return rows.values()
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    seconds: float
-    cpu: float
-    peak: int
+def _write(path: Path, lines: int) -> int:
+    """Write the lines; return how many are different: half, each as likely to be anywhere."""
+    chosen, new, met = random.Random(0), lines // 2 + lines % 2, 0
+    distinct = items("dedup", new)
+    with path.open("w", encoding="ascii") as file:
+        for number in range(lines):
+            if not met or chosen.random() * (lines - number) < new - met:
+                file.write(distinct[met] + "\n")
+                met += 1
+            else:
+                file.write(distinct[chosen.randrange(met)] + "\n")
+    return met
 
 
-def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
-    """Run each command in turn; return what was measured as plain data."""
-    lines = options.items or (QUICK_LINES if options.quick else LINES)
-    there = {title: words for title, words in COMMANDS.items() if which(words[0])}
-    missing = [{"title": t, "why": "not installed"} for t in COMMANDS if t not in there]
-    repetitions = options.slices(3, 1)
-    with tempfile.TemporaryDirectory(prefix="bloomlock-") as folder:
-        place = _Place(Path(folder), url, prefix, lines)
-        new = place.write()
-        rows = {title: Row(title, lines, new) for title in there}
-        with show.progress(repetitions * len(rows)) as step:
-            for _ in range(repetitions):
-                for title, words in there.items():
-                    step(title)
-                    place.measure(rows[title], words)
-    return {
-        "programs": _programs(),
-        "missing": missing,
-        "rows": [asdict(row) for row in rows.values()],
-    }
-
-
-class _Place:
-    """The files, and the server, that the commands work on."""
-
-    def __init__(self, folder: Path, url: str, prefix: str, lines: int) -> None:
-        self._file, self._empty, self._out = folder / "lines", folder / "empty", folder / "out"
-        self._url, self._prefix, self._lines = url, prefix, lines
-        self._number = 0
-
-    def write(self) -> int:
-        """Write the lines; return how many are different."""
-        chosen = random.Random(0)
-        new = self._lines // 2 + self._lines % 2
-        distinct = fingerprints("dedup", new)
-        met = 0
-        with self._file.open("w", encoding="ascii") as file:
-            for number in range(self._lines):
-                # As many new lines remain as repeats: each is as likely, the first is new.
-                left = self._lines - number
-                if not met or chosen.random() * left < new - met:
-                    file.write(distinct[met] + "\n")
-                    met += 1
-                else:
-                    file.write(distinct[chosen.randrange(met)] + "\n")
-        self._empty.touch()
-        return met
-
-    def measure(self, row: Row, words: tuple[str, ...]) -> None:
-        idle = self._run(words, self._empty)
-        with connect(self._url) as client:
-            client.config_resetstat()
+def _measured(entry: Entry, folder: Path, bench: Bench, lines: int, new: int) -> dict[str, float]:
+    found = []
+    with connect(bench.url) as client:
+        for file in ("empty", "lines"):
             before: Any = client.info("memory")
-            done = self._run(words, self._file)
+            given = {"url": bench.url, "name": f"{bench.prefix}{file}", "lines": lines}
+            command = entry.made_by.format(file=folder / file, **given).split(" ")
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", "-c", MEASURED, str(folder / "out"), *command],
+                cwd=ROOT,
+                env={**os.environ, "LC_ALL": "C", "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise RuntimeError(f"{entry.title} ended with status {done.returncode}")
             after: Any = client.info("memory")
-            self._forget(client)
-        server = max(0, after["used_memory"] - before["used_memory"]) if _asks(words) else 0
-        row.rates.append(round(row.lines / done.seconds, 1))
-        row.cpu.append(round(1e6 * done.cpu / row.lines, 4))
-        # At least a byte: a few lines fit into what any process has anyway.
-        grown = max(1, done.peak - idle.peak + server)
-        row.memory.append(round(grown / row.new, 6))
-        with self._out.open("rb") as file:
-            row.written = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
-
-    def _run(self, words: tuple[str, ...], file: Path) -> _Run:
-        self._number += 1
-        given = {
-            "file": str(file),
-            "capacity": str(self._lines),
-            "url": self._url,
-            "name": f"{self._prefix}{self._number}",
-        }
-        command = [word.format(**given) for word in words]
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(MEASURED), str(self._out), *command],
-            cwd=ROOT,
-            env={**os.environ, "LC_ALL": "C", "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{command[0]} ended with status {done.returncode}")
-        seconds, cpu, peak = done.stdout.split()
-        return _Run(float(seconds), float(cpu), int(peak))
-
-    def _forget(self, client: Any) -> None:
-        for key in client.scan_iter(match=f"*{self._prefix}*", count=1000):
-            client.unlink(key)
+            found.append(
+                (*map(float, done.stdout.split()), after["used_memory"] - before["used_memory"])
+            )
+    (_, _, idle, _), (seconds, cpu, peak, server) = found
+    # At least a byte: a few lines fit into what any process has anyway.
+    grown = max(1.0, (peak - idle) * RSS_BYTES + max(0, server) * ("{url}" in entry.made_by))
+    written = (folder / "out").read_bytes().count(b"\n")
+    cost = {"cpu": 1e6 * cpu / lines, "memory": grown / new}
+    return {"rate": lines / seconds, "written": written, **cost}
 
 
-def _asks(words: tuple[str, ...]) -> bool:
-    return "{url}" in words
-
-
-def _programs() -> dict[str, str]:
-    """Return what the other programs say they are."""
-    versions = {}
-    for name, option in {"awk": "--version", "mawk": "-Wversion", "sort": "--version"}.items():
-        if which(name):
-            done = subprocess.run([name, option], capture_output=True, text=True, check=False)
-            versions[name] = (done.stdout or done.stderr).partition("\n")[0]
-    return versions
-
-
-def tables(result: dict[str, Any]) -> Iterator[Table]:
-    """Make the table."""
-    rows = [Row(**row) for row in result["rows"]]
-    if not rows:
-        return
-    awk = next((row for row in rows if row.title.startswith("awk")), None)
-    columns = ["", "lines/s", "/ awk", "CPU µs/line", "bytes/new line", "/ awk", "lines written"]
-    absent = [[each["title"], "not available", *[""] * 5] for each in result["missing"]]
-    made = show.table(
-        f"{rows[0].lines:,} lines, {rows[0].new:,} different",
-        columns,
-        [*(_line(row, awk) for row in rows), *absent],
-    )
-    programs = (f"{name}: {version}" for name, version in result["programs"].items())
-    made.caption, made.caption_justify = "\n".join(programs), "left"
-    yield made
-
-
-def _line(row: Row, awk: Row | None) -> list[str]:
-    return [
-        row.title,
-        f"{summarize(row.rates).median:,.0f}",
-        show.ratio(ratios(row.rates, awk.rates)) if awk else "",
-        f"{summarize(row.cpu).median:.2f}",
-        f"{summarize(row.memory).median:.1f}",
-        show.ratio(ratios(row.memory, awk.memory)) if awk else "",
-        f"{row.written:,}",
-    ]
+SUITE = Suite(
+    "dedup",
+    "duplicate lines of a file, beside awk and sort",
+    (
+        Part(
+            "dedup",
+            measure,
+            (
+                Column("lines/s", "rate"),
+                Column("/ awk", "rate", "awk", "spread"),
+                Column("CPU µs/line", "cpu"),
+                Column("bytes/new line", "memory"),
+                Column("/ awk", "memory", "awk", "spread"),
+                Column("lines written", "written"),
+            ),
+        ),
+    ),
+)

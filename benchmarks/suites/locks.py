@@ -1,359 +1,203 @@
-"""Locks: a cycle of acquire and release alone, and many clients on one lock.
-
-One process is one client. Alone, one process runs short slices of every lock and of bare round
-trips in turn, in an order that changes. On one lock, all clients start together and do nothing but
-acquire, hold and release until a slice is over; the locks take turns here too, and two of them are
-compared within one repetition. Each client notes when it asked, got the lock and released it, on a
-clock that all processes share: from that come the waits, the hand-offs from one to the next, and
-whether the lock was ever held twice. Locks for asyncio have tasks of one process as their clients;
-redis-py's Lock sleeps 0.1 s between two tries by itself, and in one more row 1 ms.
-"""
+"""Locks: one client, and many on one lock."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
-from itertools import product
+import time
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import contenders, show
 from benchmarks.contenders import Entry
-from benchmarks.figures import percentile, ratios, summarize
-from benchmarks.locks_figures import figures, jain
-from benchmarks.locks_jobs import Job
+from benchmarks.jobs import without_gc
 from benchmarks.place import Meter, Place, connect, forget
-from benchmarks.team import Team, assembled
+from benchmarks.results import Row, percentile
+from benchmarks.suite import Bench, Part, Suite
+from benchmarks.tables import Column, Ratio
+from benchmarks.team import assembled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from rich.table import Table
+    from benchmarks.contenders.locks import Locks
 
-    from benchmarks.jobs import Answer
-    from benchmarks.options import Options
-    from benchmarks.place import Cost
-
-ABOUT = "locks: alone, and with 1 to 64 clients on one"
-
-ALONE, PROCESSES, TASKS = "alone", "processes", "tasks"
-
-
-def _entry(name: str, title: str, *operations: str) -> Entry:
-    return Entry(name, title, "", operations=operations or (ALONE, PROCESSES))
-
+    Grant = tuple[int, int, int]
+    Diary = tuple[int, int, list[Grant], int]
 
 ENTRIES = (
-    _entry("Lock", "bloomlock Lock"),
-    _entry("FairLock", "bloomlock FairLock"),
-    _entry("AsyncLock", "bloomlock AsyncLock", TASKS),
-    _entry("redis-py", "redis-py Lock"),
-    _entry("redis-py-1ms", "redis-py Lock, 1 ms", PROCESSES),
-    _entry("redis-py-asyncio", "redis-py asyncio Lock", TASKS),
-    _entry("python-redis-lock", "python-redis-lock"),
-    _entry("ping", "2 PING by redis-py", ALONE),
-    _entry("ping-bytes", "2 PING bytes", ALONE),
+    Entry("Lock", "bloomlock Lock", ""),
+    Entry("FairLock", "bloomlock FairLock", ""),
+    Entry("redis-py", "redis-py Lock", ""),
+    Entry("redis-py-1ms", "redis-py Lock, sleep 1 ms", ""),
+    Entry("python-redis-lock", "python-redis-lock", "", needs="package:redis_lock"),
+    Entry("ping-client", "2 PING by redis-py", ""),
+    Entry("ping-bytes", "2 PING bytes", ""),
 )
-_SEAT = Entry("locks", "a client", "locks.Locks")
-CONTENDED = (8, 0.0)
-"""Clients and hold time of the case with the most repetitions: a busy lock and nothing else."""
+SEAT = Entry("locks", "a client", "locks.Locks")
+CELLS = ((1, 0.0), (1, 1.0), (8, 0.0), (8, 1.0), (64, 0.0), (64, 1.0))
+"""Clients, and milliseconds for which each holds the lock."""
 CROWD = 32
 """With more clients than this a slice takes long, and there are fewer."""
 ROUNDS = 4
 """A slice is long enough for each client to hold the lock so often."""
-SHORT = 0.3
-"""Seconds of a slice with one client: no other disturbs it."""
-WARM_UP = 20
-
-
-@dataclass(slots=True)
-class Row:
-    """All repetitions of one lock; lists have a figure for each.
-
-    Attributes:
-        contender: Its name.
-        title: Its title.
-        clients: Clients at the same time; 0 is a timed loop with nothing noted.
-        hold: Milliseconds for which each holds the lock.
-        rates: Cycles (alone) or grants per second.
-        wait_p50: Milliseconds from asking to holding, the median grant.
-        wait_p99: The same, of the slowest hundredth the fastest.
-        wait_max: The slowest grant.
-        handoff_p50: Milliseconds from the call of release to the next holder's running.
-        handoff_p99: The same.
-        handed: Share of the grants that went to one who had been waiting at the release.
-        round_trips: For each grant.
-        commands: That the server ran for each grant, with those inside scripts.
-        server: Microseconds of the server's processor for each grant.
-        jain: Jain's index of the grants of the clients.
-        twice: Grants that began while another still held the lock, of all repetitions.
-        errors: Exceptions by name, of all repetitions.
-    """
-
-    contender: str
-    title: str
-    clients: int = 0
-    hold: float = 0.0
-    rates: list[float] = field(default_factory=list)
-    wait_p50: list[float] = field(default_factory=list)
-    wait_p99: list[float] = field(default_factory=list)
-    wait_max: list[float] = field(default_factory=list)
-    handoff_p50: list[float] = field(default_factory=list)
-    handoff_p99: list[float] = field(default_factory=list)
-    handed: list[float] = field(default_factory=list)
-    round_trips: list[float] = field(default_factory=list)
-    commands: list[float] = field(default_factory=list)
-    server: list[float] = field(default_factory=list)
-    jain: list[float] = field(default_factory=list)
-    twice: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
-    alone: int
-    cycles: int
-    repetitions: int
-    contended: int
-    crowded: int
-    clients: tuple[int, ...]
-    holds: tuple[float, ...]
+class Contend:
+    """Acquires, holds and releases a lock until the time is over; notes when each happened.
+
+    Attributes:
+        name: The lock.
+        seconds: After which no new cycle begins.
+        hold: Seconds to sleep while holding the lock.
+    """
+
+    name: str
     seconds: float
+    hold: float
+
+    def prepare(self, locks: Locks) -> Callable[[], Diary]:
+        """Connect and load the scripts; return what answers (start, end, grants, errors)."""
+        lock = locks.lock(self.name)
+        lock.acquire()
+        lock.release()
+        return without_gc(lambda: self._contend(lock))
+
+    def _contend(self, lock: Any) -> Diary:
+        now, grants, errors = time.monotonic_ns, [], 0
+        start = asked = now()
+        end = start + round(self.seconds * 1e9)
+        while asked < end:
+            try:
+                lock.acquire()
+                got = now()
+                if self.hold:
+                    time.sleep(self.hold)
+                released = now()
+                lock.release()
+                grants.append((asked, got, released))
+            except Exception:  # noqa: BLE001 - whatever a lock raises is its result
+                errors += 1
+            asked = now()
+        return start, end, grants, errors
 
 
-def _scale(options: Options) -> _Scale:
-    quick = options.quick
-    return _Scale(
-        alone=options.repetitions or (12 if quick else 60),
-        cycles=options.items or 200,
-        repetitions=options.repetitions or (2 if quick else 3),
-        contended=options.repetitions or (5 if quick else 9),
-        crowded=options.repetitions or 2,
-        clients=options.processes or ((1, 8) if quick else (1, 2, 8, 64)),
-        holds=options.holds or (0.0, 1.0, 10.0),
-        seconds=options.seconds or (0.4 if quick else 0.8),
-    )
+def figures(clients: Sequence[Diary]) -> dict[str, float]:
+    """Put together what the clients of one slice noted."""
+    start, end = max(each[0] for each in clients), min(each[1] for each in clients)
+    shares = [sum(start <= grant[1] <= end for grant in grants) for _, _, grants, _ in clients]
+    grants = sorted((one for each in clients for one in each[2]), key=lambda grant: grant[1])
+    waits = sorted((got - asked) / 1e6 for asked, got, _ in grants)
+    handoffs, twice = handed_over(grants)
+    return {
+        "grants": len(grants),
+        "rate": sum(shares) / ((end - start) / 1e9),
+        "p50": percentile(waits, 0.5),
+        "p99": percentile(waits, 0.99),
+        "handoff": percentile(handoffs, 0.5),
+        "jain": jain(shares),
+        "twice": twice,
+        "errors": sum(each[3] for each in clients),
+    }
 
 
-def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
-    """Measure; return what was measured as plain data."""
-    scale = _scale(options)
-    chosen = contenders.choose(ENTRIES, options.contenders)
-    there = [entry for entry in chosen if _installed(entry)]
-    rows: dict[tuple[str, int, float], Row] = {}
-    place = Place(url, prefix, "lock", 1, 0.5)
-    with connect(url) as client, assembled([(_SEAT, place)], max(scale.clients)) as (team,):
+def handed_over(grants: Sequence[Grant]) -> tuple[list[float], int]:
+    """Return the hand-off times in ms, sorted, and how often a lock was held twice.
+
+    A hand-off is from the call of release to the running of one who had been waiting by then.
+
+    >>> handed_over([(0, 10, 20), (5, 2_000_020, 2_000_030), (3_000_000,) * 3])
+    ([2.0], 0)
+    >>> handed_over([(0, 10, 20), (5, 15, 30)])
+    ([], 1)
+    """
+    times, twice = [], 0
+    for (_, _, released), (asked, got, _) in pairwise(grants):
+        if got < released:
+            twice += 1
+        elif asked < released:
+            times.append((got - released) / 1e6)
+    return sorted(times), twice
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Return Jain's index: 1 if all have the same, 1/n if one has everything.
+
+    >>> jain([5, 5, 5, 5]), jain([8, 0, 0, 0])
+    (1.0, 0.25)
+    """
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
+
+
+def measure(bench: Bench) -> Iterable[Row]:
+    """Let clients contend for each lock in turn."""
+    entries, order = bench.choose(ENTRIES), random.Random(0)
+    cells = [cell for cell in CELLS if cell[0] <= CROWD or not bench.quick]
+    rows: dict[tuple[int, float, Entry], Row] = {}
+    seat = (SEAT, Place(bench.url, bench.prefix, "lock"))
+    with connect(bench.url) as client, assembled([seat], cells[-1][0]) as (team,):
         try:
             meter = Meter(client)
-            _warm_up(team, there, max(scale.clients))
-            slices = [*_alone_slices(there, scale), *_slices(there, scale)]
-            with show.progress(len(slices)) as step:
-                for entry, clients, hold in slices:
-                    step(f"{entry.title} x{clients} {hold:g} ms")
-                    key = (entry.name, clients, hold)
-                    row = rows.setdefault(key, Row(entry.name, entry.title, clients, hold))
-                    _measure(team, meter, row, scale, tasks=TASKS in entry.operations)
+            for number in bench.slices(9, 3):
+                for clients, hold in cells:
+                    if clients > CROWD and number % 3:
+                        continue
+                    able = [
+                        e for e in entries if (clients, hold) == (1, 0.0) or "ping" not in e.name
+                    ]
+                    usual = 0.2 if clients == 1 or bench.items else 0.4 if bench.quick else 0.8
+                    seconds = max(usual, ROUNDS * clients * hold / 1e3)
+                    for entry in order.sample(able, len(able)):
+                        bench.step(f"{number + 1} {entry.name} x{clients} {hold:g} ms")
+                        team.prepare([Contend(entry.name, seconds, hold / 1e3)] * clients)
+                        meter.start()
+                        found = figures(team.go())
+                        cost = meter.stop(found["grants"] or 1)
+                        table = f"{clients} client{'s' * (clients > 1)}, held {hold:g} ms"
+                        row = Row("locks", table, entry, clients=clients, hold=hold)
+                        rows.setdefault((clients, hold, entry), row).note(**found, **cost)
         finally:
-            for start in ("lock:", "lock-signal:"):  # python-redis-lock puts these before its names
-                forget(client, start + prefix)
-    return {
-        "scale": asdict(scale),
-        "missing": [entry.title for entry in chosen if entry not in there],
-        "rows": [asdict(row) for row in rows.values()],
-    }
+            for start in ("", "lock:", "lock-signal:"):  # python-redis-lock's
+                forget(client, start + bench.prefix)
+    return [rows[*c, e] for c in cells for e in entries if (*c, e) in rows]
 
 
-def _installed(entry: Entry) -> bool:
-    return entry.name != "python-redis-lock" or find_spec("redis_lock") is not None
-
-
-def _warm_up(team: Team, entries: list[Entry], clients: int) -> None:
-    """Let all connect and load their scripts."""
-    for entry in entries:
-        if PROCESSES in entry.operations:
-            team.run([Job("alone", entry.name, cycles=1)] * clients)
-
-
-def _alone_slices(entries: list[Entry], scale: _Scale) -> Iterator[tuple[Entry, int, float]]:
-    order = random.Random(0)
-    alone = [(entry, 0, 0.0) for entry in entries if ALONE in entry.operations]
-    for _ in range(scale.alone):
-        order.shuffle(alone)
-        yield from alone
-
-
-def _slices(entries: list[Entry], scale: _Scale) -> Iterator[tuple[Entry, int, float]]:
-    order = random.Random(0)
-    for repetition in range(max(scale.repetitions, scale.contended)):
-        for cell in product(scale.clients, scale.holds):
-            if repetition < _repetitions(scale, *cell):
-                meeting = [entry for entry in entries if _meets(entry, cell[0])]
-                order.shuffle(meeting)
-                yield from ((entry, *cell) for entry in meeting)
-
-
-def _repetitions(scale: _Scale, clients: int, hold: float) -> int:
-    if (clients, hold) == CONTENDED:
-        return scale.contended
-    return scale.crowded if clients > CROWD else scale.repetitions
-
-
-def _meets(entry: Entry, clients: int) -> bool:
-    return PROCESSES in entry.operations or (TASKS in entry.operations and clients > 1)
-
-
-def _measure(team: Team, meter: Meter, row: Row, scale: _Scale, *, tasks: bool) -> None:
-    if not row.clients:
-        (answer,) = team.run([Job("alone", row.contender, scale.cycles, WARM_UP)])
-        row.rates.append(scale.cycles / ((answer["end"] - answer["start"]) / 1e9))
-        return
-    hold = row.hold / 1e3
-    seconds = max(scale.seconds, ROUNDS * row.clients * hold) if row.clients > 1 else SHORT
-    job = Job(
-        "contend",
-        row.contender,
-        seconds=seconds,
-        hold=hold,
-        tasks=row.clients if tasks else 0,
-    )
-    team.prepare([job] * (1 if tasks else row.clients))
-    meter.start()
-    answers = team.go()
-    spent = meter.stop()
-    _note(row, [one for answer in answers for one in answer["clients"]], spent)
-
-
-def _note(row: Row, clients: list[Answer], spent: Cost) -> None:
-    slice_ = figures(clients)
-    row.rates.append(slice_.rate)
-    row.wait_p50.append(1e3 * percentile(slice_.waits, 0.5))
-    row.wait_p99.append(1e3 * percentile(slice_.waits, 0.99))
-    row.wait_max.append(1e3 * slice_.waits[-1])
-    row.handoff_p50.append(1e3 * percentile(slice_.handoffs, 0.5))
-    row.handoff_p99.append(1e3 * percentile(slice_.handoffs, 0.99))
-    row.handed.append(slice_.handed)
-    row.round_trips.append(spent.round_trips / slice_.grants)
-    row.commands.append(spent.commands / slice_.grants)
-    row.server.append(1e6 * spent.busy / slice_.grants)
-    row.jain.append(jain(slice_.each))
-    row.twice += slice_.twice
-    for client in clients:
-        row.errors.update(client["errors"])
-
-
-LARGE = 10.0
-THOUSAND = 1000
-LEGEND = """\
-hand-off: p50/p99 from the call of release to the running of one who had been waiting
-trips: reads of the server for each grant; cmds: commands it ran, inside scripts too
-Jain: 1 if all got the lock equally often, 1/n if one of n always did"""
-_ORDER = {entry.name: index for index, entry in enumerate(ENTRIES)}
-_BASES = {
-    "2 PING": contenders.PING.name,
-    "2 PING bytes": contenders.PING_BYTES.name,
-    "redis-py": "redis-py",
-}
-
-
-def tables(result: dict[str, Any]) -> Iterator[Table]:
-    """Make a table of locks alone, and one for each crowd and hold time."""
-    rows = [Row(**row) for row in result["rows"]]
-    rows.sort(key=lambda row: _ORDER[row.contender])
-    missing = result["missing"]
-    alone = [row for row in rows if not row.clients]
-    if alone:
-        yield _alone(alone, missing)
-    for clients, hold in product(result["scale"]["clients"], result["scale"]["holds"]):
-        crowd = [row for row in rows if (row.clients, row.hold) == (clients, hold)]
-        if crowd:
-            yield _crowd(crowd, missing)
-    wrong = [row for row in rows if row.twice or row.errors]
-    if wrong:
-        yield _wrong(wrong)
-
-
-def _alone(rows: list[Row], missing: Sequence[str]) -> Table:
-    named = {row.contender: row for row in rows}
-    bases = {label: named.get(name) for label, name in _BASES.items()}
-    columns = ["", "cycles/s", "µs/cycle", *(f"rate / {label}" for label in bases)]
-    lines = [_alone_line(row, list(bases.values())) for row in rows]
-    return show.table(
-        "acquire + release, one client and no other",
-        columns,
-        lines + [_absent(title, len(columns)) for title in missing],
-    )
-
-
-def _alone_line(row: Row, bases: list[Row | None]) -> list[str]:
-    rate = summarize(row.rates).median
-    return [
-        row.title,
-        f"{rate:,.0f}",
-        f"{1e6 / rate:.1f}",
-        *("" if base is None else show.ratio(ratios(row.rates, base.rates)) for base in bases),
-    ]
-
-
-def _crowd(rows: list[Row], missing: Sequence[str]) -> Table:
-    columns: dict[str, Callable[[Row], str]] = {
-        "": lambda row: row.title,
-        "grants/s": lambda row: _spread(row.rates, _thousands),
-        "wait p50": lambda row: _median(row.wait_p50),
-        "wait p99 ms": lambda row: _spread(row.wait_p99, _short),
-        "hand-off ms": _handoff,
-        "trips": lambda row: _median(row.round_trips),
-        "cmds": lambda row: _median(row.commands),
-        "Jain": lambda row: f"{summarize(row.jain).median:.3f}",
-    }
-    lines = [[cell(row) for cell in columns.values()] for row in rows]
-    clients, hold = rows[0].clients, rows[0].hold
-    made = show.table(
-        f"{clients} client{'s' if clients > 1 else ''} on one lock, held {hold:g} ms",
-        columns,
-        lines + [_absent(title, len(columns)) for title in missing],
-    )
-    made.caption, made.caption_justify = LEGEND, "left"
-    return made
-
-
-def _median(values: Sequence[float]) -> str:
-    return _short(summarize(values).median)
-
-
-def _spread(values: Sequence[float], form: Callable[[float], str]) -> str:
-    found = summarize(values)
-    return f"{form(found.median)} ({form(found.low)}-{form(found.high)})"
-
-
-def _short(value: float) -> str:
-    return f"{value:.2g}" if value < LARGE else f"{value:,.0f}"
-
-
-def _thousands(value: float) -> str:
-    return f"{value / THOUSAND:.1f}k" if value >= THOUSAND else f"{value:.0f}"
-
-
-def _handoff(row: Row) -> str:
-    if not any(row.handed):
-        return "-"
-    return f"{_median(row.handoff_p50)}/{_median(row.handoff_p99)}"
-
-
-def _wrong(rows: list[Row]) -> Table:
-    return show.table(
-        "what went wrong",
-        ["", "clients", "held ms", "grants while held", "errors"],
-        (
-            [row.title, f"{row.clients}", f"{row.hold:g}", f"{row.twice}", _errors(row)]
-            for row in rows
+_BOTH = ("redis-py", "python-redis-lock")
+SUITE = Suite(
+    "locks",
+    "one client, and 8 and 64 on one lock",
+    (
+        Part(
+            "locks",
+            measure,
+            (
+                Column("grants/s", "rate"),
+                Column("/ redis-py", "rate", "redis-py", "spread"),
+                Column("wait p50 ms", "p50"),
+                Column("wait p99 ms", "p99", form="spread"),
+                Column("hand-off ms", "handoff"),
+                Column("Jain", "jain"),
+                Column("trips", "trips"),
+                Column("server µs", "server"),
+                Column("held twice", "twice", form="sum"),
+                Column("errors", "errors", form="sum"),
+            ),
         ),
+    ),
+    tuple(
+        Ratio(
+            f"Lock, {clients} clients, {what}", f"{clients} clients, held 0 ms", "", "Lock", *rest
+        )
+        for clients in (8, 64)
+        for what, *rest in (
+            *((f"grants a second over {peer}", peer, "rate") for peer in _BOTH),
+            *((f"p99 of the wait over {peer}", peer, "p99") for peer in _BOTH),
+            ("Jain", "", "jain"),
+        )
     )
-
-
-def _errors(row: Row) -> str:
-    return ", ".join(f"{count} {name}" for name, count in row.errors.items()) or "none"
-
-
-def _absent(title: str, columns: int) -> list[str]:
-    return [title, "not installed", *[""] * (columns - 2)]
+    + tuple(
+        Ratio(f"Lock, 1 client, over {peer}", "1 client, held 0 ms", "", "Lock", peer)
+        for peer in (*_BOTH, "ping-client")
+    ),
+)

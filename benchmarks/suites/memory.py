@@ -1,116 +1,100 @@
-"""Memory for each item, beside the least that a Bloom filter can do with.
-
-A Bloom filter for n items at rate p needs n log2(e) log2(1/p) bits if every one of them is as good
-as a coin. On a server it is the MEMORY USAGE of all keys, allocator's overhead included. A
-set is filled, the others have their size from the beginning or get it with their first items.
-"""
+"""Memory for each item, and false positives by fill."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import contenders, show
-from benchmarks.jobs import Job
-from benchmarks.place import Place, connect, forget, memory_of, sort_out
-from benchmarks.team import assembled
+from benchmarks import contenders as c
+from benchmarks.place import Place, connect, forget, memory_of
+from benchmarks.results import Row
+from benchmarks.suite import Bench, Part, Suite
+from benchmarks.tables import Column
+from benchmarks.workloads import cut, items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import redis
-    from rich.table import Table
-
-    from benchmarks.contenders import Entry
-    from benchmarks.options import Options
-
-ABOUT = "bits for each item"
-ENTRIES = (
-    contenders.ATOMIC,
-    contenders.REDIS_BLOOM,
-    contenders.SETBIT,
-    contenders.SCRAPY_BLOOM,
-    contenders.POTTERY,
-    contenders.SADD,
-)
-CAPACITIES = (100_000, 1_000_000)
-RATES = (1e-6, 1e-3)
 FIRST = 2_000
 """Items that make a bitmap as long as it will ever be."""
-PART = 1_000_000
-"""Items that a process makes at a time."""
+CHUNK = 100_000
+COUNTS = (10_000, 100_000, 1_000_000, 3_000_000)
+RATES = (1e-6, 1e-3)
+FILLS = (25, 50, 75, 100, 125, 150, 200)
+"""Percent of the capacity."""
+FILLED, FILLED_RATE, ASKED = 100_000, 1e-3, 300_000
 
 
-@dataclass(slots=True)
-class Row:
-    """Memory of one contender.
-
-    Attributes:
-        contender: Its name.
-        title: Its title.
-        capacity: Items it is for.
-        error_rate: Asked for; None for an exact set.
-        bits: Bits for each item.
-        least: Bits for each item by the formula; None for an exact set.
-    """
-
-    contender: str
-    title: str
-    capacity: int
-    error_rate: float | None
-    bits: float
-    least: float | None
+def bits(bench: Bench) -> Iterator[Row]:
+    """Make filters of several sizes, and sets of as many items."""
+    entries = bench.choose((c.ATOMIC, c.MEMORY, c.BF, c.SADD))
+    counts = [bench.items] if bench.items else COUNTS[: 3 if bench.quick else None]
+    with connect(bench.url) as client:
+        for rate, count, entry in ((r, n, e) for r in RATES for n in counts for e in entries):
+            if entry is not c.SADD or rate == RATES[0]:
+                bench.step(f"{count:,} at {rate:g} {entry.name}")
+                table, column = f"bits for each item at {rate:g}", f"{count:,} items"
+                row = Row("bits", table, entry, column, items=count, rate=rate)
+                place = Place(bench.url, bench.prefix, "bits", count, rate)
+                taken, least = _bits(client, entry, place), -math.log2(rate) / math.log(2)
+                row.note(bits=taken, bytes=taken / 8, over=taken / least)
+                yield row
 
 
-def run(options: Options, url: str, prefix: str) -> dict[str, Any]:
-    """Make filters of several sizes; return what they take as plain data."""
-    wanted = contenders.choose(ENTRIES, options.contenders)
-    there, missing = sort_out(wanted, url)
-    capacities = (options.items,) if options.items else CAPACITIES
-    cases = [(capacity, rate) for capacity in capacities for rate in RATES]
-    rows: list[Row] = []
-    with connect(url) as client, show.progress(len(cases)) as step:
-        for capacity, rate in cases:
-            step(f"{capacity:,} at {rate:g}")
-            for entry in there:
-                if entry is not contenders.SADD or rate == RATES[0]:
-                    place = Place(url, f"{prefix}{rate}:{capacity}:", entry.name, capacity, rate)
-                    rows.append(row_of(client, entry, place))
-                    forget(client, place.prefix)
-    return {"missing": missing, "rows": [asdict(row) for row in rows]}
+def _bits(client: Any, entry: c.Entry, place: Place) -> float:
+    """Return the bits that an item takes; a set is filled, others have their size already."""
+    made = c.make(entry.made_by, place, entry.options)
+    count = place.capacity if entry is c.SADD else min(FIRST, place.capacity)
+    for start in range(0, count, CHUNK):
+        made.update(items(f"memory {start}", min(CHUNK, count - start)))
+    taken = 8 * memory_of(client, place.prefix) / place.capacity
+    forget(client, place.prefix)
+    return taken
 
 
-def row_of(client: redis.Redis, entry: Entry, place: Place) -> Row:
-    """Make a filter for as many items as the place is for, or a set of them; return its row."""
-    exact = entry is contenders.SADD
-    count = place.capacity if exact else min(FIRST, place.capacity) // entry.slow
-    with assembled([(entry, place)], 1) as (team,):
-        for start in range(0, count, PART):
-            span = (f"memory {start}", min(PART, count - start))
-            team.run([Job("fill", "update" if exact else "add_many", (span,), 10_000)])
-        bits = 8 * memory_of(client, place.prefix) / place.capacity
-    if exact:
-        return Row(entry.name, entry.title, place.capacity, None, round(bits, 3), None)
-    least = math.log2(math.e) * math.log2(1 / place.error_rate)
-    rate = place.error_rate
-    return Row(entry.name, entry.title, place.capacity, rate, round(bits, 3), round(least, 3))
+def fills(bench: Bench) -> Iterator[Row]:
+    """Count false positives at several fills."""
+    capacity = bench.count(FILLED)
+    asked = items("absent", 3 * bench.items or ASKED)
+    with connect(bench.url) as client:
+        for entry in bench.choose((c.ATOMIC, c.MEMORY, c.BF)):
+            place = Place(bench.url, bench.prefix, "fill", capacity, FILLED_RATE)
+            made = c.make(entry.made_by, place, entry.options)
+            there, done = items("there", 2 * capacity), 0
+            for fill in FILLS:
+                bench.step(f"filled to {fill} % {entry.name}")
+                count = fill * capacity // 100
+                for some in cut(there[done:count], CHUNK):
+                    made.update(some)
+                done = count
+                found = sum(sum(made.exists_many(some)) for some in cut(asked, CHUNK))
+                kept = sum(sum(made.exists_many(some)) for some in cut(there[:count], CHUNK))
+                table = f"false positives of a filter for {capacity:,} at {FILLED_RATE:g}"
+                row = Row("fills", table, entry, f"{fill} % full", fill=fill)
+                row.note(errors=found / len(asked), denied=count - kept)
+                yield row
+            forget(client, bench.prefix)
 
 
-def tables(result: dict[str, Any]) -> Iterator[Table]:
-    """Make the table."""
-    rows = [Row(**row) for row in result["rows"]]
-    absent = [[each["title"], "not available", "", "", "", ""] for each in result["missing"]]
-    columns = ["", "items", "error rate", "bits/item", "formula", "/ formula"]
-    yield show.table("memory on the server", columns, [*map(_line, rows), *absent])
-
-
-def _line(row: Row) -> list[str]:
-    return [
-        row.title,
-        f"{row.capacity:,}",
-        f"{row.error_rate:g}" if row.error_rate else "exact",
-        f"{row.bits:.2f}",
-        f"{row.least:.2f}" if row.least else "",
-        f"{row.bits / row.least:.4f}" if row.least else "",
-    ]
+SUITE = Suite(
+    "memory",
+    "bits for each item, and false positives by fill",
+    (
+        Part(
+            "bits",
+            bits,
+            (
+                Column("bits/item", "bits"),
+                Column("bytes/item", "bytes"),
+                Column("/ the least", "over"),
+            ),
+            "bits",
+        ),
+        Part(
+            "fills",
+            fills,
+            (Column("false positives", "errors"), Column("denied", "denied")),
+            "errors",
+        ),
+    ),
+)

@@ -1,18 +1,29 @@
-"""Each suite runs with tiny numbers, and leaves nothing on a server that it was given."""
+"""Each suite runs with tiny numbers, and measures what it says."""
 
 from __future__ import annotations
 
 import doctest
 import json
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
 import redis
+from click.testing import CliRunner
 
+from benchmarks import page, proxies
+from benchmarks.cli import main
+from benchmarks.place import Meter, Place, connect
 from bloomlock.server import PrivateServer
 
 pytestmark = pytest.mark.processes
-TINY = ("--repetitions", "2", "--items", "20", "--quick")
+ONE, NEW, HALF = "one item in a call", "add: new items", "exists: half of the items seen"
+
+
+def run_benchmarks(*arguments):
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -22,140 +33,200 @@ def server():
 
 
 @pytest.fixture
-def url(server):
-    """Options for a server that must be as empty afterwards as it was."""
-    yield "--url", server.tcp_url
+def measure(tmp_path, server):
+    """Run a suite; return its figures by part, contender and column, and what was printed.
+
+    The server must be as empty afterwards as it was.
+    """
+
+    def measure(suite, *more, part="", only=""):
+        where = ("--results", str(tmp_path), "--url", server.url)
+        chosen = [word for name in only.split() for word in ("--contender", name)]
+        parts = ("--part", part) if part else ()
+        out = run_benchmarks(
+            "run", suite, "--quick", "--repetitions", "1", *where, *parts, *chosen, *more
+        )
+        result = json.loads((tmp_path / f"{suite}.json").read_text())
+        found = {
+            (row["part"], row["name"], row["table"], row["column"]): row["figures"]
+            for row in result["rows"]
+        }
+        assert not any(sum(figures.get("wrong", ())) for figures in found.values())
+        return {"out": out, **found}
+
+    yield measure
     with redis.Redis.from_url(server.url) as client:
         assert client.dbsize() == 0, "nothing may be left on a server that was given"
-        assert client.config_get("appendonly") == {"appendonly": "no"}
 
 
-def site(folder):
-    folder.mkdir()
-    (folder / "index.html").write_text('<a href="a.html">a</a> <a href="a.html#x">again</a>')
-    (folder / "a.html").write_text('<a href="a.html">a</a> <a href="b.html">b</a>')
-    return folder
-
-
-def test_run_and_report(tmp_path, benchmarks, url):
-    names = ("atomic", "sadd", "async-atomic")
-    chosen = [word for name in names for word in ("--contender", name)]
-    counts = ("--processes", "1", "--processes", "2", "--site", str(site(tmp_path / "a site")))
-    where = ("--results", str(tmp_path / "results"))
-    suites = ("single", "clients", "tasks", "replay", "memory")
-    benchmarks("run", *suites, *TINY, *chosen, *counts, *where, *url)
-    rows, sites = {}, set()
-    for suite in suites[:-1]:
-        found = json.loads((tmp_path / "results" / f"{suite}.json").read_text())["rows"]
-        for row in found:
-            assert len(row["rates"]) == len(row["server"]) == len(row["p99"]) == 2
-            assert min(row["rates"]) > 0
-            assert row["wrong"] == 0, row
-            sites.add(row.get("site"))
-            if row["workload"] == "new":
-                rows[suite, row["contender"], row["operation"], row["processes"]] = row
+def test_single_items(measure):
+    found = measure("single", "--items", "50", part="single", only="atomic sadd")
+    for name in ("atomic", "sadd"):
+        assert found["single", name, ONE, NEW]["trips"] == [1.0]
     # 15 bytes of command, the item's 40, and the key's: more than an item, less than five.
-    assert all(50 < sent < 200 for sent in rows["single", "sadd", "add", 1]["to_server"])
-    assert rows["clients", "atomic", "add", 2]["items"] == 40
-    assert "a site (4 links, 50.0% repeats)" in sites
-    docs = tmp_path / "docs"
-    benchmarks("report", *where, "--docs", str(docs))
-    page = (docs / "benchmarks.md").read_text()
-    assert all(f"## {suite}\n" in page for suite in suites)
-    assert "| SADD / SISMEMBER | 1.00 |" in page
-    assert str(tmp_path) not in page
+    assert 50 < found["single", "sadd", ONE, NEW]["to"][0] < 200
+    assert "one add over SADD" in found["out"]
 
 
-@pytest.mark.parametrize(
-    ("suite", "contenders", "more", "title"),
-    [
-        ("batch", ("bitmap", "sadd-count", "sadd-exact"), (), ""),
-        ("busy", ("atomic", "lua", "sadd"), (), "50 connections"),
-        ("winners", ("atomic", "sadd"), ("--processes", "2"), "2 processes offer the same 20 item"),
-        ("micro", ("locate",), (), "20 offsets of an item"),
-        ("log", ("sadd", "lua"), (), ""),
-    ],
-)
-def test_a_suite_runs_and_nothing_is_wrong(benchmark, url, suite, contenders, more, title):
-    given = url if suite == "log" else ()
-    out, result = benchmark(suite, contenders, *TINY, *more, *given)
-    assert result["rows"]
-    for row in result["rows"]:
-        assert row.get("wrong", 0) == row.get("none", 0) == row.get("several", 0) == 0, row
-    assert title in out
+def test_the_server_at_50_connections(measure):
+    found = measure("single", "--items", "100", part="busy", only="atomic sadd")
+    table = "an add of a seen item at 50 connections"
+    atomic, sadd = (found["busy", name, table, ""] for name in ("atomic", "sadd"))
+    assert atomic["to"][0] > sadd["to"][0] > 50
+    assert atomic["trips"] == sadd["trips"] == [1.0]
 
 
-def test_through_the_delaying_proxy(benchmark, monkeypatch):
-    # tests/benchmarks/test_parts.py has a delay that is found by trying.
-    monkeypatch.setattr(import_module("benchmarks.delay_proxy"), "TRIES", 1)
-    _, result = benchmark("rtt", ("shards-16",), *TINY)
-    assert {row["round_trip_ms"] for row in result["rows"]} == {0.0, 0.5}
-    assert all(row["wrong"] == 0 for row in result["rows"])
+def test_far_away(measure, monkeypatch):
+    monkeypatch.setattr(proxies, "TRIES", 0)
+    monkeypatch.setattr(proxies, "PINGS", 0)
+    found = measure("single", "--items", "20", part="far", only="near-cache sadd")
+    assert ("far", "near-cache", ONE, f"{NEW}, round trip 0.5 ms") in found
 
 
-def test_dedup(benchmark):
-    out, result = benchmark("dedup", (), "--items", "3000", "--repetitions", "1")
-    rows = {row["title"]: row for row in result["rows"]}
-    assert rows["sort -u"]["written"] == rows["bloomlock dedup"]["written"] == 1500
-    assert rows["bloomlock dedup, server"]["memory"][0] > 0
-    assert "1,500 different" in out
+def test_batches(measure):
+    found = measure("batch", "--items", "30", only="atomic exact bitmap sadd-count")
+    assert found["batch", "exact", NEW.replace("add", "add_many"), "30 in a call"]
+    assert "update: new items, 30 in a call" in found["out"]
 
 
-def test_losses(benchmark, url):
-    _, result = benchmark("losses", ("atomic", "sadd"), "--items", "200", *url)
-    new, raising, retried, _ = result["rows"]
-    for row in result["rows"]:
-        assert row["lost_before"] + row["lost_after"] >= 10
-    assert (new["lost"], new["raised"], raising["lost"]) == (0, 0, 0)
-    assert raising["raised"] > 0
+def test_tasks(measure):
+    found = measure("tasks", "--items", "200", only="async-atomic async-sadd-one")
+    table, column = "add, by tasks of asyncio", "1,000 tasks"
+    assert found["tasks", "async-atomic", table, column]["trips"][0] < 0.5
+    assert found["tasks", "async-sadd-one", table, column]["trips"][0] > 0.9
+
+
+def test_clusters_and_processes(measure):
+    found = measure("scale", "--items", "20", part="masters", only="masters-2")
+    assert len(found) == 3
+
+
+def test_memory(measure):
+    found = measure("memory", "--items", "2000", only="atomic sadd")
+    at = "bits for each item at 1e-06", "2,000 items"
+    assert found["bits", "atomic", *at]["over"][0] > 1
+    assert found["bits", "sadd", *at]["bits"][0] > 300
+    errors = [f["errors"][0] for key, f in found.items() if key[0] == "fills"]
+    assert errors == sorted(errors)
+    assert errors[-1] > 0.001
+
+
+def test_windows(measure):
+    found = measure("windows", "--items", "20")
+    table = "counted"
+    assert (
+        found["counted", "window", table, ""]["bits"] > found["counted", "plain", table, ""]["bits"]
+    )
+    assert found["counted", "discards", table, ""]["bytes"][0] > 16
+    assert "window: round trips of a new item" in found["out"]
+    assert "discard: bytes an item" in found["out"]
+
+
+def test_losses(measure):
+    found = measure("losses", "--items", "200", only="atomic-new atomic-raise sadd sadd-once")
+    new, raising, retried, once = (f for key, f in found.items() if key != "out")
+    for one in (new, raising, retried, once):
+        assert one["before"][0] + one["after"][0] >= 10
+    assert (new["lost"], new["raised"], raising["lost"]) == ([0], [0], [0])
+    assert raising["raised"][0] > 0
     # A client that retries by itself is told "already there" by its own first try.
-    assert retried["lost"] == retried["lost_after"] > 0
+    assert retried["lost"] == retried["after"]
 
 
-def test_scale(benchmark):
-    parts = ("stream", "moving")
-    _, result = benchmark("scale", parts, "--items", "2000", "--repetitions", "1")
-    assert [len(result[part]) for part in parts] == [4, 1]
-    assert all(row["wrong"] == 0 for row in result["stream"])
-    (moving,) = result["moving"]
-    assert moving["one_winner"] == moving["items"] == 2000
-    assert moving["denied"] == 0
+def test_claims(measure, monkeypatch):
+    monkeypatch.setattr(proxies, "TRIES", 0)
+    found = measure("claims", "--items", "20", only="claims lock-sadd ping-bytes")
+    for name, trips in {"claims": (2, 1), "lock-sadd": (5, 1)}.items():
+        columns = (NEW, "exists: seen items")
+        assert tuple(found["calls", name, ONE, c]["trips"][0] for c in columns) == trips
 
 
-def test_claims(benchmark, url):
-    names = ("claims", "lock-sadd", "ping-bytes")
-    small = ("--repetitions", "1", "--items", "20", "--processes", "2")
-    _, result = benchmark("claims", names, *small, *url)
-    assert {row["wrong"] for row in result["rows"]} == {0}
-    rows = {
-        (row["contender"], row["operation"]): row["round_trips"]
-        for row in result["rows"]
-        if not row["round_trip_ms"]
-    }
-    # Round trips of: claim and commit, claim a seen one.
-    for name, (new, seen) in {"claims": (2, 1), "lock-sadd": (5, 1)}.items():
-        assert (rows[name, "add"], rows[name, "exists"]) == ([new], [seen]), name
-    ours, *others = result["rig"]
-    assert (ours["done"], ours["open"], ours["finished_twice"]) == (20, 0, 0)
-    assert others
-    assert all(row["done"] == 20 for row in others)
+def test_locks(measure, monkeypatch):
+    suite = import_module("benchmarks.suites.locks")
+    monkeypatch.setattr(suite, "CELLS", ((1, 0.0), (3, 1.0)))
+    found = measure("locks", "--items", "2", only="Lock redis-py python-redis-lock ping-bytes")
+    for key, figures in found.items():
+        assert key == "out" or (figures["twice"], figures["errors"]) == ([0], [0])
+    # SET NX and a script of GET and DEL for each grant, and those of a first one before the slice.
+    assert found["locks", "redis-py", "1 client, held 0 ms", ""]["trips"] == [2.0]
+    assert "3 clients, held 1 ms" in found["out"]
 
 
-def test_locks(benchmark, url):
-    names = ("Lock", "FairLock", "AsyncLock", "redis-py", "python-redis-lock", "ping-bytes")
-    small = ("--repetitions", "1", "--items", "10", "--seconds", "0.3")
-    counts = ("--processes", "1", "--processes", "3", "--hold", "1")
-    out, result = benchmark("locks", names, *small, *counts, *url)
-    rows = {(row["contender"], row["clients"]): row for row in result["rows"]}
-    for (name, _), row in rows.items():
-        if name != "ping-bytes":
-            assert (row["twice"], row["errors"]) == (0, {})
-    # SET NX and a script of GET and DEL for each grant: the monitor's own INFO is not counted.
-    assert rows["redis-py", 1]["round_trips"] == [2.0]
-    assert rows["redis-py", 1]["commands"] == [4.0]
-    assert "3 clients on one lock, held 1 ms" in out
+def test_dedup(measure):
+    found = measure("dedup", "--items", "1000", only="dedup sort")
+    assert all(f["written"] == [500] for key, f in found.items() if key != "out")
 
 
-@pytest.mark.parametrize("name", ["figures", "locks_figures", "scale_jobs", "workloads"])
+def test_imports(measure):
+    found = measure("imports", only="bloomlock redis")
+    bloomlock, redis = (f["modules"] for key, f in found.items() if key != "out")
+    assert bloomlock < redis
+
+
+def test_crawls(measure, monkeypatch):
+    suite = import_module("benchmarks.suites.scrapy")
+    monkeypatch.setattr(suite, "LINKS_MS", (0.0,))
+    monkeypatch.setattr(suite, "KILLS", (8,))
+    monkeypatch.setattr(suite, "CRASH", replace(suite.CRASH, pages=25))
+    found = measure("scrapy", "--items", "4", only="in-memory dupefilter")
+    table = "crawls, 185 links a page"
+    ours = found["rates", "dupefilter", table, "unix socket"]
+    assert found["rates", "in-memory", table, "unix socket"]["blocked"] == [0.0]
+    assert ours["blocked"][0] > 0
+    assert ours["trips"][0] >= suite.LINKS.new, "each new link of a page is asked for"
+    crash = found["crashes", "in-memory", "25 pages, killed and started again", ""]
+    assert crash["twice"][0] > 0, "a rig that fetches nothing again did not kill"
+
+
+def test_page_and_pictures(measure, tmp_path):
+    measure("memory", "--items", "500", only="atomic sadd")
+    pictures = tmp_path / "pictures"
+    out = run_benchmarks("plot", str(tmp_path / "memory.json"), "--out", str(pictures))
+    assert len(out.split()) == 4
+    end = "<!-- end -->\n"
+    text = f"# Here\n<!-- picture memory -->\n{end}<!-- tables memory -->\nold\n{end}kept\n"
+    written = tmp_path / "benchmarks.md"
+    written.write_text(text)
+    run_benchmarks("page", "--results", str(tmp_path), "--page", str(written))
+    made = written.read_text()
+    assert "pictures/memory-by-items-dark.svg" in made
+    assert "| SADD / SISMEMBER |" in made
+    assert "old" not in made
+    assert made.endswith("kept\n")
+    page.fill(written, {})
+    assert written.read_text() == made
+
+
+def test_the_proxy_carries_everything(server):
+    with proxies._delaying(server.url, 1.0) as url, connect(url) as client:
+        large = b"x" * 3_000_000
+        assert client.set("large", large)
+        assert client.get("large") == large
+        assert client.delete("large")
+
+
+def test_a_meter_counts_what_others_send(server):
+    with connect(server.url) as other, connect(server.url) as own:
+        other.ping()
+        meter = Meter(own)
+        meter.start()
+        for _ in range(1000):
+            other.ping()
+        spent = meter.stop(1000)
+    # *1 $4 PING and +PONG; INFO itself varies by a few digits.
+    assert spent["to"] == pytest.approx(14, abs=0.1)
+    assert spent["from"] == pytest.approx(7, abs=0.2)
+
+
+def test_the_exact_peer_names_each_new_item_once(server):
+    exact = import_module("benchmarks.contenders.filters").exact
+    one, other = (exact(Place(server.url, "parts:", "exact")) for _ in range(2))
+    assert one.add_many(["a", "b", "a"]) == [True, True, False]
+    assert other.add_many(["b", "c", "c", "d"]) == [False, True, False, True]
+    one.clear()
+
+
+@pytest.mark.parametrize("name", ["plots", "results", "suites.locks", "tables", "workloads"])
 def test_examples(name):
-    assert doctest.testmod(import_module(f"benchmarks.{name}")).failed == 0
+    found = doctest.testmod(import_module(f"benchmarks.{name}"))
+    assert (found.failed, found.attempted > 0) == (0, True)

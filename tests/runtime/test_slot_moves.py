@@ -16,7 +16,7 @@ import redis.asyncio
 import servers
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import TryAgainError
-from slot_moves import mover_of
+from slot_moves import SlotMover
 
 from bloomlock import AsyncBloomFilter, AsyncLock, BloomFilter, ClaimState, Lock, LockStrategy
 from bloomlock.keys import FilterKeys
@@ -57,7 +57,7 @@ class Moves:
 
     def __init__(self, nodes, names, chance, *, half):
         slots = {*map(slot_of, names), *slots_of(*names)}
-        self.mover = mover_of(nodes, sorted(slots), chance.randrange(2**32))
+        self.mover = SlotMover(nodes, sorted(slots), chance.randrange(2**32))
         self._nodes = nodes
         self._out = []
         self._half = half
@@ -246,7 +246,7 @@ def test_a_move_that_does_not_end_is_one_clear_error(nodes, cluster, short, seed
     locking = LockStrategy(timeout=SHORT)
     locked = BloomFilter.open("stuck", client=cluster, strategy=locking, on_lost="recreate")
     lock = Lock("stuck", client=cluster)
-    mover = mover_of(nodes, [slots_of("stuck")[0], slots_of("none")[0]], seed)
+    mover = SlotMover(nodes, [slots_of("stuck")[0], slots_of("none")[0]], seed)
     ends = [(slot, mover.begin(slot)) for slot in mover.slots]
     mover.move_keys(*ends[0], most=1)
     before = stored(nodes)

@@ -17,7 +17,7 @@ import pytest
 import redis
 from redis.cluster import ClusterNode, RedisCluster
 
-from benchmarks.cluster_rig import clustered, low_port
+from benchmarks.cluster import clustered, low_port
 from bloomlock.errors import ServerError
 from bloomlock.server import PrivateServer
 from bloomlock.server.process import valkey_binary

@@ -1,0 +1,43 @@
+"""A filter and commands for asyncio, with one client for all tasks of a process."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import redis.asyncio
+
+from benchmarks.place import parse_url
+from bloomlock import AsyncBloomFilter
+
+from .filters import reserve
+
+if TYPE_CHECKING:
+    from benchmarks.place import Place
+
+CONNECTIONS = 50
+"""The default pool raises an error when 1,000 tasks ask it at once; 50 is as fast as any number."""
+
+
+def shared(place: Place, **options: Any) -> Any:
+    """Return one filter for all tasks: those that wait at the same time share round trips."""
+    size = (place.name, place.capacity, place.error_rate)
+    return AsyncBloomFilter(*size, client=place.url, prefix=place.prefix, **options)
+
+
+def commands(place: Place, *, bloom: bool = False, single: bool = False) -> Any:
+    """Return one command for each item by redis.asyncio: SADD, or (`bloom`) BF.ADD.
+
+    Tasks wait for one of 50 connections, or (`single`) all share one.
+    """
+    if single:
+        client = redis.asyncio.Redis(**parse_url(place.url), single_connection_client=True)
+    else:
+        pool = redis.asyncio.BlockingConnectionPool
+        client = redis.asyncio.Redis.from_pool(
+            pool.from_url(place.url, max_connections=CONNECTIONS, timeout=None)
+        )
+    if bloom:
+        reserve(place)
+    return SimpleNamespace(add=partial(client.bf().add if bloom else client.sadd, place.key))
