@@ -20,9 +20,11 @@ from turns import Turns, counting
 
 import bloomlock
 from bloomlock import AsyncBloomFilter, BloomFilter, Lock, LockStrategy
-from bloomlock.commands import EXEC
+from bloomlock.commands import EXEC, encode_command
 from bloomlock.effects import Request
 from bloomlock.errors import ConfigurationError, FilterLostError, OutcomeUnknownError
+from bloomlock.runtime.tasks import tasks_for
+from bloomlock.runtime.threads import threads_for
 from bloomlock.server import PrivateServer
 
 
@@ -186,6 +188,38 @@ def test_a_slot_that_moves_away_from_under_a_held_lock_is_followed(cluster, node
     assert moved
     assert [(list(s.missing), s.error) for s in segments] == [([True], None)]
     assert made.add("after") is True
+
+
+def watching(key):
+    watch = Request(key, [encode_command("WATCH", key)], hold=True)
+    set_it = [encode_command("MULTI"), encode_command("SET", key, "2"), EXEC]
+    return [(yield watch), (yield Request(key, set_it))]
+
+
+DONE = [[b"OK"], [b"OK", b"QUEUED", [b"OK"]]]
+
+
+def test_a_first_watch_follows_a_slot_that_has_moved(cluster, nodes):
+    cluster.set("{watched}", "1")
+    client = redis.RedisCluster(startup_nodes=cluster.get_nodes())
+    assert threads_for(client).run(watching("{watched}")) == DONE
+    move = servers.Move(cluster, nodes, "watched")
+    move.begin()
+    move.finish()
+    assert threads_for(client).run(watching("{watched}")) == DONE
+    client.close()
+
+    async def run():
+        port = move.new.connection_pool.connection_kwargs["port"]
+        async with redis.asyncio.RedisCluster(host="127.0.0.1", port=port) as client:
+            runtime = tasks_for(client)
+            assert await runtime.run(watching("{watched}")) == DONE
+            back = servers.Move(cluster, nodes, "watched")
+            back.begin()
+            back.finish()
+            assert await runtime.run(watching("{watched}")) == DONE
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("strategy", ["atomic", "lock"])
