@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from .sizing import Optimize, Size
     from .windows import Window
 
-MOST_FOLLOWED = 32
-"""How many generations of a filter that was made anew are known; each time takes two."""
-
 GENERATION_BITS = 48
 HEADER_BYTES = 8
 _MAGIC = ord("B") << 56
@@ -36,12 +33,8 @@ SEALED = 0x01 << GENERATION_BITS
 SLICE_BITS = 4
 _SLICES = (1 << SLICE_BITS) - 1
 
-READY = "ready"
-CREATING = "creating"
-PREPARING = "preparing"
-PLACING = "placing"
-CLOSED = "closed"
-STATES = (READY, CREATING, PREPARING, PLACING, CLOSED)
+READY, PLACING, CLOSED = STATES = ("ready", "placing", "closed")
+CREATE, CLEAR, COPY, IMPORT, REBUILD = ORIGINS = ("create", "clear", "copy", "import", "rebuild")
 
 
 def header_of(generation: int) -> int:
@@ -118,7 +111,7 @@ def without_slices(header: int) -> int:
 
 
 class Replaced(NamedTuple):
-    """A filter in whose place another one is put.
+    """The generation that another one takes the place of.
 
     Attributes:
         shards: How many it has.
@@ -140,18 +133,17 @@ class Descriptor:
         seeds: One Murmur3 seed for each hash function; None: default hashing.
         is_native: Whether the server has the filter itself (BF.*), and places the items.
         generation: Changes whenever the filter is cleared or replaced; never 0.
-        state: "ready"; "creating" while shards are initialised; "preparing" while a filter that
-            is to come is prepared at other keys, "placing" while those are renamed; "closed" while
-            it takes no updates because another one comes.
-        cleared: Whether the generation began with a clear. False: no filter was there, or it had
-            lost something.
+        state: "ready"; "placing" until all its prepared shards are in their places; "closed" while
+            a rebuild puts its last items into the generation that comes next.
+        origin: What began the generation: "create" (no filter was there, or it had lost something),
+            "clear", "copy", "import" or "rebuild".
+        root: The generation whose items this one has: another one after a rebuild.
         key: What the offsets depend on; None: on the item alone.
         window: How long items are remembered; None: for ever. The bits of `size` are cells then.
-        replaces: What is deleted when the filter is in its place.
+        replaces: While it is placing, what it takes the place of; while it is closed, the
+            generation whose header its shards had.
         growth: How it grows; None: not at all.
         slices: All that it can have if it grows; `size` is the first one's.
-        follows: The headers of generations whose items are all in this one; what is attached to one
-            of those goes on with this one.
         forgets: Whether items may have been forgotten, as the header of the first shard says; no
             part of what is stored.
     """
@@ -163,13 +155,13 @@ class Descriptor:
     is_native: bool = False
     generation: int = 0
     state: str = READY
-    cleared: bool = False
+    origin: str = CREATE
+    root: int = 0
     key: HashKey | None = None
     window: Window | None = None
     replaces: Replaced | None = None
     growth: Growth | None = None
     slices: tuple[Slice, ...] = ()
-    follows: tuple[int, ...] = field(default=(), compare=False)
     forgets: bool = field(default=False, compare=False)
 
     @property
@@ -253,26 +245,30 @@ class Descriptor:
             return self
         return replace(self, key=given)
 
-    def with_generation(self, generation: int, state: str, *, cleared: bool = False) -> Descriptor:
-        """Return the same parameters for another generation."""
+    def with_generation(
+        self, generation: int, state: str = READY, *, origin: str = CREATE, root: int = 0
+    ) -> Descriptor:
+        """Return the same parameters for another generation; root 0: a new beginning."""
         return replace(
             self,
             generation=generation,
             state=state,
-            cleared=cleared,
+            origin=origin,
+            root=root or generation,
             replaces=None,
-            follows=(),
             forgets=False,
         )
 
-    def has_all_of(self, header: int) -> bool:
-        """Return whether this is the generation with a header, or follows it."""
-        return header == self.header or header in self.follows
+    def is_same(self, other: Descriptor | None) -> bool:
+        """Return whether another descriptor names this generation, in this state."""
+        mine = (self.generation, self.state)
+        return other is not None and mine == (other.generation, other.state)
 
-    def successor_of(self, before: Descriptor) -> Descriptor:
-        """Return the same as what comes after a generation, with all its items."""
-        follows = (*before.follows, before.header)
-        return replace(self, follows=follows[-MOST_FOLLOWED:])
+    def continues(self, before: Descriptor | None) -> bool:
+        """Return whether this generation has all items of an earlier one."""
+        return (
+            before is not None and self.root == before.root and self.generation != before.generation
+        )
 
     def same_bits(self, other: Descriptor) -> bool:
         """Return whether an item has the same offsets in both."""

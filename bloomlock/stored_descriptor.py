@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from . import growth
 from .descriptor import (
     GENERATION_BITS,
-    MOST_FOLLOWED,
+    ORIGINS,
     SEALED,
     STATES,
     Descriptor,
@@ -42,10 +42,9 @@ MAX_NATIVE_BITS = 2**37
 _WHOLE = re.compile("[0-9]{1,18}")
 _HEXADECIMAL = re.compile("([0-9a-f]{2})+")
 
-CLEARED = "cleared"
 NATIVE = "native"
 REPLACES = "replaces"
-FOLLOWS = "follows"
+ROOT = "root"
 KEY = "key"
 WINDOW = "window"
 GROWTH = "growth"
@@ -63,19 +62,22 @@ FIELDS = (
     "seeds",
     "generation",
     "state",
-    CLEARED,
+    "origin",
     NATIVE,
     KEY,
     WINDOW,
     REPLACES,
-    FOLLOWS,
+    ROOT,
     *OF_GROWTH,
 )
 """Of one that the server has itself `native`; of one with a key `key`: "random:" and the key, or
 "secret:" and its check; of one with a time window its microseconds, a slash, its slices; of one
-that is put in the place of another `replaces`; of one that was made anew `follows`, the headers of
-the generations before with commas between. The last three of a filter that grows; its slices are
-"m/k" each, and written to be compared."""
+that is put in the place of another `replaces`; of a rebuilt one `root`. The last three of a filter
+that grows; its slices are "m/k" each, and written to be compared."""
+
+
+class DamagedDescriptorError(FilterMismatchError):
+    """A descriptor that cannot be read: nobody knows how many shards the filter has."""
 
 
 def encode(descriptor: Descriptor) -> dict[str, str]:
@@ -95,10 +97,9 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         ",".join(map(str, descriptor.seeds or ())),
         descriptor.generation,
         descriptor.state,
+        descriptor.origin,
     ]
     fields = dict(zip(FIELDS, map(str, values), strict=False))
-    if descriptor.cleared:
-        fields[CLEARED] = "1"
     if descriptor.is_native:
         fields[NATIVE] = "1"
     if key is not None:
@@ -107,8 +108,8 @@ def encode(descriptor: Descriptor) -> dict[str, str]:
         fields[WINDOW] = descriptor.window.written
     if descriptor.replaces is not None:
         fields[REPLACES] = ":".join(map(str, descriptor.replaces))
-    if descriptor.follows:
-        fields[FOLLOWS] = ",".join(map(str, descriptor.follows))
+    if descriptor.root != descriptor.generation:
+        fields[ROOT] = str(descriptor.root)
     if descriptor.growth is not None:
         fields[GROWTH] = str(descriptor.growth.factor)
         if descriptor.growth.up_to is not None:
@@ -130,7 +131,8 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
     """Return the descriptor from the values of FIELDS, None if there is none at all.
 
     Raises:
-        FilterMismatchError: If it is of another format, cannot be read, or contradicts itself.
+        FilterMismatchError: If it is of another format.
+        DamagedDescriptorError: If it cannot be read, or contradicts itself.
 
     Cost: that of computing the size.
     """
@@ -143,7 +145,7 @@ def decode(name: str, values: Sequence[bytes | None]) -> Descriptor | None:
         why = f"its field {error} is missing"
     except (ValueError, ConfigurationError) as error:
         why = f"{error!s:.300}"
-    raise FilterMismatchError(f"filter {name!r} has a damaged descriptor ({why})")
+    raise DamagedDescriptorError(f"filter {name!r} has a damaged descriptor ({why})")
 
 
 def refuse_other_format(name: str, values: Sequence[bytes | None]) -> None:
@@ -193,25 +195,28 @@ def _decode_fields(fields: Mapping[str, str]) -> Descriptor:
     seeds = check_seeds([int(seed) for seed in written if _is_whole(seed)] if written else None)
     if seeds and len(seeds) != len(written):
         raise ConfigurationError(f"seeds must be whole numbers, not {fields['seeds']!r:.80}")
-    if fields["state"] not in STATES:
-        raise ConfigurationError(
-            f"state must be {', '.join(STATES[:-1])} or {STATES[-1]} in this version of bloomlock, "
-            f"not {fields['state']!r:.80}"
-        )
+    for field, known in (("state", STATES), ("origin", ORIGINS)):
+        if fields[field] not in known:
+            raise ConfigurationError(
+                f"{field} must be {', '.join(known[:-1])} or {known[-1]} in this version of "
+                f"bloomlock, not {fields[field]!r:.80}"
+            )
+    most = 2**GENERATION_BITS - 1
+    generation = _whole(fields, "generation", most)
     descriptor = Descriptor(
         _whole(fields, "capacity", MAX_CAPACITY),
         check_error_rate(float(fields["error_rate"])),
         size,
         seeds,
         is_native=is_native,
-        generation=_whole(fields, "generation", 2**GENERATION_BITS - 1),
+        generation=generation,
         state=fields["state"],
-        cleared=fields.get(CLEARED) == "1",
+        origin=fields["origin"],
+        root=_whole(fields, ROOT, most) if ROOT in fields else generation,
         key=_key(fields[KEY]) if KEY in fields else None,
         window=read_window(fields[WINDOW]) if WINDOW in fields else None,
         replaces=_replaced(fields[REPLACES]) if REPLACES in fields else None,
         growth=_growth(fields),
-        follows=_followed(fields[FOLLOWS]) if FOLLOWS in fields else (),
     )
     if descriptor.growth is not None:
         return _with_slices(descriptor, fields)
@@ -277,15 +282,6 @@ def _replaced(text: str) -> Replaced:
     if not 1 <= found.shards <= MAX_SHARDS:
         raise ConfigurationError(f"replaces must name 1 to {MAX_SHARDS} shards, not {text!r:.80}")
     return found
-
-
-def _followed(text: str) -> tuple[int, ...]:
-    headers = text.split(",")
-    if len(headers) > MOST_FOLLOWED or not all(map(_is_long, headers)):
-        raise ConfigurationError(
-            f"follows must be at most {MOST_FOLLOWED} whole numbers, not {text!r:.80}"
-        )
-    return tuple(map(int, headers))
 
 
 def _whole(fields: Mapping[str, str], name: str, most: int) -> int:

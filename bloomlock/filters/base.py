@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from bloomlock.descriptor import CLEAR
 from bloomlock.runtime.clients import not_portable
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class FilterBase(Parameters):
 
         False: the filter was created where none was, or where part of it was lost.
         """
-        return self._state.descriptor.cleared
+        return self._state.descriptor.origin == CLEAR
 
     @property
     def forgets(self) -> bool:

@@ -1,7 +1,7 @@
 """What a shard holds beside its header: a bitmap in the same string, or a filter of the server's.
 
 A filter that the server has itself (BF.*) is a key of its own beside a string of the header alone.
-The key carries the generation. It is written, and deleted, in the same transaction as the header.
+The key carries the generation. It is reserved before the string with the header is there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from bloomlock.commands import encode_command
-from bloomlock.delivery import ask, check
+from bloomlock.delivery import ask
 from bloomlock.descriptor import (
     FORGETTING,
     HEADER_BYTES,
@@ -22,11 +22,10 @@ from bloomlock.descriptor import (
     with_slices,
     without_slices,
 )
-from bloomlock.effects import Core, Request
-from bloomlock.keys import native_key
+from bloomlock.keys import PREPARED_SECONDS, native_key
 from bloomlock.native import EXPANSION
 from bloomlock.sizing import shard_capacity
-from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
+from bloomlock.strategies.base import header_command, header_from_bytes
 
 from . import combining
 from .counting import Counted, count_bitmaps, count_cells, count_servers_own, count_slices
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bloomlock.descriptor import Descriptor
+    from bloomlock.effects import Core
     from bloomlock.strategies import Shard
 
 COPIED_BYTES_PER_TRIP = 1024 * 1024
@@ -54,23 +54,13 @@ class Contents(ABC):
     def string_bytes(self, descriptor: Descriptor, header: int = 0) -> int:
         """Return the length of a shard's string with this header; 0: that has not grown."""
 
-    @abstractmethod
-    def empty_shard(self, key: str, descriptor: Descriptor) -> list[bytes]:
-        """Return the commands that replace a shard by an empty one."""
-
-    @abstractmethod
-    def keys(self, key: str, header: int) -> tuple[str, ...]:
+    def keys(self, key: str, header: int) -> tuple[str, ...]:  # noqa: ARG002 - all is in the string
         """Return the keys of a shard with this header, beside its string."""
+        return ()
 
-    @abstractmethod
-    def is_there(self, key: str, header: int, *, hold: bool) -> Core[bool | None]:
-        """Return whether a shard has what its header says; None if the header has changed.
-
-        Args:
-            key: Of its string.
-            header: As it was just read.
-            hold: Whether the connection is held, and is to be held on.
-        """
+    def reserve(self, key: str, descriptor: Descriptor, seconds: int) -> list[bytes]:  # noqa: ARG002
+        """Return the commands that make these keys, empty, for some seconds."""
+        return []
 
     @abstractmethod
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
@@ -93,29 +83,6 @@ class Bitmap(Contents):
     def string_bytes(self, descriptor: Descriptor, header: int = 0) -> int:
         """See Contents.string_bytes."""
         return descriptor.string_bytes_with(header)
-
-    def empty_shard(self, key: str, descriptor: Descriptor) -> list[bytes]:
-        """See Contents.empty_shard.
-
-        The full length is taken at once, so a server without the memory says so now and not later.
-        """
-        last = self.string_bytes(descriptor) - 1
-        return [encode_command("SETRANGE", key, last, b"\0"), set_header(key, descriptor.header)]
-
-    def keys(self, key: str, header: int) -> tuple[str, ...]:  # noqa: ARG002 - all is in the string
-        """See Contents.keys."""
-        return ()
-
-    def is_there(
-        self,
-        key: str,  # noqa: ARG002 - the bitmap is there if its header is
-        header: int,  # noqa: ARG002
-        *,
-        hold: bool,  # noqa: ARG002
-    ) -> Core[bool | None]:
-        """See Contents.is_there."""
-        yield from ()
-        return True
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Contents.count.
@@ -170,7 +137,11 @@ class Bitmap(Contents):
             )
             if header_from_bytes(header) != source.header:
                 return False
-            yield from ask(prepared, encode_command("SETRANGE", prepared, start, chunk))
+            yield from ask(
+                prepared,
+                encode_command("SETRANGE", prepared, start, chunk),
+                encode_command("EXPIRE", prepared, PREPARED_SECONDS),
+            )
         return True
 
 
@@ -202,7 +173,7 @@ class Slices(Bitmap):
                 return False
             copied = with_slices(target.header, slices_of(header))
             size = self.string_bytes(target, copied)
-            yield from ask(prepared, *lengthen(prepared, copied, size))
+            yield from lengthen(prepared, target, slices_of(header))
             if says_forgotten(header):
                 # Bits that are read after the versions have all that these stand for.
                 yield from copy_table(source, prepared)
@@ -227,28 +198,19 @@ class ServersOwn(Contents):
         """See Contents.string_bytes."""
         return HEADER_BYTES
 
-    def empty_shard(self, key: str, descriptor: Descriptor) -> list[bytes]:
-        """See Contents.empty_shard."""
-        items = shard_capacity(descriptor.capacity, descriptor.size.shards)
-        own = native_key(key, descriptor.generation)
-        rate = repr(descriptor.error_rate)
-        reserve = encode_command("BF.RESERVE", own, rate, items, "EXPANSION", EXPANSION)
-        return [encode_command("UNLINK", own), reserve, set_header(key, descriptor.header)]
-
     def keys(self, key: str, header: int) -> tuple[str, ...]:
         """See Contents.keys."""
         return (native_key(key, generation_of(header)),)
 
-    def is_there(self, key: str, header: int, *, hold: bool) -> Core[bool | None]:
-        """See Contents.is_there."""
-        own = native_key(key, generation_of(header))
-        commands = [encode_command("EXISTS", own), header_command(key)]
-        if hold:
-            # Sent once: on another connection there would be no WATCH.
-            there, start = check((yield Request(key, commands, hold=True)))
-        else:
-            there, start = yield from ask(key, *commands)
-        return bool(there) if plain_header(start) == header else None
+    def reserve(self, key: str, descriptor: Descriptor, seconds: int) -> list[bytes]:
+        """See Contents.reserve."""
+        items = shard_capacity(descriptor.capacity, descriptor.size.shards)
+        own = native_key(key, descriptor.generation)
+        rate = repr(descriptor.error_rate)
+        return [
+            encode_command("BF.RESERVE", own, rate, items, "EXPANSION", EXPANSION),
+            encode_command("EXPIRE", own, seconds),
+        ]
 
     def count(self, descriptor: Descriptor, shards: Sequence[Shard]) -> Core[Counted | None]:
         """See Contents.count. Cost: one round trip."""
@@ -260,9 +222,16 @@ def set_header(key: str, header: int) -> bytes:
     return encode_command("SETRANGE", key, 0, header.to_bytes(HEADER_BYTES, "big"))
 
 
-def lengthen(key: str, header: int, size: int) -> list[bytes]:
-    """Return the commands that give a prepared shard a length, and the header that goes with it."""
-    return [encode_command("SETRANGE", key, size - 1, b"\0"), set_header(key, header)]
+def lengthen(key: str, target: Descriptor, slices: int) -> Core[None]:
+    """Give a prepared shard of a filter that grows the length and the header of so many slices.
+
+    In two requests, so that none of them makes a whole shard of a key that is in its place already.
+    """
+    header = with_slices(target.header, slices)
+    size = target.string_bytes_with(header)
+    expiry = encode_command("EXPIRE", key, PREPARED_SECONDS)
+    yield from ask(key, encode_command("SETRANGE", key, size - 1, b"\0"), expiry)
+    yield from ask(key, set_header(key, header), expiry)
 
 
 BITMAP, CELLS, SLICES, SERVERS_OWN = Bitmap(), Cells(), Slices(), ServersOwn()

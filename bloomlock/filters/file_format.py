@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bloomlock.descriptor import HEADER_BYTES, READY, slices_of
 from bloomlock.errors import BloomlockError, ConfigurationError
-from bloomlock.stored_descriptor import CLEARED, FIELDS, decode, encode
+from bloomlock.stored_descriptor import FIELDS, decode, encode
 
 from .versions import RECORD_BYTES, table_bytes
 
@@ -234,12 +234,7 @@ def read_header(name: str, start: bytes, length: int | None) -> tuple[Descriptor
         raise ConfigurationError(f"{name} is damaged: its header has another checksum")
     try:
         fields = json.loads(text)
-        # Whether its generation began with a clear is of no account in a file, and not written.
-        there = [field in fields and field != CLEARED for field in FIELDS]
-        values = [
-            fields[field].encode() if is_there else None
-            for field, is_there in zip(FIELDS, there, strict=True)
-        ]
+        values = [fields[field].encode() if field in fields else None for field in FIELDS]
         descriptor = decode(name, values)
         if descriptor is None:
             raise ConfigurationError("it has no parameters")

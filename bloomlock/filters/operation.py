@@ -308,7 +308,7 @@ class Operation:
         if unflagged(header) != now.header:
             is_own = state.is_own(header)
             stored = None if is_own else (yield from look_for_another(state.keys))
-            is_known = is_own or (stored is not None and view.header in stored.follows)
+            is_known = is_own or (stored is not None and stored.continues(view.descriptor))
             if self._write and not is_own:
                 yield from sweep(view, stored)
             if state.on_lost == "raise" and not is_known:

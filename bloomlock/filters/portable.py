@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from bloomlock.delivery import elsewhere
+from bloomlock.descriptor import COPY as COPIED
+from bloomlock.descriptor import IMPORT as IMPORTED
 from bloomlock.effects import Call
 from bloomlock.errors import BloomlockError
 
 from .files import FileReader, FileWriter, refuse_other_key
-from .generation import new_generation
 from .prepared import Prepared
 from .support import COPY_TO, EXPORT, IMPORT, check_support
 from .transfer import Reading
@@ -55,9 +56,8 @@ class Loading:
         check_support(what, state.strategy.name)
         self._source = source
         self._images = images
-        self._prepared = Prepared(
-            state.keys, model, new_generation(), may_replace=replace, what=what
-        )
+        origin = IMPORTED if what == IMPORT else COPIED
+        self._prepared = Prepared(state.keys, model, origin, may_replace=replace, what=what)
         self._written: list[tuple[int, int, int, bytes]] = []
         self._tables: list[Part] = []
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import compress
 from numbers import Integral
 from operator import not_
@@ -21,21 +20,20 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from bloomlock.descriptor import READY
+from bloomlock.descriptor import CLOSED, READY
+from bloomlock.descriptor import REBUILD as REBUILT
 from bloomlock.errors import BloomlockError, ConfigurationError, FilterLostError
 from bloomlock.keys import FilterKeys, prepared_key
 from bloomlock.parameters import Wanted
 
-from . import answers, closing
+from . import answers, switch
 from .batches import Chunks
-from .generation import View, new_generation
-from .lifecycle import repeated
+from .generation import View
 from .options import OpenOptions
 from .prepared import Prepared
 from .state import ITEMS_PER_CHUNK, FilterState, in_one_generation
 from .stored_filter import look, look_at_shard
 from .support import REBUILD, check_support
-from .writing import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -83,6 +81,7 @@ class Rebuild:
         self._absent: list[bytes] = []
         self._prepared: Prepared | None = None
         self._closings = 0
+        self._tried: list[int] = []
 
     def begin(self) -> Core[None]:
         """Find the filter, and take the memory for the new one."""
@@ -97,10 +96,10 @@ class Rebuild:
         wanted = self._wanted(view.descriptor)
         model = wanted.describe()
         self._prepared = prepared = Prepared(
-            self._state.keys, model, new_generation(), may_replace=True, what=REBUILD
+            self._state.keys, model, REBUILT, may_replace=True, what=REBUILD
         )
-        yield from prepared.begin(reserve=False)
-        target = prepared.target.with_generation(prepared.target.generation, READY)
+        yield from prepared.begin()
+        target = replace(prepared.target, state=READY)
         keys = _PreparedKeys(prepared.keys, target.generation)
         self._loader = self._attached(keys, target)
         self._loader.key = model.key
@@ -163,22 +162,25 @@ class Rebuild:
 
     def close(self) -> Core[None]:
         """Close the filter: from now on no add to it is answered."""
-        keys = self._state.keys
-        stored = (yield from look(keys)).descriptor
-        known = {self._header, 0 if self._closed is None else self._closed.header}
-        if stored is None or stored.state != READY or stored.header not in known:
+        self._closed = yield from switch.retried(self._state.keys, self._close)
+        if not (yield from switch.close_shards(self._state.keys, self._closed)):
             raise self._lost()
-        generation = self._state.own_generation()
-        try:
-            self._closed = yield from closing.close(keys, stored, generation)
-        except Changed:
-            raise self._lost() from None
+
+    def _close(self) -> Core[Descriptor]:
+        stored = (yield from look(self._state.keys)).descriptor
+        if stored is not None and stored.state == CLOSED and stored.generation in self._tried:
+            return stored  # by a try whose reply was lost
+        header = self._header if self._closed is None else self._closed.header
+        if stored is None or stored.state != READY or stored.header != header:
+            raise self._lost()
+        self._tried.append(self._state.own_generation())
+        return (yield from switch.close(self._state.keys, stored, self._tried[-1]))
 
     def finish(self) -> Core[bool]:
         """Put the new generation in the place of the closed filter; False: it was opened again."""
         assert self._closed is not None  # noqa: S101 - for the type checker
         assert self._prepared is not None  # noqa: S101
-        self._prepared.expected = self._closed.header
+        self._prepared.expected = self._closed
         try:
             yield from self._prepared.switch()
         except FilterLostError:
@@ -191,7 +193,7 @@ class Rebuild:
         self._closings += 1
         if self._closings < CLOSINGS:
             return False
-        seconds = round(closing.LOOKS * closing.LOOK_SECONDS)
+        seconds = round(switch.LOOKS * switch.LOOK_SECONDS)
         raise BloomlockError(
             f"filter {self._state.keys.name!r}: what `late` returns takes longer than "
             f"{seconds} s to add, and other clients opened the filter again; it is as it was"
@@ -202,8 +204,9 @@ class Rebuild:
         if self._prepared is not None:
             yield from self._prepared.give_up()
         if self._closed is not None:
-            with suppress(RedisError, BloomlockError, Changed):
-                yield from repeated(partial(closing.reopen, self._state.keys, self._closed))
+            with suppress(RedisError, BloomlockError):
+                keys, closed = self._state.keys, self._closed
+                yield from switch.retried(keys, lambda: switch.reopen(keys, closed))
 
     def _lost(self) -> FilterLostError:
         self._state.forget()

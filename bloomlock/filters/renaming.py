@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from bloomlock.descriptor import HEADER_BYTES, READY, Descriptor
-from bloomlock.errors import ConfigurationError, FilterLostError, FilterNotFoundError
+from bloomlock.descriptor import HEADER_BYTES, Descriptor
+from bloomlock.errors import ConfigurationError, FilterNotFoundError
 from bloomlock.keys import ClaimKeys
 from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script, answer_of
@@ -19,55 +19,69 @@ from bloomlock.scripts import Script, answer_of
 from .combining import is_not_possible
 from .contents import contents_of
 from .generation import new_generation
+from .state import in_one_generation
 from .stored_filter import look
+from .switch import Changed, retried, settle
 
 if TYPE_CHECKING:
     from bloomlock.effects import Core
     from bloomlock.keys import FilterKeys
 
-    from .stored_filter import Found
+    from .state import FilterState
 
 _RENAME = Script("header", "rename")
 
 DONE, CHANGED, TAKEN = range(3)
 
 
-def rename(old: FilterKeys, new: FilterKeys, header: int | None = None) -> Core[None]:
+def rename_object(state: FilterState, keys: FilterKeys) -> Core[None]:
+    """Give the filter of an object another name; the object has lost it then."""
+    try:
+        yield from in_one_generation(state, lambda view: rename(state.keys, keys, view.header))
+    finally:
+        state.forget()
+
+
+def rename(old: FilterKeys, new: FilterKeys, header: int | None = None) -> Core[bool | None]:
     """Give a filter another name.
 
     Args:
         old: Its keys.
         new: Those it will have.
         header: That of the generation that is meant; None: whatever is there.
+
+    Returns:
+        None if the filter is of another generation.
     """
     if old.name == new.name:
         raise ConfigurationError(f"the new name must not be {new.name!r}, the one that it has")
-    before = _as_it_is(old, (yield from look(old)))
-    there = yield from look(new)
-    if header is not None and before.header != header:
-        raise _lost(old)
-    if there.descriptor is not None or there.header:
-        raise _taken(new)
-    done = yield from _rename_keys(old, new, before)
-    if done == CHANGED:
-        raise _lost(old)
-    if done == TAKEN:
-        raise _taken(new)
 
+    def step() -> Core[bool | None]:
+        found = yield from look(old)
+        if found.descriptor is not None:
+            found = yield from settle(old, found)
+        before, there = found.descriptor, (yield from look(new))
+        if before is None or not before.has_header(found.header) or found.gone is not None:
+            if header is not None:
+                return None
+            raise FilterNotFoundError(f"there is no filter named {old.name!r}, or not all of it")
+        if header not in (None, before.header):
+            return None
+        done = TAKEN
+        if there.descriptor is None and not there.header:
+            done = yield from _rename_keys(old, new, before)
+        if done == TAKEN:
+            raise ConfigurationError(f"name {new.name!r} is taken by another filter")
+        if done == CHANGED and header is None:
+            raise Changed
+        return True if done == DONE else None
 
-def _taken(keys: FilterKeys) -> ConfigurationError:
-    return ConfigurationError(f"name {keys.name!r} is taken by another filter")
-
-
-def _lost(keys: FilterKeys) -> FilterLostError:
-    return FilterLostError(
-        f"filter {keys.name!r} was cleared, replaced or lost; it was not renamed"
-    )
+    return (yield from retried(old, step))
 
 
 def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[int]:
     """Rename all keys in one step, as a new generation."""
-    after = before.with_generation(new_generation(), READY, cleared=before.cleared)
+    after = before.with_generation(new_generation(), origin=before.origin)
     contents, shards = contents_of(before), range(before.size.shards)
     bits = [(old.bits(n), new.bits(n)) for n in shards]
     claims = [(ClaimKeys.of(one), ClaimKeys.of(two)) for one, two in bits]
@@ -86,13 +100,3 @@ def _rename_keys(old: FilterKeys, new: FilterKeys, before: Descriptor) -> Core[i
             "slots; copy it by copy_to, then delete it"
         )
     return int(answer_of(reply, "rename needs"))
-
-
-def _as_it_is(keys: FilterKeys, found: Found) -> Descriptor:
-    """Return the parameters of a filter that may be renamed."""
-    current = found.descriptor
-    if current is None or not current.has_header(found.header):
-        raise FilterNotFoundError(f"there is no filter named {keys.name!r}, or not all of it")
-    if current.state != READY:
-        raise ConfigurationError(f"filter {keys.name!r} is {current.state}, and cannot be renamed")
-    return current

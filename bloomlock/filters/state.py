@@ -23,10 +23,10 @@ from bloomlock.strategies import BatchStrategies, GrowingStrategy
 from .fill import FillWatch
 from .generation import View, new_generation
 from .growing import GrowthWatch
-from .lifecycle import attach, renew
 from .near_cache import Asked
 from .stored_filter import look, look_at_shard
 from .support import FORGOTTEN, GROWTH, check_support
+from .switch import attach, clear, delete
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,17 +152,16 @@ class FilterState(LockOwner):
             must_follow: Whether only what has all items of the view's generation will do.
         """
         recreate = self.on_lost == "recreate"
-        generation = self.own_generation()
         try:
             yield from self.strategy.check_server(self.keys.meta)
             descriptor = yield from attach(
                 self.keys,
                 self.wanted,
-                generation,
+                self.own_generation,
                 recreate=recreate,
                 key=self.key,
                 native=self.strategy.is_native,
-                before=0 if self.view is None else self.view.header,
+                before=None if self.view is None else self.view.descriptor,
                 must_follow=must_follow,
             )
         except Exception:
@@ -183,7 +182,7 @@ class FilterState(LockOwner):
         if descriptor.forgets:
             check_support(FORGOTTEN, self.strategy.name)
         view = View.of(self.keys, descriptor)
-        follows = self.view is not None and self.view.header in descriptor.follows
+        follows = self.view is not None and descriptor.continues(self.view.descriptor)
         if self.wanted is None or follows:
             self.wanted = Wanted.of(descriptor)
         elif descriptor.key is not None and descriptor.key.stored:
@@ -210,14 +209,23 @@ class FilterState(LockOwner):
 
     def clear(self) -> Core[None]:
         """Empty the filter for all clients, keep its parameters, and attach anew."""
+        own = None if self.view is None and self.wanted is None else self.descriptor
         try:
-            descriptor = yield from renew(
-                self.keys, self.own_generation(), self.key, native=self.strategy.is_native
+            descriptor = yield from clear(
+                self.keys, own, self.own_generation, self.key, native=self.strategy.is_native
             )
         finally:
             # Whatever the outcome, this object gives no answer from before.
             self.forget()
         yield from self.adopt(descriptor)
+
+    def delete(self) -> Core[bool]:
+        """Delete the filter; True if there was one."""
+        try:
+            own = None if self.view is None else self.view.descriptor
+            return (yield from delete(self.keys, own))
+        finally:
+            self.forget()
 
     def note_forgetting(self, view: View) -> View:
         """Go by what was forgotten, as a shard of a view's generation says that something was.
@@ -365,7 +373,7 @@ def follow(state: FilterState, view: View) -> Core[View]:
         if state.is_own(header):
             return (yield from state.attach())
         stored = yield from look_for_another(state.keys)
-        if stored is not None and view.header in stored.follows:
+        if stored is not None and stored.continues(view.descriptor):
             return (yield from state.attach(must_follow=True))
     raise _lost(state, view)
 

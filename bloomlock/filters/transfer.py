@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from bloomlock.arrays import np
 from bloomlock.commands import encode_command
 from bloomlock.delivery import ask
+from bloomlock.descriptor import COPY as COPIED
 from bloomlock.descriptor import (
     HEADER_BYTES,
     says_forgotten,
@@ -29,7 +30,6 @@ from bloomlock.strategies.bitmap import image_bytes, merge_image
 
 from .file_format import Images, Part, image_start
 from .files import TABLE_PART_RECORDS
-from .generation import new_generation
 from .memory import MemoryBloomFilter
 from .prepared import Prepared
 from .state import in_one_generation
@@ -126,25 +126,27 @@ def copy(
     state: FilterState, keys: FilterKeys, progress: Callable[[int, int], None] | None = None
 ) -> Core[None]:
     """Copy the filter to a name that is free; a copy that does not succeed is deleted again."""
-    view = yield from state.current()
     check_support(COPY, state.strategy.name)
-    slices = yield from most_slices(state.keys, view.descriptor)
-    prepared = Prepared(keys, view.descriptor, new_generation(), may_replace=False, what=COPY)
-    try:
-        yield from prepared.begin(slices=slices)
-        for number, shard in enumerate(view.shards):
-            copied = view.contents.copy(shard, prepared.key(number), prepared.target)
-            if not (yield from copied):
-                state.forget()
-                raise FilterLostError(
-                    f"filter {state.keys.name!r} was cleared or lost while it was copied"
-                )
-            if progress is not None:
-                progress(number + 1, len(view.shards))
-        yield from prepared.switch()
-    except (BloomlockError, RedisError):
-        yield from prepared.give_up()
-        raise
+
+    def work(view: View) -> Core[bool | None]:
+        slices = yield from most_slices(state.keys, view.descriptor)
+        prepared = Prepared(keys, view.descriptor, COPIED, may_replace=False, what=COPY)
+        try:
+            yield from prepared.begin(slices=slices)
+            for number, shard in enumerate(view.shards):
+                copied = view.contents.copy(shard, prepared.key(number), prepared.target)
+                if not (yield from copied):
+                    yield from prepared.give_up()
+                    return None
+                if progress is not None:
+                    progress(number + 1, len(view.shards))
+            yield from prepared.switch()
+        except (BloomlockError, RedisError):
+            yield from prepared.give_up()
+            raise
+        return True
+
+    yield from in_one_generation(state, work)
 
 
 class Reading:

@@ -1,4 +1,5 @@
--- Give a shard the header of a new generation, so that no update to it is answered any more.
+-- Give a shard the header of a new generation, so that no update to it is answered any more. Safe to
+-- repeat, and to come late.
 -- KEYS[1]   the shard
 -- ARGV[1]   the header it has, 8 bytes; ARGV[2] the one it gets. Both without the flags that items
 --           were forgotten, or that it has grown, which it keeps

@@ -6,11 +6,9 @@ import contextlib
 from collections import Counter
 
 import pytest
-import redis
 from proxy import HANDSHAKE
 
 from bloomlock import BloomFilter, LockStrategy
-from bloomlock.descriptor import header_of
 from bloomlock.errors import LockTimeoutError
 
 
@@ -55,37 +53,6 @@ def test_a_lock_lost_before_the_bits_are_set_keeps_them_from_being_set(r, proxy)
                 return
             assert stolen == [] or added is None or number > made.num_hashes + 3
     pytest.fail("an add of a hundred commands?")
-
-
-@pytest.mark.parametrize("scripts", [True, False])
-def test_a_helper_that_sleeps_empties_no_shard_of_a_later_generation(r, proxy, scripts):
-    r.acl_setuser("scriptless", enabled=True, nopass=True, keys="*", channels="*",
-                       commands=["+@all", "-eval", "-evalsha"])  # fmt: skip
-    user = {} if scripts else {"username": "scriptless", "password": "any"}
-    items = [str(number) for number in range(60)]
-    for number in range(60):
-        r.flushall()
-        proxy.judge = lambda _name, _number: "pass"
-        BloomFilter("x", 2000, client=r, shards=3).update(items)
-        # A clear that died half-way: whoever opens the filter helps.
-        r.hset("bloomlock:{x}:meta", "state", "creating")
-        r.hset("bloomlock:{x}:meta", "generation", 77)
-        r.setrange("bloomlock:{x}:bits", 0, header_of(77).to_bytes(8, "big"))
-
-        def use_it():
-            other = BloomFilter.open("x", client=r)
-            other.clear()
-            other.update(items)
-
-        state = do_before(proxy, number, use_it)
-        with redis.Redis.from_url(proxy.url, **user) as client:
-            BloomFilter.open("x", client=client, on_lost="recreate")
-        proxy.judge = lambda _name, _number: "pass"
-        if state["left"] >= 0:
-            assert number > 6
-            break
-        assert all(BloomFilter.open("x", client=r).exists_many(items)), number
-    r.acl_deluser("scriptless")
 
 
 def touch(r, names):

@@ -6,6 +6,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from stepped import Crash, Stepped, crash
 
 from bloomlock import BloomFilter
 from bloomlock.catalog import delete_filter, list_filters
@@ -41,12 +42,12 @@ def test_a_filter_of_other_shards_than_usual_is_attached_to_and_made_anew_with_i
 def test_a_shard_with_a_flag_is_not_emptied_by_a_creation(r, without_scripts):
     BloomFilter("x", 1000, client=r, shards=3).update(map(str, range(100)))
     r.setbit(shard_key(1), 9, 1)
-    r.hset(META, "state", "creating")
-    before = r.get(shard_key(1))
+    r.delete(shard_key(0))
+    before = contents(r)
     for allowed in (r, without_scripts):
         with pytest.raises(FilterMismatchError, match="newer version"):
             BloomFilter.open("x", client=allowed, on_lost="recreate")
-        assert r.get(shard_key(1)) == before
+        assert contents(r) == before
 
 
 @pytest.fixture
@@ -145,23 +146,32 @@ def test_a_damaged_filter_is_deleted_with_all_its_shards(r, shards):
     assert r.keys() == []
 
 
-def test_a_creation_that_stopped_half_way_is_finished_by_the_next(r):
-    BloomFilter("x", 1000, client=r, shards=4)
-    r.hset(META, "state", "creating")
-    r.delete(shard_key(2, 4), shard_key(3, 4))
-    made = BloomFilter.open("x", client=r)
-    assert sum(made.add_many(map(str, range(100)))) == 100
-    assert r.hget(META, "state") in (b"ready", "ready")
-
-
-def test_a_copy_that_stopped_half_way_is_no_filter(r):
-    BloomFilter("x", 1000, client=r).add("a")
-    r.hset(META, "state", "preparing")
-    r.delete(BITS)
-    for attach in (lambda: BloomFilter("x", 1000, client=r),
-                   lambda: BloomFilter.open("x", client=r)):  # fmt: skip
-        with pytest.raises(FilterMismatchError, match="copy was interrupted"):
-            attach()
+@pytest.mark.parametrize("act", ["create", "clear"])
+@pytest.mark.parametrize("shards", [1, 4])
+def test_what_stopped_half_way_is_finished_by_the_next(r, act, shards):
+    number = 0
+    while True:
+        r.flushall()
+        if act == "clear":
+            BloomFilter("x", 1000, client=r, shards=shards).update(map(str, range(100)))
+        kind = Stepped.before(number + 100 * (act == "clear"), crash)
+        try:
+            made = kind("x", 1000, client=r, shards=shards)
+            if act == "clear":
+                kind.at, kind.done = number, 0
+                made.clear()
+        except Crash:
+            pass
+        else:
+            break
+        again = BloomFilter("x", 1000, client=r, shards=shards)
+        added = sum(again.add_many(map(str, range(100))))
+        assert added == 100 or (act == "clear" and added == 0)
+        lasting = [key for key in r.scan_iter() if r.ttl(key) == -1]
+        assert len(lasting) == 1 + shards
+        again.delete()
+        number += 1
+    assert number > 2
 
 
 @pytest.mark.parametrize("on_lost", ["raise", "recreate"])

@@ -159,11 +159,8 @@ def test_a_damaged_filter_can_be_deleted(r, make, damage):
     r.hset(META, mapping=damage)
     with pytest.raises(FilterMismatchError, match="damaged"):
         make(shards=2)
-    r.config_resetstat()
     assert delete_filter("x", client=r) is True
     assert r.keys() == []
-    # Any of thousands of shards may be there; one that is not costs no transaction.
-    assert r.info("commandstats")["cmdstat_watch"]["calls"] == 2
 
 
 def test_what_the_server_refuses_to_create_leaves_nothing(r, make, monkeypatch):

@@ -8,7 +8,7 @@ from stepped import Crash, Stepped, crash
 
 from bloomlock import BloomFilter
 from bloomlock.errors import BloomlockError, ClaimLostError, ConfigurationError, FilterLostError
-from bloomlock.filters import closing
+from bloomlock.filters import switch
 
 OLD = [f"old {number}" for number in range(300)]
 GROWN = {"capacity": 100, "on_full": "grow"}
@@ -17,8 +17,8 @@ GROWN = {"capacity": 100, "on_full": "grow"}
 @pytest.fixture
 def impatient(monkeypatch):
     """Clients that wait for a closed filter open it soon."""
-    monkeypatch.setattr(closing, "LOOKS", 2)
-    monkeypatch.setattr(closing, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(switch, "LOOKS", 2)
+    monkeypatch.setattr(switch, "LOOK_SECONDS", 0.001)
 
 
 def filled(client, *, items=OLD, **shape):

@@ -1,7 +1,8 @@
 """Explores what a protocol can get into: every state once, depth first, and the way to a wrong one.
 
 `explore` walks worlds of any kind. `Cores` is a world of production cores on a real server: a move
-carries out the next command of one client (all commands of a transaction), or loses it.
+carries out the next command of one client (all commands of a transaction), or loses it. What is
+late is lost to its client, and carried out by a later move, or never.
 
 A new protocol needs three things:
 
@@ -29,7 +30,16 @@ from unittest import mock
 import redis
 
 from bloomlock.commands import EXEC, MULTI
-from bloomlock.effects import ConnectionLost, FreeMemory, Parallel, Pause, Pipeline, Request
+from bloomlock.effects import (
+    Clock,
+    ConnectionLost,
+    FreeMemory,
+    IsCluster,
+    Parallel,
+    Pause,
+    Pipeline,
+    Request,
+)
 from bloomlock.errors import OutcomeUnknownError
 from bloomlock.locks.session import TOKENS
 from bloomlock.scripts import Script
@@ -39,7 +49,7 @@ if TYPE_CHECKING:
 
 W = TypeVar("W")
 Contents = tuple[tuple[bytes, bytes], ...]
-DONE, BEFORE, AFTER = "done", "lost before", "lost after"
+DONE, BEFORE, AFTER, LATE = "done", "lost before", "lost after", "late"
 EXTRA = -1
 """In place of the number of a client: a move that is none of a client's."""
 
@@ -324,6 +334,10 @@ class _Client:
         if isinstance(step, (Request, Pipeline, Parallel)):
             is_info = isinstance(step, Request) and b"INFO" in step.commands[0][:20]
             return self._execute(step.commands) if is_info else step
+        if isinstance(step, Clock):
+            return lambda: 0.0
+        if isinstance(step, IsCluster):
+            return False
         assert isinstance(step, (Pause, FreeMemory)), f"the explorer has no answer to {step}"
         # No more is known of the memory.
         return None
@@ -341,7 +355,11 @@ class _Client:
         if self.extras is None:
             self.extras = self._world.extras
         number, unit = self._left.pop(0)
-        replies = self._execute(unit) if fate != BEFORE else []
+        if fate == LATE:
+            rest = [each for request, each in self._left if request == number]
+            self._world.late.append((self._connection, [unit, *rest]))
+            self._connection, self._watches = self._world.pool.get_connection(), False
+        replies = self._execute(unit) if fate not in (BEFORE, LATE) else []
         self.replies.append(self._world.blur(repr(replies)) if fate == DONE else fate)
         if fate == DONE:
             self._got[number] += replies
@@ -360,14 +378,7 @@ class _Client:
 
     def _execute(self, commands: Sequence[bytes]) -> list[Any]:
         self._watches = self._watches or b"\r\nWATCH\r\n" in commands[0][:20]
-        self._connection.send_packed_command(list(commands))
-        replies = []
-        for _ in commands:
-            try:
-                replies.append(self._connection.read_response(disable_decoding=True))
-            except redis.ResponseError as error:
-                replies.append(error)
-        return replies
+        return execute(self._connection, commands)
 
 
 class Cores:
@@ -377,6 +388,7 @@ class Cores:
         client: Of the server.
         programs: What each client does.
         faults: How many commands are lost, or their replies, at most.
+        is_late: Whether what is lost may still arrive.
         extra: By name how often something else happens at most, and what does it.
         answers: Exceptions that are answers: the history has their names.
         show_answer: Returns of an answer what the history has.
@@ -393,6 +405,7 @@ class Cores:
         programs: Iterable[Generator[Operation, Any, None]],
         *,
         faults: int = 0,
+        is_late: bool = False,
         extra: Mapping[str, tuple[int, Callable[[], object]]] | None = None,
         answers: tuple[type[Exception], ...] = (),
         show_answer: Callable[[Any], Any] = lambda answer: answer,
@@ -403,10 +416,12 @@ class Cores:
         self.answers, self.show_answer = answers, show_answer
         self.show_contents, self.blur = show_contents, blur
         self.history: list[Done] = []
+        self.taken: list[Move] = []
         self.found: Contents = ()
         self.shown: Hashable = ()
         self._ticks = self.extras = 0
-        self._faults = faults
+        self._faults, self._fates = faults, (LATE,) if is_late else (BEFORE, AFTER)
+        self.late: list[tuple[Any, list[list[bytes]]]] = []
         self._acts = dict(extra or {})
         self._left = {name: count for name, (count, _) in self._acts.items()}
         self._clients: list[_Client] = []
@@ -415,6 +430,10 @@ class Cores:
 
     def __str__(self) -> str:
         return "\n  ".join(map(str, self.operations()))
+
+    def telling(self) -> contextlib.AbstractContextManager[None]:
+        """Tell the way here of what is raised."""
+        return _telling(lambda: self.taken, lambda: self)
 
     def tick(self) -> int:
         self._ticks += 1
@@ -439,17 +458,31 @@ class Cores:
         left = tuple(self._left.items())
         self.found = contents_of(self.client)
         self.shown = self.show_contents(self.found)
-        return self.shown, replies, tuple(self.operations()), left, self._faults
+        late = tuple(tuple(map(tuple, units)) for _, units in self.late)
+        return self.shown, replies, tuple(self.operations()), left, self._faults, late
+
+    def is_going(self, client: int) -> bool:
+        """Return whether a client has anything left to do."""
+        return self._clients[client].operation is not None
 
     def moves(self) -> list[Move]:
         going = [number for number, one in enumerate(self._clients) if one.operation is not None]
-        fates = (DONE, BEFORE, AFTER) if self._faults else (DONE,)
+        fates = (DONE, *self._fates) if self._faults else (DONE,)
         found = [Move(number, fate) for number in going for fate in fates]
+        found += [Move(EXTRA, f"{LATE} {number}") for number in range(len(self.late))]
         if going:
             found += [Move(EXTRA, name) for name, count in self._left.items() if count]
         return found
 
     def take(self, move: Move) -> None:
+        self.taken.append(move)
+        if move.client == EXTRA and move.what.startswith(LATE):
+            connection, units = self.late[int(move.what.split()[1])]
+            execute(connection, units.pop(0))
+            if not units:
+                self.late.remove((connection, units))
+                self._end_connection(connection)
+            return
         if move.client == EXTRA:
             self._left[move.what] -= 1
             self.extras += 1
@@ -463,6 +496,24 @@ class Cores:
     def close(self) -> None:
         for one in self._clients:
             one.close()
+        for connection, _ in self.late:
+            self._end_connection(connection)
+
+    def _end_connection(self, connection: Any) -> None:
+        connection.disconnect()
+        self.pool.release(connection)
+
+
+def execute(connection: Any, commands: Sequence[bytes]) -> list[Any]:
+    """Send commands and return their replies; an error of the server stands among them."""
+    connection.send_packed_command(list(commands))
+    replies = []
+    for _ in commands:
+        try:
+            replies.append(connection.read_response(disable_decoding=True))
+        except redis.ResponseError as error:
+            replies.append(error)
+    return replies
 
 
 def units_of(request: Request | Pipeline) -> Iterator[list[bytes]]:

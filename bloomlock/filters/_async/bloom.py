@@ -9,7 +9,6 @@ from bloomlock.filters import (
     answers,
     discards,
     inspection,
-    lifecycle,
     scripted,
     transfer,
 )
@@ -511,10 +510,7 @@ class AsyncBloomFilter(AsyncClaimableFilter, AsyncWholeFilter):
 
     async def delete(self) -> bool:
         """Delete the filter; True if there was one. Objects attached to it find it lost."""
-        try:
-            return await self._run(lifecycle.delete(self._state.keys))
-        finally:
-            self._state.forget()
+        return await self._run(self._state.delete())
 
     async def reattach(self) -> None:
         """Go on with the filter as it is on the server now; creates it if it is missing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.filters import lifecycle, renaming
+from bloomlock.filters import renaming, switch
 from bloomlock.filters.async_connected import async_connected
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
 
@@ -77,7 +77,7 @@ async def async_delete_filter(
     """
     keys = FilterKeys(name, prefix)
     async with async_connected(client) as (_, runtime):
-        return await runtime.run(lifecycle.delete(keys))
+        return await runtime.run(switch.delete(keys))
 
 
 async def async_rename_filter(

@@ -114,12 +114,8 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         ...     seen.name, await seen.exists("a")
         ('seen', True)
         """
-        keys, state = FilterKeys(name, self._state.keys.prefix), self._state
-        view = await self._run(state.current())
-        try:
-            await self._run(renaming.rename(state.keys, keys, view.header))
-        finally:
-            state.forget()
+        keys = FilterKeys(name, self._state.keys.prefix)
+        await self._run(renaming.rename_object(self._state, keys))
         return await self._opened(keys)
 
     async def expire(self, ttl: float | timedelta) -> None:
@@ -253,8 +249,8 @@ class AsyncWholeFilter(AsyncConnectedFilter):
         """Make a filter of what `export_file` or `MemoryBloomFilter.save` wrote, and open it.
 
         No client sees a part of it: it is prepared at other keys, and has its name when all of the
-        file is there and has its checksums. Until then other clients are refused the name, or use
-        the filter that is replaced. After a crash in the middle import it again.
+        file is there and has its checksums. Until then the name is free, or has the filter that is
+        replaced. After a crash in the middle import it again.
 
         Args:
             name: The filter; the file does not name it.
@@ -278,8 +274,7 @@ class AsyncWholeFilter(AsyncConnectedFilter):
                 the place.
                 Nothing was changed.
             FilterMismatchError: If the file's filter has another key.
-            FilterLostError: If another client took the name meanwhile, or the server lost what was
-                prepared.
+            FilterLostError: If the server lost what was prepared.
             OSError: If the file cannot be read.
 
         Cost: the bits go to the server once, 2 MiB in a round trip; eight round trips more. With
@@ -328,8 +323,8 @@ class AsyncWholeFilter(AsyncConnectedFilter):
                 compared.
 
         Raises:
-            FilterLostError: If this filter is cleared, replaced or lost meanwhile, or another
-                client took the name there.
+            FilterLostError: If this filter is cleared, replaced or lost meanwhile, or the other
+                server lost what was prepared.
             BloomlockError: If the other server does not give back what was written.
             ConfigurationError: As `import_file`; and for a copy of a filter to itself.
 

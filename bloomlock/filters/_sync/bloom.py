@@ -10,7 +10,6 @@ from bloomlock.filters import (
     answers,
     discards,
     inspection,
-    lifecycle,
     scripted,
     transfer,
 )
@@ -501,10 +500,7 @@ class BloomFilter(ClaimableFilter, WholeFilter):
 
     def delete(self) -> bool:
         """Delete the filter; True if there was one. Objects attached to it find it lost."""
-        try:
-            return self._run(lifecycle.delete(self._state.keys))
-        finally:
-            self._state.forget()
+        return self._run(self._state.delete())
 
     def reattach(self) -> None:
         """Go on with the filter as it is on the server now; creates it if it is missing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.filters import lifecycle, renaming
+from bloomlock.filters import renaming, switch
 from bloomlock.filters.connected import connected
 from bloomlock.keys import DEFAULT_PREFIX, FilterKeys, meta_pattern, name_of
 
@@ -74,7 +74,7 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
     """
     keys = FilterKeys(name, prefix)
     with connected(client) as (_, runtime):
-        return runtime.run(lifecycle.delete(keys))
+        return runtime.run(switch.delete(keys))
 
 
 def rename_filter(

@@ -113,12 +113,8 @@ class WholeFilter(ConnectedFilter):
         ...     seen.name, seen.exists("a")
         ('seen', True)
         """
-        keys, state = FilterKeys(name, self._state.keys.prefix), self._state
-        view = self._run(state.current())
-        try:
-            self._run(renaming.rename(state.keys, keys, view.header))
-        finally:
-            state.forget()
+        keys = FilterKeys(name, self._state.keys.prefix)
+        self._run(renaming.rename_object(self._state, keys))
         return self._opened(keys)
 
     def expire(self, ttl: float | timedelta) -> None:
@@ -250,8 +246,8 @@ class WholeFilter(ConnectedFilter):
         """Make a filter of what `export_file` or `MemoryBloomFilter.save` wrote, and open it.
 
         No client sees a part of it: it is prepared at other keys, and has its name when all of the
-        file is there and has its checksums. Until then other clients are refused the name, or use
-        the filter that is replaced. After a crash in the middle import it again.
+        file is there and has its checksums. Until then the name is free, or has the filter that is
+        replaced. After a crash in the middle import it again.
 
         Args:
             name: The filter; the file does not name it.
@@ -275,8 +271,7 @@ class WholeFilter(ConnectedFilter):
                 the place.
                 Nothing was changed.
             FilterMismatchError: If the file's filter has another key.
-            FilterLostError: If another client took the name meanwhile, or the server lost what was
-                prepared.
+            FilterLostError: If the server lost what was prepared.
             OSError: If the file cannot be read.
 
         Cost: the bits go to the server once, 2 MiB in a round trip; eight round trips more. With
@@ -325,8 +320,8 @@ class WholeFilter(ConnectedFilter):
                 compared.
 
         Raises:
-            FilterLostError: If this filter is cleared, replaced or lost meanwhile, or another
-                client took the name there.
+            FilterLostError: If this filter is cleared, replaced or lost meanwhile, or the other
+                server lost what was prepared.
             BloomlockError: If the other server does not give back what was written.
             ConfigurationError: As `import_file`; and for a copy of a filter to itself.
 

@@ -1,0 +1,779 @@
+"""How one generation of a filter takes the place of another, or of nothing.
+
+    nothing, ready(g), closed(c)  ->  placing(h)  ->  ready(h)
+
+The arrows are compare-and-sets of the descriptor. A client that puts the generation h in place
+
+1. prepares a key for each shard that lies in another slot than the descriptor. Of an empty shard
+   that is its header alone;
+2. lets the descriptor say "placing(h)", and with it, in the same transaction, puts the first shard
+   in its place;
+3. places the other shards by place.lua, each in its slot;
+4. lets the descriptor say "ready(h)". Only then does any client use h.
+
+Any client that finds "placing" carries out steps 3 and 4, so one that dies half-way leaves nothing
+broken. A prepared key exists once, and RENAME takes it away. So a helper that sleeps between two
+steps, or a request that arrives late, finds nothing to place, whatever others have done with the
+filter since. To compare the header of the shard instead would not do: a helper that read "placing"
+before the generation after h came in would wipe that one. (docs/design.md has the traces.)
+
+If neither the shard nor its prepared key is of h, the generation is broken. Then its prepared keys
+are deleted first, so that no helper can place them any more, and another generation is placed.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from redis.exceptions import RedisError, ResponseError
+
+from bloomlock.commands import EXEC, MULTI, UNWATCH, Replies, encode_command
+from bloomlock.delivery import RETRY_PAUSES, ask, check, deliver
+from bloomlock.descriptor import (
+    CLEAR,
+    CLOSED,
+    CREATE,
+    HEADER_BYTES,
+    PLACING,
+    READY,
+    REBUILD,
+    Descriptor,
+    Replaced,
+    generation_of,
+    says_forgotten,
+    unflagged,
+    without_slices,
+)
+from bloomlock.effects import ConnectionLost, Core, IsCluster, Pause, Request
+from bloomlock.errors import (
+    BloomlockError,
+    FilterLostError,
+    FilterMismatchError,
+    FilterNotFoundError,
+)
+from bloomlock.hash_keys import key_difference
+from bloomlock.keys import (
+    ClaimKeys,
+    forgotten_key,
+    native_key,
+    prepared_key,
+    stripe_fence,
+    window_keys,
+)
+from bloomlock.parallel import in_parallel
+from bloomlock.refusals import is_missing
+from bloomlock.scripts import Script, answer_of
+from bloomlock.sizing import MAX_SHARDS
+from bloomlock.slot_moves import through_moves
+from bloomlock.stored_descriptor import (
+    FIELDS,
+    DamagedDescriptorError,
+    encode,
+    refuse_unknown_flags,
+)
+from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
+
+from .contents import contents_of, set_header
+from .room import check_room
+from .stored_filter import (
+    LOST_BITMAP,
+    LOST_DESCRIPTOR,
+    LOST_SHARD,
+    Found,
+    are_whole,
+    look,
+    look_at_shard,
+    refuse_wrong_length,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bloomlock.hash_keys import HashKey
+    from bloomlock.keys import FilterKeys
+    from bloomlock.parameters import Wanted
+
+T = TypeVar("T")
+
+ATTEMPTS = 100
+LONGEST_PAUSE_S = 0.02
+PLACED_SECONDS = 7 * 24 * 3600
+"""How long a shard that is prepared waits for a client to place it."""
+PLACED_BYTES = 16 * 1024 * 1024
+"""Shards that are placed at once: to make them empty takes about 5 ms of the server's time."""
+WATCHED_TRIES = 100
+LOOKS = 300
+LOOK_SECONDS = 0.1
+"""How often, and after how long, a client that waits looks again before it opens the filter."""
+NO_HEADER = bytes(HEADER_BYTES)
+IN_PLACE, PLACED, MISSING = 0, 1, -1
+
+_PLACE = Script("header", "place")
+_DROP = Script("header", "drop")
+_FENCE = Script("header", "fence")
+
+
+class NotPreparedError(Exception):
+    """A shard that was prepared is gone."""
+
+
+class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
+    """Another client has changed the filter since it was looked at."""
+
+
+def retried(keys: FilterKeys, step: Callable[[], Core[T]]) -> Core[T]:
+    """Carry out a step that begins with a look, once more where it raises Changed.
+
+    A step is also repeated where a reply was lost. The look finds what was done.
+
+    Raises:
+        BloomlockError: If other clients are faster each time.
+    """
+    losses = 0
+    for attempt in range(ATTEMPTS):
+        try:
+            return (yield from step())
+        except Changed:
+            # No jitter needed: of those that collide one always wins.
+            yield Pause(min(0.001 * attempt, LONGEST_PAUSE_S))
+        except ConnectionLost as lost:
+            losses += 1
+            if losses > len(RETRY_PAUSES) or not lost.sent:
+                raise lost.cause from None
+            yield Pause(RETRY_PAUSES[losses - 1])
+    raise BloomlockError(f"filter {keys.name!r} is changed by others all the time; try again")
+
+
+# -- what an object asks for ---------------------------------------------------------------------
+
+
+def attach(
+    keys: FilterKeys,
+    wanted: Wanted | None,
+    new_generation: Callable[[], int],
+    *,
+    recreate: bool,
+    key: HashKey | None = None,
+    native: bool = False,
+    before: Descriptor | None = None,
+    must_follow: bool = False,
+) -> Core[Descriptor]:
+    """Return the descriptor of the filter, creating the filter where it is missing.
+
+    Without `wanted` it only attaches, to a filter with this `key`. A filter of which a part is gone
+    is a FilterLostError, or starts anew (`recreate`). A filter that the server has itself is for
+    `native` clients alone. A filter that has all items of the generation `before` may have other
+    parameters; with `must_follow` any other is a FilterLostError.
+
+    Cost: one round trip if the filter is there, two if it has several shards.
+    """
+
+    def step() -> Core[Descriptor]:
+        found = yield from settle(keys, (yield from look(keys)), is_checked=True)
+        stored, gone = found.descriptor, found.gone
+        is_same = stored is not None and before is not None and stored.header == before.header
+        follows = is_same or (stored is not None and stored.continues(before))
+        if must_follow and not follows:
+            raise FilterLostError(
+                f"filter {keys.name!r} was rebuilt, and then deleted or replaced, since this "
+                "object attached to it; call reattach() to go on with what is there now"
+            )
+        if stored is not None:
+            _refuse_other_contents(keys, native, stored)
+            _refuse_other(keys, None if follows else wanted, key, stored)
+        if gone is not None and not (recreate and (wanted or stored)):
+            raise FilterLostError(
+                f"filter {keys.name!r} has lost {gone} (evicted, or deleted by hand); delete it, "
+                'or pass on_lost="recreate" to start it anew'
+            )
+        if stored is not None and gone is None:
+            return stored
+        # What is stored says which shape and shards there may be, and is what was wanted.
+        model = stored or (wanted.describe() if wanted else None)
+        if model is None:
+            raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
+        planned = model.with_generation(new_generation(), origin=CREATE)
+        yield from check_room(keys, planned, replaces=gone is not None)
+        return (yield from put(keys, found, planned))
+
+    return (yield from retried(keys, step))
+
+
+def clear(
+    keys: FilterKeys,
+    own: Descriptor | None,
+    new_generation: Callable[[], int],
+    key: HashKey | None,
+    *,
+    native: bool = False,
+) -> Core[Descriptor]:
+    """Empty the filter: the same parameters, a new generation, all bits 0.
+
+    That is also done if another client has emptied it since: its generation was not there when
+    this call began, and began by a clear or a creation. A rebuild keeps the items, and a copy or an
+    import brings others, so after these the filter is cleared once more. A filter that was deleted
+    meanwhile is created anew.
+
+    Args:
+        keys: The filter's keys.
+        own: Its parameters as the object knows them; None: it knows none.
+        new_generation: Returns a generation.
+        key: The object's key.
+        native: Whether the object is for filters that the server has itself.
+    """
+    first = 0
+
+    def step() -> Core[Descriptor]:
+        nonlocal first
+        found = yield from settle(keys, (yield from look(keys)))
+        stored = found.descriptor
+        if stored is not None:
+            _refuse_other_contents(keys, native, stored)
+            _refuse_other_key(keys, key, stored)
+            is_new = first not in (0, stored.generation) and stored.origin in (CREATE, CLEAR)
+            if is_new and found.gone is None:
+                return stored
+            first = first or stored.generation
+        model = stored or own
+        if model is None:
+            raise FilterNotFoundError(f"there is no filter named {keys.name!r}")
+        planned = model.with_generation(new_generation(), origin=CLEAR)
+        if stored is None:
+            yield from check_room(keys, planned, replaces=found.header != 0)
+        return (yield from put(keys, found, planned))
+
+    return (yield from retried(keys, step))
+
+
+def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
+    """Delete every key of the filter; True if there was one. Objects attached to it find it lost.
+
+    The first shard and the descriptor go last, so a crash before that can be repeated.
+
+    Args:
+        keys: The filter's keys.
+        own: The generation that the object is attached to. If the descriptor was evicted it says
+            which further shards there may be.
+
+    Cost: three round trips, four if there are several shards, five in a cluster.
+    """
+    known, was_there = own, False
+
+    def step() -> Core[bool]:
+        nonlocal known, was_there
+        try:
+            found = yield from look(keys)
+        except DamagedDescriptorError:
+            return (yield from _delete_damaged(keys))
+        if found.descriptor is not None and found.descriptor.state == PLACING:
+            found = yield from settle(keys, found)
+        stored = found.descriptor
+        known = stored or known
+        was_there = was_there or stored is not None or found.header != 0
+        old = [] if known is None else [Replaced(known.size.shards, known.header)]
+        old += [known.replaces] if known is not None and known.replaces is not None else []
+        most = max((one.shards for one in old), default=1)
+        if stored is None:
+            old.append(Replaced(most, found.header))
+        if most > 1 and (yield IsCluster()):
+            # Nothing is deleted while a server is down that has a shard.
+            looks = [ask(key, encode_command("EXISTS", key)) for key in map(keys.bits, range(most))]
+            yield from in_parallel(looks)
+        yield from in_parallel([_drop(keys, shard, old) for shard in range(1, most)])
+        names = {name for one in old for name in _keys_of_shard(keys, 0, one)}
+        unlink = encode_command("UNLINK", keys.meta, *sorted(names))
+        if not (yield from _compare_and_set(keys, stored, [unlink])):
+            # The generation is over, unless its descriptor was evicted, or a rebuild has put its
+            # items into the next one.
+            now = yield from look(keys)
+            is_evicted = now.descriptor is None and now.header != 0
+            if is_evicted or (now.descriptor is not None and now.descriptor.continues(known)):
+                raise Changed
+        return was_there
+
+    return (yield from retried(keys, step))
+
+
+def _delete_damaged(keys: FilterKeys) -> Core[bool]:
+    """Delete a filter whose descriptor says neither its generation nor how many shards it has."""
+    shards = range(MAX_SHARDS)
+    asked = []
+    for shard in shards:
+        key = keys.bits(shard)
+        names = _keys_of_shard(keys, shard, Replaced(MAX_SHARDS, 0))
+        commands = [encode_command("EXISTS", *names), header_command(key)]
+        asked.append(deliver(Request(key, commands), repeatable=True))
+    replies = yield from in_parallel(asked)
+    # The first shard goes last, with the descriptor.
+    for shard, (count, start) in reversed([*zip(shards, replies, strict=True)]):
+        if count or not shard:
+            header = plain_header(start) if isinstance(start, bytes) else 0
+            gone = _keys_of_shard(keys, shard, Replaced(MAX_SHARDS, header))
+            meta = [] if shard else [keys.meta]
+            yield from ask(keys.bits(shard), encode_command("UNLINK", *gone, *meta))
+    return True
+
+
+def _refuse_other(
+    keys: FilterKeys, wanted: Wanted | None, key: HashKey | None, stored: Descriptor
+) -> None:
+    if wanted is None:
+        _refuse_other_key(keys, key, stored)
+        return
+    differences = wanted.differences(stored)
+    if differences:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} exists with other parameters ({'; '.join(differences)})"
+        )
+
+
+def _refuse_other_contents(keys: FilterKeys, native: bool, stored: Descriptor) -> None:
+    if stored.is_native and not native:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} was created with strategy 'native', and no other can read it"
+        )
+    if native and not stored.is_native:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} is a bitmap, which strategy 'native' cannot read; attach to it "
+            "with another strategy"
+        )
+
+
+def _refuse_other_key(keys: FilterKeys, key: HashKey | None, stored: Descriptor) -> None:
+    difference = key_difference(stored.key, key, opens=True)
+    if difference is not None:
+        raise FilterMismatchError(
+            f"filter {keys.name!r} exists with another key ({difference}); give the one it was "
+            "created with"
+        )
+
+
+# -- the switch ----------------------------------------------------------------------------------
+
+
+def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]:
+    """Put a generation in the place of what was found.
+
+    Args:
+        keys: The filter's keys.
+        found: What is there.
+        planned: The generation; with the origin "create" or "clear" it is empty, else all its
+            shards are prepared.
+
+    Returns:
+        Its descriptor, in the state "ready".
+
+    Raises:
+        Changed: If something else is there by now.
+        NotPreparedError: If the first shard is not prepared any more.
+
+    Cost: two round trips if there is one shard, six if there are several.
+    """
+    stored = found.descriptor
+    old = None
+    if stored is not None:
+        old = Replaced(stored.size.shards, stored.header)
+    elif found.header:
+        old = Replaced(planned.size.shards, found.header)
+    placing = replace(planned, state=PLACING, replaces=old)
+    ready = replace(planned, state=READY, replaces=None)
+    is_alone = max(planned.size.shards, old.shards if old else 0) == 1
+    if not _is_filled(planned):
+        yield from _prepare(keys, planned)
+    if stored is not None and stored.state == PLACING:
+        # It is broken. Nobody may place a shard of it any more.
+        yield from discard_prepared(keys, stored)
+    try:
+        done = yield from _compare_and_set(
+            keys,
+            stored,
+            [
+                *_store_commands(keys, ready if is_alone else placing),
+                # A new generation does not expire as yet.
+                encode_command("PERSIST", keys.meta),
+                *_place_commands(keys.bits(0), placing),
+            ],
+            filled=planned if _is_filled(planned) else None,
+        )
+    except RedisError:
+        if not _is_filled(planned):
+            yield from discard_prepared(keys, planned)
+        raise
+    if not done:
+        if not _is_filled(planned):
+            yield from discard_prepared(keys, planned)
+        raise Changed
+    if not is_alone and (yield from _finish(keys, placing)) is None:
+        raise Changed
+    return ready
+
+
+def _is_filled(descriptor: Descriptor) -> bool:
+    return descriptor.origin not in (CREATE, CLEAR)
+
+
+def _prepare(keys: FilterKeys, planned: Descriptor) -> Core[None]:
+    """Prepare the shards of an empty generation, but for what the switch itself can write."""
+    contents = contents_of(planned)
+
+    def prepare(shard: int) -> Core[None]:
+        key = keys.bits(shard)
+        prepared = prepared_key(key, planned.generation)
+        header = _bytes(planned.header)
+        commands = [
+            header_command(key),
+            *contents.reserve(key, planned, PLACED_SECONDS),
+            encode_command("SET", prepared, header, "EX", PLACED_SECONDS),
+        ]
+        try:
+            (start, *_) = check((yield from deliver(Request(key, commands), repeatable=False)))
+        except ConnectionLost as lost:
+            # If the first request is late, a second one would prepare the shard once more while the
+            # generation is in use. So the generation is given up, unless the first one has arrived.
+            (there,) = yield from ask(prepared, header_command(prepared))
+            if not lost.sent or there != header:
+                raise
+        else:
+            refuse_unknown_flags(keys.name, header_from_bytes(start))
+
+    first = 0 if contents.keys(keys.bits(0), planned.header) else 1
+    try:
+        yield from in_parallel([prepare(shard) for shard in range(first, planned.size.shards)])
+    except (RedisError, BloomlockError, ConnectionLost):
+        with suppress(RedisError):
+            yield from discard_prepared(keys, planned)
+        raise
+
+
+def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
+    """Delete what is prepared of a generation."""
+
+    def discard(shard: int) -> Core[None]:
+        key = keys.bits(shard)
+        prepared = prepared_key(key, planned.generation)
+        own = contents_of(planned).keys(key, planned.header)
+        yield from ask(key, encode_command("UNLINK", prepared, forgotten_key(prepared), *own))
+
+    yield from in_parallel([discard(shard) for shard in range(planned.size.shards)])
+
+
+def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[Found]:
+    """Finish, or wait for, what another client puts in place; say what is gone.
+
+    Args:
+        keys: The filter's keys.
+        found: What is there.
+        is_checked: Whether all shards are looked at also if the filter is ready.
+
+    Raises:
+        Changed: If it was changed meanwhile.
+    """
+    stored = found.descriptor
+    if stored is None:
+        return found._replace(gone=LOST_DESCRIPTOR if found.header else None)
+    if stored.state == CLOSED:
+        if (yield from _wait(keys, stored)):
+            raise Changed
+        return found._replace(gone=LOST_SHARD)
+    if stored.state == PLACING:
+        done = yield from _finish(keys, stored)
+        return found._replace(gone=LOST_SHARD) if done is None else Found(done, done.header, 0)
+    if not is_checked:
+        return found
+    # The look has seen the header of the first shard already.
+    is_first_there = stored.has_header(found.header)
+    has_more = bool(contents_of(stored).keys(keys.bits(0), stored.header))
+    rest = range(0 if is_first_there and has_more else 1, stored.size.shards)
+    if is_first_there and (yield from are_whole(keys, stored, rest)):
+        refuse_wrong_length(keys, 0, (found.header, found.length), stored)
+        return found
+    # Another client may be clearing the filter.
+    if not stored.is_same((yield from look(keys)).descriptor):
+        raise Changed
+    return found._replace(gone=LOST_SHARD if is_first_there else LOST_BITMAP)
+
+
+def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
+    """Place all shards of a generation and open it; None if it is broken.
+
+    Raises:
+        Changed: If another client did, and changed the filter again.
+    """
+    shards = range(placing.size.shards)
+    most = max(1, PLACED_BYTES // contents_of(placing).string_bytes(placing))
+    placed = yield from in_parallel([_place(keys, shard, placing) for shard in shards], most)
+    if MISSING in placed:
+        if not placing.is_same((yield from look(keys)).descriptor):
+            raise Changed
+        return None
+    if placing.replaces is not None:
+        rest = range(placing.size.shards, placing.replaces.shards)
+        yield from in_parallel([_drop(keys, shard, [placing.replaces]) for shard in rest])
+    ready = replace(placing, state=READY, replaces=None)
+    if not (yield from _compare_and_set(keys, placing, _store_commands(keys, ready))):
+        # A helper that was faster has done the same, or it is over.
+        raise Changed
+    return ready
+
+
+def _compare_and_set(
+    keys: FilterKeys,
+    expected: Descriptor | None,
+    commands: Sequence[bytes],
+    *,
+    filled: Descriptor | None = None,
+) -> Core[bool]:
+    """Carry out commands if the descriptor is of a generation and a state; return whether it was.
+
+    Of a filter in use only the descriptor is watched. Adds to the first shard, of which there may
+    be thousands a second, must not keep a client from clearing.
+
+    Args:
+        keys: The filter's keys.
+        expected: What the descriptor must say; None: there is none.
+        commands: A transaction. It is sent once; if it is late, its WATCH is broken.
+        filled: A generation whose first shard must be prepared; None: of none.
+
+    Raises:
+        NotPreparedError: If it is not.
+    """
+    watched, looks = [keys.meta], []
+    if filled is not None:
+        prepared = prepared_key(keys.bits(0), filled.generation)
+        watched += [prepared, forgotten_key(prepared)]
+        looks = [header_command(prepared), encode_command("EXISTS", watched[-1])]
+
+    def step() -> Core[bool]:
+        request = [
+            encode_command("WATCH", *watched),
+            encode_command("HMGET", keys.meta, "generation", "state"),
+            encode_command("EXISTS", keys.meta),
+            *looks,
+        ]
+        known = [b"%d" % expected.generation, expected.state.encode()] if expected else [None, None]
+        # A slot that has moved away and back has touched the key, and changed nothing.
+        for _ in range(WATCHED_TRIES):
+            replies = yield from deliver(Request(keys.meta, request, hold=True), repeatable=True)
+            _, values, is_there, *start = check(replies)
+            is_same = values == known and bool(is_there) is (expected is not None)
+            is_prepared = True
+            if filled is not None:
+                header = header_from_bytes(start[0])
+                is_prepared = filled.has_header(unflagged(header))
+                is_prepared = is_prepared and bool(start[1]) is filled.forgets
+            if not is_same or not is_prepared:
+                yield Request(keys.meta, [UNWATCH])
+                if is_same:
+                    raise NotPreparedError
+                return False
+            if executed((yield Request(keys.meta, [MULTI, *commands, EXEC]))):
+                return True
+        raise Changed
+
+    return (yield from through_moves(keys.meta, step))
+
+
+def executed(replies: Replies) -> bool:
+    """Return whether EXEC, the last of the replies, ran; raise what the server refused."""
+    # The reason stands in the reply to the refused command, EXEC only says that it aborted.
+    check(replies)
+    if isinstance(replies[-1], list):
+        check(replies[-1])
+    return replies[-1] is not None
+
+
+def _store_commands(keys: FilterKeys, descriptor: Descriptor) -> list[bytes]:
+    """Return the commands that write the descriptor."""
+    fields = encode(descriptor)
+    absent = [field for field in FIELDS if field not in fields]
+    written = [part for pair in fields.items() for part in pair]
+    return [
+        encode_command("HSET", keys.meta, *written),
+        encode_command("HDEL", keys.meta, *absent),
+    ]
+
+
+# -- one shard -----------------------------------------------------------------------------------
+
+
+def _place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[int]:
+    """Put a prepared shard in its place: IN_PLACE, PLACED or MISSING."""
+    key = keys.bits(shard)
+    stays, goes = _around(key, placing)
+    prepared = prepared_key(key, placing.generation)
+    names = [key, forgotten_key(key), prepared, forgotten_key(prepared), *stays, *goes]
+    size = contents_of(placing).string_bytes(placing)
+    arguments = (_bytes(placing.header), size, int(_is_filled(placing)), len(stays))
+    (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
+    if isinstance(reply, Exception) and is_missing(reply):
+        watched = partial(_place_watched, key, placing)
+        return (yield from through_moves(key, watched))
+    if isinstance(reply, ResponseError):
+        # This look raises the reason, if it is that something else is there.
+        yield from look_at_shard(keys, shard)
+    if isinstance(reply, Exception):
+        raise reply
+    return int(reply)
+
+
+def _place_watched(key: str, placing: Descriptor) -> Core[int]:
+    """Do the same where EVAL is forbidden. Only prepared keys are watched, which nobody adds to."""
+    prepared = prepared_key(key, placing.generation)
+    looks = [
+        encode_command("WATCH", prepared, forgotten_key(prepared)),
+        header_command(key),
+        header_command(prepared),
+        encode_command("STRLEN", prepared),
+        encode_command("EXISTS", forgotten_key(prepared)),
+    ]
+    for _ in range(WATCHED_TRIES):
+        replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
+        _, there, start, length, has_discards = check(replies)
+        header = header_from_bytes(start)
+        is_short = length < contents_of(placing).string_bytes(placing)
+        result = PLACED
+        if placing.has_header(plain_header(there)):
+            result = IN_PLACE
+        elif (
+            not placing.has_header(unflagged(header))
+            or (is_short and _is_filled(placing))
+            or (says_forgotten(header) and not has_discards)
+        ):
+            result = MISSING
+        if result != PLACED:
+            yield Request(key, [UNWATCH])
+            return result
+        flagged = replace(placing, forgets=says_forgotten(header))
+        if executed((yield Request(key, [MULTI, *_place_commands(key, flagged), EXEC]))):
+            return PLACED
+    raise Changed
+
+
+def _place_commands(key: str, placing: Descriptor) -> list[bytes]:
+    """Return the commands that put a shard in its place, for a transaction.
+
+    If the generation is filled, the prepared shard is known to be there, with discards beside it if
+    the descriptor says so.
+    """
+    stays, goes = _around(key, placing)
+    prepared = prepared_key(key, placing.generation)
+    size = contents_of(placing).string_bytes(placing)
+    commands = [
+        encode_command("UNLINK", key, forgotten_key(key), *goes),
+        encode_command("PERSIST", stays[0]),
+        *(encode_command("PERSIST", own) for own in stays[1:]),
+    ]
+    if _is_filled(placing):
+        commands += [encode_command("RENAME", prepared, key), encode_command("PERSIST", key)]
+    else:
+        # The full length is taken at once, so a server without the room says so now.
+        empty = encode_command("SETRANGE", key, size - 1, b"\0")
+        commands += [encode_command("UNLINK", prepared), empty, set_header(key, placing.header)]
+    if placing.forgets:
+        discards = forgotten_key(key)
+        commands.append(encode_command("RENAME", forgotten_key(prepared), discards))
+        commands.append(encode_command("PERSIST", discards))
+    return commands
+
+
+def _around(key: str, placing: Descriptor) -> tuple[list[str], list[str]]:
+    """Return the keys beside a shard that stay, or are of its generation, and those that go."""
+    ours = ClaimKeys.of(key)
+    stays = [ours.counts, *contents_of(placing).keys(key, placing.header)]
+    goes = [one for one in ours.of_generation if one not in (key, forgotten_key(key))]
+    if placing.replaces is not None:
+        goes.append(native_key(key, generation_of(placing.replaces.header)))
+    return stays, goes
+
+
+def _keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:
+    """Return all keys that a shard of a generation may have; the prepared one is the second."""
+    key, generation = keys.bits(shard), generation_of(old.header)
+    prepared = prepared_key(key, generation)
+    others = [one for one in ClaimKeys.of(key) if one != key]
+    own = native_key(key, generation)
+    more = [forgotten_key(prepared), stripe_fence(key), own, *window_keys(key)]
+    return [key, prepared, *others, *more]
+
+
+def _drop(keys: FilterKeys, shard: int, old: Sequence[Replaced]) -> Core[None]:
+    """Delete a shard if it is of one of some generations, or of none."""
+    key = keys.bits(shard)
+    for one in old:
+        names = _keys_of_shard(keys, shard, one)
+        (reply,) = yield from _DROP.call(
+            [(names, (_bytes(one.header), NO_HEADER))], repeatable=True
+        )
+        if isinstance(reply, Exception) and is_missing(reply):
+            yield from through_moves(key, partial(_drop_watched, key, one, names))
+        elif isinstance(reply, Exception):
+            raise reply
+
+
+def _drop_watched(key: str, old: Replaced, names: Sequence[str]) -> Core[None]:
+    """Do the same where EVAL is forbidden; adds to the shard may come between."""
+    for _ in range(WATCHED_TRIES):
+        looks = [encode_command("WATCH", key), header_command(key)]
+        replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
+        is_string = not isinstance(replies[1], ResponseError)
+        header = plain_header(check(replies)[1]) if is_string else 0
+        gone = names if without_slices(header) in (old.header, 0) else names[1:2]
+        if executed((yield Request(key, [MULTI, encode_command("UNLINK", *gone), EXEC]))):
+            return
+    raise Changed
+
+
+# -- closed --------------------------------------------------------------------------------------
+
+
+def close(keys: FilterKeys, stored: Descriptor, generation: int) -> Core[Descriptor]:
+    """Let the descriptor say that the filter is closed, under a new generation.
+
+    The shards get its header one by one, by `close_shards`.
+    """
+    closed = stored.with_generation(generation, CLOSED, origin=stored.origin, root=stored.root)
+    closed = replace(closed, replaces=Replaced(stored.size.shards, stored.header))
+    if not (yield from _compare_and_set(keys, stored, _store_commands(keys, closed))):
+        raise Changed
+    return closed
+
+
+def close_shards(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
+    """Give all shards the header of the closed generation; False: one is of another.
+
+    From then on no update of the generation before is answered any more. May be repeated.
+    """
+    old = closed.header if closed.replaces is None else closed.replaces.header
+    arguments = (_bytes(old), _bytes(closed.header), contents_of(closed).string_bytes(closed))
+    calls = [((keys.bits(shard),), arguments) for shard in range(closed.size.shards)]
+    answers = yield from in_parallel([_FENCE.call([call], repeatable=True) for call in calls])
+    return all(answer_of(reply, "rebuild() needs") for (reply,) in answers)
+
+
+def reopen(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
+    """Open a filter again as it was closed, unless another client did; False: it is not whole."""
+    if not (yield from close_shards(keys, closed)):
+        return not closed.is_same((yield from look(keys)).descriptor)
+    opened = replace(closed, state=READY, origin=REBUILD, replaces=None)
+    yield from _compare_and_set(keys, closed, _store_commands(keys, opened))
+    return True
+
+
+def _wait(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
+    """Wait until a filter is not closed any more; open it if its client seems to be dead.
+
+    Returns:
+        False if it has lost something.
+    """
+    for _ in range(LOOKS):
+        yield Pause(LOOK_SECONDS)
+        if not closed.is_same((yield from look(keys)).descriptor):
+            return True
+    return (yield from reopen(keys, closed))
+
+
+def _bytes(header: int) -> bytes:
+    return header.to_bytes(HEADER_BYTES, "big")

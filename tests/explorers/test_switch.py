@@ -1,0 +1,365 @@
+"""Clients that create, clear, delete, copy and rebuild one filter while others add to it.
+
+The filter has two shards. The item lies in the second, so that its shard is placed by a script and
+not by the switch itself. Requests may be late, any key may be evicted, and a client may crash.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import NamedTuple
+
+import pytest
+from explorer import (
+    DONE,
+    EXTRA,
+    Cores,
+    Done,
+    Move,
+    Operation,
+    contents_of,
+    core_of,
+    explore_living,
+    is_linearizable,
+    put_back,
+    wander,
+)
+from stepped import Crash, Stepped, crash
+
+from bloomlock import BloomFilter
+from bloomlock.descriptor import COPY
+from bloomlock.errors import BloomlockError, FilterLostError
+from bloomlock.filters import switch
+from bloomlock.filters.fill import FillWatch
+from bloomlock.filters.options import FilterOptions
+from bloomlock.filters.prepared import Prepared
+from bloomlock.filters.rebuilding import rebuild
+from bloomlock.keys import FilterKeys
+
+SHAPE = {"capacity": 50, "error_rate": 1e-9, "shards": 2, "on_lost": "recreate"}
+ITEM, OTHER = "item 0", "item 1"
+KEYS = FilterKeys("x")
+ABSENT, THERE = "absent", "there"
+EVICTED = {
+    "descriptor": KEYS.meta,
+    "first shard": KEYS.bits(0),
+    "second shard": KEYS.bits(1),
+    "prepared": "*{x/1}*:prepared:*",
+}
+KINDS = ("create", "clear", "delete", "copy", "rebuild", "add", "exists")
+
+
+class Way(NamedTuple):
+    """How a walk begins.
+
+    Attributes:
+        stage: "none", "absent", "there": whether there is a filter, and whether it has the item;
+            "dead": it had, and a client died when it had cleared it half-way.
+        programs: What each client does.
+    """
+
+    stage: str
+    programs: tuple[tuple[str, ...], ...]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    """Clients that wait for a closed filter open it at once, and nobody looks at the fill."""
+
+    def nothing(_watch, _view):
+        yield from ()
+
+    monkeypatch.setattr(switch, "LOOKS", 1)
+    monkeypatch.setattr(switch, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(FillWatch, "start", nothing)
+    monkeypatch.setattr(FillWatch, "look_after_add", nothing)
+
+
+class World:
+    """A filter at each stage, and clients of it."""
+
+    def __init__(self, client):
+        self.client = client
+        self._contents = {}
+        self._cores = None
+        client.flushdb()
+        BloomFilter("source", client=client, **SHAPE).update([ITEM, OTHER])
+        self._contents["none"] = contents_of(client)
+        made = BloomFilter("x", client=client, **SHAPE)
+        view = made._state.view
+        assert [view.hasher.locate(one.encode())[0] for one in (OTHER, ITEM)] == [0, 1]
+        self._contents["absent"] = contents_of(client)
+        made.update([ITEM, OTHER])
+        self._contents["there"] = contents_of(client)
+        self._contents["dead"] = self._half_cleared()
+        self._source = BloomFilter("source", client=client, **SHAPE)
+
+    def _half_cleared(self):
+        for number in itertools.count():
+            put_back(self.client, self._contents["there"])
+            kind = Stepped.before(-1, crash)
+            made = kind("x", client=self.client, **SHAPE)
+            kind.at, kind.done = number, 0
+            try:
+                made.clear()
+            except Crash:
+                if self.client.hget(KEYS.meta, "state") == b"placing":
+                    break
+        return contents_of(self.client)
+
+    def _unattached(self):
+        """Return an object that has not looked at the server yet."""
+        return BloomFilter._of("x", FilterOptions(**SHAPE), self.client)
+
+    def _copied(self):
+        """Put a copy of another filter in the place of this one."""
+        view = self._source._state.view
+        prepared = Prepared(KEYS, view.descriptor, COPY, may_replace=True, what="copy()")
+        yield from prepared.begin()
+        for number, shard in enumerate(view.shards):
+            if not (yield from view.contents.copy(shard, prepared.key(number), prepared.target)):
+                yield from prepared.give_up()
+                raise FilterLostError("what was prepared is lost")
+        yield from prepared.switch()
+
+    def _program(self, made, kinds):
+        own = made._state
+        for kind in kinds:
+            if kind == "create":
+                yield Operation(kind, self._nothing_of(own.attach()))
+            elif kind == "clear":
+                yield Operation(kind, own.clear())
+            elif kind == "delete":
+                yield Operation(kind, self._nothing_of(own.delete()))
+            elif kind == "copy":
+                yield Operation(kind, self._copied())
+            elif kind == "rebuild":
+                yield Operation(
+                    kind, rebuild(own, [ITEM, OTHER], None, None, {"shards": 2}, late=list)
+                )
+            else:
+                yield Operation(kind, core_of(made, kind, ITEM))
+
+    @staticmethod
+    def _nothing_of(core):
+        yield from core
+
+    def start(self, way, faults=0, **evicted):
+        """Return what brings all to the start of a way.
+
+        Args:
+            way: What is done.
+            faults: How many requests may be late, or never arrive.
+            evicted: What may be evicted, with a line for each space: `second_shard=1`.
+        """
+        names = {name.replace("_", " "): count for name, count in evicted.items()}
+
+        def evict(pattern):
+            self.client.delete(*(self.client.keys(pattern) or ["none"]))
+
+        extra = {
+            f"evict {name}": (count, lambda name=name: evict(EVICTED[name]))
+            for name, count in names.items()
+        }
+
+        def start():
+            self.close()
+            made = []
+            for kinds in way.programs:
+                if kinds[0] == "create" or way.stage == "none":
+                    made.append(self._unattached())
+                    continue
+                put_back(self.client, self._contents["there" if way.stage == "dead" else way.stage])
+                made.append(BloomFilter("x", client=self.client, **SHAPE))
+            put_back(self.client, self._contents[way.stage])
+            programs = [
+                self._program(one, kinds) for one, kinds in zip(made, way.programs, strict=True)
+            ]
+            self._cores = Cores(
+                self.client,
+                programs,
+                faults=faults,
+                is_late=True,
+                extra=extra,
+                answers=(BloomlockError,),
+            )
+            return self._cores
+
+        return start
+
+    def close(self):
+        if self._cores is not None:
+            self._cores.close()
+
+    def judge(self, way, walk):
+        """Check the end of a walk."""
+        with walk.telling():
+            walk.key()
+            self.check(way)(walk)
+
+    def check(self, way):
+        """Return the judge: the answers are those of a set, whatever comes after this state."""
+        first = THERE if way.stage in ("there", "dead") else ABSENT
+        judged = set()
+
+        def check(world):
+            kept, history = world.found, world.operations()
+            if (case := (kept, tuple(history))) in judged:
+                return
+            judged.add(case)
+            fresh = BloomFilter("x", client=self.client, **SHAPE)
+            for kind in ("exists", "add", "add", "exists"):
+                begun = world.tick()
+                history.append(Done(begun, world.tick(), kind, getattr(fresh, kind)(ITEM)))
+            world.untick()
+            if way.stage == "dead":
+                history.append(Done(0, math.inf, "clear", None))
+            assert is_linearizable([*map(known, history)], first, after_in_a_set), history
+            assert self.client.hget(KEYS.meta, "state") == b"ready"
+            lasting = [key for key in self.client.scan_iter("*{x*") if b"prepared" not in key]
+            assert len(lasting) == 3, lasting
+            put_back(self.client, kept)
+
+        return check
+
+
+def known(one):
+    """Return an operation of a history without an end if nobody knows when it is over.
+
+    What is evicted is lost at some time after that, or something has taken its place.
+    """
+    if one.kind.startswith("evict"):
+        return one._replace(kind="clear", end=math.inf)
+    return one._replace(end=math.inf, answer=None) if is_error(one.answer) else one
+
+
+def is_error(answer):
+    return isinstance(answer, str) and answer.endswith("Error")
+
+
+def after_in_a_set(one, now):
+    """Return what may be there after an operation."""
+    if one.kind in ("clear", "delete"):
+        return [ABSENT]
+    if one.kind == "copy":
+        return [THERE]
+    if one.kind in ("create", "rebuild"):
+        return [now]
+    if one.kind == "exists":
+        return [now] if one.answer in (None, now == THERE) else []
+    return [THERE] if one.answer in (None, now == ABSENT) else []
+
+
+@pytest.fixture
+def world(r):
+    made = World(r)
+    yield made
+    made.close()
+
+
+TOGETHER = [
+    # A helper that has read "placing" sleeps while another client finishes it, and clears again.
+    ("dead", ("create",), ("clear", "add", "exists")),
+    ("dead", ("add",), ("clear", "add", "exists")),
+    ("dead", ("clear",), ("create", "add", "exists")),
+    ("dead", ("create", "add"), ("delete",)),
+    ("dead", ("create", "add"), ("copy",)),
+    # "It failed, so another client has cleared" is wrong of a rebuild.
+    ("there", ("clear",), ("rebuild",)),
+    ("there", ("clear",), ("clear", "add")),
+    ("there", ("clear",), ("delete",)),
+    ("there", ("clear",), ("copy",)),
+    ("there", ("delete",), ("clear", "add", "exists")),
+    ("there", ("delete",), ("copy", "exists")),
+    ("absent", ("add",), ("clear", "add")),
+    ("absent", ("add",), ("rebuild", "exists")),
+    ("absent", ("add",), ("delete",)),
+    ("there", ("exists", "add"), ("clear", "rebuild")),
+    ("there", ("rebuild",), ("clear", "add")),
+    ("there", ("rebuild",), ("delete", "create")),
+    ("absent", ("copy",), ("add", "clear", "add")),
+    ("none", ("create", "add"), ("create", "add", "exists")),
+    ("none", ("create",), ("clear", "add")),
+    ("none", ("copy",), ("create", "add")),
+]
+ALONE = ("clear", "delete", "copy", "rebuild", "create", "add")
+WALKS, MANY = 60, 3000
+
+
+def stride(seed, programs, is_long):
+    """Return at which step to begin, and how many to leave out: copies and rebuilds have many."""
+    size = 1 if is_long else 4 if {"copy", "rebuild"} & {*itertools.chain(*programs)} else 2
+    return random.Random(str(seed)).randrange(size), size
+
+
+def go_on(walk, client, steps=math.inf):
+    """Let one client make some steps, or all it has; return how many there were left to make."""
+    while steps and walk.is_going(client):
+        walk.take(Move(client, DONE))
+        steps -= 1
+    return steps
+
+
+@pytest.mark.parametrize("case", TOGETHER, ids=str)
+def test_a_client_that_sleeps_at_any_step(world, case, seed, is_long):
+    """It wakes when the other is done; in the long version the other sleeps as well meanwhile."""
+    stage, *programs = case
+    way = Way(stage, tuple(programs))
+    for first, second in ((0, 1), (1, 0)):
+        (number, size), left = stride(f"{seed} {first}", programs, is_long), 0
+        while not left:
+            inner, rest = 0, 0
+            while not rest:
+                walk = world.start(way)()
+                left = go_on(walk, first, number)
+                rest = go_on(walk, second, inner if is_long else math.inf)
+                go_on(walk, first)
+                go_on(walk, second)
+                world.judge(way, walk)
+                inner += 1
+            number += size
+        assert number > 1
+
+
+@pytest.mark.parametrize("lost", EVICTED)
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_key_that_is_evicted_at_any_step(world, kind, lost, seed, is_long):
+    """A client goes on with the filter, and another one comes when it is done."""
+    for stage in ("there", "dead"):
+        way = Way(stage, ((kind, "exists"), ("add", "exists")))
+        (number, size), left = stride(f"{seed} {stage}", way.programs, is_long), 0
+        while not left:
+            walk = world.start(way, **{lost.replace(" ", "_"): 1})()
+            left = go_on(walk, 0, number)
+            walk.take(Move(EXTRA, f"evict {lost}"))
+            go_on(walk, 0)
+            go_on(walk, 1)
+            world.judge(way, walk)
+            number += size
+        assert number > 1
+
+
+def test_two_and_three_clients_in_orders_by_chance(world, seed, is_long):
+    """Requests are late, and keys are evicted."""
+    for number in range(MANY if is_long else WALKS):
+        chance = random.Random(f"{seed} {number}")
+        stage = chance.choice(["none", "absent", "there", "dead"])
+        programs = [
+            tuple(chance.choices(KINDS, k=chance.choice([1, 2, 3])))
+            for _ in range(chance.choice([2, 3]))
+        ]
+        way = Way(stage, tuple(programs))
+        evicted = {chance.choice([*EVICTED]).replace(" ", "_"): chance.choice([0, 0, 1])}
+        start = world.start(way, chance.choice([0, 1, 2]), **evicted)
+        wander(start, world.check(way), f"{seed} {number}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("case", TOGETHER, ids=str)
+def test_every_order(world, case):
+    stage, *programs = case
+    way = Way(stage, tuple(programs))
+    assert explore_living(world.start(way), world.check(way)).states > 10
