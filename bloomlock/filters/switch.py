@@ -455,7 +455,9 @@ def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
         key = keys.bits(shard)
         prepared = prepared_key(key, planned.generation)
         own = contents_of(planned).keys(key, planned.header)
-        yield from ask(key, encode_command("UNLINK", prepared, forgotten_key(prepared), *own))
+        # A cluster that moves the slot refuses a command of several keys.
+        names = (prepared, forgotten_key(prepared), *own)
+        yield from ask(key, *(encode_command("UNLINK", name) for name in names))
 
     yield from in_parallel([discard(shard) for shard in range(planned.size.shards)])
 
