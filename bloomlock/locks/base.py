@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from redis.exceptions import RedisError
 
-from bloomlock.errors import ConfigurationError, LockError, LockTimeoutError
+from bloomlock.errors import ConfigurationError, LockError, LockTimeoutError, QuorumError
 from bloomlock.keys import LockKeys
 from bloomlock.runtime.clients import not_portable
 from bloomlock.runtime.clock import boot_clock
@@ -131,7 +131,7 @@ class LockBase:
         two leases if that is longer, after it is behind the server's clock. So it could repeat
         only if the clock is set back after that, by more than has passed since the last grant, or
         if a failover lost the last grant and the new master's clock is behind by more than has
-        passed since.
+        passed since. None for a Redlock too: numbers counted on several servers would drift apart.
         """
         hold = self._session.holdings.of(self._owner())
         return hold.fence if hold is not None else None
@@ -194,7 +194,8 @@ class LockBase:
         if error is not None:
             error.add_note(str(failure))
             return False
-        if isinstance(failure, LockError):
+        # Several servers that do not answer are as one: the body was done under the lock.
+        if isinstance(failure, LockError) and not isinstance(failure, QuorumError):
             if self._session.options.raise_on_release_error:
                 return True
         elif not isinstance(failure, (RedisError, OSError)):

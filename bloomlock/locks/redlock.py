@@ -542,6 +542,14 @@ class RedlockSession(LockSession):
         missing = [missing_of(each) for each in runtime.members]
         self.steps = MajoritySteps(self.name, self.keys, missing, self.limits, boot_clock)
 
+    def begin(self, owner: object, seconds: float | None, token: bytes | None) -> Attempt | bool:
+        """Prepare to acquire; see LockSession."""
+        if token is not None:
+            raise ConfigurationError(
+                f"token must be None for a Redlock, not {token.decode()!r:.80}"
+            )
+        return super().begin(owner, seconds, token)
+
     def _attempt(self, request: AcquireRequest, until: float | None) -> Attempt:
         pauses = self.limits.pauses
         return MajorityAttempt(

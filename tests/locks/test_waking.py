@@ -111,7 +111,8 @@ def test_asyncio_a_hundred_tasks_share_few_connections(r, valkey, pool):
         async with AsyncLock("job", client, TTL):
             tasks = [asyncio.create_task(work()) for _ in range(100)]
             await happened(lambda: queue_of(r, lock) == 100)
-            assert connections(r) < 20
+            # Those of the pool, and one that listens.
+            assert connections(r) <= 4
             await happened(lambda: not made._in_use_connections)
             assert [t.get_name() for t in other_tasks()].count("bloomlock-hub") == 1
         await asyncio.gather(*tasks)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bloomlock.errors import ConfigurationError, QuorumError
-from bloomlock.locks.compat import NOT_GIVEN
 from bloomlock.locks.connected import ConnectedRedlock
 from bloomlock.locks.redlock import RedlockSession
 
@@ -46,6 +44,14 @@ class Redlock(ConnectedRedlock, Lock):
 
     There is no queue across servers: a waiter asks again after a pause of random length, so the
     order is random.
+
+    `acquire` takes no `token`, as each try has a fresh one. It raises QuorumError if fewer than a
+    majority of the servers have a vote: when time is up, or, without a limit, when none was reached
+    for as long as the lease. What was taken is given back then, as after KeyboardInterrupt or a
+    cancellation; a server that does not answer keeps it at most until the lease ends. A try costs
+    one round trip to each server at once, and a second one to give back what is no majority; it
+    ends with the majority's answer, or after `server_timeout`. It raises ConfigurationError if two
+    of the clients turn out to be one server.
 
     Args:
         name: Free text; the lock's identity on the servers.
@@ -92,53 +98,3 @@ class Redlock(ConnectedRedlock, Lock):
         **options: Unpack[RedlockParameters],
     ) -> None:
         self._use(RedlockSession(name, ttl, options, self._has_ended), clients)
-
-    @property
-    def fence(self) -> None:
-        """None: numbers counted on several servers would drift apart; see Lock for a fence."""
-        return
-
-    def acquire(
-        self,
-        blocking: bool | None = None,
-        timeout: float | None = NOT_GIVEN,
-        *,
-        blocking_timeout: float | None = None,
-        sleep: float | None = None,
-        token: str | bytes | None = None,
-    ) -> bool:
-        """Take the lock, polling until it is free if need be.
-
-        Args:
-            blocking: Whether to wait; None: as the constructor says.
-            timeout: Seconds to wait at most; None or -1: as the constructor says.
-            blocking_timeout: redis-py's name for it.
-            sleep: redis-py's; accepted, but see `pauses`.
-            token: Must be None: each try has a fresh one.
-
-        Returns:
-            True if this thread or task holds the lock now, False if others had it all the time.
-
-        Raises:
-            ConfigurationError: If the arguments contradict each other, or two of the clients
-                turn out to be one server.
-            LockError: If this thread or task holds the lock already and would wait for itself.
-            QuorumError: If fewer than a majority of the servers have a vote: when time is up,
-                or, without a limit, when none was reached for as long as the lease. What was
-                taken is given back then, as after KeyboardInterrupt; a server that does not
-                answer keeps it at most until the lease ends.
-
-        Cost: one round trip to each server at once, and a second one to give back what is no
-            majority; both for each pause of a wait. It returns with the majority's answer;
-            servers that do not answer cost nothing if the others are a majority, else
-            `server_timeout`.
-        """
-        if token is not None:
-            raise ConfigurationError(f"token must be None for a Redlock, not {token!r:.80}")
-        return super().acquire(blocking, timeout, blocking_timeout=blocking_timeout, sleep=sleep)
-
-    def _explain_exit(self, failure: Exception, error: BaseException | None) -> bool:
-        # Logged, as for the other locks: what the body did was done under the lock.
-        if isinstance(failure, QuorumError):
-            failure = ConnectionError(str(failure))
-        return super()._explain_exit(failure, error)
