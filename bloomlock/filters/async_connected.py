@@ -109,6 +109,8 @@ class AsyncConnectedFilter(FilterBase):
             self._coalescer = None
         if self._runtime is not None and self._owns_client:
             await self._runtime.close_client()
+        elif self._runtime is not None:
+            await self._runtime.release_idle()
 
     async def __aenter__(self) -> Self:
         """Create the filter or attach to it, unless that was done."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError
 
 from . import pools, redispy
+from .finishing import finish
 
 MOST_AT_ONCE = 16
 """Requests of one client to one server that may be on their way at once.
@@ -101,8 +102,10 @@ class Kept:
         if self._idle:
             connection, loop = self._idle.pop()
             if loop is not asyncio.get_running_loop() or pools.has_input(connection):
-                await redispy.async_close_quietly(connection)
-            await pools.async_release(self._pool, connection)
+                # A loop that is closed does not let it be closed; redis-py forgets it then.
+                with contextlib.suppress(RuntimeError):
+                    await redispy.async_close_quietly(connection)
+            await finish(pools.async_release(self._pool, connection))
 
 
 def _release_at_end(pool: Any, idle: list[tuple[Any, asyncio.AbstractEventLoop]]) -> None:

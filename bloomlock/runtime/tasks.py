@@ -168,6 +168,10 @@ class Tasks(AsyncSending):
         if self._hub is not None:
             await self._hub.close()
 
+    async def release_idle(self) -> None:
+        """Give the idle connection back to its pool."""
+        await self._kept.give_back()
+
     async def _move_to_running_loop(self) -> None:
         """Close the client's connections if they belong to a loop that no longer runs.
 

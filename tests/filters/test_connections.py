@@ -76,9 +76,13 @@ def test_a_filter_may_be_forgotten_while_its_pool_is_closed(pooled):
     pool.release(connection)
 
 
-def test_filters_of_asyncio_that_are_forgotten_give_their_connection_back(valkey):
+def test_filters_of_asyncio_that_are_closed_or_forgotten_give_their_connection_back(valkey):
     async def run():
         async with redis.asyncio.Redis.from_url(valkey, max_connections=20) as client:
+            async with AsyncBloomFilter("x", 1000, client=client) as made:
+                await made.add("a")
+                assert in_use(client) == 1
+            assert in_use(client) == 0
             gc.freeze()
             for number in range(20):
                 made = await AsyncBloomFilter("x", 1000, client=client)
