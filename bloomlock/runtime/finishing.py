@@ -118,7 +118,7 @@ async def _run_after(
     try:
         await run(core)
     except Exception:
-        logger.exception("what was to be given back is left to expire")
+        logger.exception("failed to release a lock or claim; it expires by itself")
 
 
 async def _run_at(

@@ -188,7 +188,7 @@ def run_behind(line: list[Any], work: Job, seconds: float) -> None:
         try:
             work()
         except Exception:
-            logger.exception("what was to be given back is left to expire")
+            logger.exception("failed to release a lock or claim; it expires by itself")
         finally:
             done.put(None)
 
