@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .filters.memory import MemoryBloomFilter
     from .filters.options import NearCache, Window
     from .growth import Growth
-    from .idempotency.consumers import ACK, RETRY, Action, Consumed, async_consume, consume
-    from .idempotency.once import once
     from .locks._async.lock import (
         AsyncFairLock,
         AsyncLock,
@@ -31,15 +29,13 @@ if TYPE_CHECKING:
     from .locks._sync.lock import FairLock, Lock, ReadWriteLock, ReentrantLock
     from .locks._sync.redlock import Redlock
     from .locks.events import LockEvent
+    from .once import once
     from .planning import Plan, plan
     from .strategies.lock import LockStrategy
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ACK",
-    "RETRY",
-    "Action",
     "AsyncBloomFilter",
     "AsyncClaim",
     "AsyncFairLock",
@@ -51,7 +47,6 @@ __all__ = [
     "Claim",
     "ClaimCounts",
     "ClaimState",
-    "Consumed",
     "FailedItem",
     "FairLock",
     "FileInfo",
@@ -68,8 +63,6 @@ __all__ = [
     "Redlock",
     "ReentrantLock",
     "Window",
-    "async_consume",
-    "consume",
     "once",
     "plan",
     "verify_file",
@@ -77,9 +70,6 @@ __all__ = [
 
 # Imported at their first use (PEP 562): redis-py takes most of the time, filters more than locks.
 _MODULES = {
-    "ACK": ".idempotency.consumers",
-    "RETRY": ".idempotency.consumers",
-    "Action": ".idempotency.consumers",
     "AsyncBloomFilter": ".filters._async.bloom",
     "AsyncClaim": ".filters._async.claims",
     "AsyncFairLock": ".locks._async.lock",
@@ -91,7 +81,6 @@ _MODULES = {
     "Claim": ".filters._sync.claims",
     "ClaimCounts": ".filters.claims",
     "ClaimState": ".filters.claim_session",
-    "Consumed": ".idempotency.consumers",
     "FailedItem": ".filters.claim_lists",
     "FairLock": ".locks._sync.lock",
     "FileInfo": ".filters.files",
@@ -109,9 +98,7 @@ _MODULES = {
     "ReentrantLock": ".locks._sync.lock",
     "Window": ".filters.options",
     "__speed__": ".compiled",
-    "async_consume": ".idempotency.consumers",
-    "consume": ".idempotency.consumers",
-    "once": ".idempotency.once",
+    "once": ".once",
     "plan": ".planning",
     "verify_file": ".filters.files",
 }

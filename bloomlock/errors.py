@@ -156,10 +156,6 @@ class FailedTooOften(OnceError):  # noqa: N818 - as Duplicate
         self.attempts = attempts
 
 
-class FingerprintMismatchError(OnceError, ValueError):
-    """The key is known with other arguments than those of this call."""
-
-
 class _BatchRedisError(BatchError, redis.exceptions.RedisError):
     """A batch stopped by another error of redis-py."""
 

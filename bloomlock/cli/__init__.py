@@ -1,4 +1,4 @@
-"""The command line: `bloomlock dedup`, `load`, `add`, `exists`, `info`, `ls`, `clear`, ...
+"""The command line: `bloomlock dedup`, `add`, `exists`, `filter`, `lock`, `once`, ...
 
 Over public names only. A command is imported when it is called, so that none pays for the others.
 """
@@ -15,32 +15,60 @@ import click
 
 from bloomlock import __speed__, __version__
 
-from .errors import ERROR, Stopped, die, report_errors, say
-from .options import examples
+from .errors import Stopped, die, report_errors, say
+from .options import example
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-COMMANDS = {
+    Places = Mapping[str, tuple[str, str]]
+
+GROUPS: dict[str, Places] = {
+    "filter": {
+        "ls": ("filters:ls_command", "Write the names of all filters."),
+        "top": ("top:top_command", "Watch filters fill, claims and locks."),
+        "info": ("filters:info_command", "Show a filter's parameters and fill."),
+        "plan": ("filters:plan_command", "Say what a filter would take."),
+        "create": ("filters:create_command", "Create a filter, and say what it takes."),
+        "clear": ("filters:clear_command", "Empty filters, keeping their parameters."),
+        "delete": ("filters:delete_command", "Delete filters, also broken ones."),
+        "copy": ("files:copy_command", "Copy a filter to another server or name."),
+        "export": ("files:export_command", "Write a filter to a file."),
+        "import": ("files:import_command", "Make a filter of what export wrote."),
+    },
+    "claims": {
+        "ls": ("claims:ls_command", "Show what is claimed, and what failed."),
+        "retry": ("claims:retry_command", "Give failed items to workers again."),
+        "drop": ("claims:drop_command", "Drop failed items."),
+    },
+    "server": {
+        "status": ("server:status_command", "Say how the embedded server is."),
+        "stop": ("server:stop_command", "Stop the embedded server."),
+    },
+}
+COMMANDS: Places = {
     "dedup": ("dedup:dedup_command", "Write each line that was never seen before."),
-    "load": ("load:load_command", "Add the lines of files, in bulk."),
-    "add": ("items:add_command", "Add items and write how many were new."),
+    "add": ("items:add_command", "Add items, and write how many were new."),
     "exists": ("items:exists_command", "Say whether items were added."),
-    "discard": ("items:discard_command", "Forget items and write how many were there."),
-    "info": ("filters:info_command", "Show a filter's parameters and how full it is."),
-    "ls": ("filters:ls_command", "List all filters."),
-    "clear": ("filters:clear_command", "Empty filters, keeping their parameters."),
-    "delete": ("filters:delete_command", "Delete filters, also broken ones."),
-    "filter": ("filter_group:filter_group", "Filters to files and servers, combined, renamed, ..."),
-    "plan": ("plan:plan_command", "Say what a filter will take."),
+    "discard": ("items:discard_command", "Discard items: they are new again."),
+    "filter": ("", "Create filters, look at them, move and delete them."),
     "lock": ("lock:lock_command", "Hold a lock while a command runs."),
-    "claims": ("claims:claims_group", "Look after items that were claimed, or failed."),
     "once": ("once:once_command", "Run a command unless it was done."),
-    "server": ("server:server_group", "Start, stop or look at the embedded server."),
-    "migrate-scrapy": ("migrate:migrate_command", "Make a filter of what a crawl has seen."),
+    "claims": ("", "Look after items that were claimed, or failed."),
+    "server": ("", "Look at the embedded server, or stop it."),
+    "scrapy-import": ("scrapy_import:import_command", "Make a filter of what a crawl has seen."),
     "crawl": ("crawl:crawl_command", "Crawl a site with several Scrapy processes."),
 }
 """Where each command is, and what --help says of it: for that none is imported."""
+
+STATUSES = """\b
+Exit status:
+  0, 1             yes, or all went well; no (`server status`: 3)
+  2                an error: one sentence on standard error
+  75               `lock`, `once`: busy, or lost meanwhile
+  126, 127, 128+N  COMMAND cannot be run, is not found, was ended by signal N
+
+"""
 
 
 class LazyGroup(click.Group):
@@ -50,7 +78,7 @@ class LazyGroup(click.Group):
         places: As COMMANDS, the most used first.
     """
 
-    def __init__(self, *args: Any, places: Mapping[str, tuple[str, str]], **options: Any) -> None:
+    def __init__(self, *args: Any, places: Places, **options: Any) -> None:
         super().__init__(*args, **options)
         # By these click finds what a misspelt name may have meant.
         self.commands = {name: click.Command(name) for name in places}
@@ -64,7 +92,12 @@ class LazyGroup(click.Group):
         """Import a command; None if there is none of that name."""
         if cmd_name not in self._places:
             return None
-        module, _, attribute = self._places[cmd_name][0].partition(":")
+        place, what = self._places[cmd_name]
+        if cmd_name in GROUPS and not place:
+            places = GROUPS[cmd_name]
+            first = example(f"bloomlock {cmd_name} {next(iter(places))} --help")
+            return LazyGroup(cmd_name, places=places, help=what, epilog=first)
+        module, _, attribute = place.partition(":")
         found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
         return cast("click.Command", found)
 
@@ -75,6 +108,10 @@ class LazyGroup(click.Group):
 
 
 class _TopGroup(LazyGroup):
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands; --help and --version stand in the usage."""
+        self.format_commands(ctx, formatter)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, ending as Unix tools do.
 
@@ -92,28 +129,13 @@ class _TopGroup(LazyGroup):
 @click.command(
     cls=_TopGroup,
     places=COMMANDS,
-    invoke_without_command=True,
+    options_metavar="[-h|--help|--version]",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=examples(
-        "tail -F access.log | cut -d' ' -f7 | bloomlock dedup --name paths",
-        'bloomlock add -q urls "$url" && wget "$url"',
-    ),
+    epilog=STATUSES + example("bloomlock dedup urls.txt more.txt > unique.txt"),
 )
 @click.version_option(__version__, message=f"%(prog)s %(version)s ({__speed__})")
-@click.pass_context
-def cli(context: click.Context) -> int | None:
-    """Has anyone seen this before? Bloom filters in Redis, shared by many processes.
-
-    The server is the one of --url, else of BLOOMLOCK_URL, else of REDIS_URL, else one that
-    bloomlock starts for you; dedup without --name needs none.
-
-    Exit status: 0 if all went well, 1 if the answer is no, 2 after an error; `lock` and `once`
-    pass on that of the command they run.
-    """
-    if context.invoked_subcommand is not None:
-        return None
-    click.echo(context.get_help(), err=True)
-    return ERROR
+def cli() -> None:
+    """Has anyone seen this before? Bloom filters that many processes share."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

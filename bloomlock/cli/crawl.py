@@ -20,8 +20,8 @@ from rich.table import Table
 from bloomlock.errors import BloomlockError, ConfigurationError
 
 from .errors import Failure, sentence, warn
-from .filters import size_text
-from .options import examples, url_option
+from .options import example, url_option
+from .tables import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,81 +36,66 @@ _SHOWN = 10
 
 @click.command(
     "crawl",
-    epilog=examples(
-        "bloomlock crawl",
-        "bloomlock crawl build/html --workers 2",
-        "bloomlock crawl https://example.org/ --name example --max-pages 500",
-        "bloomlock crawl https://example.org/ --name example --restart",
-    ),
+    epilog=example("bloomlock crawl https://example.org/ --name example --max-pages 500"),
 )
 @click.argument("source", required=False, metavar="[URL|FOLDER]")
+@click.option("--name", metavar="NAME", help="Go on with this filter and queue, and keep them.")
+@click.option("--restart", is_flag=True, help="Delete the filter and the queue of --name first.")
 @click.option(
-    "--workers", type=click.IntRange(1, 64), default=4, show_default=True, help="Scrapy processes."
+    "--workers",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    default=4,
+    show_default=True,
+    help="Scrapy processes.",
 )
-@click.option("--name", help="Go on with the filter and the queue of this name, and keep them.")
-@click.option(
-    "--restart", is_flag=True, help="Begin anew: delete the filter and the queue of --name first."
-)
-@click.option(
-    "--capacity",
-    type=click.IntRange(min=1),
-    help="Distinct links to reckon with.  [default: twice the files of a folder; 100000 for a URL]",
-)
+@click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="Links to reckon with.")
 @click.option(
     "--error-rate",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Share of new links taken for seen ones at that fill.  [default: 1e-06]",
+    metavar="P",
+    help="Rate of false positives.  [default: 1e-06]",
 )
-@url_option
 @click.option(
     "--max-pages",
     type=click.IntRange(min=0),
-    help="Stop after about this many pages; 0: never.  [default: 10000 for a URL, else 0]",
+    metavar="N",
+    help="Then stop.  [default: 10000 for a URL]",
 )
-@click.option(
-    "--keep/--clear",
-    default=None,
-    help="Keep filter and queue at the end, or delete them.  [default: keep with --name]",
-)
+@click.option("--keep/--clear", default=None, help="What to do with filter and queue at the end.")
 @click.option(
     "--robots/--no-robots", default=None, help="Obey robots.txt.  [default: for a URL, yes]"
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 256),
+    metavar="N",
     default=8,
     show_default=True,
-    help="Pages each process fetches at the same time.",
+    help="Pages at a time, each.",
 )
 @click.option(
     "--delay",
     type=click.FloatRange(min=0),
+    metavar="S",
     default=0.0,
-    help="Seconds each process waits between two pages.  [default: for a URL, as its answers take]",
+    help="Between two pages.  [default: by answers]",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(0, 600, min_open=True),
+    metavar="S",
     default=20.0,
     show_default=True,
-    help="Longest wait for one page, in seconds.",
+    help="For one page.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@url_option
 @click.pass_context
 def crawl_command(context: click.Context, /, *, as_json: bool, **options: Any) -> None:
-    """Crawl a site with several Scrapy processes that share one filter and one queue.
+    """Crawl a site with several Scrapy processes that share one filter and queue.
 
-    Without an argument the site is the standard library's documentation, rendered by pydoc and
-    served on this machine. A FOLDER of HTML is served here too. Of a URL only pages of the same
-    host are fetched.
-
-    A worker may die: the others fetch what it had in flight. A crawl with --name may be killed at
-    any moment: the same command goes on, and only what was in flight is fetched again. When
-    nothing is left it says so; --restart begins anew.
-
-    The exit status is 0 if no page was fetched twice (but for a worker that died) and none was
-    missed beyond the error rate; 1 if not, if no worker is left, or if the site or the server
-    cannot be reached; 2 if an argument is not usable; 130 after Ctrl-C.
+    Without an argument: the documentation of Python's library.
     """
     if options["restart"] and options["name"] is None:
         raise Failure("--restart needs --name: a crawl without a name keeps nothing.")

@@ -119,10 +119,10 @@ def sentence(message: str) -> str:
 
     >>> sentence('filter "a" is lost; call reattach() to go on with what is there now, or use '
     ...          'on_lost="recreate"')
-    'filter "a" is lost; use --on-lost recreate'
+    'filter "a" is lost; run the command again, or dedup with --recreate'
     """
-    message = message.replace("call reattach() to go on with what is there now, or ", "")
-    message = re.sub(r'\bon_(\w+)="(\w+)"', lambda match: f"--on-{match[1]} {match[2]}", message)
+    advice = 'call reattach() to go on with what is there now, or use on_lost="recreate"'
+    message = message.replace(advice, "run the command again, or dedup with --recreate")
     message = re.sub(r"^client must be a redis-py client or a URL", "--url must be a URL", message)
     message = re.sub(r"^url must be", "--url must be", message)
     return re.sub(r"^client must be", "the server's address must be", message)

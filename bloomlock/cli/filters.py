@@ -1,104 +1,99 @@
-"""`bloomlock info`, `ls`, `clear` and `delete`: filters as a whole."""
+"""`bloomlock filter ls`, `info`, `plan`, `create`, `clear`, `delete`: filters as a whole."""
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bloomlock.catalog import delete_filter, list_filters
-from bloomlock.errors import BloomlockError
+import bloomlock
 
 from .errors import ERROR, NO, Failure, sentence, warn
-from .options import examples, key_option, name_argument, open_as_it_is, url_option
+from .options import (
+    DEFAULT_ERROR_RATE,
+    Count,
+    create,
+    creation_options,
+    error_rate_option,
+    example,
+    json_option,
+    key_option,
+    name_argument,
+    open_as_it_is,
+    opens_filter,
+    optimize_option,
+    parameters_of,
+    slices_option,
+    url_option,
+    window_of,
+    window_option,
+)
+from .tables import print_fields, print_json, shown, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bloomlock import FilterInfo
+    from .options import Named
 
-_UNIT = 1024
-_KEYS = {None: "none", "secret": "secret", "random": "random, stored with the filter"}
-
+_GIB = 2**30
 _names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-@click.command(
-    "info",
-    epilog=examples(
-        "bloomlock info urls",
-        "bloomlock info urls --json | jq .estimated_count",
-    ),
-)
-@name_argument
+@click.command("ls", epilog=example("bloomlock filter ls | grep ^test-"))
 @url_option
-@key_option
-@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-def info_command(name: str, *, url: str | None, key: bytes | None, as_json: bool) -> None:
-    """Show a filter's parameters, how full it is, its error rate now and its memory.
+def ls_command(*, url: str | None) -> None:
+    """Write the names of all filters, one a line; `filter top` shows more of each.
+
+    The server looks at all its keys.
+    """
+    for name in bloomlock.catalog.list_filters(client=url):
+        click.echo(shown(name))
+
+
+@click.command("info", epilog=example("bloomlock filter info urls --json | jq .fill_ratio"))
+@name_argument
+@json_option
+@opens_filter
+def info_command(named: Named, *, as_json: bool) -> None:
+    """Show a filter's parameters, fill, error rate now and memory.
 
     The server reads the whole bitmap for it, about 1 s for 10 GiB.
     """
-    with open_as_it_is(name, url, key) as bloom:
+    with named as bloom:
         info = bloom.info()
         left = bloom.ttl()
+    fields = asdict(info) | {"ttl": left}
     if as_json:
-        click.echo(json.dumps(asdict(info), indent=2))
+        print_json(fields)
         return
-    rows = _describe(info)
-    if left is not None:
-        rows.append(("expires in", f"{left:.0f} s"))
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        click.echo(f"{label:<{width}}  {value}")
+    del fields["claims"]  # see `claims ls`
+    print_fields(fields)
 
 
-@click.command(
-    "ls",
-    epilog=examples(
-        "bloomlock ls -l",
-        "bloomlock ls | grep '^test-' | xargs -d '\\n' bloomlock delete --yes",
-    ),
-)
-@url_option
-@key_option
-@click.option(
-    "-l", "--long", "long", is_flag=True, help="Show also items, fill and memory, as they are now."
-)
-def ls_command(*, url: str | None, key: bytes | None, long: bool) -> None:
-    """List all filters, one name a line.
+@click.command("create", epilog=example("bloomlock filter create urls --capacity 50e6 --window 7d"))
+@name_argument
+@creation_options
+def create_command(name: str, **options: Any) -> None:
+    """Create a filter, and write what it will take.
 
-    The server goes through all its keys; for -l it reads all bitmaps. Then FILL is the number of
-    items as a share of the capacity, or of what the filter can grow to, and ERROR RATE the share of
-    new items that are taken for seen ones at that fill.
+    It may exist already, with the same parameters; it keeps its items then.
     """
-    names = list_filters(client=url)
-    if not long:
-        for name in names:
-            click.echo(_shown(name))
-        return
-    head = ("ITEMS", "CAPACITY", "FILL", "ERROR RATE", "MEMORY", "NAME")
-    rows = [head, *((*_long(name, url, key), _shown(name)) for name in names)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for *numbers, name in rows:
-        padded = (number.rjust(width) for number, width in zip(numbers, widths, strict=False))
-        click.echo("  ".join([*padded, name]))
+    with create(name, parameters_of(**options)) as bloom:
+        shards = "1 shard" if bloom.shards == 1 else f"{bloom.shards} shards"
+        click.echo(
+            f"{shown(name)}: {bloom.capacity} items at {bloom.error_rate:g}, {bloom.num_hashes} "
+            f"hash functions, {size_text(bloom.num_bits / 8)} of memory in {shards}"
+        )
 
 
-@click.command(
-    "clear",
-    epilog=examples(
-        "bloomlock clear urls",
-    ),
-)
+@click.command("clear", epilog=example("bloomlock filter clear urls"))
 @_names_argument
+@_yes_option
 @url_option
 @key_option
-@_yes_option
 def clear_command(names: tuple[str, ...], *, url: str | None, key: bytes | None, yes: bool) -> int:
     """Empty filters for all their users, keeping their parameters.
 
@@ -112,98 +107,98 @@ def clear_command(names: tuple[str, ...], *, url: str | None, key: bytes | None,
     return _for_each(names, "Clear", clear, yes=yes)
 
 
-@click.command(
-    "delete",
-    epilog=examples(
-        "bloomlock delete urls",
-    ),
-)
+@click.command("delete", epilog=example("bloomlock filter delete urls"))
 @_names_argument
-@url_option
 @_yes_option
-def delete_command(names: tuple[str, ...], url: str | None, *, yes: bool) -> int:
+@url_option
+def delete_command(names: tuple[str, ...], *, url: str | None, yes: bool) -> int:
     """Delete filters, also broken ones.
 
     Asks first, at the terminal; where there is none --yes has to be given.
     """
 
     def delete(name: str) -> None:
-        if not delete_filter(name, client=url):
-            raise BloomlockError(f"there is no filter named {name!r}")
+        if not bloomlock.catalog.delete_filter(name, client=url):
+            raise bloomlock.errors.FilterNotFoundError(f"there is no filter named {name!r}")
 
     return _for_each(names, "Delete", delete, yes=yes)
 
 
 def _for_each(names: Sequence[str], verb: str, act: Callable[[str], None], *, yes: bool) -> int:
-    if not yes and not confirm(f"{verb} {', '.join(map(repr, names))}?"):
-        return NO
+    question = f"{verb} {', '.join(map(repr, names))}?"
+    if not yes:
+        # What comes through a pipe does not answer the question.
+        if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+            raise Failure(f"{question} There is no terminal to ask at; give --yes")
+        if not click.confirm(question, prompt_suffix=" ", err=True):
+            return NO
     status = 0
     for name in names:
         try:
             act(name)
-        except BloomlockError as error:
+        except bloomlock.errors.BloomlockError as error:
             # The others are still wanted gone; rm does the same.
             warn(sentence(str(error)))
             status = ERROR
     return status
 
 
-def confirm(question: str) -> bool:
-    """Ask at the terminal; return whether the answer is yes."""
-    # What comes through a pipe does not answer the question.
-    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
-        raise Failure(f"{question} There is no terminal to ask at; give --yes")
-    click.echo(f"{question} [y/N] ", nl=False, err=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+@click.command(
+    "plan", epilog=example("bloomlock filter plan 41e9 --rate 111200 --server-memory 64")
+)
+@click.argument("items", type=Count())
+@error_rate_option
+@optimize_option
+@window_option
+@slices_option
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="Redis strings of its bits.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True, max=float("inf"), max_open=True),
+    metavar="N",
+    help="Items checked in a second.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="Items of a batch.",
+)
+@click.option(
+    "--server-memory",
+    type=click.FloatRange(0, min_open=True, max=float("inf"), max_open=True),
+    metavar="GIB",
+    help="GiB of one server for it.",
+)
+@json_option
+def plan_command(
+    *,
+    items: int,
+    error_rate: float | None,
+    rate: float | None,
+    server_memory: float | None,
+    as_json: bool,
+    window: float | None,
+    slices: int | None,
+    **shape: Any,
+) -> None:
+    """Say what a filter for so many different ITEMS takes. It needs no server.
 
-
-def _describe(info: FilterInfo) -> list[tuple[str, str]]:
-    seeds = "default hashing" if info.seeds is None else ", ".join(map(str, info.seeds))
-    return [
-        ("name", _shown(info.name)),
-        ("items, estimated", f"{info.estimated_count}"),
-        ("capacity", f"{info.capacity}"),
-        *([("grows to", f"{info.up_to}"), ("slices", f"{info.slices}")] if info.growth else []),
-        ("error rate now", f"{info.current_error_rate:.3g}"),
-        ("error rate at capacity", f"{info.error_rate:g}"),
-        ("bits", f"{info.num_bits}"),
-        ("bits set", f"{info.bits_set} ({info.fill_ratio:.2%})"),
-        ("hash functions", f"{info.num_hashes}"),
-        ("seeds", seeds),
-        ("key", _KEYS[info.key_kind]),
-        ("shards", f"{info.shards}"),
-        ("generation", f"{info.generation}"),
-        ("memory", size_text(info.memory_bytes)),
-    ]
-
-
-def _long(name: str, url: str | None, key: bytes | None) -> tuple[str, ...]:
-    try:
-        with open_as_it_is(name, url, key) as bloom:
-            info = bloom.info()
-    except BloomlockError as error:
-        warn(sentence(str(error)))
-        return ("?",) * 5
-    return (
-        f"{info.estimated_count}",
-        f"{info.capacity}",
-        f"{info.estimated_count / (info.up_to or info.capacity):.0%}",
-        f"{info.current_error_rate:.2g}",
-        size_text(info.memory_bytes),
+    Sizes follow from the formulas that filters are made by, times from measured
+    constants. With --window ITEMS are those of that time.
+    """
+    made = bloomlock.plan(
+        items,
+        DEFAULT_ERROR_RATE if error_rate is None else error_rate,
+        **shape,
+        **window_of(window, slices),
+        items_per_s=rate,
+        server_bytes=None if server_memory is None else server_memory * _GIB,
     )
-
-
-def _shown(name: str) -> str:
-    """Return a name that does nothing to a terminal, as it is for anything else."""
-    if not sys.stdout.isatty():
-        return name
-    return "".join(letter if letter.isprintable() else "?" for letter in name)
-
-
-def size_text(number: float) -> str:
-    """Return a number of bytes in a unit that fits it."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < _UNIT:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= _UNIT
-    return f"{number:.1f} TiB"
+    fields = asdict(made) | {"servers": made.servers}
+    if as_json:
+        print_json(fields)
+    else:
+        print_fields(fields)

@@ -35,40 +35,6 @@ _LINE = re.compile(rb"([0-9a-f]{2,})\r?\n")
 _SEEN = "requests.seen"
 
 
-SCRAPY = "scrapy"
-FINGERPRINTERS = (SCRAPY, "scrapy-redis", "earlier")
-"""Of Scrapy since 2.7, of scrapy-redis since 0.8, and of both before."""
-
-
-def url_fingerprint(kind: str) -> Callable[[bytes], bytes]:
-    """Return what takes the fingerprint of a request that GETs a URL.
-
-    Raises:
-        Failure: If Scrapy is not installed; later, for what is no URL.
-    """
-    try:
-        from scrapy import Request  # noqa: PLC0415 - optional
-        from scrapy.utils.request import fingerprint  # noqa: PLC0415
-
-        from scrapy_ext import EarlierFingerprinter, ScrapyRedisFingerprinter  # noqa: PLC0415
-    except ImportError as error:
-        raise Failure(f"--urls needs Scrapy ({error}); pip install 'bloomlock[scrapy]'") from None
-    takers = (
-        fingerprint,
-        ScrapyRedisFingerprinter().fingerprint,
-        EarlierFingerprinter().fingerprint,
-    )
-    taker = dict(zip(FINGERPRINTERS, takers, strict=True))[kind]
-
-    def take(url: bytes) -> bytes:
-        try:
-            return bytes(taker(Request(os.fsdecode(url))))
-        except ValueError as error:
-            raise Failure(f"{os.fsdecode(url)[:200]!r} is no URL of a request: {error}") from None
-
-    return take
-
-
 class Source(Protocol):
     """Where fingerprints come from.
 

@@ -3,148 +3,122 @@
 from __future__ import annotations
 
 import os
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import click
 
-from .errors import NO
-from .fingerprints import FINGERPRINTERS, SCRAPY, url_fingerprint
-from .options import (
-    FilterOptions,
-    examples,
-    filter_options,
-    key_option,
-    name_argument,
-    on_full_option,
-    open_as_it_is,
-    url_option,
-)
-from .pipeline import LineFilter, add_lines, discard_lines, sizer_on_server, test_lines
-from .streams import STDIN, check_files, most_lines
+from .answers import Answers, add, answer_items, discard, test
+from .errors import NO, Failure, advise
+from .lines import STDIN, measure
+from .options import example, items_argument, name_argument, opens_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bloomlock import BloomFilter
 
-_items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
+    from .options import Named
 
+FINGERPRINTERS = ("scrapy", "scrapy-redis", "earlier")
+"""Of Scrapy since 2.7, of scrapy-redis since 0.8, and of both before."""
+_AGAIN = "run the same command again: adding a line twice changes nothing"
 
-@click.command(
-    "add",
-    epilog=examples(
-        'bloomlock add -q urls "$url" && wget "$url"',
-        "bloomlock add urls < list-of-urls.txt",
-    ),
+_quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Write nothing; the exit status is the answer."
 )
+
+
+@click.command("add", epilog=example('bloomlock add -q urls "$url" && wget "$url"'))
 @name_argument
-@_items_argument
-@filter_options
-@on_full_option
-@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status is the answer.")
-def add_command(name: str, items: tuple[str, ...], *, quiet: bool, **options: Any) -> int:
-    """Add ITEMs to the filter NAME and write how many were new.
+@items_argument
+@_quiet_option
+@opens_filter
+def add_command(named: Named, items: tuple[str, ...], *, quiet: bool) -> int:
+    """Add ITEMs, or the lines of standard input, and write how many were new.
 
-    Without ITEMs each line of standard input is one. The filter is created if there is none.
+    `bloomlock filter create` makes the filter. Of all processes that add the same new item
+    exactly one finds it new.
 
-    Exit status, as that of grep -c: 0 if any item was new, 1 if all were seen before, 2 after an
-    error. Of any number of processes that add the same new item exactly one gets a 0.
+    Exit status: 0 if any item was new, 1 if all were seen before, 2 after an error.
     """
-    check_files(() if items else (STDIN,))
-    lines = None if items else most_lines((STDIN,))
-    work = LineFilter(add_lines, write=None)
-    with FilterOptions(**options, lines=lines).create_or_open(name) as bloom:
-        _do(work, bloom, items)
+    measure(() if items else (STDIN,))
+    with named as bloom, nullcontext() if items else advise(_AGAIN):
+        found = answer_items(add, bloom, items)
     if not quiet:
-        click.echo(work.new)
-    return 0 if work.new else NO
+        click.echo(found.new)
+    return 0 if found.new else NO
 
 
-@click.command(
-    "exists",
-    epilog=examples(
-        'bloomlock exists urls "$url" || echo "never seen"',
-        "bloomlock exists urls --new < list-of-urls.txt",
-    ),
-)
+@click.command("exists", epilog=example("bloomlock exists urls --new < list-of-urls.txt"))
 @name_argument
-@_items_argument
-@url_option
-@key_option
+@items_argument
 @click.option("--seen", "write", flag_value="seen", help="Write the items that were seen before.")
 @click.option("--new", "write", flag_value="new", help="Write the items that were not.")
-def exists_command(
-    name: str, items: tuple[str, ...], *, url: str | None, key: bytes | None, write: str | None
-) -> int:
-    """Say whether ITEMs were added to the filter NAME; adds nothing.
+@opens_filter
+def exists_command(named: Named, items: tuple[str, ...], *, write: str | None) -> int:
+    """Say whether ITEMs, or the lines of standard input, were added; adds nothing.
 
-    Without ITEMs each line of standard input is one. A yes is wrong at the filter's error rate,
-    a no never.
+    A yes is wrong at the filter's error rate, a no never.
 
     Exit status: 0 if all were seen, 1 if some were not, 2 after an error.
     """
-    check_files(() if items else (STDIN,))
-    work = LineFilter(test_lines, write=None if write is None else write == "new")
-    with open_as_it_is(name, url, key) as bloom:
-        _do(work, bloom, items)
-    return NO if work.new else 0
+    measure(() if items else (STDIN,))
+    chosen = None if write is None else write == "new"
+    with named as bloom:
+        found = answer_items(test, bloom, items, write=chosen)
+    return NO if found.new else 0
 
 
-@click.command(
-    "discard",
-    epilog=examples(
-        'bloomlock discard urls "$url"',
-        "bloomlock discard urls < list-of-urls.txt",
-        "bloomlock discard shop:dupefilter --urls https://shop.example/news",
-    ),
-)
+@click.command("discard", epilog=example('bloomlock discard urls "$url"'))
 @name_argument
-@_items_argument
-@url_option
-@key_option
-@click.option(
-    "--urls",
-    is_flag=True,
-    help="The items are URLs: forget the requests of a spider that GET them.",
-)
+@items_argument
+@click.option("--urls", is_flag=True, help="ITEMs are URLs: discard the requests of a spider.")
 @click.option(
     "--fingerprinter",
     type=click.Choice(FINGERPRINTERS),
-    default=SCRAPY,
-    show_default=True,
-    help="What --urls takes: Scrapy's own, that of scrapy-redis, or that of Scrapy before 2.7.",
+    metavar="WHOSE",
+    default=FINGERPRINTERS[0],
+    help="Of --urls: scrapy, scrapy-redis, earlier.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status is the answer.")
+@_quiet_option
+@opens_filter
 def discard_command(
-    name: str,
-    items: tuple[str, ...],
-    *,
-    url: str | None,
-    key: bytes | None,
-    urls: bool,
-    fingerprinter: str,
-    quiet: bool,
+    named: Named, items: tuple[str, ...], *, urls: bool, fingerprinter: str, quiet: bool
 ) -> int:
-    """Forget ITEMs of the filter NAME, and write how many were there; no other item is touched.
+    """Discard ITEMs, or the lines of standard input; write how many were there.
 
-    Without ITEMs each line of standard input is one. What is forgotten is new to the next that adds
-    it. After an interruption run the same command again: what was forgotten stays so.
+    No other item is touched. A discarded item is new to the next that adds it.
 
-    Exit status, as that of grep -c: 0 if any item was there, 1 if none was, 2 after an error.
+    Exit status: 0 if any item was there, 1 if none was, 2 after an error.
     """
-    check_files(() if items else (STDIN,))
-    take = url_fingerprint(fingerprinter) if urls else None
-    work = LineFilter(partial(discard_lines, take=take), write=None)
-    with open_as_it_is(name, url, key) as bloom:
-        _do(work, bloom, items)
+    measure(() if items else (STDIN,))
+    take = _url_fingerprint(fingerprinter) if urls else bytes
+
+    def discard_taken(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
+        return discard(bloom, list(map(take, lines)))
+
+    with named as bloom:
+        found = answer_items(discard_taken, bloom, items)
     if not quiet:
-        click.echo(work.new)
-    return 0 if work.new else NO
+        click.echo(found.new)
+    return 0 if found.new else NO
 
 
-def _do(work: LineFilter[BloomFilter], bloom: BloomFilter, items: Sequence[str]) -> None:
-    if items:
-        work.do_items(bloom, [os.fsencode(item) for item in items])
-    else:
-        work.do_files(bloom, (STDIN,), sizer_on_server(bloom))
+def _url_fingerprint(kind: str) -> Callable[[bytes], bytes]:
+    """Return what takes the fingerprint of a request that GETs a URL."""
+    try:
+        from scrapy import Request  # noqa: PLC0415 - optional
+
+        from scrapy_ext.fingerprints import KNOWN  # noqa: PLC0415
+    except ImportError as error:
+        raise Failure(f"--urls needs Scrapy ({error}); pip install 'bloomlock[scrapy]'") from None
+    taker = dict(zip(FINGERPRINTERS, KNOWN.values(), strict=True))[kind]()
+
+    def take(url: bytes) -> bytes:
+        try:
+            return bytes(taker.fingerprint(Request(os.fsdecode(url))))
+        except ValueError as error:
+            raise Failure(f"{os.fsdecode(url)[:200]!r} is no URL of a request: {error}") from None
+
+    return take

@@ -1,12 +1,12 @@
-"""Options that several commands have, and the filter they describe."""
+"""Arguments and options that several commands have, and the filters that they name."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,81 +16,81 @@ import bloomlock
 from .errors import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import timedelta
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     F = TypeVar("F", bound=Callable[..., Any])
+    Named = AbstractContextManager[bloomlock.BloomFilter]
+    """A filter that `with` opens: after all that can be known without a server is checked."""
 
 DEFAULT_CAPACITY = 1_000_000
 DEFAULT_ERROR_RATE = 1e-6
-
-
-_MANY = 1_000_000
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def bytes_for(capacity: int, error_rate: float, **shape: Any) -> float:
-    """Return about how many bytes a filter takes.
+class Seconds(click.ParamType["float"]):
+    """A time of at least 0, in seconds or with a unit.
 
-    >>> round(bytes_for(2_000_000, 1e-6))
-    11697690
+    >>> [Seconds().convert(text, None, None) for text in ("90", "1.5h", "7d")]
+    [90.0, 5400.0, 604800.0]
     """
-    # The bits of a filter in the process take memory when they are set.
-    return bloomlock.MemoryBloomFilter(_MANY, error_rate, **shape).num_bits / _MANY * capacity / 8
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds."""
+        match = re.fullmatch(r"(\d*\.?\d+)([smhdw]?)", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no number of seconds, or number with m, h, d or w", param, ctx)
+        return float(match[1]) * _UNITS[match[2]]
 
 
-def number(kind: type[int | float]) -> Callable[[str], int | float | str]:
-    """Return a function from text to a number; it leaves other text for the library to refuse."""
+class Count(click.ParamType["int"]):
+    """A whole number from 1 on, also one such as 50e6."""
 
-    def read(text: str) -> int | float | str:
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        text = str(value)
         try:
-            return kind(text)
-        except ValueError:
-            return text
-
-    return read
-
-
-def duration(text: str) -> float | str:
-    """Return a duration in seconds; it leaves other text for the library to refuse.
-
-    >>> [duration(text) for text in ("90", "1.5h", "7d", "soon")]
-    [90.0, 5400.0, 604800.0, 'soon']
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
-    return text if match is None else float(match[1]) * _UNITS[match[2]]
+            number = int(text) if text.isdigit() else int(float(text))
+            is_whole = text.isdigit() or number == float(text)
+        except (ValueError, OverflowError):
+            number, is_whole = 0, False
+        if number < 1 or not is_whole:
+            self.fail(f"{value!r} is no whole number from 1 on, such as 50e6", param, ctx)
+        return number
 
 
-url_option = click.option(
-    "--url",
-    metavar="URL",
-    help="Redis server.  [default: BLOOMLOCK_URL, REDIS_URL, a server of bloomlock's own]",
-)
+def time_option(*names: str, default: float | None = None, what: str) -> Callable[[F], F]:
+    """Return an option that is a time in seconds, or with a unit."""
+    return click.option(
+        *names,
+        type=Seconds(),
+        default=default,
+        show_default=default is not None,
+        metavar="TIME",
+        help=what,
+    )
 
 
-def _read_key(_context: click.Context, _option: click.Parameter, path: str | None) -> bytes | None:
-    """Return the secret in a file, without the newline that editors put at its end."""
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes().removesuffix(b"\n")
-    except OSError as error:
-        raise Failure(f"cannot read the key file {path}: {error.strerror}") from error
+def status_option(*names: str, default: int, what: str) -> Callable[[F], F]:
+    """Return an option that is an exit status."""
+    status = click.IntRange(0, 255)
+    return click.option(
+        *names, type=status, default=default, show_default=True, metavar="N", help=what
+    )
 
-
-key_option = click.option(
-    "--key-file",
-    "key",
-    envvar="BLOOMLOCK_KEY_FILE",
-    show_envvar=True,
-    callback=_read_key,
-    metavar="FILE",
-    help="File with the filter's secret key, 16 to 64 bytes; for items from strangers, who can "
-    "else make one item look like another.",
-)
 
 name_argument = click.argument("name")
-
+items_argument = click.argument("items", nargs=-1, metavar="[ITEM]...")
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+url_option = click.option(
+    "--url", metavar="URL", help="Server.  [default: BLOOMLOCK_URL, REDIS_URL, own]"
+)
 zero_option = click.option(
     "-z",
     "--zero-terminated",
@@ -100,250 +100,147 @@ zero_option = click.option(
     help="Lines end with NUL, not newline.",
 )
 
-on_full_option = click.option(
-    "--on-full",
-    default="warn",
-    show_default=True,
-    metavar="[warn|raise|grow]",
-    help="At the capacity: warn and go on with more and more errors, stop, or grow and keep the "
-    "error rate; a filter that grows is made so.",
+
+def _read_key(_context: click.Context, _option: click.Parameter, path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        # Editors put a newline at the end.
+        return Path(path).read_bytes().removesuffix(b"\n")
+    except OSError as error:
+        raise Failure(f"cannot read the key file {path}: {error.strerror}") from error
+
+
+key_option = click.option(
+    "--key-file",
+    "key",
+    envvar="BLOOMLOCK_KEY_FILE",
+    callback=_read_key,
+    metavar="FILE",
+    help="The filter's secret.  [default: BLOOMLOCK_KEY_FILE]",
 )
 
-CLAIMING_STRATEGIES = ("atomic", "lua")
-STRATEGIES = (*CLAIMING_STRATEGIES, "transaction", "pipeline", "lock", "native")
+error_rate_option = click.option(
+    "--error-rate",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    metavar="P",
+    help=f"Rate of false positives.  [default: {DEFAULT_ERROR_RATE:g}]",
+)
+optimize_option = click.option(
+    "--optimize",
+    type=click.Choice(["memory", "balanced", "speed"]),
+    metavar="WHAT",
+    help="memory, balanced or speed.  [default: balanced]",
+)
+window_option = time_option("--window", what="Forget an item after TIME, as 7d or 12h.")
+slices_option = click.option("--slices", type=int, metavar="N", help="Slices of the window.")
 
-_FILTER_OPTIONS = (
+_CREATION = (
     click.option(
         "--capacity",
-        type=number(int),
+        type=Count(),
         metavar="N",
-        help="Different items a new filter is made for; an existing one must have the same.  "
-        "[default: that of the existing one, or as many as there are lines in files, at least "
-        f"{DEFAULT_CAPACITY}]",
+        help=f"Different items it has room for.  [default: {DEFAULT_CAPACITY}]",
     ),
-    click.option(
-        "--error-rate",
-        type=number(float),
-        metavar="P",
-        help="Rate of false positives when it is full.  "
-        f"[default: that of the existing one, or {DEFAULT_ERROR_RATE:g}]",
-    ),
-    url_option,
-    click.option(
-        "--optimize",
-        metavar="[memory|balanced|speed]",
-        help="Fewer hash functions take less time and more memory.  "
-        "[default: as the existing one, or balanced]",
-    ),
-    click.option(
-        "--num-hashes",
-        type=number(int),
-        metavar="K",
-        help="Hash functions of an item, in place of --optimize.",
-    ),
+    error_rate_option,
+    optimize_option,
+    window_option,
+    slices_option,
+    click.option("--grow", is_flag=True, help="Grow at the capacity, and keep the error rate."),
+    click.option("--native", is_flag=True, help="Use the server's own Bloom filter (BF.ADD)."),
+    click.option("--random-key", is_flag=True, help="Store a random key with the filter."),
     key_option,
-    click.option(
-        "--random-key",
-        is_flag=True,
-        help="Give a new filter a random key, stored with it, in place of a --key-file.",
-    ),
-    click.option(
-        "--window",
-        type=duration,
-        metavar="TIME",
-        help="Forget each item so long after it was added, by the server's clock, and at most a "
-        "slice later: seconds, or a number with m, h, d or w.  [default: as the existing one, or "
-        "never]",
-    ),
-    click.option(
-        "--slices",
-        type=number(int),
-        metavar="[6|14|30]",
-        help="Slices of the window: more are more exact.  [default: 14]",
-    ),
-    click.option(
-        "--on-lost",
-        default="raise",
-        show_default=True,
-        metavar="[raise|recreate]",
-        help="If the filter is cleared or deleted meanwhile: stop, or go on with a new one.",
-    ),
+    url_option,
 )
 
 
-def _with_filter_options(command: F, strategies: Sequence[str]) -> F:
-    strategy_option = click.option(
-        "--strategy",
-        default="atomic",
-        show_default=True,
-        metavar=f"[{'|'.join(strategies)}]",
-        help="How an update reaches the server.",
-    )
-    for option in (strategy_option, *reversed(_FILTER_OPTIONS)):
+def creation_options(command: F) -> F:
+    """Give a command the options of a new filter; `parameters_of` takes them."""
+    for option in reversed(_CREATION):
         command = option(command)
     return command
 
 
-def filter_options(command: F) -> F:
-    """Give a command the options that describe a filter; they arrive as keywords."""
-    return _with_filter_options(command, STRATEGIES)
+def window_of(window: float | None, slices: int | None) -> dict[str, Any]:
+    """Return the time window of a new filter, as arguments."""
+    if window is not None:
+        return {"window": bloomlock.Window(window, slices)}
+    if slices is not None:
+        raise Failure("--slices needs --window, which it divides")
+    return {}
 
 
-def claims_options(command: F) -> F:
-    """Give a command the options that describe a filter whose items are claimed."""
-    return _with_filter_options(command, CLAIMING_STRATEGIES)
+def parameters_of(
+    *,
+    grow: bool,
+    native: bool,
+    random_key: bool,
+    key: bytes | None,
+    url: str | None,
+    window: float | None,
+    slices: int | None,
+    **shape: Any,
+) -> dict[str, Any]:
+    """Return what a user said about a new filter, as arguments of BloomFilter."""
+    if random_key and key is not None:
+        raise Failure("--random-key and a key file exclude each other")
+    given = {name: value for name, value in shape.items() if value is not None}
+    given |= window_of(window, slices)
+    # Raises for what no filter can have, before anything is sent.
+    bloomlock.plan(**{"capacity": DEFAULT_CAPACITY, "error_rate": DEFAULT_ERROR_RATE, **given})
+    policies = {"on_full": "grow"} if grow else {}
+    strategy = {"strategy": "native"} if native else {}
+    secret = {"key": random_key or key} if random_key or key else {}
+    return {**given, **policies, **strategy, **secret, "client": url}
 
 
-def open_as_it_is(name: str, url: str | None, key: bytes | None) -> bloomlock.BloomFilter:
+def create(name: str, parameters: dict[str, Any], **policies: Any) -> bloomlock.BloomFilter:
+    """Create a filter, or attach to one that has all these parameters."""
+    defaults = {"capacity": DEFAULT_CAPACITY, "error_rate": DEFAULT_ERROR_RATE}
+    return bloomlock.BloomFilter(name, **{**defaults, **policies, **parameters})
+
+
+def open_as_it_is(
+    name: str, url: str | None, key: bytes | None, **policies: Any
+) -> bloomlock.BloomFilter:
     """Open a filter, with the key only where it needs one: of several some may have none."""
+    opened = functools.partial(bloomlock.BloomFilter.open, name, client=url, **policies)
     try:
-        return bloomlock.BloomFilter.open(name, client=url)
+        return opened()
     except bloomlock.errors.FilterMismatchError as error:
         mismatch = error
-    # One that the server has itself, without a key; a server without such filters refuses.
+    # The server may have the filter itself; those have no key.
     with contextlib.suppress(
         bloomlock.errors.FilterMismatchError, bloomlock.errors.ConfigurationError
     ):
-        return bloomlock.BloomFilter.open(name, client=url, strategy="native")
+        return opened(strategy="native")
     if key is None:
         raise mismatch
-    return bloomlock.BloomFilter.open(name, client=url, key=key)
+    return opened(key=key)
 
 
-@dataclass(frozen=True, slots=True)
-class FilterOptions:
-    """What a user said about a filter; None: nothing.
+def opens_filter(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --url and --key-file; `with named` opens the filter NAME, as it is."""
 
-    Attributes:
-        lines: Lines there are to come at most, for a new filter without a capacity;
-            None: not known.
+    @url_option
+    @key_option
+    @functools.wraps(command)
+    def opened(*, name: str, url: str | None, key: bytes | None, **options: Any) -> Any:
+        @contextlib.contextmanager
+        def named() -> Iterator[bloomlock.BloomFilter]:
+            with open_as_it_is(name, url, key) as bloom:
+                yield bloom
+
+        return command(named(), **options)
+
+    return opened
+
+
+def example(line: str) -> str:
+    r"""Return a command as it follows the options in a help text.
+
+    >>> example("bloomlock filter ls")
+    '\x08\nExample:  bloomlock filter ls'
     """
-
-    capacity: Any = None
-    error_rate: Any = None
-    url: str | None = field(default=None, repr=False)  # it may hold a password
-    optimize: Any = None
-    num_hashes: Any = None
-    strategy: Any = "atomic"
-    on_lost: Any = "raise"
-    on_full: Any = "warn"
-    lines: int | None = None
-    key: bytes | None = field(default=None, repr=False)
-    random_key: bool = False
-    window: Any = None
-    slices: Any = None
-
-    def new_key(self) -> bytes | Literal[True] | None:
-        """Return the key of a filter that is created."""
-        if not self.random_key:
-            return self.key
-        if self.key is not None:
-            raise Failure("--random-key and a key file exclude each other")
-        return True
-
-    def new_capacity(self) -> Any:
-        """Return the capacity of a filter that is created."""
-        if self.capacity is not None:
-            return self.capacity
-        return max(DEFAULT_CAPACITY, self.lines or 0)
-
-    def new_error_rate(self) -> Any:
-        """Return the error rate of a filter that is created."""
-        return DEFAULT_ERROR_RATE if self.error_rate is None else self.error_rate
-
-    def new_shape(self) -> dict[str, Any]:
-        """Return what decides on the hash functions of a filter that is created, as arguments."""
-        return {
-            "optimize": self.optimize,
-            "num_hashes": self.num_hashes,
-        }
-
-    def new_window(self) -> dict[str, Any]:
-        """Return the time window of a filter that is created, as arguments."""
-        if self.window is not None:
-            return {"window": bloomlock.Window(self.window, self.slices)}
-        if self.slices is not None:
-            raise Failure("--slices needs --window, which it divides")
-        return {}
-
-    def create_or_open(self, name: str) -> bloomlock.BloomFilter:
-        """Create the filter, or attach to one that has the parameters the user gave."""
-        try:
-            # First, because it looks at every parameter before it sends anything.
-            return self.create(name)
-        except bloomlock.errors.FilterMismatchError:
-            return self._open_as_it_is(name)
-
-    async def open_async(self, name: str) -> bloomlock.AsyncBloomFilter:
-        """Open a filter that `create_or_open` has created or opened."""
-        policies = self._policies()
-        key = None if self.random_key else self.key
-        return await bloomlock.AsyncBloomFilter.open(name, client=self.url, key=key, **policies)
-
-    def create(self, name: str) -> bloomlock.BloomFilter:
-        """Create the filter, or attach to one that has all these parameters."""
-        return bloomlock.BloomFilter(
-            name,
-            self.new_capacity(),
-            self.new_error_rate(),
-            client=self.url,
-            key=self.new_key(),
-            **self.new_shape(),
-            **self.new_window(),
-            **self._policies(),
-        )
-
-    def _open_as_it_is(self, name: str) -> bloomlock.BloomFilter:
-        found = bloomlock.BloomFilter.open(
-            name, client=self.url, key=self.new_key(), **self._policies()
-        )
-        pairs = (
-            ("capacity", found.capacity, self.capacity),
-            ("error_rate", found.error_rate, self.error_rate),
-            ("num_hashes", found.num_hashes, self.num_hashes),
-            ("window", _seconds(found.window), self.window),
-            ("slices", found.slices, self.slices),
-        )
-        differences = [
-            f"{what}: stored {stored}, asked {asked}"
-            for what, stored, asked in pairs
-            if asked not in (None, stored)
-        ]
-        if differences:
-            found.close()
-            raise bloomlock.errors.FilterMismatchError(
-                f"filter {name!r} exists with other parameters ({'; '.join(differences)})"
-            )
-        if self.optimize is not None:
-            with found:
-                same = replace(
-                    self,
-                    capacity=found.capacity,
-                    error_rate=found.error_rate,
-                    window=_seconds(found.window),
-                    slices=found.slices,
-                )
-            return same.create(name)
-        return found
-
-    def _policies(self) -> dict[str, Any]:
-        return {
-            "strategy": self.strategy,
-            "on_lost": self.on_lost,
-            "on_full": self.on_full,
-        }
-
-
-def _seconds(window: timedelta | None) -> float | None:
-    return None if window is None else window.total_seconds()
-
-
-def examples(*lines: str) -> str:
-    """Return commands as they follow the options in a help text, one a line.
-
-    >>> examples("bloomlock ls", "bloomlock info urls").splitlines()[1:]
-    ['Examples:', '  bloomlock ls', '  bloomlock info urls']
-    """
-    title = "Example:" if len(lines) == 1 else "Examples:"
-    # The backspace makes click leave the lines as they are.
-    return "\n  ".join(["\b\n" + title, *lines])
+    # The backspace makes click leave the line as it is.
+    return f"\b\nExample:  {line}"

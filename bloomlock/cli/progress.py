@@ -6,39 +6,26 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from .errors import Stopped, warn
+from .lines import SignalGuard
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-class Progress:
-    """What is reported about the work; this one shows nothing."""
-
-    def read(self, count: int) -> None:
-        """Note that `count` more bytes were read."""
-
-    def answered(self, lines: int, new: int | None) -> None:
-        """Note how many lines were answered in all, and how many of them were new if known."""
+    from collections.abc import Callable, Iterator
 
 
 @contextmanager
-def show_progress(
-    total: int | None, *, writes: bool = True, what: str = "lines"
-) -> Iterator[Progress]:
-    """Show a bar while the context lasts, or nothing where it would be in the way.
+def progress_bar(
+    total: int | None, *, writes: bool = False
+) -> Iterator[Callable[[int, str], object]]:
+    """Yield a function that shows how much is done, of `total` if that is known, and a text.
 
-    `what` names what is counted.
+    Nothing is shown where a bar would stand between lines that are typed or written.
     """
     is_typed = total is None and _is_terminal(sys.stdin)
     is_among_lines = writes and _is_terminal(sys.stdout)
     if is_typed or is_among_lines or not _is_terminal(sys.stderr):
-        yield Progress()
-    else:
-        with _bar(total, what) as bar:
-            yield bar
-
-
-@contextmanager
-def _bar(total: int | None, what: str) -> Iterator[Progress]:
+        yield lambda _done, _text: None
+        return
     # PLC0415: rich takes a quarter of the time a short command has.
     from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -49,20 +36,27 @@ def _bar(total: int | None, what: str) -> Iterator[Progress]:
         progress.TimeElapsedColumn(),
     ]
     if total is not None:
-        done = progress.TextColumn("{task.percentage:>3.0f} %")
-        columns[1:1] = [progress.BarColumn(), done]
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("", total=total)
+        columns[1:1] = [progress.BarColumn(), progress.TaskProgressColumn()]
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done, text: bar.update(task, completed=done, description=text)
 
-        class Bar(Progress):
-            def read(self, count: int) -> None:
-                shown.advance(task, count)
 
-            def answered(self, lines: int, new: int | None) -> None:
-                text = f"{lines:,} {what}" if new is None else f"{lines:,} {what}, {new:,} new"
-                shown.update(task, description=text)
+@contextmanager
+def moving_bytes(total: int | None) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function for `progress=`, which shows a bar; a signal ends the work between parts."""
+    with SignalGuard() as guard, progress_bar(total) as show:
 
-        yield Bar()
+        def moved(done: int, _all: int) -> None:
+            guard.check()
+            show(done, f"{done:,} bytes")
+
+        try:
+            yield moved
+            guard.check()
+        except Stopped:
+            warn("interrupted; nothing is left of it: run the same command again")
+            raise
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

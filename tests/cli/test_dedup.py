@@ -12,7 +12,7 @@ import pytest
 from cli_process import COMMAND, environment
 
 from bloomlock import BloomFilter
-from bloomlock.cli.options import FilterOptions
+from bloomlock.cli.dedup import create_or_open
 
 CHANCE = random.Random(7)
 LINES = [
@@ -83,6 +83,7 @@ def test_a_file_as_awk_does(run, file, place):
 
 def test_lines_that_are_added_and_asked_for_in_bulk(run, file, name):
     text = file.read_bytes()
+    assert run("filter", "create", name).returncode == 0
     assert run("add", name, given=text).stdout == b"%d\n" % len(NEW)
     assert run("add", name, given=text)[:2] == (1, b"0\n")
     assert run("exists", name, "--seen", given=text)[:2] == (0, text)
@@ -107,10 +108,11 @@ def test_an_existing_filter_is_taken_as_it_is(run, valkey, name):
         assert bloom.exists("c")
 
 
-@pytest.mark.parametrize("strategy", ["lua", "transaction", "pipeline", "lock"])
-def test_strategies(run, name, strategy):
-    done = run("dedup", "--name", name, "--strategy", strategy, given=b"a\nb\na\nc\n")
-    assert (done.returncode, done.stdout) == (0, b"a\nb\nc\n")
+@pytest.mark.parametrize("kind", [("--window", "7d"), ("--grow",), ("--optimize", "memory")])
+def test_kinds(run, name, kind):
+    words = ("dedup", "--name", name, *kind)
+    assert run(*words, given=b"a\nb\na\nc\n") == (0, b"a\nb\nc\n", b"")
+    assert run(*words, given=b"d\nb\n") == (0, b"d\n", b"")
 
 
 @pytest.mark.parametrize("on_server", [True, False])
@@ -135,16 +137,12 @@ def test_a_full_shared_filter_warns(run, name):
     warnings = done.stderr.decode().splitlines()
     assert warnings
     assert all(line.startswith(f"bloomlock: filter '{name}' is ") for line in warnings)
-    refused = run("dedup", "--name", name, "--on-full", "raise", given=b"1\nnew\n")
-    assert (refused.returncode, refused.stdout) == (2, b"")
-    assert refused.stderr.splitlines()[-1].endswith(b"--on-full raise refuses new ones")
 
 
 def test_a_new_filter_has_room_for_the_lines_of_the_files(run, valkey, name, tmp_path):
-    with FilterOptions(url=valkey, lines=3_000_000).create_or_open(name) as bloom:
-        assert (bloom.capacity, bloom.shards) == (3_000_000, 3)
-    with FilterOptions(url=valkey, lines=5).create_or_open(name) as bloom:
-        assert (bloom.capacity, bloom.shards) == (3_000_000, 3)
+    for lines in (3_000_000, 5):
+        with create_or_open(name, {"client": valkey}, lines) as bloom:
+            assert (bloom.capacity, bloom.shards) == (3_000_000, 3)
     file = tmp_path / "lines"
     count = 1_100_000
     file.write_bytes(b"".join(b"%d\n" % number for number in range(count)))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
+import re
+import signal
+import threading
 
 import pytest
+from cli_process import PATIENCE
+from proxy import Proxy
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
@@ -15,6 +19,13 @@ from scrapy_ext import EarlierFingerprinter, ScrapyRedisFingerprinter
 SECRET = b"thirty-two bytes of a secret key"
 
 
+@pytest.fixture
+def made(r, valkey, name):
+    with BloomFilter(name, 1_000_000, client=valkey) as made:
+        yield made
+
+
+@pytest.mark.usefixtures("made")
 def test_add_counts_the_new_ones_and_tells_whether_there_were_any(run, name):
     done = run("add", name, "a", "b", "a")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"2\n", b"")
@@ -24,10 +35,12 @@ def test_add_counts_the_new_ones_and_tells_whether_there_were_any(run, name):
     assert (done.returncode, done.stdout) == (1, b"0\n")
 
 
+@pytest.mark.usefixtures("made")
 def test_quiet_add(run, name):
     assert [run("add", "-q", name, "a") for _ in range(2)] == [(0, b"", b""), (1, b"", b"")]
 
 
+@pytest.mark.usefixtures("made")
 def test_add_reads_lines_where_no_item_is_given(run, name):
     assert run("add", name, given=b"a\nb\na\n\xff\0\n").stdout == b"3\n"
     assert run("exists", name, given=b"b\n\xff\0").returncode == 0
@@ -35,36 +48,9 @@ def test_add_reads_lines_where_no_item_is_given(run, name):
     assert (nothing.returncode, nothing.stdout) == (1, b"0\n")
 
 
-def test_items_are_bytes(run, name, valkey):
+def test_items_are_bytes(run, name, made):
     run("add", name, os.fsdecode(b"\xff\xfe"), "é", "", "--", "-q")
-    with BloomFilter.open(name, client=valkey) as bloom:
-        assert bloom.exists_many([b"\xff\xfe", "é", "", "-q", "q"]) == [
-            True,
-            True,
-            True,
-            True,
-            False,
-        ]
-
-
-def test_add_creates_with_the_given_parameters(run, name, valkey):
-    run("add", name, "a", "--capacity", "777", "--error-rate", "0.01", "--strategy", "lua")
-    with BloomFilter.open(name, client=valkey) as bloom:
-        assert (bloom.capacity, bloom.error_rate) == (777, 0.01)
-
-
-def test_a_filter_with_a_window(run, name, valkey):
-    assert run("add", name, "a", "--window", "1h", "--slices", "6").returncode == 0
-    with BloomFilter.open(name, client=valkey) as bloom:
-        assert (bloom.window, bloom.slices) == (timedelta(hours=1), 6)
-    assert run("add", "-q", name, "a").returncode == 1
-    assert run("add", "-q", name, "b", "--window", "3600").returncode == 0
-
-
-def test_the_defaults_are_a_million_at_one_in_a_million(run, name, valkey):
-    run("add", name, "a")
-    with BloomFilter.open(name, client=valkey) as bloom:
-        assert (bloom.capacity, bloom.error_rate) == (1_000_000, 1e-6)
+    assert made.exists_many([b"\xff\xfe", "é", "", "-q", "q"]) == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +64,7 @@ def test_exists_tells_by_its_status(run, name, valkey, items, status):
         assert bloom.count() == 2
 
 
+@pytest.mark.usefixtures("made")
 def test_exists_writes_what_it_is_asked_for(run, name):
     run("add", name, "a", "b")
     text = b"x\na\ny\nb\nx\n\xff"
@@ -87,7 +74,7 @@ def test_exists_writes_what_it_is_asked_for(run, name):
     assert run("exists", name).returncode == 0
 
 
-def test_discard_counts_what_was_there_and_touches_nothing_else(run, name, valkey):
+def test_discard_counts_what_was_there_and_touches_nothing_else(run, name, made):
     run("add", name, "a", "b", "c", "d")
     done = run("discard", name, "a", "x", "a")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
@@ -96,8 +83,7 @@ def test_discard_counts_what_was_there_and_touches_nothing_else(run, name, valke
     assert run("discard", name, "-q", "b").returncode == 0
     done = run("discard", name, given=b"c\nx\n")
     assert (done.returncode, done.stdout) == (0, b"1\n")
-    with BloomFilter.open(name, client=valkey) as bloom:
-        assert bloom.exists_many(["a", "b", "c", "d"]) == [False, False, False, True]
+    assert made.exists_many(["a", "b", "c", "d"]) == [False, False, False, True]
     assert run("add", name, "a", "d").stdout == b"1\n"
 
 
@@ -131,53 +117,89 @@ def key_file(tmp_path):
     return str(path)
 
 
+@pytest.fixture
+def keyed(run, name, key_file):
+    assert run("filter", "create", name, "--key-file", key_file).returncode == 0
+
+
+@pytest.mark.usefixtures("keyed")
 def test_a_key_file_makes_a_filter_and_opens_it(run, name, key_file, valkey):
     assert run("add", name, "a", "b", "--key-file", key_file).stdout == b"2\n"
     assert run("add", name, "a", "c", BLOOMLOCK_KEY_FILE=key_file).stdout == b"1\n"
     assert run("exists", name, "a", "--key-file", key_file).returncode == 0
     with BloomFilter.open(name, client=valkey, key=SECRET) as made:
         assert made.exists_many(["a", "b", "c", "d"]) == [True, True, True, False]
-    shown = run("info", name, "--key-file", key_file)
-    assert b"key                     secret\n" in shown.stdout
-    listed = run("ls", "-l", BLOOMLOCK_KEY_FILE=key_file)
-    assert listed.returncode == 0
+    shown = run("filter", "info", name, "--key-file", key_file)
+    assert re.search(rb"key kind +secret", shown.stdout)
+    listed = run("filter", "top", BLOOMLOCK_KEY_FILE=key_file)
     assert name.encode() in listed.stdout
     deduped = run("dedup", "--name", name, "--key-file", key_file, given=b"a\nd\n")
     assert deduped.stdout == b"d\n"
-    assert run("clear", "-y", name, "--key-file", key_file).returncode == 0
+    once = run("once", "--key-file", key_file, name, "d", "false")
+    assert once.returncode == 0, "it is done"
+    assert run("filter", "clear", "-y", name, "--key-file", key_file).returncode == 0
     assert run("add", name, "a", "--key-file", key_file).stdout == b"1\n"
-    assert run("delete", "-y", name).returncode == 0
+    assert run("filter", "delete", "-y", name).returncode == 0
     assert SECRET not in shown.stdout + shown.stderr + listed.stdout + listed.stderr
 
 
-@pytest.mark.parametrize("command", ["add", "exists", "info", "clear"])
+@pytest.mark.usefixtures("keyed")
+@pytest.mark.parametrize("words", ["add n b", "exists n a", "filter info n", "filter clear -y n"])
 def test_without_the_key_or_with_another_there_is_one_sentence(
-    run, name, key_file, tmp_path, command
+    run, refuse, name, key_file, tmp_path, *, words
 ):
-    run("add", name, "a", "--key-file", key_file)
+    assert run("add", name, "a", "--key-file", key_file).returncode == 0
     (tmp_path / "other").write_bytes(b"another secret key")
-    arguments = {"add": ["b"], "exists": ["a"], "info": [], "clear": ["-y"]}[command]
+    arguments = [name if word == "n" else word for word in words.split()]
     for extra in ([], ["--key-file", str(tmp_path / "other")]):
-        done = run(command, name, *arguments, *extra)
-        assert done.returncode == 2
-        assert done.stderr.count(b"\n") == 1
-        assert b"key: stored" in done.stderr
-        assert b"another secret" not in done.stderr
+        refuse(2, "key: stored", *arguments, *extra)
+        assert b"another secret" not in run(*arguments, *extra).stderr
     assert run("exists", name, "a", "--key-file", key_file).returncode == 0
 
 
-def test_a_filter_without_a_key_is_read_whatever_key_there_is(run, name, key_file):
-    run("add", name, "a")
+@pytest.mark.usefixtures("made")
+def test_a_filter_without_a_key_is_taken_whatever_key_there_is(run, name, key_file):
+    assert run("add", name, "a", BLOOMLOCK_KEY_FILE=key_file).returncode == 0
     assert run("exists", name, "a", BLOOMLOCK_KEY_FILE=key_file).returncode == 0
-    assert run("info", name, BLOOMLOCK_KEY_FILE=key_file).returncode == 0
-    refused = run("add", name, "b", BLOOMLOCK_KEY_FILE=key_file)
-    assert refused.returncode == 2
-    assert b"key: stored none, asked a secret one" in refused.stderr
 
 
 def test_a_random_key_needs_no_file(run, name):
-    assert run("add", name, "a", "--random-key").stdout == b"1\n"
-    assert run("add", name, "a").stdout == b"0\n"
-    assert run("add", name, "a", "--random-key").stdout == b"0\n"
-    assert b"key                     random, stored with the filter\n" in run("info", name).stdout
+    assert run("filter", "create", name, "--random-key").returncode == 0
+    assert [run("add", name, "a").stdout for _ in range(2)] == [b"1\n", b"0\n"]
+    assert re.search(rb"key kind +random", run("filter", "info", name).stdout)
     assert run("dedup", "--random-key", given=b"a\na\nb\n", url=None).stdout == b"a\nb\n"
+
+
+# -- lists -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_list_that_is_interrupted_and_added_again(run, start, name, made, valkey, *, how):
+    lines = [b"https://example.org/%06d" % number for number in range(30_000)]
+    reached, go_on = threading.Event(), threading.Event()
+
+    def judge(command: str, _: int) -> str:
+        if command in ("SET", "BITFIELD") and not go_on.is_set():
+            reached.set()
+            go_on.wait(PATIENCE)
+        return "pass"
+
+    with Proxy(valkey, judge) as proxy:
+        process = start("add", name, url=proxy.url)
+        threading.Thread(target=process.communicate, args=(b"\n".join(lines),)).start()
+        assert reached.wait(PATIENCE)
+        process.send_signal(how)
+        go_on.set()
+        assert process.wait(PATIENCE) == -how
+    assert not all(made.exists_many(lines))
+    run("add", name, given=b"\n".join(lines))
+    assert all(made.exists_many(lines))
+
+
+@pytest.mark.usefixtures("made")
+def test_a_server_that_is_gone_says_what_to_do(run, name, valkey):
+    with Proxy(valkey, lambda command, _: "before" if command == "BITFIELD" else "pass") as proxy:
+        done = run("add", name, given=b"1\n2\n3\n", url=proxy.url)
+    assert done.returncode == 2
+    advice = b"; run the same command again: adding a line twice changes nothing\n"
+    assert done.stderr.endswith(advice)

@@ -84,14 +84,14 @@ def test_the_lock_is_given_back_after_a_command_that_fails(run, refuse, name, tm
     assert run("lock", "-n", name, str(script), "one").stdout == f"{script} one\n".encode()
 
 
-@pytest.mark.parametrize("words", [["-n"], ["--timeout", "0"], ["-w", "0.1"]])
+@pytest.mark.parametrize("words", [["-n"], ["--wait", "0"], ["-w", "0.1"]])
 @pytest.mark.parametrize("kind", [[], ["--fair"], ["--shared"]])
 def test_a_lock_that_is_not_to_be_had(run, name, valkey, waiting, words, kind):
     with Lock(name, valkey):
-        assert run("lock", name, *words, *kind, "echo", "ran") == (1, b"", b"")
+        assert run("lock", *words, *kind, name, "echo", "ran") == (75, b"", b"")
         assert run("lock", *words, *kind, "-E", "99", name, "echo", "ran") == (99, b"", b"")
         assert waiting() == 0
-    assert run("lock", name, *words, *kind, "echo", "ran") == (0, b"ran\n", b"")
+    assert run("lock", *words, *kind, name, "echo", "ran") == (0, b"ran\n", b"")
 
 
 def test_shared_is_the_read_side_of_a_read_write_lock(start, run, name, valkey):
@@ -99,23 +99,22 @@ def test_shared_is_the_read_side_of_a_read_write_lock(start, run, name, valkey):
     readers = [start(*words) for _ in range(2)]
     assert [answer(reader) for reader in readers] == [b"on\n"] * 2
     for reader in readers:
-        assert run("lock", "-n", name, "true").returncode == 1
+        assert run("lock", "-n", name, "true").returncode == 75
         send(reader, b"\n")
         assert reader.wait(PATIENCE) == 0
     assert run("lock", "-n", "--fair", name, "true").returncode == 0
     with ReadWriteLock(name, valkey).write:
-        assert run("lock", "-n", "--shared", name, "true").returncode == 1
+        assert run("lock", "-n", "--shared", name, "true").returncode == 75
     with ReadWriteLock(name, valkey).read:
         assert run("lock", "-n", "--shared", name, "true").returncode == 0
-        assert run("lock", "-n", name, "true").returncode == 1
+        assert run("lock", "-n", name, "true").returncode == 75
 
 
 def test_options_end_where_the_command_begins(run, name):
     words = ("echo", "-n", "--url", "nonsense", "--help", "--", "-E")
     said = b"--url nonsense --help -- -E"
     assert run("lock", name, *words).stdout == said
-    assert run("lock", name, "-n", *words).stdout == said
-    assert run("lock", "-n", name, "--ttl", "5", "--", *words).stdout == said
+    assert run("lock", "-n", "--lease", "5", name, "--", *words).stdout == said
     assert run("lock", "--", name, *words).stdout == said
 
 
@@ -131,7 +130,7 @@ def test_how_long_it_took_is_said_on_request(run, name, valkey):
 def test_a_key_of_another_type(refuse, name, r):
     key = f"bloomlock:{{{name}}}:lock"
     r.sadd(key, "something else")
-    refuse(2, "WRONGTYPE", "lock", "--timeout", "1", name, "true")
+    refuse(2, "WRONGTYPE", "lock", "--wait", "1", name, "true")
     assert r.smembers(key) == {b"something else"}
 
 
@@ -164,7 +163,7 @@ def test_fair_is_in_the_order_of_asking(start, name, valkey, waiting, tmp_path):
 
 def test_a_waiter_that_is_killed_holds_up_nobody(start, name, r, valkey, waiting):
     with Lock(name, valkey):
-        first = start("lock", "--fair", "--ttl", LONG, name, "echo", "ran")
+        first = start("lock", "--fair", "--lease", LONG, name, "echo", "ran")
         wait_until(lambda: waiting() == 1)
         second = start("lock", name, "echo", "done")
         wait_until(lambda: waiting() == 2)
@@ -197,7 +196,9 @@ def test_a_waiter_whose_server_is_gone_says_so_and_one_that_is_stuck_can_be_inte
 ):
     with PrivateServer() as server, redis.Redis.from_url(server.url) as client:
         client.set(f"bloomlock:{{{name}}}:lock", "somebody")
-        stuck, left = (start("lock", "--ttl", "2", name, "true", url=server.url) for _ in range(2))
+        stuck, left = (
+            start("lock", "--lease", "2", name, "true", url=server.url) for _ in range(2)
+        )
         wait_until(lambda: client.zcard(f"bloomlock:{{{name}}}:lock:queue") == 2)
         os.kill(server.pid, signal.SIGSTOP)
         try:

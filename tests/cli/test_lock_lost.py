@@ -35,7 +35,7 @@ def explain(process, *parts: str) -> None:
 
 
 def test_a_command_whose_lock_is_deleted_is_told(start, name, r, key):
-    process = start("lock", "--ttl", "2", name, "sh", "-c", POLITE)
+    process = start("lock", "--lease", "2", name, "sh", "-c", POLITE)
     assert answer(process) == b"on\n"
     r.delete(key)
     assert answer(process) == b"told\n"
@@ -43,7 +43,7 @@ def test_a_command_whose_lock_is_deleted_is_told(start, name, r, key):
 
 
 def test_a_command_that_does_not_listen_is_killed(start, name, r, key):
-    process = start("lock", "--ttl", "2", "--grace", "0.2", name, "sh", "-c", STUBBORN)
+    process = start("lock", "--lease", "2", "--grace", "0.2", name, "sh", "-c", STUBBORN)
     command = int(answer(process))
     r.delete(key)
     explain(process, "ending the command")
@@ -51,7 +51,7 @@ def test_a_command_that_does_not_listen_is_killed(start, name, r, key):
 
 
 def test_without_a_terminal_all_of_a_command_is_killed(start, name, r, key):
-    words = ("lock", "--ttl", "2", "--grace", "0.2", name, "sh", "-c", UNRULY)
+    words = ("lock", "--lease", "2", "--grace", "0.2", name, "sh", "-c", UNRULY)
     process = start(*words, start_new_session=True)
     inner = int(answer(process))
     r.delete(key)
@@ -60,7 +60,7 @@ def test_without_a_terminal_all_of_a_command_is_killed(start, name, r, key):
 
 
 def test_a_lock_that_somebody_else_took_is_left_to_him(start, name, r, key):
-    process = start("lock", "--ttl", "2", name, "sh", "-c", POLITE)
+    process = start("lock", "--lease", "2", name, "sh", "-c", POLITE)
     assert answer(process) == b"on\n"
     r.set(key, "somebody else")
     explain(process, "ending the command")
@@ -70,7 +70,7 @@ def test_a_lock_that_somebody_else_took_is_left_to_him(start, name, r, key):
 
 def test_the_server_is_gone(start, name):
     with PrivateServer() as server:
-        process = start("lock", "--ttl", "2", name, "sh", "-c", POLITE, url=server.url)
+        process = start("lock", "--lease", "2", name, "sh", "-c", POLITE, url=server.url)
         assert answer(process) == b"on\n"
         server.kill()
         assert answer(process) == b"told\n"
@@ -79,7 +79,7 @@ def test_the_server_is_gone(start, name):
 
 def test_a_server_that_comes_back_in_time_is_no_loss(start, name):
     with PrivateServer() as server:
-        words = ("lock", "--ttl", "300", name, "sh", "-c", "echo on; read x; exit 4")
+        words = ("lock", "--lease", "300", name, "sh", "-c", "echo on; read x; exit 4")
         process = start(*words, url=server.url)
         assert answer(process) == b"on\n"
         server.kill()

@@ -235,13 +235,13 @@ def test_a_clear_meanwhile_stops_it_and_loses_nothing(start, valkey, name):
         # What is marked in the new generation has to be written.
         assert not bloom.exists("b") or output == b"b\n"
     assert error.startswith(f"bloomlock: filter '{name}' was cleared or replaced".encode())
-    assert error.endswith(b"use --on-lost recreate\n")
+    assert error.endswith(b"or dedup with --recreate\n")
     assert error.count(b"\n") == 1
 
 
 @pytest.mark.parametrize("how", ["clear", "delete"])
 def test_it_goes_on_with_a_new_filter_where_that_is_wanted(start, valkey, name, how):
-    process = start("dedup", "--name", name, "--on-lost", "recreate")
+    process = start("dedup", "--name", name, "--recreate")
     send(process, b"a\nb\na\n")
     assert answer(process) == b"a\nb\n"
     if how == "clear":

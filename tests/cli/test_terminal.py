@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 
@@ -13,8 +14,7 @@ from cli_process import PATIENCE
 
 from bloomlock import BloomFilter
 from bloomlock.catalog import list_filters
-from bloomlock.cli import COMMANDS
-from bloomlock.cli.filter_group import COMMANDS as FILTER_COMMANDS
+from bloomlock.cli import COMMANDS, GROUPS
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def shown(ours: int, text: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("reply", "gone"),
-    [(b"YES\n", True), (b"n\n", False), (b"\x04", False)],
+    [(b"yes\n", True), (b"n\n", False), (b"\n", False)],
 )
 def test_delete_asks(start, terminal, name, *, valkey, reply, gone):
     ours, theirs = terminal
     BloomFilter(name, 1000, client=valkey).close()
-    process = start("delete", name, stdin=theirs, stderr=theirs)
+    process = start("filter", "delete", name, stdin=theirs, stderr=theirs)
     shown(ours, b"Delete '%b'? [y/N] " % name.encode())
     assert name in list_filters(client=valkey)
     os.write(ours, reply)
@@ -70,12 +70,32 @@ def test_no_bar_between_the_lines(start, terminal, name):
     assert shown(ours, b"b\r\n") == b"a\r\nb\r\n"
 
 
-@pytest.mark.parametrize("group", [(), ("filter",)])
-def test_every_command_explains_itself(run, group):
-    for command in FILTER_COMMANDS if group else COMMANDS:
-        done = run(*group, command, "--help")
+def test_top_is_live_until_ctrl_c(start, terminal, name, valkey, *, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = terminal
+    with BloomFilter(name, 1000, client=valkey) as bloom:
+        process = start("filter", "top", "--interval", "0", stdout=theirs)
+        shown(ours, name.encode())
+        bloom.update(str(number) for number in range(500))
+        shown(ours, b" 50%")
+        process.send_signal(signal.SIGINT)
+        while process.poll() is None:
+            if select.select([ours], [], [], 0.05)[0]:
+                os.read(ours, 1 << 16)
+        assert (process.returncode, process.stderr.read()) == (0, b"")
+
+
+@pytest.mark.parametrize("group", [(), *((name,) for name in GROUPS)])
+def test_every_help_fits_a_screen_and_has_an_example(run, group):
+    for command in GROUPS[group[0]] if group else ["", *COMMANDS]:
+        words = [*group, *([command] if command else [])]
+        done = run(*words, "--help", COLUMNS="80")
         assert (done.returncode, done.stderr) == (0, b"")
-        assert done.stdout.startswith(" ".join(["Usage: bloomlock", *group, command, ""]).encode())
+        assert done.stdout.startswith(" ".join(["Usage: bloomlock", *words, ""]).encode())
+        lines = done.stdout.decode().splitlines()
+        assert len(lines) <= 24, words
+        assert max(map(len, lines)) <= 80
+        assert "Example:" in lines[-1]
 
 
 def test_no_command_is_an_error_with_help(run):

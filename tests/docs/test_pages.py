@@ -25,7 +25,7 @@ PARTS = {
         ("foreign-locks", FOREIGN),
     )
     for title, blocks in pages.sections(text)
-    if title != pages.TASK_QUEUES  # modules: tests/idempotency/test_queues.py runs their workers
+    if title != pages.TASK_QUEUES  # modules: tests/once/test_queues.py runs their workers
 }
 
 

@@ -90,11 +90,15 @@ try:
     server.embedded_url()
 except ServerError as error:
     print(error)
-from click.testing import CliRunner
-from bloomlock.cli.server import server_group
+import contextlib, io
+from bloomlock.cli import main
 def status():
-    shown = CliRunner().invoke(server_group, ["status"])
-    return shown.exit_code, shown.output
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        try:
+            main(["server", "status"])
+        except SystemExit as end:
+            return end.code, shown.getvalue()
 while status()[0] == 0:
     time.sleep(0.01)
 print(status())

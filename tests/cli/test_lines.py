@@ -8,12 +8,13 @@ import random
 
 import pytest
 
-from bloomlock.cli.streams import (
+from bloomlock.cli.lines import (
     BLOCK_BYTES,
+    MOST_BLOCKS,
     BatchSizer,
     LineTooLongError,
     batches,
-    most_lines,
+    measure,
     split,
 )
 
@@ -56,19 +57,19 @@ def test_lines_are_held_back_only_while_more_are_there():
     assert [next(coming), next(coming)] == [[b"a", b"b"], [b"c"]]
 
 
-def test_long_lines_are_not_held_back_in_numbers():
-    sizer = BatchSizer(1000, 1000, most_bytes=3 * BLOCK_BYTES)
+@pytest.mark.parametrize("length", [1, 3])
+def test_what_is_held_back_is_bounded(length):
+    """Lines of one block come a few at a time, one that is longer comes at once."""
     read = 0
 
     def blocks():
         nonlocal read
-        for _ in range(20):
+        for number in range(60):
             read += 1
-            sizer.held_bytes += BLOCK_BYTES
-            yield b"x" * (BLOCK_BYTES - 1) + b"\n"
+            yield b"x" * (BLOCK_BYTES - 1) + (b"x" if (number + 1) % length else b"\n")
 
-    assert len(next(batches(split(blocks()), sizer))) == 3
-    assert read == 3
+    found = next(batches(split(blocks()), BatchSizer(1000, 1000)))
+    assert (len(found), read) == ((MOST_BLOCKS, MOST_BLOCKS) if length == 1 else (1, 3))
 
 
 def test_batches_grow_while_answers_come_quickly():
@@ -86,8 +87,9 @@ def test_lines_of_a_file_are_counted_and_of_a_pipe_are_not(tmp_path):
     lines = [b"x" * random.Random(number).randrange(200) for number in range(90_000)]
     large.write_bytes(b"\n".join(lines))
     os.mkfifo(pipe)
-    assert 4 <= (most_lines([str(small)]) or 0) <= 5
-    found = most_lines([str(large)]) or 0
-    assert len(lines) <= found <= 1.4 * len(lines)
-    assert most_lines([str(large), str(small)]) in (found + 4, found + 5)
-    assert most_lines([str(small), str(pipe)]) is None
+    assert measure([str(small)]) == (6, 4)
+    size, found = measure([str(large)])
+    assert size == large.stat().st_size
+    assert len(lines) <= (found or 0) <= 1.4 * len(lines)
+    assert measure([str(large), str(small)]) == (size + 6, found + 4)
+    assert measure([str(small), str(pipe)]) == (None, None)

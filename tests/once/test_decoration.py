@@ -140,7 +140,6 @@ async def coroutine(order):
         (of_the_module, {"key": "nothing.id"}, "key 'nothing.id' must begin with a parameter of"),
         (of_the_module, {"key": ()}, "key must be a path such as"),
         (of_the_module, {"key": [3]}, "key must be a path such as"),
-        (of_the_module, {"fingerprint": "nothing"}, "fingerprint 'nothing' must begin with a para"),
         (of_the_module, {"on_duplicate": "ignore"}, 'on_duplicate must be "return" or "raise"'),
         (of_the_module, {"on_busy": None}, 'on_busy must be "return" or "raise", not None'),
         (of_the_module, {"scope": 3}, "scope must be a str or None, not 3"),

@@ -13,9 +13,10 @@ import select
 import signal
 import stat
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .errors import Failure, Stopped
 
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 BLOCK_BYTES = 1024 * 1024
-MAX_LINE_BYTES = 256 * 1024 * 1024
+MAX_LINE_BYTES = 256 * BLOCK_BYTES
+MOST_BLOCKS = 8
+"""Blocks whose lines are held back for one batch."""
 _FILE_GONE = select.POLLERR | select.POLLHUP
 _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOOK_SECONDS = 0.5
 
 _SAMPLES = 256
 _SAMPLE_BYTES = 16 * 1024
@@ -35,84 +39,73 @@ _SAMPLE_BYTES = 16 * 1024
 _MARGIN = 1.25
 
 _QUICK_SECONDS = 1.0
-_SLOW_SECONDS = 2.0  # a signal is raised between two batches
+_SLOW_SECONDS = 2.0
 
 
-def check_files(names: Sequence[str]) -> int | None:
-    """Refuse a file that cannot be read; return how many bytes they hold, None if not known."""
-    total: int | None = 0
-    for name in names:
-        try:
-            found = _check(name)
-        except OSError as error:
-            raise Failure(f"cannot read {_called(name)}: {error.strerror}") from error
-        known = total is not None and stat.S_ISREG(found.st_mode)
-        total = total + found.st_size if known and total is not None else None
-    return total
+class Sizes(NamedTuple):
+    """What files hold: bytes, and lines at most; None: one of them is a pipe or the like."""
+
+    num_bytes: int | None
+    lines: int | None
 
 
-def most_lines(names: Sequence[str], delimiter: bytes = b"\n") -> int | None:
-    """Return how many lines files hold at most, None if any is a pipe or the like.
+def measure(names: Iterable[str], delimiter: bytes = b"\n") -> Sizes:
+    """Refuse a file that cannot be read; return what all of them hold.
 
     Lines are counted where a file is short, and in samples from all over it where it is long.
-
-    Cost: at most 4 MiB are read of each file.
     """
-    total = 0
+    num_bytes, lines, is_known = 0, 0, True
     for name in names:
-        if not stat.S_ISREG(_check(name).st_mode):
-            return None
-        with _opened(name) as descriptor:
-            # Standard input may be a file of which another process has read a part.
-            start = os.lseek(descriptor, 0, os.SEEK_CUR)
-            total += _most_lines(descriptor, start, os.fstat(descriptor).st_size, delimiter)
-    return total
+        with _explained(name):
+            mode = os.fstat(_stdin()).st_mode if name == STDIN else Path(name).stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise Failure(f"cannot read {name}: it is a directory")
+            # Opening anything else, a named pipe for one, can be felt at its other end.
+            if not stat.S_ISREG(mode):
+                is_known = False
+                continue
+            with _opened(name) as descriptor:
+                # Standard input may be a file of which another process has read a part.
+                start = os.lseek(descriptor, 0, os.SEEK_CUR)
+                size = max(0, os.fstat(descriptor).st_size - start)
+                step = max(_SAMPLE_BYTES, size // _SAMPLES)
+                found = sum(
+                    os.pread(descriptor, _SAMPLE_BYTES, place).count(delimiter)
+                    for place in range(start, start + size, step)
+                )
+                margin = _MARGIN if step > _SAMPLE_BYTES else 1
+                lines += min(size, math.ceil(margin * found * step / _SAMPLE_BYTES) + 1)
+                num_bytes += size
+    return Sizes(num_bytes, lines) if is_known else Sizes(None, None)
 
 
-def _called(name: str) -> str:
-    return "standard input" if name == STDIN else name
-
-
-def _check(name: str) -> os.stat_result:
-    if name == STDIN:
-        if sys.stdin is None:
-            raise Failure("standard input is closed")
-        return os.fstat(sys.stdin.fileno())
-    found = Path(name).stat()
-    if stat.S_ISDIR(found.st_mode):
-        raise Failure(f"cannot read {name}: it is a directory")
-    if stat.S_ISREG(found.st_mode):
-        # Opening anything else, a named pipe for one, can be felt at its other end.
-        os.close(os.open(name, os.O_RDONLY))
-    return found
+def _stdin() -> int:
+    if sys.stdin is None:
+        raise Failure("standard input is closed")
+    return sys.stdin.fileno()
 
 
 @contextmanager
 def _opened(name: str) -> Iterator[int]:
     if name == STDIN:
-        yield sys.stdin.fileno()
+        yield _stdin()
         return
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise Failure(f"cannot read {name}: {error.strerror}") from error
+    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _most_lines(descriptor: int, start: int, end: int, delimiter: bytes) -> int:
-    size = max(0, end - start)
-    if size <= _SAMPLES * _SAMPLE_BYTES:
-        return _count(descriptor, range(start, end, _SAMPLE_BYTES), delimiter) + 1
-    step = (size - _SAMPLE_BYTES) // _SAMPLES
-    count = _count(descriptor, range(start, start + _SAMPLES * step, step), delimiter)
-    return min(size, math.ceil(_MARGIN * count * size / (_SAMPLES * _SAMPLE_BYTES)) + 1)
-
-
-def _count(descriptor: int, places: range, delimiter: bytes) -> int:
-    return sum(os.pread(descriptor, _SAMPLE_BYTES, place).count(delimiter) for place in places)
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    called = "standard input" if name == STDIN else name
+    try:
+        yield
+    except LineTooLongError as error:
+        raise Failure(f"cannot read {called}: {error}") from error
+    except OSError as error:
+        raise Failure(f"cannot read {called}: {error.strerror}") from error
 
 
 class BatchSizer:
@@ -123,7 +116,6 @@ class BatchSizer:
 
     Attributes:
         lines: Lines of the next batch at most.
-        held_bytes: Bytes that were read since the last batch.
 
     >>> sizer = BatchSizer(100, 300)
     >>> for count in (99, 100, 200, 300):
@@ -135,19 +127,17 @@ class BatchSizer:
     300
     """
 
-    def __init__(self, first: int, most: int, most_bytes: int = 8 * 1024 * 1024) -> None:
+    def __init__(self, first: int, most: int) -> None:
         self.lines = first
-        self.most = most
-        self.most_bytes = most_bytes
-        self.held_bytes = 0
         self._first = first
+        self._most = most
 
     def answered(self, count: int, seconds: float) -> None:
         """Note that a batch of `count` lines took `seconds` to be answered and written."""
         if seconds > _SLOW_SECONDS:
             self.lines = max(self._first, self.lines // 2)
         elif count >= self.lines and seconds < _QUICK_SECONDS:
-            self.lines = min(2 * self.lines, self.most)
+            self.lines = min(2 * self.lines, self._most)
 
 
 def read_lines(
@@ -163,19 +153,10 @@ def read_lines(
     What has come from a pipe is yielded before more is waited for. The end of a file ends its
     last line.
     """
-
-    def count(size: int) -> None:
-        sizer.held_bytes += size
-        on_read(size)
-
     for name in names:
-        with _opened(name) as descriptor:
-            try:
-                yield from batches(split(_blocks(descriptor, guard, count), delimiter), sizer)
-            except LineTooLongError as error:
-                raise Failure(f"cannot read {_called(name)}: {error}") from error
-            except OSError as error:
-                raise Failure(f"cannot read {_called(name)}: {error.strerror}") from error
+        # What the consumer of a batch raises is no error of the file, and does not come here.
+        with _explained(name), _opened(name) as descriptor:
+            yield from batches(split(_blocks(descriptor, guard, on_read), delimiter), sizer)
 
 
 class LineTooLongError(Exception):
@@ -187,7 +168,8 @@ def split(
 ) -> Iterator[list[bytes]]:
     r"""Yield for each block the lines that end in it, at last what is left without an end.
 
-    An empty block, which says that there is no more at once, yields an empty list.
+    An empty block says that there is no more at once, and yields an empty list. So does the end
+    of a line that is longer than a block, which is not held back in memory.
 
     >>> list(split([b"a\nb", b"c\n\nd"]))
     [[b'a'], [b'bc', b''], [b'd']]
@@ -197,11 +179,14 @@ def split(
         lines = block.split(delimiter)
         tail = lines.pop()
         if lines:
+            is_long = len(rest) > BLOCK_BYTES
             if rest:
                 rest += lines[0]
                 lines[0] = bytes(rest)
             rest = bytearray(tail)
             yield lines
+            if is_long:
+                yield []
         else:
             rest += tail
             if len(rest) > limit:
@@ -213,26 +198,31 @@ def split(
 
 
 def batches(parts: Iterable[list[bytes]], sizer: BatchSizer) -> Iterator[list[bytes]]:
-    """Join or cut lines that come in parts to batches of the sizer's size.
+    """Join or cut lines that come in parts to batches of the sizer's size; tell it their times.
 
     Lines are held back only while more are there at once: an empty part lets them go.
     """
+    for batch in _cut(parts, sizer):
+        start = time.monotonic()
+        yield batch
+        sizer.answered(len(batch), time.monotonic() - start)
+
+
+def _cut(parts: Iterable[list[bytes]], sizer: BatchSizer) -> Iterator[list[bytes]]:
     held: list[bytes] = []
+    num_parts = 0
     for part in parts:
-        if held:
-            held += part
-        else:
-            held = part
+        held = held + part if held else part
+        num_parts += 1
         start = 0
         while len(held) - start >= sizer.lines:
             lines = held[start : start + sizer.lines]
             start += len(lines)
-            sizer.held_bytes = 0
+            num_parts = 0
             yield lines
-        if start:
-            del held[:start]
-        if held and (not part or sizer.held_bytes >= sizer.most_bytes):
-            sizer.held_bytes = 0
+        held = held[start:] if start else held
+        if held and (not part or num_parts >= MOST_BLOCKS):
+            num_parts = 0
             yield held
             held = []
     if held:
@@ -242,7 +232,7 @@ def batches(parts: Iterable[list[bytes]], sizer: BatchSizer) -> Iterator[list[by
 def _blocks(descriptor: int, guard: SignalGuard, on_read: Callable[[int], None]) -> Iterator[bytes]:
     """Yield what can be read; an empty block where that has to be waited for."""
     while True:
-        if not guard.is_readable(descriptor):
+        if not select.select([descriptor], [], [], 0)[0]:
             yield b""
         guard.wait_readable(descriptor)
         try:
@@ -276,9 +266,7 @@ class Output:
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Write lines and return when the system has all of them; Failure if the disk is full."""
-        if not lines:
-            return
-        left = memoryview(self._delimiter.join([*lines, b""]))
+        left = memoryview(self._delimiter.join([*lines, b""])) if lines else memoryview(b"")
         while left:
             try:
                 left = left[os.write(self._descriptor, left) :]
@@ -301,16 +289,10 @@ class SignalGuard:
 
     def __init__(self) -> None:
         self._noted: int | None = None
+        self._is_waiting = False
         self._before: dict[int, Any] = {}
-        # Python calls a handler between two bytecodes, so for a signal that comes just before a
-        # blocking call the handler would wait for that to end. The pipe gets its byte at once.
-        self._read_end, self._write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
-        os.set_blocking(self._write_end, False)
-        self._wakeup = -1
 
     def __enter__(self) -> Self:
-        self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         for number in _CAUGHT:
             before = signal.getsignal(number)
             if before is not signal.SIG_IGN:
@@ -321,30 +303,26 @@ class SignalGuard:
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
-        signal.set_wakeup_fd(self._wakeup)
-        os.close(self._read_end)
-        os.close(self._write_end)
 
     def check(self) -> None:
         """Raise Stopped if a signal came."""
         if self._noted is not None:
             raise Stopped(self._noted)
 
-    def is_readable(self, descriptor: int) -> bool:
-        """Return whether there is something to read, or the end, without waiting."""
-        return bool(select.select([descriptor], [], [], 0)[0])
-
     def wait_readable(self, descriptor: int) -> None:
-        """Wait until there is something to read, or raise Stopped when a signal comes."""
-        while True:
+        """Wait until there is something to read, or the end; Stopped when a signal comes."""
+        self._is_waiting = True
+        try:
             self.check()
-            ready, _, _ = select.select([descriptor, self._read_end], [], [])
-            if self._read_end in ready:
-                numbers = os.read(self._read_end, 64)
-                self._noted = next((n for n in numbers if n in self._before), self._noted)
-            elif descriptor in ready:
-                return
+            # Python runs a handler between two bytecodes. After a signal that comes right before
+            # the system call, that is at its time-out.
+            while not select.select([descriptor], [], [], _LOOK_SECONDS)[0]:
+                pass
+        finally:
+            self._is_waiting = False
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler
         self._noted = number
         signal.signal(number, signal.SIG_DFL)
+        if self._is_waiting:
+            raise Stopped(number)

@@ -1,4 +1,4 @@
-"""What the tests of functions and messages that take effect once share."""
+"""What the tests of `@once` share."""
 
 from __future__ import annotations
 

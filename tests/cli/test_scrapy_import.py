@@ -1,4 +1,4 @@
-"""`bloomlock migrate-scrapy`: all that a crawl has seen is in the filter, and a crawl finds it."""
+"""`bloomlock scrapy-import`: all that a crawl has seen is in the filter, and a crawl finds it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def filled(valkey, name, r):
 
 def test_a_crawl_goes_on_with_the_set_of_scrapy_redis(run, valkey, r, filled):
     key, requests = filled
-    done = run("migrate-scrapy", key)
+    done = run("scrapy-import", key)
     assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
     assert done.stderr.startswith(b"bloomlock: 301 fingerprints read from the set '")
     settings = settings_of(done)
@@ -90,7 +90,7 @@ def test_a_visited_page_shows_the_fingerprinter(
 ):
     requests = [Request(f"https://shop.example/?a=1&b={number}") for number in range(50)]
     r.sadd(f"{name}:old", *map(earlier, requests))
-    done = run("migrate-scrapy", f"{name}:old", "--name", name, "--visited", visited)
+    done = run("scrapy-import", f"{name}:old", name, "--visited", visited)
     assert done.returncode == status
     assert (b"no fingerprint of" in done.stderr) == bool(status)
     settings = settings_of(done)
@@ -107,11 +107,11 @@ def test_a_crawl_goes_on_with_the_file_of_scrapy(run, valkey, name, tmp_path):
     dupefilter.close("")
     visited = ("--visited", requests[7].url)
     for source in (tmp_path, tmp_path / "requests.seen"):
-        done = run("migrate-scrapy", str(source), "--name", name, "--capacity", "9000", *visited)
+        done = run("scrapy-import", str(source), name, *visited)
         assert done.returncode == 0
         assert b"501 fingerprints read" in done.stderr
     settings = settings_of(done)
-    assert (settings["BLOOMLOCK_CAPACITY"], OURS in settings) == (9000, False)
+    assert (settings["BLOOMLOCK_CAPACITY"], OURS in settings) == (1_000_000, False)
     assert all(crawl_sees(valkey, settings, requests))
 
 
@@ -170,7 +170,7 @@ def test_a_crawl_that_runs_meanwhile(run, valkey, r, filled):
         return "pass"
 
     with Proxy(valkey, judge) as proxy:
-        done = run("migrate-scrapy", key, "--capacity", "100000", "--from", proxy.url)
+        done = run("scrapy-import", key, "--from", proxy.url)
     assert done.returncode == 0
     members = [bytes.fromhex(member.decode()) for member in r.smembers(key)]
     assert len(members) == 12_301
@@ -193,7 +193,7 @@ def test_what_comes_after_the_first_reading_is_found_by_the_verification(run, va
         return "pass"
 
     with Proxy(valkey, judge) as proxy:
-        done = run("migrate-scrapy", key, "--from", proxy.url)
+        done = run("scrapy-import", key, "--from", proxy.url)
     assert done.returncode == 0
     assert b"51 of them came meanwhile" in done.stderr
     assert all(crawl_sees(valkey, settings_of(done), late))
@@ -206,12 +206,12 @@ def test_a_server_that_is_gone(run, valkey, filled):
         return "before" if command in ("SET", "BITFIELD", "EVALSHA") else "pass"
 
     with Proxy(valkey) as proxy:
-        assert run("add", key, "x", "--url", proxy.url).returncode == 0
+        assert run("filter", "create", key, "--url", proxy.url).returncode == 0
         proxy.judge = judge
-        done = run("migrate-scrapy", key, "--url", proxy.url, "--from", valkey)
+        done = run("scrapy-import", key, "--url", proxy.url, "--from", valkey)
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
     assert done.stderr.endswith(f"; {AGAIN}\n".encode())
-    again = run("migrate-scrapy", key)
+    again = run("scrapy-import", key)
     assert all(crawl_sees(valkey, settings_of(again), requests))
 
 
@@ -219,10 +219,10 @@ def test_members_that_are_fingerprints_themselves(run, valkey, name, r):
     key, requests = f"{name}:raw", pages(20)
     crawler = get_crawler(Spider, {})
     r.sadd(key, *map(crawler.request_fingerprinter.fingerprint, requests))
-    done = run("migrate-scrapy", key)
+    done = run("scrapy-import", key)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
     assert b"give --raw" in done.stderr
-    done = run("migrate-scrapy", key, "--raw", "--visited", requests[3].url)
+    done = run("scrapy-import", key, "--raw", "--visited", requests[3].url)
     assert done.returncode == 0
     assert all(crawl_sees(valkey, settings_of(done), requests))
 
@@ -231,7 +231,9 @@ def test_what_is_no_set_and_no_file_of_fingerprints(refuse, name, r, tmp_path):
     file = tmp_path / "page.html"
     file.write_text("<html>")
     r.set("a-string", "x")
-    words = ("migrate-scrapy", "--name", name)
-    refuse(2, "there is no file and no key 'no-such-key' at ", *words, "no-such-key")
-    refuse(2, "'a-string' is a string in Redis, not a set", *words, "a-string")
-    refuse(2, "is no requests.seen of Scrapy", *words, str(file))
+    for source, part in (
+        ("no-such-key", "there is no file and no key 'no-such-key' at "),
+        ("a-string", "'a-string' is a string in Redis, not a set"),
+        (str(file), "is no requests.seen of Scrapy"),
+    ):
+        refuse(2, part, "scrapy-import", source, name)

@@ -1,0 +1,219 @@
+"""From lines to answers to lines, batch by batch: what dedup, add, exists and discard share.
+
+No line may be lost: one that the server may have marked as seen counts as new if the answer did
+not arrive, because no other client will be answered that it is new.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import compress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis.exceptions import RedisError
+
+from bloomlock import BloomFilter, MemoryBloomFilter
+from bloomlock.errors import (
+    BloomlockError,
+    CapacityError,
+    FilterLostError,
+    OutcomeUnknownError,
+    PartialResultError,
+)
+
+from .errors import warn
+from .lines import BatchSizer, Output, SignalGuard, read_lines
+from .progress import progress_bar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_MOST_LINES = 2**18  # what the library takes as one batch at most
+_FEWEST_LINES = 2**13
+_LINES_IN_MEMORY = 2**13  # what the processor's caches like
+_FIRST_BITS = 10_000
+
+
+def sizer_in_memory() -> BatchSizer:
+    """Return the sizer for a filter in this process, where nothing is at stake."""
+    return BatchSizer(_LINES_IN_MEMORY, _LINES_IN_MEMORY)
+
+
+def sizer_on_server(bloom: BloomFilter) -> BatchSizer:
+    """Return the sizer for a filter on a server, where a batch is at stake at any moment."""
+    return BatchSizer(max(1, _FIRST_BITS // bloom.num_hashes), _bitmap_lines(bloom))
+
+
+def sizer_of_import(bloom: BloomFilter) -> BatchSizer:
+    """Return the sizer where nothing is at stake and a bitmap goes one way only."""
+    return BatchSizer(_FEWEST_LINES, min(2 * _bitmap_lines(bloom), _MOST_LINES))
+
+
+def _bitmap_lines(bloom: BloomFilter) -> int:
+    """Return how many lines make a batch that goes to the server as one bitmap.
+
+    That is where the bitmap, there and back, takes fewer bytes than the bits of each item: with
+    the default strategy from num_bits / (168 num_hashes) items on, a 25th of the capacity.
+    """
+    return min(max(bloom.num_bits // (144 * bloom.num_hashes), _FEWEST_LINES), _MOST_LINES)
+
+
+class Answers(NamedTuple):
+    """What is known about the lines of one batch.
+
+    Attributes:
+        new: For each line whether it is new, None if it was not marked as seen at all; lines past
+            its end neither.
+        error: What stopped the batch; to be raised once the new lines are written.
+    """
+
+    new: Sequence[bool | None]
+    error: Exception | None = None
+
+
+def add_in_memory(bloom: MemoryBloomFilter, lines: Sequence[bytes]) -> Answers:
+    """Add lines to a filter in this process; CapacityError is returned, not raised."""
+    try:
+        return Answers(bloom.add_many(lines))
+    except CapacityError as error:
+        return Answers(error.results, error)
+
+
+def add(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
+    """Add lines; errors are returned, not raised."""
+    new: list[bool | None] = []
+    while len(new) < len(lines):
+        asked = lines[len(new) :]
+        try:
+            new += _add(bloom, asked)
+        except OutcomeUnknownError as error:
+            new += _unknown_is_new(asked, error.results)
+            pairs = zip(asked, error.results, strict=False)
+            unknown = list(dict.fromkeys(line for line, known in pairs if known is None))
+            # After a loss they may have been the first of the generation that follows. A server
+            # that is stuck would make a new line of every one that follows.
+            if isinstance(error, FilterLostError) or not unknown:
+                return Answers(new, error)
+            warn(f"{error}; {len(unknown)} lines count as new, though others may have had them")
+            try:
+                _add(bloom, unknown)  # so that no other client gets them
+            except (BloomlockError, RedisError, OSError) as failure:
+                return Answers(new, failure)
+        except PartialResultError as error:
+            return Answers(new + error.results, error)
+        except (BloomlockError, RedisError, OSError) as error:
+            return Answers(new, error)
+    return Answers(new)
+
+
+def _add(bloom: BloomFilter, lines: Sequence[bytes]) -> list[bool]:
+    # One line needs nothing of what batches import.
+    return [bloom.add(lines[0])] if len(lines) == 1 else bloom.add_many(lines)
+
+
+def _unknown_is_new(lines: Sequence[bytes], results: Sequence[bool | None]) -> list[bool | None]:
+    """Return the answers with unknown lines as new ones, each once.
+
+    >>> _unknown_is_new([b"a", b"b", b"a", b"c"], [None, True, None, False])
+    [True, True, False, False]
+    """
+    met: set[bytes] = set()
+    new: list[bool | None] = []
+    for line, result in zip(lines, results, strict=False):
+        new.append(line not in met if result is None else result)
+        if result is None:
+            met.add(line)
+    return new
+
+
+def test(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
+    """Test lines without adding them; nothing is at stake, so errors are raised."""
+    seen = [bloom.exists(lines[0])] if len(lines) == 1 else bloom.exists_many(lines)
+    return Answers([not each for each in seen])
+
+
+def discard(bloom: BloomFilter, lines: Sequence[bytes]) -> Answers:
+    """Discard lines; those that were there count as new. To discard again is harmless."""
+    return Answers([bloom.discard(lines[0])] if len(lines) == 1 else bloom.discard_many(lines))
+
+
+class Counts(NamedTuple):
+    """How many lines were answered, and how many of them were new."""
+
+    lines: int
+    new: int
+
+
+def answer_files(
+    ask: Callable[[Any, Sequence[bytes]], Answers],
+    bloom: BloomFilter | MemoryBloomFilter,
+    files: Sequence[str],
+    total: int | None,
+    *,
+    write: bool | None,
+    delimiter: bytes = b"\n",
+) -> Counts:
+    """Answer the lines of files of `total` bytes; write the new ones, the others (False) or none.
+
+    "-" is standard input.
+    """
+    sizer = sizer_in_memory() if isinstance(bloom, MemoryBloomFilter) else sizer_on_server(bloom)
+    done = 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+
+    with SignalGuard() as guard, progress_bar(total, writes=write is not None) as show:
+        batches = read_lines(files, sizer, guard, delimiter=delimiter, on_read=count)
+
+        def shown(lines: int, new: int) -> None:
+            show(done, f"{lines:,} lines, {new:,} new")
+
+        return _answer(ask, bloom, batches, guard, shown, write=write, delimiter=delimiter)
+
+
+def answer_items(
+    ask: Callable[[Any, Sequence[bytes]], Answers],
+    bloom: BloomFilter,
+    items: Sequence[str],
+    *,
+    write: bool | None = None,
+) -> Counts:
+    """Answer items of the command line; where there are none, the lines of standard input."""
+    if not items:
+        return answer_files(ask, bloom, ("-",), None, write=write)
+    with SignalGuard() as guard:
+        batch = [os.fsencode(item) for item in items]
+        return _answer(ask, bloom, [batch], guard, lambda *_: None, write=write)
+
+
+def _answer(
+    ask: Callable[[Any, Sequence[bytes]], Answers],
+    bloom: BloomFilter | MemoryBloomFilter,
+    batches: Iterable[Sequence[bytes]],
+    guard: SignalGuard,
+    shown: Callable[[int, int], None],
+    *,
+    write: bool | None,
+    delimiter: bytes = b"\n",
+) -> Counts:
+    output = None if write is None else Output(delimiter)
+    lines = num_new = 0
+    for batch in batches:
+        # A signal, and a reader that has gone, are noticed before anything of a batch is sent, or
+        # after all of it is written.
+        guard.check()
+        if output is not None:
+            output.check()
+        new, error = ask(bloom, batch)
+        if output is not None:
+            chosen = new if write else [is_new is False for is_new in new]
+            output.write(list(compress(batch, chosen)))
+        lines += len(new) - new.count(None)
+        num_new += new.count(True)
+        shown(lines, num_new)
+        if error is not None:
+            raise error
+    guard.check()
+    return Counts(lines, num_new)

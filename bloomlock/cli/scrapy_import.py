@@ -1,0 +1,144 @@
+"""`bloomlock scrapy-import`: what a crawl has seen without bloomlock, as a filter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .answers import sizer_of_import
+from .dedup import create_or_open
+from .errors import NO, Failure, advise, warn
+from .fingerprints import RedisSet, open_source
+from .lines import SignalGuard, batches
+from .options import example, key_option, url_option
+from .progress import progress_bar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bloomlock import BloomFilter
+
+    from .fingerprints import Source
+
+_AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
+_SCRAPY_REDIS = "scrapy_ext.ScrapyRedisFingerprinter"
+_SCRAPY = "scrapy.utils.request.RequestFingerprinter"
+_ROOM = 2
+"""Times what the source holds: the capacity of a new filter, as the crawl goes on."""
+
+
+@click.command("scrapy-import", epilog=example("bloomlock scrapy-import shop:dupefilter"))
+@click.argument("source", metavar="KEY|FILE")
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--from", "source_url", metavar="URL", help="Server of KEY.  [default: the filter's]")
+@click.option("--raw", is_flag=True, help="KEY holds fingerprints, not their hex digits.")
+@click.option("--visited", metavar="URL", help="A fetched page: shows the fingerprinter.")
+@url_option
+@key_option
+def import_command(
+    source: str,
+    name: str | None,
+    *,
+    source_url: str | None,
+    raw: bool,
+    visited: str | None,
+    url: str | None,
+    key: bytes | None,
+) -> int:
+    """Add what a crawl has seen to the filter NAME, and verify that all is there.
+
+    KEY is the set of scrapy-redis; FILE is Scrapy's requests.seen, or the JOBDIR.
+    Neither is changed. NAME is created if needed. The settings to go on with are
+    written. The crawl may run; after an interruption run the same command again.
+
+    Exit status: 0; 1 if the --visited page is not there; 2 after an error.
+    """
+    candidates = _candidates(visited)
+    found = open_source(source, url if source_url is None else source_url, raw=raw)
+    if name is None and not isinstance(found, RedisSet):
+        raise Failure('NAME is missing: that of the filter for a file, "SPIDER:dupefilter"')
+    parameters = {"client": url} | ({} if key is None else {"key": key})
+    with create_or_open(name or source, parameters, _ROOM * found.most) as bloom, advise(_AGAIN):
+        read, late, met = _import(bloom, found, candidates)
+        usual = _SCRAPY_REDIS if isinstance(found, RedisSet) else None
+        settings = _settings(bloom, met or usual, has_secret=key is not None)
+    warn(f"{read} fingerprints read from {found.title}; all are in the filter")
+    if found.cut:
+        warn(f"{found.cut} fingerprints are incomplete, as a killed process leaves them")
+    if late:
+        warn(f"{late} of them came meanwhile; {_AGAIN}, when the crawl has stopped")
+    click.echo("\n".join(settings))
+    if visited is not None and met is None:
+        warn(
+            f"no fingerprint of {visited} is among them: the crawl has not fetched it, or has a "
+            "REQUEST_FINGERPRINTER_CLASS of its own, which has to stay"
+        )
+        return NO
+    return 0
+
+
+def _candidates(visited: str | None) -> dict[bytes, str]:
+    if visited is None:
+        return {}
+    try:
+        from scrapy_ext.fingerprints import candidates  # noqa: PLC0415 - only here Scrapy is needed
+    except ModuleNotFoundError as error:
+        raise Failure("--visited needs Scrapy: pip install 'bloomlock[scrapy]'") from error
+    try:
+        return dict(candidates(visited))
+    except ValueError as error:
+        raise Failure(f"--visited must be a URL, not {visited!r}: {error}") from error
+
+
+def _import(
+    bloom: BloomFilter, source: Source, candidates: dict[bytes, str]
+) -> tuple[int, int, str | None]:
+    """Add all fingerprints, then look for each.
+
+    Returns:
+        How many there were, how many came meanwhile, and the fingerprinter of the visited page.
+    """
+    total = late = done = 0
+    met: str | None = None
+    with SignalGuard() as guard, progress_bar(2 * source.size) as show:
+
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+
+        def read() -> Iterator[list[bytes]]:
+            for batch in batches(source.read(count), sizer_of_import(bloom)):
+                guard.check()
+                yield batch
+                show(done, f"{done:,} read")
+            guard.check()
+
+        for is_first in (True, False):
+            for batch in read():
+                missing = batch
+                if not is_first:
+                    total += len(batch)
+                    seen = bloom.exists_many(batch)
+                    missing = [one for one, is_in in zip(batch, seen, strict=True) if not is_in]
+                    late += len(missing)
+                met = met or next((candidates[one] for one in missing if one in candidates), None)
+                if missing:
+                    bloom.update(missing)
+    return total, late, met
+
+
+def _settings(bloom: BloomFilter, fingerprinter: str | None, *, has_secret: bool) -> list[str]:
+    """Return the lines for settings.py with which a crawl attaches to the filter."""
+    values: dict[str, object] = {
+        "ADDONS": {"scrapy_ext.BloomlockAddon": 500},
+        "BLOOMLOCK_NAME": bloom.name.replace("%", "%%"),
+        "BLOOMLOCK_CAPACITY": bloom.capacity,
+        "BLOOMLOCK_ERROR_RATE": bloom.error_rate,
+    }
+    if fingerprinter not in {None, _SCRAPY}:
+        values["REQUEST_FINGERPRINTER_CLASS"] = fingerprinter
+    lines = [f"{name} = {value!r}".replace("'", '"') for name, value in values.items()]
+    if has_secret:
+        lines.append("BLOOMLOCK_KEY = ...  # the secret of the key file")
+    return lines

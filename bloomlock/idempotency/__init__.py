@@ -1,1 +1,0 @@
-"""Functions and messages that take effect once for each key, over claims."""
