@@ -79,7 +79,7 @@ class BloomlockAddon:
             settings.set(name, OURS, settings.getpriority(name) or 0)
             logger.info(
                 "%s goes on with the queue of %s. Its set of fingerprints is not read; `bloomlock "
-                "migrate-scrapy` makes a filter of it.",
+                "scrapy-import` makes a filter of it.",
                 OURS,
                 SCRAPY_REDIS,
             )

@@ -13,7 +13,7 @@ from servers import wait_until
 
 pytestmark = pytest.mark.processes
 PATIENCE = 300
-ONCE_EACH = {"order 1 is charged 5": 1, "order 2 is charged 5": 1}
+ONCE_EACH = {"mail 1 to Ada": 1, "mail 2 to Ada": 1}
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def start(folder, *words, stdout=None):
 
 
 def effects_in(output):
-    return Counter(re.findall(r"order \d is charged 5", output))
+    return Counter(re.findall(r"mail \d to Ada", output))
 
 
 def test_rq(folder, valkey):
-    assert start(folder, "orders.py").wait(PATIENCE) == 0
-    words = ("-m", "rq.cli", "worker", "--burst", "--url", valkey, "orders")
+    assert start(folder, "users.py").wait(PATIENCE) == 0
+    words = ("-m", "rq.cli", "worker", "--burst", "--url", valkey, "mails")
     worker = start(folder, *words, stdout=subprocess.PIPE)
     output, _ = worker.communicate(timeout=PATIENCE)
     assert worker.returncode == 0
@@ -54,7 +54,7 @@ def test_rq(folder, valkey):
 
 
 def test_dramatiq(folder, r):
-    send = "from actors import *; [pay.send(n, amount=5) for n in (1, 2, 1)]"
+    send = "from actors import *; [mail.send(n, name='Ada') for n in (1, 2, 1)]"
     assert start(folder, "-c", send).wait(PATIENCE) == 0
     words = ("-m", "dramatiq", "actors", "--processes", "1", "--threads", "1")
     with (folder / "output").open("w+") as output:

@@ -122,7 +122,7 @@ print(client.mget("before", "after"), server.stop())
     assert status == 1
     assert output.startswith("running: pid ")
     expected = (
-        f"Error: it refuses all writes: its append-only file in {base}/home cannot be written: "
+        f"bloomlock: it refuses all writes: its append-only file in {base}/home cannot be written: "
     )
     assert output.splitlines()[1] == f"{expected}the disk is full"
     assert end == "[b'1', b'1'] True"
