@@ -161,15 +161,6 @@ def creation_options(command: F) -> F:
     return command
 
 
-def window_of(window: float | None, slices: int | None) -> dict[str, Any]:
-    """Return the time window of a new filter, as arguments."""
-    if window is not None:
-        return {"window": bloomlock.Window(window, slices)}
-    if slices is not None:
-        raise Failure("--slices needs --window, which it divides")
-    return {}
-
-
 def parameters_of(
     *,
     grow: bool,
@@ -185,9 +176,11 @@ def parameters_of(
     if random_key and key is not None:
         raise Failure("--random-key and a key file exclude each other")
     given = {name: value for name, value in shape.items() if value is not None}
-    given |= window_of(window, slices)
     # Raises for what no filter can have, before anything is sent.
-    bloomlock.plan(**{"capacity": DEFAULT_CAPACITY, "error_rate": DEFAULT_ERROR_RATE, **given})
+    whole = {"capacity": DEFAULT_CAPACITY, "error_rate": DEFAULT_ERROR_RATE, **given}
+    bloomlock.plan(**whole, window=window, slices=slices)
+    if window is not None:
+        given["window"] = bloomlock.Window(window, slices)
     policies = {"on_full": "grow"} if grow else {}
     strategy = {"strategy": "native"} if native else {}
     secret = {"key": random_key or key} if random_key or key else {}

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from servers import with_bloom
 
-from bloomlock import BloomFilter, Lock, Window, plan
+from bloomlock import BloomFilter, Lock, plan
 from bloomlock.catalog import list_filters
 from bloomlock.server import PrivateServer
 
@@ -145,5 +145,5 @@ def test_the_plan_is_a_table_or_json(run):
     assert (table["capacity"], table["num bits"]) == ("41000000000", str(made.num_bits))
     assert table["servers"] == str(made.servers) == table["servers for memory"]
     done = run("filter", "plan", "1e6", "--error-rate", "0.01", "--window", "7d", "--json")
-    expected = plan(10**6, 0.01, window=Window(604_800))
+    expected = plan(10**6, 0.01, window=604_800)
     assert json.loads(done.stdout) == asdict(expected) | {"servers": 1}
