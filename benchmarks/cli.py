@@ -155,7 +155,7 @@ def plot_command(files: tuple[Path, ...], out: Path) -> None:
 
 
 def _show(name: str, rows: list[results.Row], missing: list[str]) -> None:
-    click.echo(f"\n== {name}: {SUITES[name].about}\n")
+    click.echo(f"\n## {name}\n")
     for part in SUITES[name].parts:
         for table in tables.plain((row for row in rows if row.part == part.name), part.columns):
             click.echo(tables.text(table))
@@ -166,7 +166,7 @@ def _show(name: str, rows: list[results.Row], missing: list[str]) -> None:
 def _print_ratios(lines: list[list[str]]) -> None:
     if lines:
         head = ["", "median (least-most)", "server's processor"]
-        click.echo(tables.text(tables.Table("\n== what must not get worse", head, lines)))
+        click.echo(tables.text(tables.Table("what must not get worse", head, lines)))
 
 
 def _load(folder: Path) -> dict[str, results.Result]:

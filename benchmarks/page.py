@@ -59,7 +59,7 @@ def _suite(result: results.Result) -> Iterator[str]:
     for part in SUITES[result["suite"]].parts:
         mine = [row for row in rows if row.part == part.name]
         made = tables.pivot(mine, part.pivot) if part.pivot else tables.plain(mine, part.columns)
-        yield from map(tables.markdown, made)
+        yield from map(tables.text, made)
 
 
 def header(result: results.Result) -> str:

@@ -122,10 +122,10 @@ def forget(client: Any, prefix: str) -> None:
         client.unlink(key)
 
 
-def memory_of(client: Any, prefix: str, besides: bytes = b"\n") -> int:
-    """Return the bytes that all keys that start with `prefix` take, but those with this end."""
+def memory_of(client: Any, prefix: str) -> int:
+    """Return the bytes that all keys that start with `prefix` take."""
     keys = client.scan_iter(match=prefix + "*", count=1000)
-    return sum(client.memory_usage(key, samples=0) for key in keys if not key.endswith(besides))
+    return sum(client.memory_usage(key, samples=0) for key in keys)
 
 
 def sort_out(entries: Iterable[Entry], url: str) -> tuple[list[Entry], list[str]]:
@@ -147,8 +147,8 @@ def sort_out(entries: Iterable[Entry], url: str) -> tuple[list[Entry], list[str]
 class Meter:
     """Reads what servers spent, by their own counters, and takes off what reading them costs."""
 
-    FIGURES = ("server", "to", "from", "trips", "commands")
-    """Microseconds of the processor, bytes read, bytes written, reads, and commands that ran."""
+    FIGURES = ("server", "to", "from", "trips")
+    """Microseconds of the processor, bytes read, bytes written, and reads."""
 
     def __init__(self, *clients: Any) -> None:
         self._clients = clients
@@ -167,7 +167,7 @@ class Meter:
         return {name: value / items for name, value in zip(self.FIGURES, spent, strict=True)}
 
     def _read(self) -> list[float]:
-        readings = [_counters(client.info("all")) for client in self._clients]
+        readings = [_counters(client.info()) for client in self._clients]
         return [sum(column) for column in zip(*readings, strict=True)]
 
 
@@ -177,7 +177,6 @@ def _counters(info: dict[str, Any]) -> list[float]:
         info["total_net_input_bytes"],
         info["total_net_output_bytes"],
         info["total_reads_processed"],
-        sum(entry["calls"] for name, entry in info.items() if name.startswith("cmdstat_")),
     ]
 
 

@@ -24,17 +24,8 @@ FOLDER = Path(__file__).parent / "results"
 DIGITS = 5
 """Significant digits that are kept of a figure."""
 PACKAGES = (
-    "bloomlock",
-    "redis",
-    "hiredis",
-    "mmh3",
-    "numpy",
-    "scrapy",
-    "scrapy-redis",
-    "scrapy-redis-bloomfilter",
-    "rbloom",
-    "python-redis-lock",
-    "idemkit",
+    *("bloomlock", "redis", "hiredis", "numpy", "scrapy", "scrapy-redis"),
+    *("python-redis-lock", "idemkit", "rbloom"),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -186,21 +186,22 @@ def number(value: float) -> str:
 
 
 def text(table: Table) -> str:
-    """Write a table for a terminal."""
-    cells = [list(table.columns), *map(list, table.lines)]
+    """Write a table in Markdown, its columns aligned.
+
+    >>> print(text(Table("sizes", ["", "MB"], [["a", "1"], ["bc", "20"]])))
+    **sizes**
+    <BLANKLINE>
+    |     |  MB |
+    | --- | --: |
+    | a   |   1 |
+    | bc  |  20 |
+    <BLANKLINE>
+    """
+    cells = [list(table.columns), ["---", *["--:"] * (len(table.columns) - 1)], *table.lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
-        "  ".join(
-            cell.rjust(width) if index else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
+        [cell.rjust(width) if index else cell.ljust(width) for index, (cell, width) in pairs]
+        for pairs in (enumerate(zip(line, widths, strict=True)) for line in cells)
     ]
-    return "\n".join([table.title, *lines, ""])
-
-
-def markdown(table: Table) -> str:
-    """Write a table as Markdown."""
-    lines: list[Sequence[Any]] = [table.columns, ["---", *["--:"] * (len(table.columns) - 1)]]
-    body = "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *table.lines])
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"**{table.title}**\n\n{body}\n"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from .contenders import make
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
 
     from .contenders import Entry
@@ -101,16 +101,21 @@ class Team:
         self._workers = workers
         self._busy: Sequence[Worker] = ()
 
+    def wait_ready(self) -> None:
+        """Wait until every process is connected."""
+        for worker in self._workers:
+            worker.hear()
+
     def run(self, *jobs: Job) -> list[Answer]:
         """Give each process one job, start them together, and return their answers."""
         self.prepare(jobs)
         return self.go()
 
-    def prepare(self, jobs: Iterable[Job]) -> None:
+    def prepare(self, jobs: Sequence[Job]) -> None:
         """Give each process one job, and wait until all are ready; fewer jobs leave some idle."""
-        self._busy = [
-            worker for worker, job in zip(self._workers, jobs, strict=False) if _give(worker, job)
-        ]
+        self._busy = self._workers[: len(jobs)]
+        for worker, job in zip(self._busy, jobs, strict=True):
+            worker.tell(job)
         for worker in self._busy:
             worker.hear()
 
@@ -121,26 +126,19 @@ class Team:
         return [worker.hear() for worker in self._busy]
 
 
-def _give(worker: Worker, job: Job) -> bool:
-    worker.tell(job)
-    return True
-
-
 @contextmanager
 def assembled(plan: Sequence[tuple[Entry, Place]], processes: int = 1) -> Iterator[list[Team]]:
     """Provide a team for each entry, all ready, and end them."""
     with ExitStack() as stack:
         teams = []
         for entry, place in plan:
-            workers = [
-                stack.enter_context(Worker(entry.name, _serve, entry, place))
-                for _ in range(processes)
-            ]
-            teams.append((Team(entry, place, workers), workers))
-        for _, workers in teams:
+            workers = [Worker(entry.name, _serve, entry, place) for _ in range(processes)]
+            teams.append(Team(entry, place, workers))
             for worker in workers:
-                worker.hear()
-        yield [team for team, _ in teams]
+                stack.callback(worker.kill)
+        for team in teams:
+            team.wait_ready()
+        yield teams
 
 
 def _serve(pipe: Connection, entry: Entry, place: Place) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import tempfile
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.contenders import Entry
-    from benchmarks.crawl.job import Measured
 
 _OURS = {"DUPEFILTER_CLASS": "scrapy_ext.BloomDupeFilter"}
 _ADDON = {"ADDONS": {"scrapy_ext.BloomlockAddon": 500}}
@@ -75,11 +73,12 @@ class _Crawl(Worker):
     """A process that crawls the site; a JOBDIR among the settings is a name in the folder."""
 
     def __init__(
-        self, entry: Entry, site: Site, folder: str, url: str, prefix: str, **more: Any
+        self, entry: Entry, site: Site, folder: str, where: tuple[str, str], **more: Any
     ) -> None:
         # PLC0415: Scrapy is imported where a crawl is measured.
-        from benchmarks.crawl import job  # noqa: PLC0415
+        from benchmarks.crawl.job import work  # noqa: PLC0415
 
+        url, prefix = where
         settings = {
             "REDIS_URL": url,
             "BLOOMLOCK_URL": url,
@@ -88,22 +87,19 @@ class _Crawl(Worker):
             "SCHEDULER_DUPEFILTER_KEY": f"{prefix}dupefilter",
             "SCHEDULER_QUEUE_KEY": f"{prefix}requests",
             **entry.options,
-            **more.pop("settings", {}),
+            **more,
         }
         if "JOBDIR" in settings:
             settings["JOBDIR"] = str(Path(folder) / settings["JOBDIR"])
         self._log = Path(folder) / "log"
-        made = job.CrawlJob(site.start, settings, str(self._log), **more)
-        super().__init__(f"the crawl of {entry.name}", job.work, made)
+        super().__init__(f"the crawl of {entry.name}", work, site.start, settings, folder)
 
-    def measured(self) -> Measured:
+    def measured(self) -> dict[str, float]:
         """Wait for its answer, and its end."""
         try:
-            found: Measured = self.hear()
+            found: dict[str, float] = self.hear()
         except RuntimeError as error:
-            said = (
-                self._log.read_text(errors="replace").strip()[-800:] if self._log.exists() else ""
-            )
+            said = self._log.read_text(errors="replace").strip()[-800:]
             raise RuntimeError(f"{error}: {said}") from None
         self.process.join(LONGEST_WAIT)
         return found
@@ -126,27 +122,22 @@ def rates(bench: Bench) -> Iterator[Row]:
                 for _ in bench.slices(5, 1):
                     for entry in order.sample(entries, len(entries)):
                         bench.step(f"{trip_ms:g} ms {entry.title}")
+                        site.forget()
                         meter.start()
                         done = _crawled(entry, site, (through, bench.prefix), pages)
-                        cost = meter.stop(done.followed)
-                        rows[entry].note(
-                            rate=done.pages / done.seconds,
-                            blocked=done.blocked / done.seconds,
-                            client=1e6 * done.cpu / done.pages,
-                            server=cost["server"],
-                            trips=cost["trips"],
-                            twice=len(site.served) - len(set(site.served)),
-                        )
+                        cost = meter.stop(done["pages"])
+                        twice = len(site.served) - len(set(site.served))
+                        here = {name: cost[name] for name in ("server", "trips")}
+                        rows[entry].note(**done, **here, twice=twice)
                         forget(client, f"*{bench.prefix}")
             yield from rows.values()
 
 
-def _crawled(entry: Entry, site: Site, where: tuple[str, str], pages: int) -> Measured:
-    site.forget()
-    more: dict[str, Any] = {"settings": IN_ORDER, "pages": max(2, pages // entry.slow)}
+def _crawled(entry: Entry, site: Site, where: tuple[str, str], pages: int) -> dict[str, float]:
+    limit = {**IN_ORDER, "CLOSESPIDER_PAGECOUNT": max(2, pages // entry.slow)}
     with (
         tempfile.TemporaryDirectory(prefix="bloomlock-") as folder,
-        _Crawl(entry, site, folder, *where, **more) as crawl,
+        _Crawl(entry, site, folder, where, **limit) as crawl,
     ):
         return crawl.measured()
 
@@ -167,21 +158,15 @@ def crashes(bench: Bench) -> Iterator[Row]:
 def _killed(entry: Entry, site: Site, where: tuple[str, str], kill_at: int) -> dict[str, int]:
     site.forget()
     with tempfile.TemporaryDirectory(prefix="bloomlock-") as folder:
-        journal = Path(folder) / "journal"
-        with _Crawl(entry, site, folder, *where, journal=str(journal)) as first:
-
-            def kill(number: int) -> None:
-                if number == kill_at and first.process.pid:
-                    os.kill(first.process.pid, signal.SIGKILL)
-
-            site.on_request = kill
+        with _Crawl(entry, site, folder, where) as first:
+            site.on_request = lambda number: first.process.kill() if number == kill_at else None
             first.process.join(LONGEST_WAIT)
             site.on_request = lambda _number: None
             if first.process.exitcode != -signal.SIGKILL:
                 raise RuntimeError(f"the crawl of {entry.name} was not killed")
-        with _Crawl(entry, site, folder, *where, journal=str(journal)) as second:
+        with _Crawl(entry, site, folder, where) as second:
             second.measured()
-        done = Counter(journal.read_text("ascii").split() if journal.exists() else [])
+        done = Counter((Path(folder) / "journal").read_text("ascii").split())
     return {
         "pages": len(done),
         "missing": (CRASH.pages or 0) - len(done),

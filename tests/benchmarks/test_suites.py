@@ -171,8 +171,7 @@ def test_crawls(measure, monkeypatch):
     found = measure("scrapy", "--items", "4", only="in-memory dupefilter")
     table = "crawls, 185 links a page"
     ours = found["rates", "dupefilter", table, "unix socket"]
-    assert found["rates", "in-memory", table, "unix socket"]["blocked"] == [0.0]
-    assert ours["blocked"][0] > 0
+    assert ours["blocked"] > found["rates", "in-memory", table, "unix socket"]["blocked"]
     assert ours["trips"][0] >= suite.LINKS.new, "each new link of a page is asked for"
     crash = found["crashes", "in-memory", "25 pages, killed and started again", ""]
     assert crash["twice"][0] > 0, "a rig that fetches nothing again did not kill"
@@ -190,7 +189,7 @@ def test_page_and_pictures(measure, tmp_path):
     run_benchmarks("page", "--results", str(tmp_path), "--page", str(written))
     made = written.read_text()
     assert "pictures/memory-by-items-dark.svg" in made
-    assert "| SADD / SISMEMBER |" in made
+    assert "| SADD / SISMEMBER " in made
     assert "old" not in made
     assert made.endswith("kept\n")
     page.fill(written, {})
