@@ -52,7 +52,7 @@ class Ratio(NamedTuple):
         column: See Row.
         name: The contender.
         over: What it is compared with; empty: the figure itself.
-        figure: Which; with "rate" the server's processor time is shown too.
+        figure: Which; with "rate" and "p50" the server's processor time is shown too.
     """
 
     what: str
@@ -125,7 +125,7 @@ def ratios(rows: Sequence[Row], wanted: Iterable[Ratio]) -> Iterator[list[str]]:
         if base is None:
             yield [each.what, spread(row.figures[each.figure]), ""]
         else:
-            server = row.over(base, "server") if each.figure == "rate" else []
+            server = row.over(base, "server") if each.figure in {"rate", "p50"} else []
             yield [each.what, spread(row.over(base, each.figure)), spread(server)]
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import doctest
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import redis
 from click.testing import CliRunner
 
-from benchmarks import page, proxies
+from benchmarks import engine, jobs, page, proxies, results, tables
 from benchmarks.cli import main
 from benchmarks.place import Meter, Place, connect
+from benchmarks.workloads import WARM_UP, items
 from bloomlock.server import PrivateServer
 
 pytestmark = pytest.mark.processes
@@ -77,10 +80,19 @@ def test_the_server_at_50_connections(measure):
 
 
 def test_far_away(measure, monkeypatch):
-    monkeypatch.setattr(proxies, "TRIES", 0)
-    monkeypatch.setattr(proxies, "PINGS", 0)
+    taken = []
+
+    @contextmanager
+    def through(url, round_trip_ms):
+        with proxies.LossProxy(url, 0.5) as proxy:
+            proxy.taken = taken
+            assert round_trip_ms == 0.5
+            yield proxy.url
+
+    monkeypatch.setattr(engine, "delayed", through)
     found = measure("single", "--items", "20", part="far", only="near-cache sadd")
     assert ("far", "near-cache", ONE, f"{NEW}, round trip 0.5 ms") in found
+    assert len(taken) > 60
 
 
 def test_batches(measure):
@@ -98,7 +110,9 @@ def test_tasks(measure):
 
 def test_clusters_and_processes(measure):
     found = measure("scale", "--items", "20", part="masters", only="masters-2")
-    assert len(found) == 3
+    alone, both = (figures for key, figures in found.items() if key != "out")
+    # Both masters of a batch of 20.
+    assert alone["trips"] == both["trips"] == [0.1]
 
 
 def test_memory(measure):
@@ -127,6 +141,7 @@ def test_losses(measure):
     new, raising, retried, once = (f for key, f in found.items() if key != "out")
     for one in (new, raising, retried, once):
         assert one["before"][0] + one["after"][0] >= 10
+        assert one["before"][0] - one["after"][0] in {0, 1}
     assert (new["lost"], new["raised"], raising["lost"]) == ([0], [0], [0])
     assert raising["raised"][0] > 0
     # A client that retries by itself is told "already there" by its own first try.
@@ -174,6 +189,7 @@ def test_crawls(measure, monkeypatch):
     assert ours["blocked"] > found["rates", "in-memory", table, "unix socket"]["blocked"]
     assert ours["trips"][0] >= suite.LINKS.new, "each new link of a page is asked for"
     crash = found["crashes", "in-memory", "25 pages, killed and started again", ""]
+    assert crash["pages"] == [25]
     assert crash["twice"][0] > 0, "a rig that fetches nothing again did not kill"
 
 
@@ -223,6 +239,40 @@ def test_the_exact_peer_names_each_new_item_once(server):
     assert one.add_many(["a", "b", "a"]) == [True, True, False]
     assert other.add_many(["b", "c", "c", "d"]) == [False, True, False, True]
     one.clear()
+
+
+def test_ratios_are_of_one_repetition_over_the_base():
+    def row(name, column, *rates):
+        made = results.Row("part", "table", SimpleNamespace(name=name, title=name), column)
+        for rate in rates:
+            made.note(rate=rate, server=1 / rate)
+        return made
+
+    rows = [
+        row("ours", "a", 2, 6, 9),
+        row("sadd", "a", 1, 2, 9),
+        row("ours", "b", 1),
+        row("x", "b", 4),
+    ]
+    (table,) = tables.pivot(rows, "rate")
+    assert table.columns == ["", "a", "b"]
+    assert [line[1] for line in table.lines] == ["2.00 (0.17)", "1.00 (0.50)", ""]
+    wanted = [tables.Ratio("ours over SADD", "table", "a", "ours", "sadd")]
+    wanted += [tables.Ratio("not measured", "table", "c", "ours")]
+    assert list(tables.ratios(rows, wanted)) == [
+        ["ours over SADD", "2.00 (1.00-3.00)", "0.50 (0.33-1.00)"]
+    ]
+
+
+def test_a_timed_job_clears_and_warms_up_before():
+    calls = []
+    contender = SimpleNamespace(add=calls.append, clear=calls.clear)
+    job = jobs.Timed("add", (("a", 3),), fresh=True)
+    calls.append("from before")
+    work = job.prepare(contender)
+    assert len(calls) == WARM_UP[1]
+    assert work()["yes"] == 0
+    assert calls[WARM_UP[1] :] == items("a", 3)
 
 
 @pytest.mark.parametrize("name", ["plots", "results", "suites.locks", "tables", "workloads"])
