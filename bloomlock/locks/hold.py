@@ -73,7 +73,7 @@ class Hold:
 
     def next_time(self) -> float:
         """Return when something is to be done about it."""
-        renew_at = self.renew_at  # which another thread may take away
+        renew_at = self.renew_at
         if self.renewing or renew_at is None:
             return self.deadline
         return min(renew_at, self.deadline)
@@ -88,10 +88,7 @@ class Hold:
         return int(min(lease_ms, max(1.0, (self.last_renewal - now) * 1000)))
 
     def lease_to_ask_ms(self, now: float) -> int:
-        """Return the lease a renewal may ask for now; 0: it may not be renewed any more.
-
-        Never one that would end earlier than the lease it has.
-        """
+        """Return the lease a renewal may ask for now; 0: none that ends after the lease it has."""
         seconds = min(self.lease_ms / 1000, self.last_renewal - now)
         return int(seconds * 1000) if now + seconds > self.deadline else 0
 

@@ -8,7 +8,7 @@ import secrets
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, Pause, make
+from bloomlock.effects import AnyRuntime, ConnectionLost, Core, Limit, make
 from bloomlock.errors import LockError, LockLostError, LockNotOwnedError, QuorumError
 from bloomlock.locks.protocol.steps import LockSteps, Renewal, renew_all
 from bloomlock.locks.protocol.values import LIVENESS_MS, AcquireRequest, Granted
@@ -34,7 +34,6 @@ CONFIRM_SECONDS = 1.0
 """How long replicas have to acknowledge a grant."""
 MOMENT = 0.1
 """Seconds; a hold that is shorter pays for no renewal, and seldom for a wake-up of the watchdog."""
-RENEWAL_PAUSE = 0.01
 TAKEN = "its key was gone, and the lock was granted anew"
 
 
@@ -265,30 +264,23 @@ class LockSession:
         hold = self._require(owner)
         self._check_alive(hold)
         usual_ms = self._lease_to_extend_to(hold, ttl, add=add)
-        renew_at, hold.renew_at = hold.renew_at, None
-        try:
-            # Nothing that was known before is to be noted after the new deadline.
-            while hold.renewing:
-                yield Pause(RENEWAL_PAUSE)
-            sent = boot_clock()
-            lease_ms = hold.limit_lease_ms(usual_ms, sent)
-            # If the answer does not come, either lease may be in force.
-            hold.deadline = min(hold.deadline, deadline_of(sent, lease_ms))
-            [held] = yield from self.renew_all([self.renewal_of(hold, lease_ms)])
-            if isinstance(held, Exception):
-                raise (held.cause if isinstance(held, ConnectionLost) else held) from None
-            if not held:
-                self.lose(hold, "its key was gone when it was extended")
-                raise self._lost_error(hold)
-            hold.lease_ms = usual_ms
-            hold.deadline = deadline_of(sent, lease_ms)
-            renew_at = sent + hold.renewal_seconds
-        finally:
-            if self.options.renews and not hold.lost:
-                hold.renew_at = renew_at
-            if not hold.lost:
-                # The watchdog sleeps until what was due before.
-                self._watcher.add(hold, self, self._runtime)
+        sent = boot_clock()
+        lease_ms = hold.limit_lease_ms(usual_ms, sent)
+        # If the answer does not come, either lease may be in force. A renewal that is under way
+        # does no harm: no step shortens a lease on the server.
+        hold.deadline = min(hold.deadline, deadline_of(sent, lease_ms))
+        [held] = yield from self.renew_all([self.renewal_of(hold, lease_ms)])
+        if isinstance(held, Exception):
+            raise (held.cause if isinstance(held, ConnectionLost) else held) from None
+        if not held:
+            self.lose(hold, "its key was gone when it was extended")
+            raise self._lost_error(hold)
+        hold.lease_ms = usual_ms
+        hold.deadline = deadline_of(sent, lease_ms)
+        if self.options.renews:
+            hold.renew_at = sent + hold.renewal_seconds
+        # The watchdog sleeps until what was due before.
+        self._watcher.add(hold, self, self._runtime)
         return True
 
     def _lease_to_extend_to(self, hold: Hold, ttl: float | None, *, add: bool) -> int:

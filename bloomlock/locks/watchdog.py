@@ -106,7 +106,7 @@ def session_of(hold: Hold) -> Watched | None:
 
 def is_due(hold: Hold, at: float) -> bool:
     """Return whether a hold is to be renewed at that time."""
-    renew_at = hold.renew_at  # which another thread may take away
+    renew_at = hold.renew_at
     return renew_at is not None and renew_at <= at and not hold.renewing
 
 
@@ -204,12 +204,7 @@ class Schedule:
                 hold.renew_at = now + retry_seconds(hold)
             else:
                 hold.renewing = True
-                if hold.renew_at is not None:
-                    found.setdefault(place, []).append(hold)
-                else:
-                    # It is being extended. Whoever does that looks whether it is being renewed
-                    # after it has taken this away, so one of the two sees the other.
-                    hold.renewing = False
+                found.setdefault(place, []).append(hold)
         for what, number in dropped.items():
             text = "a %s was dropped while held; it is left to expire"
             if number > 1:
@@ -265,7 +260,8 @@ def renew(
         session = session_of(hold)
         lease_ms = hold.lease_to_ask_ms(sent)
         if session is None or not lease_ms:
-            hold.renew_at, hold.renewing = None, False
+            hold.renewing = False
+            hold.schedule_renewal(sent + hold.renewal_seconds)
         else:
             asked.append((hold, session, lease_ms))
     if not asked:

@@ -91,6 +91,8 @@ class Comparison:
                 return
         self.seen.update([kind, f"grants {min(len(told), 2)}"])
         after_us, after = read(self.r)
+        if after.holders and after.value and after.value.startswith(b"="):
+            assert after.expires_ms > max(after.holders.values()) - STEP_MS
         assert shown(after, after_us) == shown(state, now_us), (kind, asked, told)
         if told or isinstance(answer, Granted):
             assert after.fence > 0

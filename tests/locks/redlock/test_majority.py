@@ -188,6 +188,17 @@ def test_a_grant_that_comes_late_is_given_back(three, all_done):
         wait_until(lambda: three.held(lock.key) == 0)
 
 
+def test_a_server_whose_replies_were_lost_is_told_of_the_release(three):
+    with Proxy(three.urls[0], lambda _name, _number: "after", handshake=False) as proxy:
+        lock = Redlock("job", [proxy.url, *three.urls[1:]], 5 * LONG, longest_ttl=0)
+        assert lock.acquire(blocking=False)
+        wait_until(lambda: three.held(lock.key) == 3)
+        wait_until(lambda: proxy.lost >= 3)
+        proxy.judge = lambda _name, _number: "pass"
+        lock.release()
+        wait_until(lambda: three.held(lock.key) == 0)
+
+
 def test_a_lock_that_cannot_be_given_back_says_so(three, caplog):
     lock = three.lock(server_timeout=QUICK)
     for leave in ("release", "with", "raising"):
