@@ -32,17 +32,10 @@ from bloomlock.strategies.base import header_command, header_from_bytes
 from .contents import contents_of, lengthen, set_header
 from .file_format import image_start
 from .generation import new_generation
+from .placing import PLACED_SECONDS, NotPreparedError, discard_prepared
 from .room import check_room
 from .stored_filter import look
-from .switch import (
-    PLACED_BYTES,
-    PLACED_SECONDS,
-    NotPreparedError,
-    discard_prepared,
-    put,
-    retried,
-    settle,
-)
+from .switch import PLACED_BYTES, put, retried, settle
 from .versions import is_as_written, write_table
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from bloomlock.scripts import Script, answer_of
 from .combining import is_not_possible
 from .contents import contents_of
 from .generation import new_generation
+from .placing import Changed
 from .state import in_one_generation
 from .stored_filter import look
-from .switch import Changed, retried, settle
+from .switch import retried, settle
 
 if TYPE_CHECKING:
     from bloomlock.effects import Core

@@ -23,29 +23,22 @@ are deleted first, so that no helper can place them any more, and another genera
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
-from bloomlock.commands import EXEC, MULTI, UNWATCH, Replies, encode_command
-from bloomlock.delivery import RETRY_PAUSES, ask, check, deliver
+from bloomlock.commands import encode_command
+from bloomlock.delivery import RETRY_PAUSES, ask, deliver
 from bloomlock.descriptor import (
     CLEAR,
     CLOSED,
     CREATE,
-    HEADER_BYTES,
     PLACING,
     READY,
     REBUILD,
     Descriptor,
     Replaced,
-    generation_of,
-    says_forgotten,
-    unflagged,
-    without_slices,
 )
 from bloomlock.effects import ConnectionLost, Core, IsCluster, Pause, Request
 from bloomlock.errors import (
@@ -55,28 +48,29 @@ from bloomlock.errors import (
     FilterNotFoundError,
 )
 from bloomlock.hash_keys import key_difference
-from bloomlock.keys import (
-    ClaimKeys,
-    forgotten_key,
-    native_key,
-    prepared_key,
-    stripe_fence,
-    window_keys,
-)
 from bloomlock.parallel import in_parallel
-from bloomlock.refusals import is_missing
 from bloomlock.scripts import Script, answer_of
 from bloomlock.sizing import MAX_SHARDS
-from bloomlock.slot_moves import through_moves
 from bloomlock.stored_descriptor import (
-    FIELDS,
     DamagedDescriptorError,
-    encode,
-    refuse_unknown_flags,
 )
-from bloomlock.strategies.base import header_command, header_from_bytes, plain_header
+from bloomlock.strategies.base import header_command, plain_header
 
-from .contents import contents_of, set_header
+from .contents import contents_of
+from .placing import (
+    MISSING,
+    Changed,
+    bytes_of,
+    compare_and_set,
+    discard_prepared,
+    drop,
+    is_filled,
+    keys_of_shard,
+    place,
+    place_commands,
+    prepare,
+    store_commands,
+)
 from .room import check_room
 from .stored_filter import (
     LOST_BITMAP,
@@ -85,12 +79,11 @@ from .stored_filter import (
     Found,
     are_whole,
     look,
-    look_at_shard,
     refuse_wrong_length,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from bloomlock.hash_keys import HashKey
     from bloomlock.keys import FilterKeys
@@ -100,28 +93,13 @@ T = TypeVar("T")
 
 ATTEMPTS = 100
 LONGEST_PAUSE_S = 0.02
-PLACED_SECONDS = 7 * 24 * 3600
-"""How long a shard that is prepared waits for a client to place it."""
 PLACED_BYTES = 16 * 1024 * 1024
 """Shards that are placed at once: to make them empty takes about 5 ms of the server's time."""
-WATCHED_TRIES = 100
 LOOKS = 300
 LOOK_SECONDS = 0.1
 """How often, and after how long, a client that waits looks again before it opens the filter."""
-NO_HEADER = bytes(HEADER_BYTES)
-IN_PLACE, PLACED, MISSING = 0, 1, -1
 
-_PLACE = Script("header", "place")
-_DROP = Script("header", "drop")
 _FENCE = Script("header", "fence")
-
-
-class NotPreparedError(Exception):
-    """A shard that was prepared is gone."""
-
-
-class Changed(Exception):  # noqa: N818 - an event for the loop that looks again, not an error
-    """Another client has changed the filter since it was looked at."""
 
 
 def retried(keys: FilterKeys, step: Callable[[], Core[T]]) -> Core[T]:
@@ -282,10 +260,10 @@ def delete(keys: FilterKeys, own: Descriptor | None = None) -> Core[bool]:
             # Nothing is deleted while a server is down that has a shard.
             looks = [ask(key, encode_command("EXISTS", key)) for key in map(keys.bits, range(most))]
             yield from in_parallel(looks)
-        yield from in_parallel([_drop(keys, shard, old) for shard in range(1, most)])
-        names = {name for one in old for name in _keys_of_shard(keys, 0, one)}
+        yield from in_parallel([drop(keys, shard, old) for shard in range(1, most)])
+        names = {name for one in old for name in keys_of_shard(keys, 0, one)}
         unlink = encode_command("UNLINK", keys.meta, *sorted(names))
-        if not (yield from _compare_and_set(keys, stored, [unlink])):
+        if not (yield from compare_and_set(keys, stored, [unlink])):
             # The generation is over, unless its descriptor was evicted, or a rebuild has put its
             # items into the next one.
             now = yield from look(keys)
@@ -303,7 +281,7 @@ def _delete_damaged(keys: FilterKeys) -> Core[bool]:
     asked = []
     for shard in shards:
         key = keys.bits(shard)
-        names = _keys_of_shard(keys, shard, Replaced(MAX_SHARDS, 0))
+        names = keys_of_shard(keys, shard, Replaced(MAX_SHARDS, 0))
         commands = [encode_command("EXISTS", *names), header_command(key)]
         asked.append(deliver(Request(key, commands), repeatable=True))
     replies = yield from in_parallel(asked)
@@ -311,7 +289,7 @@ def _delete_damaged(keys: FilterKeys) -> Core[bool]:
     for shard, (count, start) in reversed([*zip(shards, replies, strict=True)]):
         if count or not shard:
             header = plain_header(start) if isinstance(start, bytes) else 0
-            gone = _keys_of_shard(keys, shard, Replaced(MAX_SHARDS, header))
+            gone = keys_of_shard(keys, shard, Replaced(MAX_SHARDS, header))
             meta = [] if shard else [keys.meta]
             yield from ask(keys.bits(shard), encode_command("UNLINK", *gone, *meta))
     return True
@@ -381,85 +359,34 @@ def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]
     placing = replace(planned, state=PLACING, replaces=old)
     ready = replace(planned, state=READY, replaces=None)
     is_alone = max(planned.size.shards, old.shards if old else 0) == 1
-    if not _is_filled(planned):
-        yield from _prepare(keys, planned)
+    if not is_filled(planned):
+        yield from prepare(keys, planned)
     if stored is not None and stored.state == PLACING:
         # It is broken. Nobody may place a shard of it any more.
         yield from discard_prepared(keys, stored)
     try:
-        done = yield from _compare_and_set(
+        done = yield from compare_and_set(
             keys,
             stored,
             [
-                *_store_commands(keys, ready if is_alone else placing),
+                *store_commands(keys, ready if is_alone else placing),
                 # A new generation does not expire as yet.
                 encode_command("PERSIST", keys.meta),
-                *_place_commands(keys.bits(0), placing),
+                *place_commands(keys.bits(0), placing),
             ],
-            filled=planned if _is_filled(planned) else None,
+            filled=planned if is_filled(planned) else None,
         )
     except RedisError:
-        if not _is_filled(planned):
+        if not is_filled(planned):
             yield from discard_prepared(keys, planned)
         raise
     if not done:
-        if not _is_filled(planned):
+        if not is_filled(planned):
             yield from discard_prepared(keys, planned)
         raise Changed
     if not is_alone and (yield from _finish(keys, placing)) is None:
         raise Changed
     return ready
-
-
-def _is_filled(descriptor: Descriptor) -> bool:
-    return descriptor.origin not in (CREATE, CLEAR)
-
-
-def _prepare(keys: FilterKeys, planned: Descriptor) -> Core[None]:
-    """Prepare the shards of an empty generation, but for what the switch itself can write."""
-    contents = contents_of(planned)
-
-    def prepare(shard: int) -> Core[None]:
-        key = keys.bits(shard)
-        prepared = prepared_key(key, planned.generation)
-        header = _bytes(planned.header)
-        commands = [
-            header_command(key),
-            *contents.reserve(key, planned, PLACED_SECONDS),
-            encode_command("SET", prepared, header, "EX", PLACED_SECONDS),
-        ]
-        try:
-            (start, *_) = check((yield from deliver(Request(key, commands), repeatable=False)))
-        except ConnectionLost as lost:
-            # If the first request is late, a second one would prepare the shard once more while the
-            # generation is in use. So the generation is given up, unless the first one has arrived.
-            (there,) = yield from ask(prepared, header_command(prepared))
-            if not lost.sent or there != header:
-                raise
-        else:
-            refuse_unknown_flags(keys.name, header_from_bytes(start))
-
-    first = 0 if contents.keys(keys.bits(0), planned.header) else 1
-    try:
-        yield from in_parallel([prepare(shard) for shard in range(first, planned.size.shards)])
-    except (RedisError, BloomlockError, ConnectionLost):
-        with suppress(RedisError):
-            yield from discard_prepared(keys, planned)
-        raise
-
-
-def discard_prepared(keys: FilterKeys, planned: Descriptor) -> Core[None]:
-    """Delete what is prepared of a generation."""
-
-    def discard(shard: int) -> Core[None]:
-        key = keys.bits(shard)
-        prepared = prepared_key(key, planned.generation)
-        own = contents_of(planned).keys(key, planned.header)
-        # A cluster that moves the slot refuses a command of several keys.
-        names = (prepared, forgotten_key(prepared), *own)
-        yield from ask(key, *(encode_command("UNLINK", name) for name in names))
-
-    yield from in_parallel([discard(shard) for shard in range(planned.size.shards)])
 
 
 def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[Found]:
@@ -506,226 +433,19 @@ def _finish(keys: FilterKeys, placing: Descriptor) -> Core[Descriptor | None]:
     """
     shards = range(placing.size.shards)
     most = max(1, PLACED_BYTES // contents_of(placing).string_bytes(placing))
-    placed = yield from in_parallel([_place(keys, shard, placing) for shard in shards], most)
+    placed = yield from in_parallel([place(keys, shard, placing) for shard in shards], most)
     if MISSING in placed:
         if not placing.is_same((yield from look(keys)).descriptor):
             raise Changed
         return None
     if placing.replaces is not None:
         rest = range(placing.size.shards, placing.replaces.shards)
-        yield from in_parallel([_drop(keys, shard, [placing.replaces]) for shard in rest])
+        yield from in_parallel([drop(keys, shard, [placing.replaces]) for shard in rest])
     ready = replace(placing, state=READY, replaces=None)
-    if not (yield from _compare_and_set(keys, placing, _store_commands(keys, ready))):
+    if not (yield from compare_and_set(keys, placing, store_commands(keys, ready))):
         # A helper that was faster has done the same, or it is over.
         raise Changed
     return ready
-
-
-def _compare_and_set(
-    keys: FilterKeys,
-    expected: Descriptor | None,
-    commands: Sequence[bytes],
-    *,
-    filled: Descriptor | None = None,
-) -> Core[bool]:
-    """Carry out commands if the descriptor is of a generation and a state; return whether it was.
-
-    Of a filter in use only the descriptor is watched. Adds to the first shard, of which there may
-    be thousands a second, must not keep a client from clearing.
-
-    Args:
-        keys: The filter's keys.
-        expected: What the descriptor must say; None: there is none.
-        commands: A transaction. It is sent once; if it is late, its WATCH is broken.
-        filled: A generation whose first shard must be prepared; None: of none.
-
-    Raises:
-        NotPreparedError: If it is not.
-    """
-    watched, looks = [keys.meta], []
-    if filled is not None:
-        prepared = prepared_key(keys.bits(0), filled.generation)
-        watched += [prepared, forgotten_key(prepared)]
-        looks = [header_command(prepared), encode_command("EXISTS", watched[-1])]
-
-    def step() -> Core[bool]:
-        request = [
-            encode_command("WATCH", *watched),
-            encode_command("HMGET", keys.meta, "generation", "state"),
-            encode_command("EXISTS", keys.meta),
-            *looks,
-        ]
-        known = [b"%d" % expected.generation, expected.state.encode()] if expected else [None, None]
-        # A slot that has moved away and back has touched the key, and changed nothing.
-        for _ in range(WATCHED_TRIES):
-            replies = yield from deliver(Request(keys.meta, request, hold=True), repeatable=True)
-            _, values, is_there, *start = check(replies)
-            is_same = values == known and bool(is_there) is (expected is not None)
-            is_prepared = True
-            if filled is not None:
-                header = header_from_bytes(start[0])
-                is_prepared = filled.has_header(unflagged(header))
-                is_prepared = is_prepared and bool(start[1]) is filled.forgets
-            if not is_same or not is_prepared:
-                yield Request(keys.meta, [UNWATCH])
-                if is_same:
-                    raise NotPreparedError
-                return False
-            if executed((yield Request(keys.meta, [MULTI, *commands, EXEC]))):
-                return True
-        raise Changed
-
-    return (yield from through_moves(keys.meta, step))
-
-
-def executed(replies: Replies) -> bool:
-    """Return whether EXEC, the last of the replies, ran; raise what the server refused."""
-    # The reason stands in the reply to the refused command, EXEC only says that it aborted.
-    check(replies)
-    if isinstance(replies[-1], list):
-        check(replies[-1])
-    return replies[-1] is not None
-
-
-def _store_commands(keys: FilterKeys, descriptor: Descriptor) -> list[bytes]:
-    """Return the commands that write the descriptor."""
-    fields = encode(descriptor)
-    absent = [field for field in FIELDS if field not in fields]
-    written = [part for pair in fields.items() for part in pair]
-    return [
-        encode_command("HSET", keys.meta, *written),
-        encode_command("HDEL", keys.meta, *absent),
-    ]
-
-
-# -- one shard -----------------------------------------------------------------------------------
-
-
-def _place(keys: FilterKeys, shard: int, placing: Descriptor) -> Core[int]:
-    """Put a prepared shard in its place: IN_PLACE, PLACED or MISSING."""
-    key = keys.bits(shard)
-    stays, goes = _around(key, placing)
-    prepared = prepared_key(key, placing.generation)
-    names = [key, forgotten_key(key), prepared, forgotten_key(prepared), *stays, *goes]
-    size = contents_of(placing).string_bytes(placing)
-    arguments = (_bytes(placing.header), size, int(_is_filled(placing)), len(stays))
-    (reply,) = yield from _PLACE.call([(names, arguments)], repeatable=True)
-    if isinstance(reply, Exception) and is_missing(reply):
-        watched = partial(_place_watched, key, placing)
-        return (yield from through_moves(key, watched))
-    if isinstance(reply, ResponseError):
-        # This look raises the reason, if it is that something else is there.
-        yield from look_at_shard(keys, shard)
-    if isinstance(reply, Exception):
-        raise reply
-    return int(reply)
-
-
-def _place_watched(key: str, placing: Descriptor) -> Core[int]:
-    """Do the same where EVAL is forbidden. Only prepared keys are watched, which nobody adds to."""
-    prepared = prepared_key(key, placing.generation)
-    looks = [
-        encode_command("WATCH", prepared, forgotten_key(prepared)),
-        header_command(key),
-        header_command(prepared),
-        encode_command("STRLEN", prepared),
-        encode_command("EXISTS", forgotten_key(prepared)),
-    ]
-    for _ in range(WATCHED_TRIES):
-        replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
-        _, there, start, length, has_discards = check(replies)
-        header = header_from_bytes(start)
-        is_short = length < contents_of(placing).string_bytes(placing)
-        result = PLACED
-        if placing.has_header(plain_header(there)):
-            result = IN_PLACE
-        elif (
-            not placing.has_header(unflagged(header))
-            or (is_short and _is_filled(placing))
-            or (says_forgotten(header) and not has_discards)
-        ):
-            result = MISSING
-        if result != PLACED:
-            yield Request(key, [UNWATCH])
-            return result
-        flagged = replace(placing, forgets=says_forgotten(header))
-        if executed((yield Request(key, [MULTI, *_place_commands(key, flagged), EXEC]))):
-            return PLACED
-    raise Changed
-
-
-def _place_commands(key: str, placing: Descriptor) -> list[bytes]:
-    """Return the commands that put a shard in its place, for a transaction.
-
-    If the generation is filled, the prepared shard is known to be there, with discards beside it if
-    the descriptor says so.
-    """
-    stays, goes = _around(key, placing)
-    prepared = prepared_key(key, placing.generation)
-    size = contents_of(placing).string_bytes(placing)
-    commands = [
-        encode_command("UNLINK", key, forgotten_key(key), *goes),
-        encode_command("PERSIST", stays[0]),
-        *(encode_command("PERSIST", own) for own in stays[1:]),
-    ]
-    if _is_filled(placing):
-        commands += [encode_command("RENAME", prepared, key), encode_command("PERSIST", key)]
-    else:
-        # The full length is taken at once, so a server without the room says so now.
-        empty = encode_command("SETRANGE", key, size - 1, b"\0")
-        commands += [encode_command("UNLINK", prepared), empty, set_header(key, placing.header)]
-    if placing.forgets:
-        discards = forgotten_key(key)
-        commands.append(encode_command("RENAME", forgotten_key(prepared), discards))
-        commands.append(encode_command("PERSIST", discards))
-    return commands
-
-
-def _around(key: str, placing: Descriptor) -> tuple[list[str], list[str]]:
-    """Return the keys beside a shard that stay, or are of its generation, and those that go."""
-    ours = ClaimKeys.of(key)
-    stays = [ours.counts, *contents_of(placing).keys(key, placing.header)]
-    goes = [one for one in ours.of_generation if one not in (key, forgotten_key(key))]
-    if placing.replaces is not None:
-        goes.append(native_key(key, generation_of(placing.replaces.header)))
-    return stays, goes
-
-
-def _keys_of_shard(keys: FilterKeys, shard: int, old: Replaced) -> list[str]:
-    """Return all keys that a shard of a generation may have; the prepared one is the second."""
-    key, generation = keys.bits(shard), generation_of(old.header)
-    prepared = prepared_key(key, generation)
-    others = [one for one in ClaimKeys.of(key) if one != key]
-    own = native_key(key, generation)
-    more = [forgotten_key(prepared), stripe_fence(key), own, *window_keys(key)]
-    return [key, prepared, *others, *more]
-
-
-def _drop(keys: FilterKeys, shard: int, old: Sequence[Replaced]) -> Core[None]:
-    """Delete a shard if it is of one of some generations, or of none."""
-    key = keys.bits(shard)
-    for one in old:
-        names = _keys_of_shard(keys, shard, one)
-        (reply,) = yield from _DROP.call(
-            [(names, (_bytes(one.header), NO_HEADER))], repeatable=True
-        )
-        if isinstance(reply, Exception) and is_missing(reply):
-            yield from through_moves(key, partial(_drop_watched, key, one, names))
-        elif isinstance(reply, Exception):
-            raise reply
-
-
-def _drop_watched(key: str, old: Replaced, names: Sequence[str]) -> Core[None]:
-    """Do the same where EVAL is forbidden; adds to the shard may come between."""
-    for _ in range(WATCHED_TRIES):
-        looks = [encode_command("WATCH", key), header_command(key)]
-        replies = yield from deliver(Request(key, looks, hold=True), repeatable=True)
-        is_string = not isinstance(replies[1], ResponseError)
-        header = plain_header(check(replies)[1]) if is_string else 0
-        gone = names if without_slices(header) in (old.header, 0) else names[1:2]
-        if executed((yield Request(key, [MULTI, encode_command("UNLINK", *gone), EXEC]))):
-            return
-    raise Changed
 
 
 # -- closed --------------------------------------------------------------------------------------
@@ -738,7 +458,7 @@ def close(keys: FilterKeys, stored: Descriptor, generation: int) -> Core[Descrip
     """
     closed = stored.with_generation(generation, CLOSED, origin=stored.origin, root=stored.root)
     closed = replace(closed, replaces=Replaced(stored.size.shards, stored.header))
-    if not (yield from _compare_and_set(keys, stored, _store_commands(keys, closed))):
+    if not (yield from compare_and_set(keys, stored, store_commands(keys, closed))):
         raise Changed
     return closed
 
@@ -749,7 +469,7 @@ def close_shards(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
     From then on no update of the generation before is answered any more. May be repeated.
     """
     old = closed.header if closed.replaces is None else closed.replaces.header
-    arguments = (_bytes(old), _bytes(closed.header), contents_of(closed).string_bytes(closed))
+    arguments = (bytes_of(old), bytes_of(closed.header), contents_of(closed).string_bytes(closed))
     calls = [((keys.bits(shard),), arguments) for shard in range(closed.size.shards)]
     answers = yield from in_parallel([_FENCE.call([call], repeatable=True) for call in calls])
     return all(answer_of(reply, "rebuild() needs") for (reply,) in answers)
@@ -760,7 +480,7 @@ def reopen(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
     if not (yield from close_shards(keys, closed)):
         return not closed.is_same((yield from look(keys)).descriptor)
     opened = replace(closed, state=READY, origin=REBUILD, replaces=None)
-    yield from _compare_and_set(keys, closed, _store_commands(keys, opened))
+    yield from compare_and_set(keys, closed, store_commands(keys, opened))
     return True
 
 
@@ -775,7 +495,3 @@ def _wait(keys: FilterKeys, closed: Descriptor) -> Core[bool]:
         if not closed.is_same((yield from look(keys)).descriptor):
             return True
     return (yield from reopen(keys, closed))
-
-
-def _bytes(header: int) -> bytes:
-    return header.to_bytes(HEADER_BYTES, "big")
