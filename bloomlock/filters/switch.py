@@ -51,9 +51,7 @@ from bloomlock.hash_keys import key_difference
 from bloomlock.parallel import in_parallel
 from bloomlock.scripts import Script, answer_of
 from bloomlock.sizing import MAX_SHARDS
-from bloomlock.stored_descriptor import (
-    DamagedDescriptorError,
-)
+from bloomlock.stored_descriptor import DamagedDescriptorError
 from bloomlock.strategies.base import header_command, plain_header
 
 from .contents import contents_of
@@ -350,19 +348,14 @@ def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]
 
     Cost: two round trips if there is one shard, six if there are several.
     """
-    stored = found.descriptor
-    old = None
-    if stored is not None:
-        old = Replaced(stored.size.shards, stored.header)
-    elif found.header:
-        old = Replaced(planned.size.shards, found.header)
+    stored, old = found.descriptor, _replaced(found, planned)
     placing = replace(planned, state=PLACING, replaces=old)
     ready = replace(planned, state=READY, replaces=None)
     is_alone = max(planned.size.shards, old.shards if old else 0) == 1
     if not is_filled(planned):
         yield from prepare(keys, planned)
     if stored is not None and stored.state == PLACING:
-        # It is broken. Nobody may place a shard of it any more.
+        # Nobody may place a shard of it any more.
         yield from discard_prepared(keys, stored)
     try:
         done = yield from compare_and_set(
@@ -387,6 +380,17 @@ def put(keys: FilterKeys, found: Found, planned: Descriptor) -> Core[Descriptor]
     if not is_alone and (yield from _finish(keys, placing)) is None:
         raise Changed
     return ready
+
+
+def _replaced(found: Found, planned: Descriptor) -> Replaced | None:
+    stored = found.descriptor
+    if stored is None:
+        return Replaced(planned.size.shards, found.header) if found.header else None
+    old = Replaced(stored.size.shards, stored.header)
+    if stored.state == PLACING and stored.replaces and stored.replaces.shards > old.shards:
+        # It is broken, and further shards of the one before are left.
+        return stored.replaces
+    return old
 
 
 def settle(keys: FilterKeys, found: Found, *, is_checked: bool = False) -> Core[Found]:

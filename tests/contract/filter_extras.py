@@ -220,6 +220,24 @@ class ExtrasContract:
         assert copied.delete() is True
         assert made.exists_many(ITEMS) == [True] * 60
 
+    @needs("copy")
+    def test_a_copy_follows_where_the_object_may(self, place):
+        made = place.make(on_lost="recreate")
+        made.update(ITEMS)
+        place.other().clear()
+        copied = made.copy("copied")
+        assert copied.exists_many(ITEMS) == [False] * 60
+        assert copied.add("a") is True
+
+    @needs("rename")
+    def test_a_rename_follows_where_the_object_may(self, place):
+        made = place.make(on_lost="recreate")
+        made.update(ITEMS)
+        other = place.other()
+        other.clear()
+        other.add("kept")
+        assert made.rename("y").exists_many(["kept", *ITEMS]) == [True] + [False] * 60
+
     @needs("copy", "copy_to", "discard")
     def test_a_copy_and_a_file_have_discarded_what_their_source_has(self, place, tmp_path):
         made = place.make()
