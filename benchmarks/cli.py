@@ -98,20 +98,8 @@ def run_command(names: tuple[str, ...], folder: Path, **chosen: Any) -> None:
         _step("")
         results.save(folder, result | {"missing": bench.missing}, rows)
         _show(name, rows, bench.missing)
-        lines += tables.ratios(rows, suite.ratios)
+        lines += tables.ratios(rows, tables.wanted(name))
     _print_ratios(lines)
-
-
-@main.command("show")
-@_names
-@_results
-def show_command(names: tuple[str, ...], folder: Path) -> None:
-    """Print all tables of the results of the SUITEs, or of all suites."""
-    found = _load(folder)
-    for name in names or found:
-        if name not in found:
-            raise click.ClickException(f"{folder} has no result of {name}")
-        _show(name, results.rows_of(found[name]), found[name]["missing"])
 
 
 @main.command("ratios")
@@ -121,9 +109,9 @@ def ratios_command(folder: Path) -> None:
     found = _load(folder)
     lines = [
         line
-        for name, suite in SUITES.items()
+        for name in SUITES
         if name in found
-        for line in tables.ratios(results.rows_of(found[name]), suite.ratios)
+        for line in tables.ratios(results.rows_of(found[name]), tables.wanted(name))
     ]
     _print_ratios(lines)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.place import sort_out
-from benchmarks.tables import FULL, Column, Ratio
+from benchmarks.tables import FULL, Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -80,10 +80,8 @@ class Suite(NamedTuple):
         name: As on the command line.
         about: A line for the command's help; docs/benchmarks.md has more words.
         parts: Its parts.
-        ratios: What must not get worse.
     """
 
     name: str
     about: str
     parts: Sequence[Part]
-    ratios: Sequence[Ratio] = ()

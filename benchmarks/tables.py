@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -44,23 +45,32 @@ class Column:
 
 
 class Ratio(NamedTuple):
-    """One figure that must not get worse.
+    """One figure that must not get worse, a line of ratios.csv.
 
     Attributes:
+        suite: Where it is measured.
         what: In words.
-        table: Of the rows; `column` as well.
+        table: Of the row; `column` as well.
         column: See Row.
         name: The contender.
         over: What it is compared with; empty: the figure itself.
         figure: Which; with "rate" and "p50" the server's processor time is shown too.
     """
 
+    suite: str
     what: str
     table: str
     column: str
     name: str
-    over: str = ""
-    figure: str = "rate"
+    over: str
+    figure: str
+
+
+def wanted(suite: str) -> list[Ratio]:
+    """Return the figures of a suite that must not get worse."""
+    lines = Path(__file__).with_name("ratios.csv").read_text("utf-8").splitlines()[1:]
+    every = (Ratio(*(part.strip() for part in line.split(";"))) for line in lines)
+    return [each for each in every if each.suite == suite]
 
 
 FULL = (
@@ -114,10 +124,10 @@ def pivot(rows: Sequence[Row], figure: str) -> Iterator[Table]:
         yield Table(title, ["", *columns], lines)
 
 
-def ratios(rows: Sequence[Row], wanted: Iterable[Ratio]) -> Iterator[list[str]]:
+def ratios(rows: Sequence[Row], asked: Iterable[Ratio]) -> Iterator[list[str]]:
     """Return a line for each figure that must not get worse and was measured."""
     at = {(row.table, row.column, row.name): row for row in rows}
-    for each in wanted:
+    for each in asked:
         row = at.get((each.table, each.column, each.name))
         base = at.get((each.table, each.column, each.over)) if each.over else None
         if row is None or each.figure not in row.figures or (each.over and base is None):

@@ -9,7 +9,7 @@ from benchmarks.engine import Case, Stage, part
 from benchmarks.place import Place, connect, forget, memory_of
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
-from benchmarks.tables import FULL, Column, Ratio
+from benchmarks.tables import FULL, Column
 from benchmarks.workloads import cut, items
 from bloomlock import NearCache
 
@@ -78,10 +78,5 @@ SUITE = Suite(
             pivot="",
         ),
         Part("memory", memory, (Column("finished", "finished"), Column("open claim", "open"))),
-    ),
-    (
-        Ratio("claim and commit, round trips", _ONE, _NEW, "claims", "", "trips"),
-        Ratio("claim and commit over Lock + SADD", _ONE, _NEW, "claims", "lock-sadd"),
-        Ratio("claim and commit over idemkit", _ONE, _NEW, "claims", "idemkit"),
     ),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from benchmarks import contenders as c
 from benchmarks.engine import Case, Stage, part
 from benchmarks.suite import Suite
-from benchmarks.tables import Ratio
 
 from . import busy, windows
 
@@ -47,15 +46,7 @@ SINGLE = Suite(
         ),
         busy.PART,
     ),
-    (
-        Ratio("one add over SADD", ONE, NEW, "atomic", "sadd"),
-        Ratio("one exists over SISMEMBER", ONE, HALF, "atomic", "sadd"),
-        Ratio(
-            "server's processor for an add at 50 connections, over SADD",
-            busy.TABLE, "", "atomic", "sadd", "server",
-        ),
-    ),
-)  # fmt: skip
+)
 
 _MIDDLE = (c.ATOMIC, c.LUA, c.ITEMS, c.BITMAP, c.SADD, c.EXACT, c.BF)
 BATCH = Suite(
@@ -88,21 +79,7 @@ BATCH = Suite(
             Stage((c.ATOMIC, c.NATIVE, c.BF), (batches(1_000_000, 1_000_000, fresh=True),), (3, 0)),
         ),
     ),
-    (
-        Ratio(
-            "add_many of 1,000 over the exact set",
-            ADD_MANY, "1,000 in a call", "atomic", "exact",
-        ),
-        Ratio(
-            "add_many of 10,000 over the exact set",
-            ADD_MANY, "10,000 in a call", "atomic", "exact",
-        ),
-        Ratio(
-            "add_many of 200,000 into 10^6 over BF.MADD",
-            ADD_MANY, "200,000 in a call", "atomic", "bf",
-        ),
-    ),
-)  # fmt: skip
+)
 
 _SIZED = (c.ATOMIC, c.ITEMS, c.LUA, c.SADD_COUNT, c.BF, c.PING)
 _SIZED_CASES = (Case("add", 250), batches(1000, 5000), Case("exists_many", 5000, "half", 1000))
@@ -119,13 +96,7 @@ SIZES = Suite(
             Stage((c.ATOMIC, c.BF), _BULK, (5, 2), LARGE),
         ),
     ),
-    (
-        Ratio(
-            "add_many of 200,000 into 10^7 over BF.MADD",
-            ADD_MANY, "200,000 in a call, filter for 10,000,000", "atomic", "bf",
-        ),
-    ),
-)  # fmt: skip
+)
 
 TASKS = Suite(
     "tasks",
@@ -145,17 +116,7 @@ TASKS = Suite(
             ),
         ),
     ),
-    (
-        Ratio(
-            "one asyncio task over redis.asyncio SADD",
-            BY_TASKS, "1 task", "async-atomic", "async-sadd",
-        ),
-        Ratio(
-            "one asyncio task over redis.asyncio SADD on one connection",
-            BY_TASKS, "1 task", "async-atomic", "async-sadd-one",
-        ),
-    ),
-)  # fmt: skip
+)
 
 PROCESS = Suite(
     "process",
@@ -191,9 +152,7 @@ WINDOWS = Suite(
     (
         part(
             "windows",
-            Stage(
-                (c.PLAIN, c.WINDOW, c.REFRESHED), (*_SINGLES, *_BATCHES), (15, 3), fill=10_000
-            ),
+            Stage((c.PLAIN, c.WINDOW, c.REFRESHED), (*_SINGLES, *_BATCHES), (15, 3), fill=10_000),
         ),
         part(
             "discards",
@@ -206,32 +165,7 @@ WINDOWS = Suite(
         windows.COUNTED,
         windows.ERRORS,
     ),
-    (
-        Ratio("window: a new item, time of a call over a plain filter", ONE, NEW, *_OVER),
-        Ratio("window: exists, the same", ONE, HALF, *_OVER),
-        Ratio("window: a seen item, the same", ONE, SEEN, *_OVER),
-        Ratio("window: round trips of a new item", ONE, NEW, "window", "", "trips"),
-        Ratio(
-            "window: milliseconds of the server for an add that wipes",
-            windows.TABLE, "", "window", "", "wipe_ms",
-        ),
-        Ratio(
-            "window of 6 slices: bits an item at 1e-6",
-            windows.TABLE, "", "window", "", "bits",
-        ),
-        Ratio(
-            "discard: bytes an item", windows.TABLE, "", "discards", "", "bytes"
-        ),
-        Ratio(
-            "discard: exists of the others, server's processor",
-            ONE, f"{HALF}, filter for 100,000", "discards", "plain", "server",
-        ),
-        Ratio(
-            "discard: add of the others, server's processor",
-            ONE, f"{NEW}, filter for 100,000", "discards", "plain", "server",
-        ),
-    ),
-)  # fmt: skip
+)
 
 SCALE = Suite(
     "scale",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from benchmarks.contenders import Entry
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
-from benchmarks.tables import Column, Ratio
+from benchmarks.tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,11 +61,5 @@ SUITE = Suite(
                 Column("modules", "modules"),
             ),
         ),
-    ),
-    (
-        Ratio("import of bloomlock, milliseconds", TABLE, "", "bloomlock", "", "ms"),
-        Ratio("import of bloomlock, modules", TABLE, "", "bloomlock", "", "modules"),
-        Ratio("import of BloomFilter over that of redis", TABLE, "", "filter", "redis", "ms"),
-        Ratio("import of BloomFilter, modules", TABLE, "", "filter", "", "modules"),
     ),
 )

@@ -13,7 +13,7 @@ from benchmarks.jobs import without_gc
 from benchmarks.place import Meter, Place, connect, forget
 from benchmarks.results import Row, percentile
 from benchmarks.suite import Bench, Part, Suite
-from benchmarks.tables import Column, Ratio
+from benchmarks.tables import Column
 from benchmarks.team import assembled
 
 if TYPE_CHECKING:
@@ -163,7 +163,6 @@ def measure(bench: Bench) -> Iterable[Row]:
     return [rows[*c, e] for c in cells for e in entries if (*c, e) in rows]
 
 
-_BOTH = ("redis-py", "python-redis-lock")
 SUITE = Suite(
     "locks",
     "one client, and 8 and 64 on one lock",
@@ -184,20 +183,5 @@ SUITE = Suite(
                 Column("errors", "errors", form="sum"),
             ),
         ),
-    ),
-    tuple(
-        Ratio(
-            f"Lock, {clients} clients, {what}", f"{clients} clients, held 0 ms", "", "Lock", *rest
-        )
-        for clients in (8, 64)
-        for what, *rest in (
-            *((f"grants a second over {peer}", peer, "rate") for peer in _BOTH),
-            *((f"p99 of the wait over {peer}", peer, "p99") for peer in _BOTH),
-            ("Jain", "", "jain"),
-        )
-    )
-    + tuple(
-        Ratio(f"Lock, 1 client, over {peer}", "1 client, held 0 ms", "", "Lock", peer)
-        for peer in (*_BOTH, "ping-client")
     ),
 )

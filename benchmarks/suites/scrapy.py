@@ -15,7 +15,7 @@ from benchmarks.place import Meter, connect, forget
 from benchmarks.proxies import delayed
 from benchmarks.results import Row
 from benchmarks.suite import Bench, Part, Suite
-from benchmarks.tables import Column, Ratio
+from benchmarks.tables import Column
 from benchmarks.team import LONGEST_WAIT, Worker
 
 if TYPE_CHECKING:
@@ -204,12 +204,4 @@ SUITE = Suite(
             ),
         ),
     ),
-    tuple(
-        Ratio(
-            f"pages per second of the in-memory filter, {link}: {what}",
-            "crawls, 185 links a page", link, name, "in-memory",
-        )
-        for link in ("unix socket", "round trip 0.5 ms", "round trip 1 ms")
-        for name, what in (("addon", "the add-on"), ("scheduler", "the scheduler"))
-    ),
-)  # fmt: skip
+)

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from benchmarks import engine, jobs, page, proxies, results, tables
 from benchmarks.cli import main
 from benchmarks.place import Meter, Place, connect
+from benchmarks.suites import SUITES
 from benchmarks.workloads import WARM_UP, items
 from bloomlock.server import PrivateServer
 
@@ -257,11 +258,21 @@ def test_ratios_are_of_one_repetition_over_the_base():
     (table,) = tables.pivot(rows, "rate")
     assert table.columns == ["", "a", "b"]
     assert [line[1] for line in table.lines] == ["2.00 (0.17)", "1.00 (0.50)", ""]
-    wanted = [tables.Ratio("ours over SADD", "table", "a", "ours", "sadd")]
-    wanted += [tables.Ratio("not measured", "table", "c", "ours")]
+    wanted = [tables.Ratio("", "ours over SADD", "table", "a", "ours", "sadd", "rate")]
+    wanted += [tables.Ratio("", "not measured", "table", "c", "ours", "", "rate")]
     assert list(tables.ratios(rows, wanted)) == [
         ["ours over SADD", "2.00 (1.00-3.00)", "0.50 (0.33-1.00)"]
     ]
+
+
+def test_every_figure_that_must_not_get_worse_is_among_the_results():
+    found, asked = results.load(results.FOLDER), []
+    for name, result in found.items():
+        rows = results.rows_of(result)
+        asked += [each for each in tables.wanted(name) if not [*tables.ratios(rows, [each])]]
+    # A quick run has no crowd.
+    assert {each.table for each in asked} <= {"64 clients, held 0 ms"}
+    assert set(found) == set(SUITES)
 
 
 def test_a_timed_job_clears_and_warms_up_before():
