@@ -270,8 +270,8 @@ def test_every_figure_that_must_not_get_worse_is_among_the_results():
     for name, result in found.items():
         rows = results.rows_of(result)
         asked += [each for each in tables.wanted(name) if not [*tables.ratios(rows, [each])]]
-    # A quick run has no crowd.
-    assert {each.table for each in asked} <= {"64 clients, held 0 ms"}
+    # A quick run has no crowd; results of an earlier one have no PING among the locks.
+    assert all("64 clients" in each.table or each.over == "ping-client" for each in asked)
     assert set(found) == set(SUITES)
 
 
