@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import redis
 
 KEYS_PER_SCAN = 1000
-_MISSING = -2  # what PTTL answers where there is no key
 _KEY = re.compile(r"\{(?P<name>[^{}/]+)\}:lock(:queue)?", re.DOTALL)
 
 
@@ -70,16 +69,16 @@ def list_locks(
         with connected.pipeline(transaction=False) as pipeline:
             for name in sorted(names):
                 keys = LockKeys.of(name, prefix)
+                pipeline.strlen(keys.lock)
                 pipeline.pttl(keys.lock)
                 pipeline.zcard(keys.holders)
                 pipeline.zcard(keys.queue)
             # A key of another type is no lock.
             replies = pipeline.execute(raise_on_error=False) if names else []
-        for name, ttl_ms, shared, waiting in zip(
-            sorted(names), replies[::3], replies[1::3], replies[2::3], strict=True
-        ):
-            if all(isinstance(reply, int) for reply in (ttl_ms, shared, waiting)):
-                holders = max(shared, int(ttl_ms != _MISSING))
+        for name, *numbers in zip(sorted(names), *(replies[n::4] for n in range(4)), strict=True):
+            if all(isinstance(number, int) for number in numbers):
+                length, ttl_ms, shared, waiting = numbers
+                holders = max(shared, 1) if length else 0
                 info = LockInfo(name, holders, waiting, max(0, ttl_ms) / 1000)
                 if info.holders or info.waiting:
                     found.append(info)
