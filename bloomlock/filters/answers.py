@@ -183,22 +183,6 @@ def update(state: FilterState, items: Iterable[str | bytes], route: Route = "aut
         added += len(chunk)
 
 
-def renew(state: FilterState, item: str | bytes) -> Core[None]:
-    """Add an item; in a filter with a time window it is remembered for a window from now on.
-
-    Other than by `update` that is so whatever `refresh` is.
-    """
-    view = yield from state.current()
-    if view.descriptor.window is None:
-        yield from update(state, [item])
-        return
-    strategy = state.strategy.renewing()
-    one = [encode_item(item)]
-    yield from Operation(state, one, write=True, answers=False, strategy=strategy).run(view)
-    if state.fill.due(1):
-        yield from state.fill.look_after_add(state.view or view)
-
-
 def _add_chunk(
     state: FilterState, items: Sequence[bytes], route: Route = "items", *, answers: bool = True
 ) -> Core[list[bool]]:

@@ -232,10 +232,6 @@ class Strategy(ABC):
             return self.few(shard, rows.tolist(), write=write)
         return self.many(shard, rows, write=write)
 
-    def renewing(self) -> Strategy:
-        """Return a strategy whose adds renew what is there; itself, where nothing is forgotten."""
-        return self
-
     def shards_at_once(self, shard: Shard, *, write: bool) -> int | None:  # noqa: ARG002
         """Return to how many shards like this one a batch may go at once; None: to all."""
         return None

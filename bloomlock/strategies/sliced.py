@@ -107,14 +107,6 @@ class SlicedStrategy(Strategy):
         # By the key of a shard.
         self._now: dict[str, Known] = {}
 
-    def renewing(self) -> SlicedStrategy:
-        """See Strategy.renewing."""
-        if self.refresh:
-            return self
-        made = SlicedStrategy(self.window, refresh=True, clock=self._clock, on_epoch=self._on_epoch)
-        made._epochs, made._now = self._epochs, self._now
-        return made
-
     def one(self, shard: Shard, offsets: list[int], *, write: bool) -> Core[Segment]:
         """See Strategy.one."""
         if write and self.refresh:
