@@ -51,13 +51,7 @@ def deaf(record: bytes) -> bytes:
 
 
 class Announcement(NamedTuple):
-    """A waiter was given the lock, which is to be announced.
-
-    Attributes:
-        channel: Where it listens.
-        token: Whose grant.
-        grant: What it was given.
-    """
+    """A waiter was given the lock, which is to be announced on its channel."""
 
     channel: bytes
     token: bytes
@@ -98,14 +92,10 @@ def acquire(
     announce: Announce,
     hears: Hears = lambda _: True,
 ) -> Granted | Busy:
-    """Take the lock, or stand in its queue if `request.channel` is given.
+    """Take the lock, or stand in its queue if `request.channel` is given; `state` is changed.
 
-    Args:
-        state: Is changed.
-        now_us: The server's time.
-        request: Who asks.
-        announce: Is given each grant that is made to a waiter.
-        hears: Returns whether a message on a channel reaches a client.
+    `announce` is given each grant that is made to a waiter; `hears` returns whether a message on a
+    channel reaches a client.
     """
     _forget(state, now_us)
     granted: dict[bytes, Granted] = {}
@@ -148,10 +138,7 @@ def release(
     announce: Announce,
     hears: Hears = lambda _: True,
 ) -> bool:
-    """Give up a hold and a place in the queue; return whether the lock was held.
-
-    The arguments are those of `acquire`.
-    """
+    """Give up a hold and a place in the queue; return whether the lock was held."""
     token, group, record = request
     _forget(state, now_us)
     held = _holds(state, token, group)
@@ -175,13 +162,7 @@ def renew(state: LockState, now_us: int, token: bytes, group: bytes, lease_ms: i
 
 
 def fence_life_ms(lease_ms: int, ahead_ms: int) -> int:
-    """Return how long a fence is kept.
-
-    Args:
-        lease_ms: Of the hold it was given to.
-        ahead_ms: By how much it is ahead of the server's clock, which was set back then; such a
-            fence is kept until it is behind.
-    """
+    """Return how long a fence is kept that is so far ahead of the server's clock."""
     return max(FENCE_LIFE_MS, 2 * lease_ms) + max(0, ahead_ms)
 
 
@@ -278,15 +259,8 @@ def _promote(
 ) -> bool:
     """Hand a lock that is free to the first waiter alive, and to all of its group.
 
-    Args:
-        state: Is changed.
-        now_us: The server's time.
-        announce: Is given the grants.
-        hears: Returns whether a message on a channel reaches a client.
-        asker: The record of who is answered in this step, so that no message is needed.
-
-    Returns:
-        Whether any waiter goes before a newcomer.
+    Returns whether any waiter goes before a newcomer. `asker` is the record of who is answered in
+    this step, so that no message is needed.
     """
     chosen: bytes | None = None
     is_behind = False
