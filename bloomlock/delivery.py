@@ -1,31 +1,19 @@
-"""How a core gets a step done: sent again where that is safe, or in another way.
-
-Some steps can be carried out in several ways: by a native command, by a script, by a transaction.
-Such a step is a sequence of `Way`s, best first, and `run_ways` carries it out for any number of
-items: it skips ways that the server is known not to allow, hands the items that a way refuses to
-the next one, and notes what the server lacks in a set that its caller keeps for each client.
-
-    ways = (Way("DELIFEQ", by_command), Way("scripts", by_script), Way("", under_watch))
-    answers = yield from run_ways(ways, items, missing)  # errors stand in the list, as values
-    answer = yield from run_way(ways, item, missing)     # for one item; raises its error
-"""
+"""How a core gets a step done: sent again where that is safe."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.exceptions
 
 from .effects import ConnectionLost, Core, Elsewhere, Pause, Pipeline, Request, Step
-from .refusals import is_missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from .commands import Replies
 
 T = TypeVar("T")
-Item = TypeVar("Item")
 
 RETRY_PAUSES = (0.0, 0.2)
 """Seconds before the second and third try of a request that may be repeated."""
@@ -133,98 +121,3 @@ def with_each_step(core: Core[T], carry_out: Callable[[Step], Core[Any]]) -> Cor
         return result
     finally:
         core.close()
-
-
-class Way(NamedTuple, Generic[Item, T]):
-    """One way to carry out a step for several items at once.
-
-    Attributes:
-        needs: What the server must allow for it; ways with the same need are skipped together.
-        send: Carries it out. Answers each item in order, by a result or by the exception that
-            came instead.
-        is_refused: Whether an exception means that nothing was done for its item, so that the
-            next way may do it.
-        request: Returns what is sent for one item, and whether it may be repeated; None: `send`
-            takes more than one request.
-        read: Reads the replies to that: the result, or the exception that came instead.
-    """
-
-    needs: str
-    send: Callable[[Sequence[Item]], Core[list[T | Exception]]]
-    is_refused: Callable[[Exception], bool] = lambda error: (
-        isinstance(error, redis.exceptions.NoScriptError) or is_missing(error)
-    )
-    request: Callable[[Item], tuple[Request, bool]] | None = None
-    read: Callable[[Replies], T | Exception] | None = None
-
-
-def run_ways(
-    ways: Sequence[Way[Item, T]], items: Sequence[Item], missing: set[str]
-) -> Core[list[T | Exception]]:
-    """Carry out a step for each item, in the first way that does not refuse it.
-
-    Args:
-        ways: Best first; the last is tried even if the server is known to lack what it needs.
-        items: What it is carried out for.
-        missing: What the server is known to lack; what is found out is added.
-
-    Returns:
-        For each item its result, or the exception that the last way tried answered it with.
-    """
-    way = ways[0]
-    while way.needs in missing and len(ways) > 1:
-        ways = ways[1:]
-        way = ways[0]
-    answers = yield from way.send(items)
-    return (yield from _hand_on(ways, items, answers, missing))
-
-
-def _hand_on(
-    ways: Sequence[Way[Item, T]],
-    items: Sequence[Item],
-    answers: list[T | Exception],
-    missing: set[str],
-) -> Core[list[T | Exception]]:
-    """Let the next way carry out what the first of `ways` has refused."""
-    way = ways[0]
-    refused = [
-        (index, answer)
-        for index, answer in enumerate(answers)
-        if isinstance(answer, Exception) and way.is_refused(answer)
-    ]
-    if not refused:
-        return answers
-    if any(is_missing(error) for _, error in refused):
-        missing.add(way.needs)
-    if len(ways) > 1:
-        left = [items[index] for index, _ in refused]
-        later = yield from run_ways(ways[1:], left, missing)
-        for (index, _), answer in zip(refused, later, strict=True):
-            answers[index] = answer
-    return answers
-
-
-def run_way(ways: Sequence[Way[Item, T]], item: Item, missing: set[str]) -> Core[T]:
-    """Carry out a step for one item; see `run_ways`.
-
-    Raises:
-        ConnectionLost, redis.exceptions.RedisError: What a way answered instead of a result.
-    """
-    way = ways[0]
-    if way.request is None or way.read is None or way.needs in missing:
-        (answer,) = yield from run_ways(ways, (item,), missing)
-    else:
-        # The same as `send`, with fewer calls.
-        request, repeatable = way.request(item)
-        try:
-            replies = yield request
-        except ConnectionLost as lost:
-            replies = yield from collect(request, repeatable=repeatable, lost=lost)
-        answer = way.read(replies)
-        if not isinstance(answer, Exception):
-            return answer
-        answers: list[T | Exception] = [answer]
-        (answer,) = yield from _hand_on(ways, (item,), answers, missing)
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
