@@ -126,6 +126,14 @@ class RacesContract:
             assert made.add("a") is not bool(others)
             assert made.add("b") is True
 
+    @needs("proxy", "changes")
+    def test_who_attaches_while_another_clears_finds_no_loss(self, place, proxy):
+        place.make()
+        other = place.other(on_lost="recreate")
+        for gap in gaps(proxy):
+            with gap.before(other.clear):
+                place.open(at=proxy.url)
+
     @needs("proxy", "copy", "changes")
     def test_a_copy_is_whole_or_not_there(self, place, proxy):
         made, other = place.make(at=proxy.url), place.other(on_lost="recreate")

@@ -210,7 +210,11 @@ class World:
             if (case := (kept, tuple(history))) in judged:
                 return
             judged.add(case)
-            fresh = BloomFilter("x", client=self.client, **SHAPE)
+            assert all(one.answer != "FilterMismatchError" for one in history), history
+            # When all is over, and nothing was evicted or lost, the filter is whole, or it is gone.
+            is_over = all(one.end < math.inf and one.client >= 0 for one in [*map(known, history)])
+            on_lost = "raise" if is_over and not world.late else "recreate"
+            fresh = BloomFilter("x", client=self.client, **SHAPE | {"on_lost": on_lost})
             if way.stage == "dead":
                 # Whoever looks at the descriptor finishes that clear before anything else.
                 done = [one.end for one in history if one.kind in SWITCHES and one.answer == "done"]
