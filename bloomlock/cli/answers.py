@@ -22,7 +22,7 @@ from bloomlock.errors import (
 )
 
 from .errors import warn
-from .lines import BatchSizer, Output, SignalGuard, read_lines
+from .lines import STDIN, BatchSizer, Output, SignalGuard, read_lines
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -144,76 +144,54 @@ class Counts(NamedTuple):
     new: int
 
 
-def answer_files(
+def answer(
     ask: Callable[[Any, Sequence[bytes]], Answers],
     bloom: BloomFilter | MemoryBloomFilter,
-    files: Sequence[str],
-    total: int | None,
+    files: Sequence[str] = (STDIN,),
     *,
-    write: bool | None,
+    items: Sequence[str] = (),
+    total: int | None = None,
+    write: bool | None = None,
     delimiter: bytes = b"\n",
 ) -> Counts:
-    """Answer the lines of files of `total` bytes; write the new ones, the others (False) or none.
+    """Answer items, or the lines of files where there are none; write some of them.
 
-    "-" is standard input.
+    Args:
+        ask: Answers a batch.
+        bloom: The filter.
+        files: Their names; "-" is standard input.
+        items: What the command line names.
+        total: The bytes of the files, if that is known.
+        write: Whether the new ones are written, or (False) the others, or (None) none.
+        delimiter: The end of a line.
     """
     sizer = sizer_in_memory() if isinstance(bloom, MemoryBloomFilter) else sizer_on_server(bloom)
-    done = 0
+    output = None if write is None else Output(delimiter)
+    num_bytes = num_lines = num_new = 0
 
     def count(size: int) -> None:
-        nonlocal done
-        done += size
+        nonlocal num_bytes
+        num_bytes += size
 
-    with SignalGuard() as guard, progress_bar(total, writes=write is not None) as show:
-        batches = read_lines(files, sizer, guard, delimiter=delimiter, on_read=count)
-
-        def shown(lines: int, new: int) -> None:
-            show(done, f"{lines:,} lines, {new:,} new")
-
-        return _answer(ask, bloom, batches, guard, shown, write=write, delimiter=delimiter)
-
-
-def answer_items(
-    ask: Callable[[Any, Sequence[bytes]], Answers],
-    bloom: BloomFilter,
-    items: Sequence[str],
-    *,
-    write: bool | None = None,
-) -> Counts:
-    """Answer items of the command line; where there are none, the lines of standard input."""
-    if not items:
-        return answer_files(ask, bloom, ("-",), None, write=write)
-    with SignalGuard() as guard:
-        batch = [os.fsencode(item) for item in items]
-        return _answer(ask, bloom, [batch], guard, lambda *_: None, write=write)
-
-
-def _answer(
-    ask: Callable[[Any, Sequence[bytes]], Answers],
-    bloom: BloomFilter | MemoryBloomFilter,
-    batches: Iterable[Sequence[bytes]],
-    guard: SignalGuard,
-    shown: Callable[[int, int], None],
-    *,
-    write: bool | None,
-    delimiter: bytes = b"\n",
-) -> Counts:
-    output = None if write is None else Output(delimiter)
-    lines = num_new = 0
-    for batch in batches:
-        # A signal, and a reader that has gone, are noticed before anything of a batch is sent, or
-        # after all of it is written.
+    hidden = bool(items)
+    with SignalGuard() as guard, progress_bar(total, writes=bool(output), hidden=hidden) as show:
+        batches: Iterable[Sequence[bytes]] = [list(map(os.fsencode, items))]
+        if not items:
+            batches = read_lines(files, sizer, guard, delimiter=delimiter, on_read=count)
+        for batch in batches:
+            # A signal, and a reader that has gone, are noticed before anything of a batch is sent,
+            # or after all of it is written.
+            guard.check()
+            if output is not None:
+                output.check()
+            new, error = ask(bloom, batch)
+            if output is not None:
+                chosen = new if write else [is_new is False for is_new in new]
+                output.write(list(compress(batch, chosen)))
+            num_lines += len(new) - new.count(None)
+            num_new += new.count(True)
+            show(num_bytes, f"{num_lines:,} lines, {num_new:,} new")
+            if error is not None:
+                raise error
         guard.check()
-        if output is not None:
-            output.check()
-        new, error = ask(bloom, batch)
-        if output is not None:
-            chosen = new if write else [is_new is False for is_new in new]
-            output.write(list(compress(batch, chosen)))
-        lines += len(new) - new.count(None)
-        num_new += new.count(True)
-        shown(lines, num_new)
-        if error is not None:
-            raise error
-    guard.check()
-    return Counts(lines, num_new)
+    return Counts(num_lines, num_new)

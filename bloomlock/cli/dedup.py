@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ from redis.exceptions import RedisError
 
 import bloomlock
 
-from .answers import add, add_in_memory, answer_files
+from .answers import add, add_in_memory, answer
 from .errors import Failure
 from .lines import STDIN, measure
 from .options import (
@@ -61,14 +62,14 @@ def dedup_command(
     files = files or (STDIN,)
     total, lines = measure(files, delimiter)
     parameters = parameters_of(**options)
-    write = None if count else not seen
+    answered = partial(
+        answer, files=files, total=total, write=None if count else not seen, delimiter=delimiter
+    )
     if name is None and options["url"] is None:
         if recreate:
             raise Failure("--recreate is about a filter on a server; give its --name")
         with _in_process(parameters, lines) as memory:
-            found = answer_files(
-                add_in_memory, memory, files, total, write=write, delimiter=delimiter
-            )
+            found = answered(add_in_memory, memory)
     else:
         policies = {"on_lost": "recreate"} if recreate else {}
         opened = (
@@ -77,7 +78,7 @@ def dedup_command(
             else create_or_open(name, parameters, lines, **policies)
         )
         with opened as bloom:
-            found = answer_files(add, bloom, files, total, write=write, delimiter=delimiter)
+            found = answered(add, bloom)
     if count:
         click.echo(found.lines - found.new if seen else found.new)
 

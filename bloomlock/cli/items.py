@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .answers import Answers, add, answer_items, discard, test
+from .answers import Answers, add, answer, discard, test
 from .errors import NO, Failure, advise
 from .lines import STDIN, measure
 from .options import example, items_argument, name_argument, opens_filter
@@ -44,7 +44,7 @@ def add_command(named: Named, items: tuple[str, ...], *, quiet: bool) -> int:
     """
     measure(() if items else (STDIN,))
     with named as bloom, nullcontext() if items else advise(_AGAIN):
-        found = answer_items(add, bloom, items)
+        found = answer(add, bloom, items=items)
     if not quiet:
         click.echo(found.new)
     return 0 if found.new else NO
@@ -66,7 +66,7 @@ def exists_command(named: Named, items: tuple[str, ...], *, write: str | None) -
     measure(() if items else (STDIN,))
     chosen = None if write is None else write == "new"
     with named as bloom:
-        found = answer_items(test, bloom, items, write=chosen)
+        found = answer(test, bloom, items=items, write=chosen)
     return NO if found.new else 0
 
 
@@ -99,7 +99,7 @@ def discard_command(
         return discard(bloom, list(map(take, lines)))
 
     with named as bloom:
-        found = answer_items(discard_taken, bloom, items)
+        found = answer(discard_taken, bloom, items=items)
     if not quiet:
         click.echo(found.new)
     return 0 if found.new else NO

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(
-    total: int | None, *, writes: bool = False
+    total: int | None, *, writes: bool = False, hidden: bool = False
 ) -> Iterator[Callable[[int, str], object]]:
     """Yield a function that shows how much is done, of `total` if that is known, and a text.
 
@@ -23,7 +23,7 @@ def progress_bar(
     """
     is_typed = total is None and _is_terminal(sys.stdin)
     is_among_lines = writes and _is_terminal(sys.stdout)
-    if is_typed or is_among_lines or not _is_terminal(sys.stderr):
+    if hidden or is_typed or is_among_lines or not _is_terminal(sys.stderr):
         yield lambda _done, _text: None
         return
     # PLC0415: rich takes a quarter of the time a short command has.
