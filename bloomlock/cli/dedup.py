@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
-import socket
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-from redis.exceptions import RedisError
 
 import bloomlock
 
@@ -35,7 +32,12 @@ if TYPE_CHECKING:
 
 CAPACITY_FOR_A_PIPE = 10_000_000
 """59 MB at the default rate, taken as they are first used."""
-_ON_SERVERS = {"window": "--window", "on_full": "--grow", "strategy": "--native"}
+_ON_SERVERS = {
+    "client": "--url",
+    "window": "--window",
+    "on_full": "--grow",
+    "strategy": "--native",
+}
 
 
 @click.command(
@@ -65,19 +67,14 @@ def dedup_command(
     answered = partial(
         answer, files=files, total=total, write=None if count else not seen, delimiter=delimiter
     )
-    if name is None and options["url"] is None:
+    if name is None:
         if recreate:
             raise Failure("--recreate is about a filter on a server; give its --name")
         with _in_process(parameters, lines) as memory:
             found = answered(add_in_memory, memory)
     else:
         policies = {"on_lost": "recreate"} if recreate else {}
-        opened = (
-            _throw_away(parameters, lines)
-            if name is None
-            else create_or_open(name, parameters, lines, **policies)
-        )
-        with opened as bloom:
+        with create_or_open(name, parameters, lines, **policies) as bloom:
             found = answered(add, bloom)
     if count:
         click.echo(found.lines - found.new if seen else found.new)
@@ -86,21 +83,23 @@ def dedup_command(
 @contextmanager
 def _in_process(parameters: dict[str, Any], lines: int | None) -> Iterator[MemoryBloomFilter]:
     for name, option in _ON_SERVERS.items():
-        if name in parameters:
+        if parameters.get(name) is not None:
             raise Failure(f"{option} needs --name: it is about a filter on a server")
     shape = {"error_rate": DEFAULT_ERROR_RATE, **parameters}
     del shape["client"]
     capacity = shape.pop("capacity", None)
     if capacity is None:
         capacity = CAPACITY_FOR_A_PIPE if lines is None else _that_fits(lines, **shape)
-    with _report_full(capacity):
-        try:
-            bloom = bloomlock.MemoryBloomFilter(capacity, on_full="raise", **shape)
-        except MemoryError:
-            raise Failure(
-                f"a filter for {capacity} lines does not fit into memory; give a smaller --capacity"
-            ) from None
-        yield bloom
+    try:
+        yield bloomlock.MemoryBloomFilter(capacity, on_full="raise", **shape)
+    except MemoryError:
+        raise Failure(
+            f"a filter for {capacity} lines does not fit into memory; give a smaller --capacity"
+        ) from None
+    except bloomlock.errors.CapacityError as error:
+        raise Failure(
+            f"there are more than about {capacity} different lines; give a larger --capacity"
+        ) from error
 
 
 def _that_fits(lines: int, error_rate: float, **shape: Any) -> int:
@@ -141,26 +140,3 @@ def create_or_open(
         stored["on_full"] = "grow"
     found.close()
     return create(name, {**stored, **parameters}, **policies)
-
-
-@contextmanager
-def _throw_away(parameters: dict[str, Any], lines: int | None) -> Iterator[BloomFilter]:
-    """Yield a filter of this run's own on a server; it is deleted afterwards."""
-    sized = {"capacity": max(DEFAULT_CAPACITY, lines or 0), **parameters}
-    name = f"dedup-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    with create(name, sized, on_full="raise") as bloom, _report_full(bloom.capacity):
-        try:
-            yield bloom
-        finally:
-            with suppress(bloomlock.errors.BloomlockError, RedisError, OSError):
-                bloom.delete()
-
-
-@contextmanager
-def _report_full(capacity: int) -> Iterator[None]:
-    try:
-        yield
-    except bloomlock.errors.CapacityError as error:
-        raise Failure(
-            f"there are more than about {capacity} different lines; give a larger --capacity"
-        ) from error

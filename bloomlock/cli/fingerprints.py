@@ -11,7 +11,7 @@ import os
 import re
 from binascii import unhexlify
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import redis
 from redis.exceptions import RedisError, ResponseError
@@ -35,26 +35,7 @@ _LINE = re.compile(rb"([0-9a-f]{2,})\r?\n")
 _SEEN = "requests.seen"
 
 
-class Source(Protocol):
-    """Where fingerprints come from.
-
-    Attributes:
-        title: What it is called in a message.
-        size: Its size, in the units that `read` reports.
-        most: How many fingerprints it holds at most.
-        cut: Fingerprints that are incomplete, in what was read last.
-    """
-
-    title: str
-    size: int
-    most: int
-    cut: int
-
-    def read(self, on_read: Callable[[int], None]) -> Iterator[list[bytes]]:
-        """Yield the fingerprints in batches, repeats too; reading again is allowed."""
-
-
-def open_source(source: str, url: str | None, *, raw: bool) -> Source:
+def open_source(source: str, url: str | None, *, raw: bool) -> RedisSet | SeenFile:
     """Return the file or the set that a user means; a path that is there is a file."""
     path = Path(source)
     if os.sep in source or path.exists():
@@ -63,7 +44,14 @@ def open_source(source: str, url: str | None, *, raw: bool) -> Source:
 
 
 class RedisSet:
-    """The set of scrapy-redis; it may grow while it is read."""
+    """The set of scrapy-redis; it may grow while it is read.
+
+    Attributes:
+        title: What it is called in a message.
+        size: Its size, in the units that `read` reports.
+        most: How many fingerprints it holds at most.
+        cut: Fingerprints that are incomplete, in what was read last.
+    """
 
     cut = 0
 
@@ -123,7 +111,7 @@ def _connect(url: str) -> redis.Redis | redis.RedisCluster:
 
 
 class SeenFile:
-    """A file `requests.seen`, or that of a job directory."""
+    """A file `requests.seen`, or that of a job directory; attributes as RedisSet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path / _SEEN if path.is_dir() else path

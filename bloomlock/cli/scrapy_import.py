@@ -9,7 +9,7 @@ import click
 from .answers import sizer_of_import
 from .dedup import create_or_open
 from .errors import NO, Failure, advise, warn
-from .fingerprints import RedisSet, open_source
+from .fingerprints import RedisSet, SeenFile, open_source
 from .lines import SignalGuard, batches
 from .options import example, key_option, url_option
 from .progress import progress_bar
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bloomlock import BloomFilter
-
-    from .fingerprints import Source
 
 _AGAIN = "run the same command again: adding a fingerprint twice changes nothing"
 _SCRAPY_REDIS = "scrapy_ext.ScrapyRedisFingerprinter"
@@ -92,7 +90,7 @@ def _candidates(visited: str | None) -> dict[bytes, str]:
 
 
 def _import(
-    bloom: BloomFilter, source: Source, candidates: dict[bytes, str]
+    bloom: BloomFilter, source: RedisSet | SeenFile, candidates: dict[bytes, str]
 ) -> tuple[int, int, str | None]:
     """Add all fingerprints, then look for each.
 

@@ -90,9 +90,8 @@ def test_lines_that_are_added_and_asked_for_in_bulk(run, file, name):
     assert run("exists", name, "--new", given=b"no\n" + text).stdout == b"no\n"
 
 
-def test_without_a_name_nothing_is_shared_and_nothing_left(run, valkey, tmp_path, r):
-    for url in (("--url", valkey), ()):
-        assert run("dedup", *url, given=b"a\na\n").stdout == b"a\n"
+def test_without_a_name_nothing_is_shared_and_nothing_left(run, tmp_path, r):
+    assert run("dedup", given=b"a\na\n").stdout == b"a\n"
     assert r.dbsize() == 0
     home = tmp_path / "home"
     done = run("dedup", given=b"a\na\n", url="unix:///nowhere", BLOOMLOCK_HOME=str(home))
@@ -115,12 +114,10 @@ def test_kinds(run, name, kind):
     assert run(*words, given=b"d\nb\n") == (0, b"d\n", b"")
 
 
-@pytest.mark.parametrize("on_server", [True, False])
-def test_a_full_throw_away_filter_stops(run, valkey, on_server):
+def test_a_full_throw_away_filter_stops(run):
     lines = [b"%d" % i for i in range(20_000)]
     small = ("--capacity", "1000", "--error-rate", "0.001")
-    place = ("--url", valkey) if on_server else ()
-    done = run("dedup", *small, *place, given=b"\n".join(lines))
+    done = run("dedup", *small, given=b"\n".join(lines))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         b"bloomlock: there are more than about 1000 different lines; give a larger --capacity"

@@ -39,6 +39,7 @@ WORDS = [
     ("dedup --recreate", 2, "--recreate is about a filter on a server"),
     ("dedup --window 60", 2, "--window needs --name"),
     ("dedup --native", 2, "--native needs --name"),
+    ("dedup --url unix:///nowhere", 2, "--url needs --name"),
     ("dedup --capacity 1e13", 2, "but 4096 shards hold"),
     ("dedup --name n {file} {folder}/none", 2, "cannot read {folder}/none: No such file"),
     ("dedup --name n {file} {folder}", 2, "cannot read {folder}: it is a directory"),
