@@ -72,8 +72,7 @@ async def async_delete_filter(
             nothing is deleted then.
         ConfigurationError, ServerError: As `async_list_filters`.
 
-    Cost: two round trips, three if there are several shards, and one more if the descriptor is
-    damaged.
+    Cost: three round trips, four if there are several shards, five in a cluster.
     """
     keys = FilterKeys(name, prefix)
     async with async_connected(client) as (_, runtime):

@@ -69,8 +69,7 @@ def delete_filter(name: str, *, client: Client = None, prefix: str = DEFAULT_PRE
             nothing is deleted then.
         ConfigurationError, ServerError: As `list_filters`.
 
-    Cost: two round trips, three if there are several shards, and one more if the descriptor is
-    damaged.
+    Cost: three round trips, four if there are several shards, five in a cluster.
     """
     keys = FilterKeys(name, prefix)
     with connected(client) as (_, runtime):
